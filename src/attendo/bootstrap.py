@@ -50,7 +50,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> Float[ndarray, " samples"]:
-        """Of each sample, second minus first."""
+        """The score difference of each sample, second minus first."""
         return self.samples[1] - self.samples[0]
 
     @property
@@ -65,7 +65,7 @@ class Comparison:
 
 
 def interval(values: Float[ndarray, " samples"]) -> tuple[float, float]:
-    """Between these lie 95 % of the values: of n in order the (n + 1) / 40-th from either end (Efron 1979).
+    """The central 95% of the values: in order, the (n + 1) / 40-th from either end (Efron 1979).
 
     >>> interval(np.arange(1.0, 1000.0)), interval(np.arange(1.0, 1001.0))
     ((25.0, 975.0), (25.0, 976.0))

@@ -49,7 +49,7 @@ ModelT = TypeVar("ModelT", bound=Model)
 
 
 def embeds_texts(config: ModelConfig) -> bool:
-    """Whether a model gives a vector of each text, and nothing else."""
+    """Whether a model only returns vectors of texts."""
     return config.architecture == "classifier" and config.n_classes == 0
 
 
@@ -175,7 +175,7 @@ def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> N
 
 
 def no_such_run(folder: Path) -> AttendoError:
-    """What to say of a run folder that is not there; the one that the documents use is made by a command of its own.
+    """The message for a missing run folder; the one of the documentation is created by its own command.
 
     >>> str(no_such_run(Path("runs/demo")))
     'runs/demo: no such run folder; `attendo demo` makes it'
@@ -233,7 +233,7 @@ def load_bundle(folder: Path, own_parts: CustomModules | None = None) -> Bundle:
 
 
 def _card(path: Path) -> dict[str, Any]:
-    """What card.json holds; AttendoError where it is damaged, or of a format that this version does not know."""
+    """The contents of card.json. Raises AttendoError if it is damaged or of an unknown format."""
     try:
         card = json.loads(path.read_text(encoding="utf-8"), parse_int=bounded_int)
         found = card.get("format")
@@ -270,7 +270,7 @@ def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]
 
 
 def load_model(folder: Path, bundle: Bundle) -> Model:
-    """The model with its trained weights, in evaluation mode. AttendoError says if they are damaged or another's."""
+    """The trained model in evaluation mode. Raises AttendoError if the weights are damaged or of another model."""
     path = folder / "model.safetensors"
     if not path.is_file():
         raise AttendoError(
@@ -330,7 +330,7 @@ def load_as(kind: type[ModelT], folder: str | Path, device: str = "cpu") -> tupl
 
 
 def _weights_sha256(file: BinaryIO) -> str:
-    """Of all that a safetensors file holds but this hash: its facts, the tensors' names, types, places and numbers."""
+    """The hash of a safetensors file without the hash itself: facts, names, types, offsets and numbers."""
     with file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         header["__metadata__"].pop("weights_sha256", None)

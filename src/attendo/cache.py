@@ -123,7 +123,7 @@ def _make(folder: Path) -> None:
 
 
 def _opened(place: Path, opened: Callable[[Path], S]) -> S:
-    """What `opened` makes of a folder that nobody else can have written in."""
+    """What `opened` returns for a folder that no other user can write to."""
     if os.name != "nt":
         for path in (place, *(place.iterdir() if place.is_dir() else ())):
             found = path.lstat()
@@ -150,7 +150,7 @@ def _require_owner(folder: Path, found: os.stat_result) -> None:
 
 
 def _reached_safely(folder: Path) -> Path:
-    """The folder itself, where a system has no paths through descriptors: nobody else may rename what leads to it."""
+    """The folder itself, on systems without paths through descriptors."""
     for parent in folder.resolve().parents:
         found = parent.stat()
         if _others_may_write(found) and not found.st_mode & stat.S_ISVTX:

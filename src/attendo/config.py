@@ -60,7 +60,7 @@ def bounded_int(digits: str) -> int:
 
 
 def override(tables: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """A copy of `tables` with each `section.key=value` set; the value is read as TOML, else taken as text.
+    """A copy of `tables` with each `section.key=value` set; the value is parsed as TOML, otherwise used as text.
 
     >>> override({"model": {"d_model": 64}}, ["model.d_model=128", "data.name=a b", "data.columns=[1, 2]"])
     {'model': {'d_model': 128}, 'data': {'name': 'a b', 'columns': [1, 2]}}
@@ -131,7 +131,7 @@ def _adapter(section: type[T]) -> TypeAdapter[T]:
 
 
 def _placed(where: str) -> tuple[str, str]:
-    """The table's name, and ` in FILE` where the place names one."""
+    """The table's name, with ` in FILE` if the location has one."""
     in_file = _IN_FILE.fullmatch(where)
     return (in_file[2], f" in {in_file[1]}") if in_file else (where, "")
 
@@ -150,7 +150,7 @@ def _refuse_unknown(section: type, table: Mapping[str, Any], name: str, place: s
 
 
 def _first_error(section: type, error: ValidationError, name: str, place: str) -> str:
-    """What pydantic found first, as one line in our words."""
+    """The first error of pydantic, in one line of our wording."""
     first = error.errors(include_url=False)[0]
     # After the fields, a location goes on with the branches of a union, which say nothing to a user.
     keys: list[str] = []
@@ -178,12 +178,12 @@ def _dotted(*names: str) -> str:
 
 
 def _copied(value: Any) -> Any:
-    """A deep copy of tables, so that an override never reaches into the caller's."""
+    """A deep copy of tables, which overrides can change."""
     return {key: _copied(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def _value(text: str) -> Any:
-    """One value in TOML's notation, or else the text itself (so that paths and words need no quotes)."""
+    """A value in TOML's notation, otherwise the text itself: paths and words need no quotes."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:

@@ -24,7 +24,7 @@ VERIFY = "from attendo.runs.resume import verify_resume; print(verify_resume({fo
 
 
 def name_of_custom_modules(own_parts: CustomModules) -> str:
-    """FILE.py:FUNCTION, as far as it can be told; for people, nothing is loaded by it.
+    """FILE.py:FUNCTION if known; for display only, nothing is loaded by it.
 
     >>> name_of_custom_modules(name_of_custom_modules)
     'custom_modules.py:name_of_custom_modules'
@@ -36,7 +36,7 @@ def name_of_custom_modules(own_parts: CustomModules) -> str:
 
 
 def python_line(name: str, folder: Path, call: str) -> str:
-    """The Python that hands the custom modules of this name in: LOAD, RESUME or VERIFY.
+    """The Python line that passes the custom modules of this name: LOAD, RESUME or VERIFY.
 
     >>> python_line("bias.py:with_bias", Path("runs/a"), LOAD)
     "from bias import with_bias; attendo.load('runs/a', own_parts=with_bias)"
@@ -66,7 +66,7 @@ def insert_custom_modules(own_parts: CustomModules, model: Model) -> None:
 
 
 def custom_buffers(model: nn.Module) -> dict[str, list[int]]:
-    """The shapes of the buffers that custom modules keep; attendo's own modules make theirs anew."""
+    """The shapes of the buffers of custom modules; attendo's own modules recompute theirs."""
     parameters = dict(model.named_parameters())
     return {name: list(t.shape) for name, t in model.state_dict().items() if name not in parameters}
 
@@ -91,7 +91,7 @@ def custom_module_at(model: nn.Module, name: str) -> nn.Module | None:
 
 
 def is_not_finite(module: nn.Module, output: Tensor) -> bool:
-    """Whether a module gives NaN or infinity; a bias may give -inf, which hides a key.
+    """Whether a module returns NaN or infinity; a bias may be -inf, which hides a key.
 
     >>> hidden = torch.tensor([0.0, -torch.inf])
     >>> is_not_finite(nn.Identity(), hidden), is_not_finite(DistanceBias(), hidden)

@@ -16,7 +16,7 @@ class AttendoError(Exception):
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether an exception comes from failing code: any but Ctrl-C and exits, a panic of a Rust library included.
+    """Whether an exception is a failure of code: any but Ctrl-C and exits, including a panic of a Rust library.
 
     >>> is_failure(ValueError()), is_failure(KeyboardInterrupt())
     (True, False)
@@ -25,7 +25,7 @@ def is_failure(error: BaseException) -> bool:
 
 
 def port_refused(error: OSError, port: int, host: str = "") -> AttendoError:
-    """What to say, and to do, where nothing can listen on a port; host: where that can be chosen, too.
+    """The message if a port cannot be opened; `host` adds a hint about the address.
 
     >>> print(port_refused(OSError(errno.EADDRINUSE, "Address already in use"), 8000))
     port 8000 is in use; choose another by `port`, or `port` 0 for any free one

@@ -105,7 +105,7 @@ def atomic_folder(path: Path, replace: bool = False, mode: int = 0o777) -> Itera
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder so that nobody finds a part of it: it takes a hidden name first."""
+    """Remove a folder atomically for readers: it is renamed to a hidden name first."""
     aside = _beside(path)
     path.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
@@ -212,12 +212,12 @@ def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, A
 
 
 def _text(manifest: dict[str, Any]) -> str:
-    """A manifest as it stands in its file."""
+    """A manifest as text of its file."""
     return json.dumps(manifest, indent=1) + "\n"
 
 
 def _inside(name: str) -> bool:
-    """Whether a name from a manifest stays in its folder: nothing outside is read, whoever wrote it."""
+    """Whether a name from a manifest stays in its folder; nothing outside is ever read."""
     pure = PurePosixPath(name)
     return not pure.is_absolute() and ".." not in pure.parts
 

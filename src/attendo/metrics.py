@@ -20,7 +20,7 @@ BLEU_TOKENIZERS = ("13a", "none", "char", "intl", "zh", "ja-mecab", "ko-mecab")
 
 @dataclass(frozen=True)
 class Score:
-    """A metric's value and how it was computed; `str` gives both in one line."""
+    """A metric's value and signature; `str` shows both in one line."""
 
     name: str
     value: float

@@ -213,7 +213,7 @@ class ModelConfig:
 
 @cache
 def _choices(config: type) -> dict[str, tuple[Any, ...]]:
-    """What each option that is one of several may be."""
+    """The allowed values of each enumerated option."""
     return {
         name: get_args(hint) for name, hint in get_type_hints(config).items() if get_origin(hint) is Literal
     }

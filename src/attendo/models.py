@@ -36,7 +36,7 @@ from attendo.nn.positions import (
 
 
 class _Model(nn.Module):
-    """What all models have: their configuration and a last dense layer."""
+    """The base of all models: the configuration and a last dense layer."""
 
     output_proj: nn.Linear
 
@@ -118,7 +118,7 @@ class EncoderDecoder(_Model):
         rows_per_source: int = 1,
         capacity: int = 256,
     ) -> DecoderCache:
-        """Encodes the sources once and gives an empty cache for `rows_per_source` rows of each."""
+        """Encode the sources and return an empty cache with `rows_per_source` rows of each."""
         memory = self.encode(src, src_lengths)
         return self.decoder.start(memory, _padding(src_lengths), rows_per_source, capacity)
 
@@ -151,7 +151,7 @@ class EncoderClassifier(_Model):
     def hidden(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch d_model"]:
-        """One vector a text. src_lengths: how many tokens of each row are real; None when no row is padded."""
+        """One vector per text; `src_lengths` counts the real tokens of padded rows."""
         states = self.encoder(self.embedding(src), _padding(src_lengths))
         pooled = self.output_hidden(pool(states, self.config.pooling, src_lengths))
         return getattr(torch, self.config.output_activation)(pooled) if self.config.d_output else pooled
@@ -164,7 +164,7 @@ class EncoderClassifier(_Model):
 
 
 class DecoderLM(_Model):
-    """A decoder that stands alone: each token from those before it (Phuong & Hutter 2022, algorithm 10).
+    """A decoder-only model: each token from those before it (Phuong & Hutter 2022, algorithm 10).
 
     >>> import torch
     >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=0, n_decoder_layers=1, dropout=0.0)
@@ -199,7 +199,7 @@ class DecoderLM(_Model):
         return self.output(self.hidden(token_ids, segments))
 
     def start(self, rows: int = 1, capacity: int = 256) -> DecoderCache:
-        """An empty cache for so many rows."""
+        """Return an empty cache for this many rows."""
         nothing = self.embedding.tokens.weight.new_zeros(rows, 0, self.config.d_model)
         return self.decoder.start(nothing, None, 1, capacity)
 
@@ -320,7 +320,7 @@ def _added_positions(config: ModelConfig) -> FixedPositions | LearnedPositions |
 
 
 def _self_attention(config: ModelConfig, bias: RelativeBias | None) -> Attention:
-    """With the positions that are part of it, and its norms."""
+    """Self-attention with its positions and norms."""
     rotary, alibi = config.positions == "rotary", config.positions == "alibi"
     turn = Rotary(config.wavelength_base) if rotary else Alibi(config.n_heads) if alibi else bias
     attention = _attention(config, turn)
@@ -331,7 +331,7 @@ def _self_attention(config: ModelConfig, bias: RelativeBias | None) -> Attention
 
 
 def _relative_bias(config: ModelConfig, *, causal: bool = False) -> RelativeBias | None:
-    """One for all blocks of a stack, as in Raffel et al. 2020, section 2.1."""
+    """One bias for all blocks of a stack, as in Raffel et al. 2020, section 2.1."""
     if config.positions != "relative":
         return None
     return RelativeBias(config.n_heads, config.position_buckets, config.position_reach, causal=causal)
@@ -383,7 +383,7 @@ def _encoder(config: ModelConfig) -> Encoder:
 
 
 def _decoder(config: ModelConfig) -> Decoder:
-    """With cross-attention where there is an encoder to attend to."""
+    """The decoder, with cross-attention if there is an encoder."""
     bias = _relative_bias(config, causal=True)
     blocks = (
         DecoderBlock(

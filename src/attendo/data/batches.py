@@ -40,7 +40,7 @@ GROUPING = Grouping()
 
 
 class _Groups:
-    """The groups of an epoch, each made when it is asked for; the last one is kept, and all their batches' sizes."""
+    """The groups of an epoch, computed on access; the last one is cached, with the batch sizes of all."""
 
     def __init__(self, n_rows: int, seeds: tuple[int, ...], cut: Cut, grouping: Grouping) -> None:
         self._n_rows = n_rows
@@ -72,7 +72,7 @@ class _Groups:
         return batches
 
     def find(self, place: int) -> tuple[int, int]:
-        """In which group the batch of this number is, and where in it; one past the last group if there is none."""
+        """The group of a batch and its index there; one past the last group if there is none."""
         number = 0
         while number < len(self) and self._counted(number) <= place:
             number += 1
@@ -108,7 +108,7 @@ class EpochRows(Sequence[Rows]):
 
     @classmethod
     def of(cls, n_rows: int, seeds: tuple[int, ...], cut: Cut, grouping: Grouping = GROUPING) -> "EpochRows":
-        """All batches of an epoch of n_rows rows; seeds: what its random numbers are drawn from."""
+        """All batches of an epoch of n_rows rows; `seeds` seed its random numbers."""
         return cls(_Groups(n_rows, seeds, cut, grouping))
 
     def __len__(self) -> int:
@@ -225,7 +225,7 @@ class Batch:
         return self._with_each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _with_each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """The same batch with each of its tensors changed."""
+        """The batch with a function applied to each tensor."""
         return replace(
             self,
             inputs={name: change(tensor) for name, tensor in self.inputs.items()},
@@ -380,7 +380,7 @@ def pair_batch(store: PairStore, rows: Rows, specials: SpecialTokens = OWN) -> B
 def pad_rows(
     rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor | None]:
-    """Rows of ids as one tensor [batch longest], padded behind, and their lengths [batch]; None if all are full.
+    """Rows of ids as one tensor [batch longest], padded at the end, and their lengths [batch]; None if all are full.
 
     >>> pad_rows([[5, 6], [7]], 0)
     (tensor([[5, 6],
@@ -461,7 +461,7 @@ def _pieces(batches: Sequence[Rows]) -> Iterator[list[Rows]]:
 
 
 def _counted(batches: Sequence[Rows], positions: NDArray[np.int32]) -> tuple[int, int]:
-    """Real positions of these batches and places that they take; `positions` are their rows', one after the other."""
+    """The real and the padded positions of these batches; `positions` are those of their rows, concatenated."""
     sizes = np.array([len(batch) for batch in batches], np.int64)
     longest = np.maximum.reduceat(positions, np.cumsum(sizes) - sizes)
     return int(positions.sum(dtype=np.int64)), int((sizes * longest).sum())

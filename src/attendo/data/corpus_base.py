@@ -30,7 +30,7 @@ class Corpus(ABC, Generic[DataT]):
     @property
     @abstractmethod
     def size(self) -> tuple[int, str]:
-        """How much there is to learn from, in rows of about 20 words, and how messages say it ("50,000 pairs")."""
+        """The amount of data in rows of about 20 words, and its text in messages ("50,000 pairs")."""
 
     @abstractmethod
     def texts(self) -> Iterator[str]:
@@ -41,7 +41,7 @@ class Corpus(ABC, Generic[DataT]):
         return iter(())
 
     def facts(self) -> dict[str, Any]:
-        """What the card says of the data and the model's users need: languages, labels."""
+        """The facts for the card that users of the model need: languages, labels."""
         return {}
 
     def model_facts(self) -> dict[str, Any]:
@@ -66,20 +66,20 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
 
     @abstractmethod
     def _given(self) -> Iterator[RowT]:
-        """The validation rows, where the data bring their own."""
+        """The given validation rows, if any."""
 
     @abstractmethod
     def _split(self, trained: Callable[[int], bool]) -> HeldOut:
-        """Which rows to hold out, given which hashes are trained rows'."""
+        """The rows to hold out, given the hashes of rows that were trained on."""
 
     @property
     def embedded(self) -> bool:
-        """Whether the rows come from no file."""
+        """Whether the rows are built in."""
         return False
 
     @cached_property
     def held(self) -> HeldOut | None:
-        """The rows that are split off, which is said; None where the data bring validation rows."""
+        """The rows that are split off, with a printed line; None if validation rows are given."""
         if self.embedded or self.data.valid:
             return None
         held = split_of_new(self._split, self.trained, self.say)
@@ -114,7 +114,7 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
         return (row for row in self._usable() if self.text_of(row) in held)
 
     def _store_key(self, files: Sequence[Path], options: dict[str, Any], tokenizer: Tokenizer) -> str:
-        """The key of the training rows' store. options: what decides, beside files and split, which rows they are."""
+        """The key of the training rows' store; `options` are all further settings that select rows."""
         options = {"columns": self.data.columns, "header": self.data.header, **options}
         if not self.embedded:
             options["split"] = not self.data.valid

@@ -39,7 +39,7 @@ def expanded(name: Path, suffixes: tuple[str, ...] | None) -> tuple[Path, ...]:
 
 
 def is_pattern(name: Path) -> bool:
-    """Whether a name has a sign of a pattern in it.
+    """Whether a name contains a wildcard.
 
     >>> is_pattern(Path("shards/*.tsv")), is_pattern(Path("train.tsv"))
     (True, False)
@@ -134,7 +134,7 @@ def physical_lines(path: Path, keep_ends: bool = False) -> Iterator[tuple[int, b
 
 
 def taken_off(paths: Iterable[Path]) -> str:
-    """What reading takes off some files, to judge by the first line of each, in words; "" if nothing."""
+    """What is removed from the lines of some files, judged by their first lines, in words; "" if nothing."""
     has_mark = has_ends = False
     for path in paths:
         if suffix(path) != ".parquet":

@@ -136,7 +136,7 @@ def examine(
 def _read(
     source: PairSource, strict: bool, profile: np.ndarray | None, table: RowTable
 ) -> tuple[RowReport, Statistics]:
-    """Puts the records of all usable rows into the table; their row report, and what they say together."""
+    """Put the records of all usable rows into the table; return their row report and statistics."""
     row_report = RowReport(source.name)
     statistics = Statistics()
     for batch in _batches(read_pairs(source, strict, row_report)):
@@ -260,7 +260,7 @@ def _is_nfc(text: str) -> bool:
 
 
 class _Letters(dict[int, int | None]):
-    """Table for str.translate that keeps letters and marks and removes the rest; it fills itself."""
+    """A table for str.translate that keeps letters and marks and removes the rest; filled on demand."""
 
     def __missing__(self, code: int) -> int | None:
         kept = self[code] = code if unicodedata.category(chr(code))[0] in "LM" else None

@@ -68,7 +68,7 @@ class RowTable:
             self._spill()
 
     def buckets(self) -> Iterator[np.ndarray]:
-        """All records, bucket by bucket; the same bucket number holds the same sources in every table."""
+        """All records by bucket; equal sources have equal bucket numbers in every table."""
         if not self._files:
             records = self._gather()
             which = _bucket(records)
@@ -176,14 +176,14 @@ class Statistics:
         )
 
     def side(self, side: str) -> Side:
-        """What the report says of one column."""
+        """The report of one column."""
         code, share = self.usual_script(side)
         length, line = self._longest[side]
         mean = self._characters[side] / self.n_rows
         return Side(SCRIPTS[code] if code else "", share if code else 0.0, mean, length, line)
 
     def like_labels(self, columns: tuple[str, str]) -> LikeLabels | None:
-        """The side that looks like labels of the other one's texts, if any; columns: those of source and target."""
+        """The side that looks like labels of the other side's texts, if any."""
         numbers = [len(self._different[side]) for side in ("source", "target")]
         label, text = (0, 1) if numbers[0] <= numbers[1] else (1, 0)
         most = min(MOST_LABELS, self.n_rows // ROWS_A_LABEL)
@@ -194,7 +194,7 @@ class Statistics:
 
 
 class Comparison:
-    """The checks, applied to one bucket of records after the other: counts, first lines and verdicts."""
+    """The checks, applied to one bucket after another: counts, first lines and verdicts."""
 
     def __init__(self, statistics: Statistics, drop: frozenset[str]) -> None:
         self.usual = statistics.usual_script("source")[0], statistics.usual_script("target")[0]

@@ -58,7 +58,7 @@ class Finding:
     not_checked: str = ""
 
     def told(self, row_report: RowReport, fix: str = "") -> list[str]:
-        """What was found, for the terminal; fix: what stands behind the places."""
+        """The finding as text for the terminal, with a fix after the places."""
         if self.not_checked:
             return [f"          –  {self.check.name}: not checked, {self.not_checked}"]
         out = [f"  {self.count:>9,}  {self.check.name}: {self.check.title}"]
@@ -75,7 +75,7 @@ class Finding:
 
 
 def anything_found(row_report: RowReport, findings: Sequence[Finding]) -> bool:
-    """Whether any row was skipped or any check found something (exit code 1 of `attendo doctor`)."""
+    """Whether a row was skipped or a check has a finding (exit code 1 of `attendo doctor`)."""
     return row_report.n_skipped > 0 or any(finding.count for finding in findings)
 
 
@@ -95,7 +95,7 @@ def report_head(row_report: RowReport, against: RowReport | None, taken_off: str
 
 @dataclass(frozen=True)
 class Side:
-    """One column: its usual script with the share of texts in it ('' and 0 if there is none), its lengths."""
+    """One column: its usual script with its share of texts ('' and 0 if there is none), and its lengths."""
 
     script: str
     share: float
@@ -149,7 +149,7 @@ class Report:
 
     @property
     def found(self) -> bool:
-        """As `anything_found`; rows to compare with that stand the other way round are found, too."""
+        """As `anything_found`, also for swapped sides of the other file."""
         return self.against_reversed or anything_found(self.row_report, self.findings)
 
     def summary(self) -> str:

@@ -123,7 +123,7 @@ class Weather:
 
 @dataclass(frozen=True)
 class Temperature:
-    """The temperature rises or falls to so many degrees Celsius."""
+    """The temperature rises or falls to a number of degrees Celsius."""
 
     change: Literal["rise", "fall"]
     degrees: int
@@ -149,7 +149,7 @@ Event = Weather | Temperature | Wind | Alert
 
 @dataclass(frozen=True)
 class Clause:
-    """An event at (or, `onward`, from) a time of day, an index into `TIMES`; None = no time said."""
+    """An event at (or, `onward`, from) a time of day, an index into `TIMES`; None for no time."""
 
     event: Event
     time: int | None = None

@@ -40,7 +40,7 @@ class Wanted(NamedTuple):
 
 
 def by_name(roles: Fields) -> str:
-    """How columns of these roles are chosen by their names.
+    """An example of choosing columns of these roles by name.
 
     >>> by_name(("source", "target")), by_name(("text",))
     ('source=NAME,target=NAME', 'NAME')
@@ -298,7 +298,7 @@ def as_kept(value: Any) -> str:
 
 
 def has_surrogate(text: str) -> bool:
-    """Whether the text holds half of a surrogate pair, which no UTF-8 file can hold.
+    """Whether the text contains half of a surrogate pair, which is invalid in UTF-8.
 
     >>> has_surrogate("\\ud83d")
     True

@@ -155,7 +155,7 @@ class TrainedRows:
         return hashlib.sha256(self.hashes.tobytes()).hexdigest()
 
     def has(self, key: int) -> bool:
-        """Whether it holds a text of this hash."""
+        """Whether a text of this hash was trained on."""
         place = int(np.searchsorted(self.hashes, np.uint64(key)))
         return place < len(self) and int(self.hashes[place]) == key
 
@@ -163,7 +163,7 @@ class TrainedRows:
 def split_of_new(
     split: Callable[[Callable[[int], bool]], HeldOut], trained: TrainedRows, say: Callable[[str], None]
 ) -> HeldOut:
-    """What `split` holds out, given which hashes are trained rows'; of all rows, with a warning, if few are new."""
+    """What `split` holds out, given trained hashes; of all rows, with a warning, if few are new."""
     if not len(trained):
         return split(lambda key: False)
     held = split(trained.has)
@@ -180,7 +180,7 @@ def save_trained_rows(folder: Path, before: TrainedRows, own: TrainedRows) -> No
 
 
 def trained_rows(folder: Path, part: Literal["before", "all"]) -> TrainedRows | None:
-    """What `save_trained_rows` kept there; None where nothing is kept."""
+    """The rows that `save_trained_rows` stored; None if there are none."""
     path = folder / NAME
     if not path.exists():
         return None

@@ -113,10 +113,10 @@ def _tables(node: Any) -> Iterator[dict[str, Any]]:
 
 
 class _Side:
-    """One library tokenizer, and the model's id of each of its own where they differ."""
+    """One library tokenizer, and the model's id of each of its ids if they differ."""
 
     def __init__(self, table: Mapping[str, Any], others: Mapping[str, int]) -> None:
-        """others: ids of pieces that the library's vocabulary may lack: what is unknown to it may be one of them."""
+        """`others` are ids of pieces that the library's vocabulary may lack."""
         self._document = table["library"]
         self._ids = table["ids"]
         self._others = others
@@ -345,7 +345,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def _byte(entry: str) -> int | None:
-    """The byte that a piece like <0xE3> stands for."""
+    """The byte of a piece such as <0xE3>."""
     if len(entry) == 6 and entry.startswith("<0x") and entry.endswith(">"):
         return int(entry[3:5], 16)
     return None

@@ -29,7 +29,7 @@ ClassWeights = Literal["none", "balanced", "auto"]
 
 
 class LabelledRow(NamedTuple):
-    """One text with its label, and its row's number in the file."""
+    """A text with its label and row number."""
 
     number: int
     label: str
@@ -123,7 +123,7 @@ def count_labels(
 
 @dataclass(frozen=True)
 class LabelSet:
-    """The names of the classes; a class's id is its place among the names, which are sorted.
+    """The sorted names of the classes; an id is an index into them.
 
     >>> labels = LabelSet(("neg", "pos"))
     >>> labels.id_of("pos", "test.tsv:3"), labels.names[0]
@@ -230,11 +230,11 @@ class LongTexts:
             raise ValueError(f"max_tokens={self.max_tokens} must be at least 4")
 
     def is_long(self, n_tokens: int) -> bool:
-        """Whether a text of so many tokens is longer than the model reads at once."""
+        """Whether a text of this many tokens exceeds the limit."""
         return n_tokens > self.max_tokens
 
     def parts(self, ids: Sequence[int]) -> list[Sequence[int]]:
-        """What the model reads of a text: the text itself, what is left of it, or its windows.
+        """The parts of a text that the model reads: the whole text, a truncated one, or its windows.
 
         >>> LongTexts(max_tokens=4).parts(range(10)), LongTexts(max_tokens=4, long="window").parts(range(6))
         ([[0, 1, 8, 9]], [range(0, 4), range(2, 6)])
@@ -249,7 +249,7 @@ class LongTexts:
         return [ids[start : start + self.max_tokens] for start in starts]
 
     def training_part(self, ids: NDArray[Any], draw: float) -> NDArray[Any]:
-        """What training reads of a text: as `parts`, but one window, chosen by `draw` in [0, 1) from all there are."""
+        """The part of a text that training reads: as `parts`, but one window, selected by `draw` in [0, 1)."""
         if not self.is_long(len(ids)):
             return ids
         if self.long == "cut":
@@ -258,7 +258,7 @@ class LongTexts:
         return ids[start : start + self.max_tokens]
 
     def summary(self, n_long: int, n_texts: int) -> str:
-        """How many texts are longer and what becomes of them, in words.
+        """The number of overlong texts and their treatment, in words.
 
         >>> LongTexts(max_tokens=256).summary(1200, 25000)
         '1,200 of 25,000 texts have more than 256 tokens; their first 128 and last 128 are kept'

@@ -119,7 +119,7 @@ class LabelledDataset(TokenDataset):
 
     @property
     def _dropped(self) -> int:
-        """What takes a dropped token's place: the unknown token, or the mask where there is none."""
+        """The replacement of a dropped token: the unknown token, or the mask if there is none."""
         return self.specials.unk_id if self.specials.unk_id >= 0 else self.specials.mask_id
 
 
@@ -182,7 +182,7 @@ class LabelledData:
 
 
 def n_known(data: LabelledData, rows: Sequence[LabelledRow]) -> int:
-    """How many of these rows have a text that stands in a run's training file, too; 0 where that is there no more."""
+    """The number of rows whose text is in a run's training file; 0 if the file is gone."""
     texts = {row.text for row in rows}
     try:
         known = {row.text for row in read_labelled(data.source(Path(data.train[0]))) if row.text in texts}
@@ -204,7 +204,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """How many training rows each label has; what was read is said once."""
+        """The number of training rows per label; the first call prints the row report."""
         row_report = RowReport(self._source.name)
         seen = SeenRows()
         rows = seen.watch(read_labelled(self._source, self.data.strict, row_report))

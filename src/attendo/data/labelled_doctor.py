@@ -36,7 +36,7 @@ class Repeats(NamedTuple):
     contradictions: list[int]
 
     def lines(self, row_report: RowReport) -> list[str]:
-        """What is found, a line for each kind, for people."""
+        """The findings for display, one line per kind."""
         kinds = ("exact copies of an earlier row", "texts with another label earlier on")
         return [
             f"{kind}: {len(rows):,} ({row_report.places(rows[:3], len(rows))})"
@@ -58,7 +58,7 @@ class SeenRows:
         self._held = array("q")
 
     def watch(self, rows: Iterable[LabelledRow]) -> Iterator[LabelledRow]:
-        """The same rows, each kept in mind as it passes."""
+        """Yield the same rows, recording each."""
         for row in rows:
             self._held.extend((row.number, hash(row.text), hash(row.label)))
             yield row
@@ -74,7 +74,7 @@ class SeenRows:
         return Repeats(*(np.sort(records["line"][rows]).tolist() for rows in found))
 
     def shared(self, other: "SeenRows") -> list[int]:
-        """The numbers of the rows whose text is in `other`, too."""
+        """The numbers of the rows whose text is also in `other`."""
         return self._numbers_where("text", other._records["text"])
 
     def labelled(self, labels: Iterable[str]) -> list[int]:
@@ -88,7 +88,7 @@ class SeenRows:
 
 @dataclass
 class LabelledReport:
-    """What `examine_labelled` found. counts: rows by label. longest: characters, and the row's number."""
+    """The result of `examine_labelled`: counts of rows by label, and the longest text with its row."""
 
     row_report: RowReport
     against: RowReport | None = None

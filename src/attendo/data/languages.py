@@ -105,7 +105,7 @@ def language_of(texts: Sequence[str]) -> str:
 
 
 def may_be(language: str, identified: str) -> bool:
-    """Whether texts of a language may be identified as this one; so they may where one of them is not known.
+    """Whether texts of one language may be identified as another; True if either is unknown.
 
     >>> may_be("en-GB", "en"), may_be("fr", "en"), may_be("nb", "no"), may_be("tlh", "en"), may_be("fr", "")
     (True, False, True, True, True)
@@ -175,14 +175,14 @@ def scripts_of(language: str) -> frozenset[str]:
 
 
 class Seen(NamedTuple):
-    """What the texts of a side are in: their script, and the code of their language; "" where it is not clear."""
+    """The detected script and language code of a side's texts; "" if unclear."""
 
     script: str = ""
     language: str = ""
 
 
 def fits(language: str, seen: Seen) -> bool:
-    """Whether texts may be of a language; so they may where it is not known, or not what they are in.
+    """Whether texts may be of a language; True if either is unknown.
 
     >>> fits("ja", Seen("Latin")), fits("en", Seen("Latin", "fr")), fits("", Seen("Latin")), fits("ja", Seen())
     (False, False, True, True)
@@ -209,12 +209,12 @@ class Misfit(NamedTuple):
 
     @property
     def is_sure(self) -> bool:
-        """Whether each side is in the language, or the script, of the other: no accident, but the wrong order."""
+        """Whether each side is in the language or script of the other, which means swapped sides."""
         return self.swapped and self.both
 
 
 def misfit(languages: Sides, seen: tuple[Seen, Seen]) -> Misfit | None:
-    """What does not fit that which source and target are in; None if nothing is known to.
+    """The mismatch between expected and detected languages; None if there is none.
 
     >>> found = misfit(("ja", "en"), (Seen("Latin"), Seen("Japanese")))
     >>> found.side, found.language, found.what, found.is_sure

@@ -41,7 +41,7 @@ class RowError:
 
 
 def refusal(place: str, row_error: RowError) -> AttendoError:
-    """The error that names a place ("file:line"), what is wrong there, and the remedy; for text that has no columns."""
+    """The error with a place ("file:line"), the problem and the remedy, for text without columns."""
     return AttendoError(f"{place}: {row_error}; {REMEDIES[row_error.reason]}")
 
 
@@ -56,7 +56,7 @@ class Skipped:
 
 @dataclass(slots=True)
 class FilePart:
-    """One of several files in a row report: how many rows have smaller numbers, and its own counts once it is read."""
+    """One of several files in a row report: the number of rows before it, and its own counts."""
 
     file: str
     start: int

@@ -158,7 +158,7 @@ def usual_script(counts: np.ndarray) -> tuple[int, float]:
 
 
 def script_name(texts: Sequence[str]) -> str:
-    """The usual script of some texts by its name, "" where there is none.
+    """The name of the usual script of some texts, "" if there is none.
 
     >>> script_name(["it rains", "it snows"]), script_name(["12:30"])
     ('Latin', '')
@@ -187,7 +187,7 @@ def letter_profile(sources: Sequence[str], targets: Sequence[str]) -> np.ndarray
 
 
 def profile_scores(points: CodePoints, profile: np.ndarray) -> np.ndarray:
-    """How much each text sounds like a source (positive) or a target (negative), in nats; float64 [texts]."""
+    """The log-odds of each text being a source (positive) or a target (negative), in nats; float64 [texts]."""
     weights = profile[_trigram_buckets(points)]
     weights[points.codes[:-2] == _LINE_FEED] = 0.0
     return np.bincount(points.owner[:-2], weights, minlength=points.n_texts)

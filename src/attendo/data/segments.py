@@ -47,7 +47,7 @@ class Usual(NamedTuple):
 
 
 def usual_of(lengths: Iterable[tuple[NDArray[Any], NDArray[Any]]], sources: Iterable[str]) -> Usual:
-    """What is usual, from source and target lengths in tokens, which come a piece at a time, and from source texts.
+    """Typical lengths, from streamed source and target lengths in tokens and source texts.
 
     >>> usual_of([(np.array([10, 20, 30]), np.array([9, 10, 33]))], ["A dog sees a cat", "In Rome"] * 20)
     Usual(longest=30, fewest=0.5, beginnings=('A', 'In'))
@@ -170,7 +170,7 @@ class Segments:
 
 
 class Cut(NamedTuple):
-    """A place where a text may be cut: a piece ends at `end`, the next one starts at `start`, white space between."""
+    """A possible cut: a piece ends at `end`, the next one starts at `start`, with white space between."""
 
     end: int
     start: int
@@ -237,7 +237,7 @@ def split_text(
 
 
 def _finer(segments: Segments, cuts_of: Callable[[str], Iterable[Cut]]) -> Segments:
-    """The same text with each piece cut at its own places."""
+    """The same text with each piece cut further."""
     each = [list(cuts_of(piece)) for piece in segments.pieces]
     if not any(each):
         return segments
@@ -271,7 +271,7 @@ def _line_cuts(text: str) -> list[Cut]:
 
 
 def cuts(text: str) -> list[Cut]:
-    """Every place with a mark or a space where a text may be cut, in order; none at its beginning or end.
+    """All possible cuts at marks or spaces within a text, in order.
 
     >>> [(text[:cut.end], cut.rank) for text in ["a, b. C"] for cut in cuts(text)]
     [('a,', 2), ('a, b.', 1)]
@@ -303,7 +303,7 @@ def _marked(text: str) -> Iterator[Cut]:
 
 
 def _rank(text: str, mark: re.Match[str], start: int, uncased: bool) -> Rank | None:
-    """How good a place is after this mark, where the text continues at `start`; None: no place for a cut."""
+    """The quality of a cut after this mark, where the text continues at `start`; None if impossible."""
     gap = start > mark.end() or mark["space"]
     if mark["stop"]:
         beginning = _BEGINNING.match(text, start)  # only here: in a row of brackets each would read the rest
@@ -329,7 +329,7 @@ def _stop_rank(text: str, mark: re.Match[str], gap: bool, first: str, uncased: b
 
 
 def _is_abbreviation(text: str, end: int, first: str) -> bool:
-    """Whether the word that ends here is usually written with a full stop: a title, an initial, a short number."""
+    """Whether the word that ends here usually has a period: a title, an initial, a short number."""
     found = _WORD.search(text[max(0, end - 12) : end])
     word = found[0].lower() if found else ""
     if word in _BEFORE_NUMBERS:
@@ -354,7 +354,7 @@ def _segments(text: str, places: Sequence[Cut]) -> Segments:
 
 
 def _fitted(sentence: str, limit: int, n_tokens: Callable[[str], int]) -> Iterator[Cut]:
-    """Where to cut a sentence so that no part has more than `limit` tokens; nowhere if it has no more."""
+    """The cuts that leave no part above `limit` tokens; none if the sentence fits."""
     total = n_tokens(sentence)
     if total <= limit:
         return
@@ -372,7 +372,7 @@ def _fitted(sentence: str, limit: int, n_tokens: Callable[[str], int]) -> Iterat
 
 
 def _reach(text: str, start: int, limit: int, n_tokens: Callable[[str], int]) -> int:
-    """How far a part that starts here can go within the limit: at least one character."""
+    """The furthest end of a part from here within the limit, at least one character."""
     low, size = start + 1, limit
     while (end := min(start + size, len(text))) > low and n_tokens(text[start:end]) <= limit:
         if end == len(text):
@@ -389,7 +389,7 @@ def _reach(text: str, start: int, limit: int, n_tokens: Callable[[str], int]) ->
 
 
 def _best(text: str, start: int, far: int, places: Sequence[Cut], ends: Sequence[int]) -> Cut:
-    """The best place after `start` and up to `far`: a good one not near the start, else any."""
+    """The best cut between `start` and `far`: a good one not near the start, otherwise any."""
     here = places[bisect_right(ends, start) : bisect_right(ends, far)]
     late = here[bisect_left([cut.end for cut in here], start + 0.4 * (far - start)) :]
     if late:
@@ -404,7 +404,7 @@ def _best(text: str, start: int, far: int, places: Sequence[Cut], ends: Sequence
 
 
 def _belongs_to_the_last(text: str, at: int) -> bool:
-    """Whether the character here is one with that before it: an accent, a vowel sign, an emoji joined to another."""
+    """Whether this character combines with the previous one: an accent, a vowel sign, a joined emoji."""
     joiner, modifiers = "\u200d", ("\U0001f3fb", "\U0001f3ff")
     character = text[at : at + 1]
     return bool(character) and (
@@ -415,7 +415,7 @@ def _belongs_to_the_last(text: str, at: int) -> bool:
 
 
 def _spaced(texts: Sequence[str]) -> bool | None:
-    """Whether these texts have spaces between words, by script or because they are tokenized; None without letters."""
+    """Whether these texts have spaces between words, by script or tokenization; None without letters."""
     if not any(c.isalpha() for text in texts for c in text):
         return None
     n_spaces = sum(text.count(" ") for text in texts)

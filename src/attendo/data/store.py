@@ -62,7 +62,7 @@ class RowLengths:
         return (found if self._most is None else np.minimum(found, self._most)).astype(np.int32)
 
     def pieces(self) -> Iterator[NDArray[np.int32]]:
-        """All lengths, a bounded number at a time."""
+        """All lengths, in chunks of bounded size."""
         for start in range(0, len(self), _PIECE):
             yield self[start : start + _PIECE]
 
@@ -72,7 +72,7 @@ class RowLengths:
         return sum(int(piece.sum(dtype=np.int64)) for piece in self.pieces())
 
     def capped(self, most: int) -> "RowLengths":
-        """The same rows, none of which counts longer than `most`."""
+        """The same rows with lengths capped at `most`."""
         return RowLengths(self._offsets, most)
 
 
@@ -104,7 +104,7 @@ class Stretches:
         return int(self._offsets[-1] - self._offsets[0])
 
     def edges(self, rows: NDArray[np.integer]) -> tuple[Numbers, Numbers]:
-        """Where these stretches begin and end among the tokens."""
+        """The borders of these pieces among the tokens."""
         starts, ends = np.empty((2, len(rows)), np.int64)
         if not len(rows):
             return starts, ends
@@ -121,7 +121,7 @@ class Stretches:
         return offsets, -(-np.diff(offsets) // self._most)
 
     def _bounds(self, block: int) -> Numbers:
-        """Where a block's stretches begin, and the end of the last: there is nothing between two of them."""
+        """The borders of a block's pieces, which are contiguous."""
         offsets, counts = self._counts(block)
         document = np.repeat(np.arange(len(counts)), counts)
         piece = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -140,12 +140,12 @@ class StoreFacts:
     left_out: tuple[list[int], int] = ([], 0)
 
     def discard(self) -> None:
-        """Takes the store out of the cache; asked for again, it is made anew."""
+        """Delete the store from the cache; the next request builds it again."""
         discard(self.folder)
 
 
 class TokenRows:
-    """Rows of token ids, without bos and eos, one after the other in a memory-mapped file. No row takes memory."""
+    """Consecutive rows of token ids, without bos and eos, in a memory-mapped file."""
 
     def __init__(self, folder: Path, prefix: str, dtype: str) -> None:
         self._ids = mapped(folder / f"{prefix}ids", dtype)
@@ -177,10 +177,10 @@ class _TokenRowsWriter:
 
 
 class _RowStore:
-    """Rows of a user's files as token ids; `row_numbers` [rows] int64 count on over several files: see `place`."""
+    """Rows of a user's files as token ids; `row_numbers` [rows] int64 are counted across files (`place`)."""
 
     def __init__(self, folder: Path) -> None:
-        """Open and check a store. Raises FileNotFoundError if there is none, DamagedFile if it isn't whole."""
+        """Open and check a store. Raises FileNotFoundError if there is none, DamagedFile if it is damaged."""
         self.facts = verified_facts(folder, _FORMAT)
         self.row_numbers: NDArray[np.int64] = mapped(folder / "rows", "<i8")
         starts = folder / "starts"
@@ -190,7 +190,7 @@ class _RowStore:
         return len(self.row_numbers)
 
     def place(self, i: int) -> tuple[int, int]:
-        """Which of the files, counted from 0, row i came from, and its number there."""
+        """The file of row i, counted from 0, and its number there."""
         return row_place(self._starts, int(self.row_numbers[i]))
 
 
@@ -274,7 +274,7 @@ def labelled_store(
 
 
 class _Column(NamedTuple):
-    """Texts of the rows to write: their place in a row, what reads them, and the beginning of their files' names."""
+    """Texts of the rows to write: their field in a row, their encoder, and the prefix of their files' names."""
 
     place: int
     tokenizer: Tokenizer
@@ -353,7 +353,7 @@ def id_type(vocab_size: int) -> str:
 
 
 def row_place(starts: NDArray[np.int64], number: int) -> tuple[int, int]:
-    """Which file a row number means, counted from 0, and its number there.
+    """The file of a row number, counted from 0, and the number there.
 
     >>> row_place(np.array([0, 100, 100]), 100), row_place(np.array([0, 100, 100]), 101)
     ((0, 100), (2, 1))

@@ -151,16 +151,16 @@ class TextData:
 
     @property
     def embedded(self) -> bool:
-        """Whether the texts are Python's own."""
+        """Whether the texts are Python's standard library."""
         return self.train == (STDLIB,)
 
     @property
     def is_split(self) -> bool:
-        """Whether some of the training texts are split off for validation."""
+        """Whether validation text is split off from the training texts."""
         return not (self.embedded or self.valid)
 
     def source(self, part: Part) -> TextSource:
-        """Where a part is read from: where it is split off, the training texts."""
+        """The source of a part; of a split part, the training texts."""
         if self.embedded:
             return standard_library(part)
         files = self.valid if part == "valid" and self.valid else self.train
@@ -203,7 +203,7 @@ class TextCorpus(Corpus[TextData]):
 
     @cached_property
     def split(self) -> TextSplit | None:
-        """What is split off for validation, where no validation file is given."""
+        """The part that is split off for validation, if no validation file is given."""
         if not self.data.is_split:
             return None
         split = split_texts(self._read("train"), self.data.source("train").name)
@@ -212,7 +212,7 @@ class TextCorpus(Corpus[TextData]):
 
     @cached_property
     def n_characters(self) -> int:
-        """Of the training texts; what was read is said once."""
+        """The characters of the training texts; the first call prints the reading report."""
         source = self.data.source("train")
         reading = Reading(source.name)
         for _ in read_documents(source, self.data.strict, reading):

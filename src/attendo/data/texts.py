@@ -35,7 +35,7 @@ _NO_SOURCE = {"site-packages", "dist-packages", "__pycache__", "test", "tests", 
 
 
 class Chunk(NamedTuple):
-    """A stretch of a document, never empty; `starts` says that a document begins with it."""
+    """A non-empty part of a document; `starts` marks the first one."""
 
     text: str
     starts: bool
@@ -98,7 +98,7 @@ class TextSource:
 
 @dataclass
 class Reading:
-    """What came of reading a source: `n_files` are read, each used or left out; rows and lines have row reports.
+    """The progress of reading a source: files used and skipped, and row reports.
 
     >>> Reading("notes", n_files=3, n_documents=2, left_out={"empty file": ["b.txt"]}).line()
     'notes: 3 files, 2 documents, 1 file left out (empty file: b.txt)'
@@ -111,7 +111,7 @@ class Reading:
     row_reports: list[RowReport] = field(default_factory=list)
 
     def line(self) -> str:
-        """What was read, in one line, for people; the row reports have lines of their own."""
+        """The reading report in one line for display, without the row reports."""
         text = f"{self.name}: {plural(self.n_files, 'file')}, {plural(self.n_documents, 'document')}"
         n_left_out = sum(map(len, self.left_out.values()))
         return f"{text}, {plural(n_left_out, 'file')} left out ({self._reasons()})" if n_left_out else text
@@ -143,7 +143,7 @@ class Reading:
 
 
 def has_rows(path: Path) -> bool:
-    """Whether a file is a table, each row of which is a document: .tsv, .csv, .jsonl, .parquet, perhaps with .gz."""
+    """Whether each row of a file is a document: .tsv, .csv, .jsonl, .parquet, with or without .gz."""
     return suffix(path) in TABLES
 
 
@@ -312,7 +312,7 @@ def _decoded(path: Path) -> Iterator[str]:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether all of a file can be read as text."""
+    """Whether the whole file can be decoded as text."""
     try:
         for _ in _decoded(path):
             pass

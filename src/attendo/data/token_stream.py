@@ -154,7 +154,7 @@ class TokenStream:
         return found
 
     def _document_at(self, positions: NDArray[np.int64]) -> Counts:
-        """The same by halving, for a few positions anywhere: the documents' begins are nowhere held."""
+        """The same by bisection, for a few arbitrary positions, without a table of document starts."""
         low, high = np.zeros_like(positions), np.full_like(positions, len(self))
         while (high - low > 1).any():
             middle = (low + high) // 2
@@ -380,7 +380,7 @@ def window_batch(
 
 
 def _taken(stream: TokenStream, places: Rows) -> Rows:
-    """The ids at these places; whatever is near where there is none."""
+    """The ids at these indices; out-of-range indices give any neighbor."""
     if not stream.n_tokens:
         return np.zeros_like(places)
     return stream.ids.take(places, mode="clip").astype(np.int64)

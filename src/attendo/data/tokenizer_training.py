@@ -95,7 +95,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 
 
 def _words(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
-    """Words by falling count. Each is kept with the space before it, so that the word "</s>" is not the special."""
+    """Words by falling count, each with the space before it: "</s>" is then no special token."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(well_formed(text).split(" ") if text else ())
@@ -107,7 +107,7 @@ def _words(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
 
 
 def _uncased_words(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
-    """Words as the tokenizer itself cuts texts, by falling count. None of them spells a special: "<" stands alone."""
+    """Words as the tokenizer cuts texts, by falling count; none spells a special token, as "<" is a word."""
     library = _untrained("uncased", {"type": "WordLevel", "vocab": {}, "unk_token": SPECIALS[1]})
     clean, cuts = library.normalizer, library.pre_tokenizer
     assert clean is not None and cuts is not None
@@ -137,7 +137,7 @@ def _only_bytes(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]
 
 
 def _frequent(counts: Counter[str], config: TokenizerConfig, fixed: int) -> list[str]:
-    """The most frequent entries that the vocabulary has room for beside `fixed` ones; ties in code point order."""
+    """The most frequent entries that fit beside the `fixed` ones; ties in code point order."""
     room = len(counts) if config.vocab_size is None else config.vocab_size - fixed
     if room < 1:
         raise _too_small(config, fixed + 1, f"{fixed} fixed entries and one {config.kind}")

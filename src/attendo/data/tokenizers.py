@@ -96,7 +96,7 @@ def tokenizer_document(kind: Kind, model: dict[str, Any]) -> dict[str, Any]:
 def library_document(
     model: dict[str, Any], *, normalizer: Any, cuts: Any, decoder: Any, added: Sequence[Any] = ()
 ) -> dict[str, Any]:
-    """What a file of the `tokenizers` library holds: its parts, each None where there is none, and added tokens.
+    """The parts of a file of the `tokenizers` library (None if missing), and added tokens.
 
     >>> list(library_document({"type": "BPE"}, normalizer=None, cuts=None, decoder=None))[3:6]
     ['added_tokens', 'normalizer', 'pre_tokenizer']
@@ -446,13 +446,13 @@ class LearnedTokenizer(Tokenizer):
 
     @cached_property
     def _inner(self) -> LibraryTokenizer:
-        """The same tokenizer for text that goes on: nothing is put before its first word."""
+        """The same tokenizer for a continued text: nothing is put before its first word."""
         if not self._prefixed:
             return self._library
         return LibraryTokenizer.from_str(json.dumps(json.loads(self._text) | {"normalizer": None}))
 
     def _spelled(self, i: int) -> bytes:
-        """The UTF-8 bytes that one id stands for in the text."""
+        """The UTF-8 bytes of an id in the text."""
         entry = self._entries[i]
         if i < len(SPECIALS):
             return b" <unk>" if i == self.unk_id and self._worded else b""
@@ -480,7 +480,7 @@ class LearnedTokenizer(Tokenizer):
 
 
 def well_formed(text: str) -> str:
-    r"""The text as UTF-8 can hold it: U+FFFD for each lone surrogate; everything else stays as it is.
+    r"""The text with U+FFFD for each lone surrogate, which UTF-8 cannot encode.
 
     >>> well_formed("a\ud800b") == "a\ufffdb", well_formed("\ud83d\ude00") == "\U0001f600"
     (True, True)
@@ -493,7 +493,7 @@ def well_formed(text: str) -> str:
 
 
 def is_spaced(texts: Iterable[str]) -> bool:
-    """Whether these texts are of scripts that put spaces between words, nearly: no Chinese, Japanese, Thai, Khmer …
+    """Whether nearly all texts are of scripts with spaces between words (not Chinese, Japanese, Thai, Khmer …).
 
     >>> is_spaced(["Wetter in Łódź"]), is_spaced(["東京の天気 (Tokyo)"])
     (True, False)
@@ -506,7 +506,7 @@ def is_spaced(texts: Iterable[str]) -> bool:
 
 
 def _kind(document: dict[str, Any]) -> Kind:
-    """The kind of a tokenizer file: the library refuses keys of ours in it, but how it cuts texts tells."""
+    """The kind of a tokenizer file, inferred from its cutting rules, as the library rejects extra keys."""
     kinds: dict[str, Kind] = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "word"}
     kind = kinds.get(document["model"]["type"])
     if kind == "bpe" and document["normalizer"] is None:
@@ -524,7 +524,7 @@ def _kind(document: dict[str, Any]) -> Kind:
 
 
 def keep_to_one_thread() -> None:
-    """Keep the library to one thread unless the user says otherwise: its threads do not survive a fork."""
+    """Limit the library to one thread unless configured otherwise: its threads do not survive a fork."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 

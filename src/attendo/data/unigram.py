@@ -40,7 +40,7 @@ class Lattice:
     counts: Floats
 
     def expected_counts(self, probabilities: Floats) -> Floats:
-        """How often each piece [pieces] is used, over all ways to cut, weighted by probability (the E step)."""
+        """The expected use of each piece [pieces] over all segmentations by probability (the E step)."""
         ends = np.searchsorted(self.place, np.arange(1, _LONGEST_WORD + 2))
         steps = [slice(*pair) for pair in pairwise(ends.tolist())]
         weight = probabilities[self.piece]
@@ -56,7 +56,7 @@ class Lattice:
         return np.bincount(self.piece, flow, minlength=len(probabilities)).astype(np.float64)
 
     def keep(self, kept: NDArray[np.bool_]) -> Self:
-        """The lattice with only the `kept` [pieces], numbered anew in their order."""
+        """The lattice with only the `kept` [pieces], renumbered in their order."""
         edges = kept[self.piece]
         piece = (np.cumsum(kept) - 1)[self.piece[edges]]
         return type(self)(
@@ -99,7 +99,7 @@ def _expected(lattice: Lattice, single: NDArray[np.bool_], probabilities: Floats
 
 
 def _words(counts: Mapping[str, int]) -> dict[str, int]:
-    """The most frequent words, in a fixed order, long ones cut, with every character of the others as a word."""
+    """The most frequent words in a fixed order, long ones cut, plus every other character as a word."""
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     words: dict[str, int] = {}
     for word, count in order[:_WORDS]:
@@ -172,7 +172,7 @@ def _worth(pieces: Iterable[str], probabilities: Floats) -> Floats:
 
 
 def _best_spelling(piece: str, scores: Mapping[str, float]) -> float:
-    """The log-probability of the best way to spell a piece by two or more others."""
+    """The log-probability of the best spelling of a piece by two or more others."""
     best = [0.0]
     for end in range(1, len(piece) + 1):
         starts = range(1 if end == len(piece) else 0, end)

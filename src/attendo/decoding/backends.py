@@ -68,7 +68,7 @@ class EnsembleCache:
             member.keep(rows)
 
     def join(self, other: EnsembleCache) -> None:
-        """Takes in the rows of another cache of the same models, in every member behind its own."""
+        """Append the rows of another cache of the same models, in every member."""
         for mine, theirs in zip(self.members, other.members, strict=True):
             join_rows(mine, theirs)
 
@@ -145,7 +145,7 @@ def in_bfloat16(model: ModelT) -> ModelT:
 
 
 def laid_out(model: ModelT, *, int8: bool) -> ModelT:
-    """The modules as they search fastest: in bfloat16 on a GPU, else `prepared`."""
+    """The modules in their fastest form: bfloat16 on a GPU, otherwise `prepared`."""
     on_gpu = any(parameter.is_cuda for parameter in model.parameters())
     return in_bfloat16(model) if on_gpu else prepared(model, int8=int8)
 

@@ -85,7 +85,7 @@ def best_tokens(
 def _without_impossible_rows(
     found: Float[np.ndarray, "rows k"], logits: Tensor
 ) -> Float[np.ndarray, "rows k"]:
-    """A row whose logits are all -inf allows nothing; any other NaN is an error."""
+    """Accept rows whose logits are all -inf, which allow no token; any other NaN is an error."""
     impossible = (logits == -torch.inf).all(1).cpu().numpy()
     if (np.isnan(found[:, 0]) & ~impossible).any():
         raise AttendoError(NOT_NUMBERS)
@@ -301,7 +301,7 @@ class BeamSearch:
         return results
 
     def leave(self, numbers: Collection[int]) -> None:
-        """Give up these sources; what is found of the others stays the same."""
+        """Drop these sources; results of the others do not change."""
         given_up = {place: [] for place, number in enumerate(self.sources.tolist()) if number in numbers}
         self._drop(given_up, np.tile(self._beams, (len(self.sources), 1)))
 
@@ -417,7 +417,7 @@ class BeamSearch:
         return float(coverage_penalty(attended, self.config.coverage_penalty))
 
     def _result(self, source: int, with_unfinished: bool) -> list[Hypothesis]:
-        """The n best: finished ones by falling score, then, if asked, with `refill` among them, what has no end yet."""
+        """The n best: finished ones by falling score, then on request unfinished ones (with `refill` among them)."""
         n_best = self.config.n_best
         found = self.finished[source][:n_best]
         if with_unfinished and (len(found) < n_best or self.config.refill):
@@ -447,7 +447,7 @@ class BeamSearch:
         self.log_probs = log_probs
 
     def _nothing_to_gain(self) -> np.ndarray:
-        """Which sources have `beam` finished hypotheses, are at their limit, or cannot get better."""
+        """The sources that have `beam` finished hypotheses, are at their limit, or cannot improve."""
         config = self.config
         bound = best_possible_score(
             self.log_probs.max(1), self.lengths, self.limits, config.length_penalty, config.length_norm
@@ -472,7 +472,7 @@ class BeamSearch:
             self._count_rows()
 
     def _count_rows(self) -> None:
-        """What is asked in every step and changes with the sources alone."""
+        """Precompute what each step needs and only a change of sources affects."""
         self._numbers = np.arange(len(self.sources))
         self._beams = np.arange(self.config.beam)
         self._steps_left = min((self.limits - self.lengths).tolist(), default=0)

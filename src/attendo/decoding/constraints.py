@@ -63,7 +63,7 @@ class Constraints:
         tokens: Int[np.ndarray, "rows capacity"],
         lengths: Int[np.ndarray, " sources"],
     ) -> None:
-        """Forbid, in place, what must not follow the `lengths[source]` tokens that the rows of a source have."""
+        """Forbid, in place, tokens that must not follow the first `lengths[source]` tokens of the rows."""
         per_source = len(tokens) // len(lengths)
         forced = np.flatnonzero((lengths < self.prefix_lengths).repeat(per_source))
         sources = forced // per_source
@@ -83,7 +83,7 @@ class Constraints:
         log_probs[at] = kept
 
     def join(self, other: "Constraints") -> None:
-        """Take in other sources behind these."""
+        """Append other sources."""
         width = max(self.prefixes.shape[1], other.prefixes.shape[1])
         both = [np.pad(one.prefixes, ((0, 0), (0, width - one.prefixes.shape[1]))) for one in (self, other)]
         self.prefixes = np.concatenate(both)

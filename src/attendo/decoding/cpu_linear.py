@@ -67,7 +67,7 @@ class Int8Linear(nn.Module):
         self.register_buffer("bias", None if plain.bias is None else plain.bias.detach().float().clone())
 
     def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """As `nn.Linear`, but for rounding; in float32."""
+        """Compute `nn.Linear` in float32, up to rounding."""
         numbers, scale = quantized(x.reshape(-1, self.in_features))
         out = torch.ops.aten._int_mm(numbers, self.numbers.mT) * self.scale
         out *= scale
@@ -97,19 +97,19 @@ class FastLinear(nn.Module):
         return (packed if has_blocks() else as_it_is)(self._weight, self._bias)
 
     def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """As `nn.Linear`, equal up to rounding."""
+        """Compute `nn.Linear`, equal up to rounding."""
         rows = x.reshape(-1, self.in_features)
         out = self.few(rows) if rows.shape[0] <= FEW else self.many(rows)
         return out.view(*x.shape[:-1], self.out_features)
 
 
 def as_it_is(weight: Tensor, bias: Tensor | None) -> Product:
-    """torch's own product."""
+    """Torch's own product."""
     return lambda x: nn.functional.linear(x, weight, bias)
 
 
 def transposed(weight: Tensor, bias: Tensor | None) -> Product:
-    """Wᵀ in rows of its own: what one row of x is multiplied by is read from the first to the last byte."""
+    """Wᵀ stored by rows, which one row of x reads sequentially."""
     turned = weight.t().contiguous()
     if bias is None:
         return lambda x: torch.mm(x, turned)
@@ -117,13 +117,13 @@ def transposed(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def packed(weight: Tensor, bias: Tensor | None) -> Product:
-    """W in oneDNN's own blocks."""
+    """W in oneDNN's blocked layout."""
     blocks = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), MANY)
     return lambda x: torch.ops.mkldnn._linear_pointwise(x, blocks, bias, "none", [], "")
 
 
 def has_blocks() -> bool:
-    """Whether this build of torch has oneDNN's blocks."""
+    """Whether this build of torch has oneDNN's blocked layout."""
     names = ("_reorder_linear_weight", "_linear_pointwise")
     return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
 

@@ -95,7 +95,7 @@ def tempered(logits: Float[Tensor, "rows vocab"], temperature: float) -> Float[T
 
 
 def top_k(logits: Float[Tensor, "rows vocab"], k: int) -> Float[Tensor, "rows vocab"]:
-    """The k most probable tokens; all others get -inf. Equals go by lower id. Fan et al. 2018.
+    """Keep the k most probable tokens, lower ids first in a tie; others get -inf (Fan et al. 2018).
 
     >>> top_k(torch.tensor([[1.0, 3.0, 2.0, 2.0]]), 2)
     tensor([[-inf, 3., 2., -inf]])

@@ -109,5 +109,5 @@ def _memory_lengths(cache: DecoderCache) -> Int[Tensor, " sources"]:
 
 
 def _cat(mine: Tensor, theirs: Tensor, length: int) -> Tensor:
-    """Both, one behind the other, with zeros behind the positions of the shorter."""
+    """Both tensors concatenated, with the shorter one zero-padded at the end."""
     return torch.cat([F.pad(x, (0, 0, 0, length - x.shape[2])) for x in (mine, theirs)])

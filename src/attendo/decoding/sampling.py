@@ -52,7 +52,7 @@ def splitmix64(seed: Int[Tensor, "*shape"], index: Int[Tensor, "*shape"]) -> Int
 
 
 def _shifted(bits: Tensor, n: int, out: Tensor) -> Tensor:
-    """The bits moved right by n, zeros behind them: of an int64, torch repeats the sign there."""
+    """A logical right shift by n; torch would repeat the sign bit of an int64."""
     return torch.bitwise_right_shift(bits, n, out=out).bitwise_and_(2 ** (64 - n) - 1)
 
 
@@ -125,7 +125,7 @@ def gumbel_max(logits: Float[Tensor, "rows vocab"], seeds: Int[Tensor, " rows"])
 def _gumbel_max_of_few(
     logits: Float[Tensor, "rows vocab"], possible: Bool[Tensor, "rows vocab"], seeds: Int[Tensor, " rows"]
 ) -> Int[Tensor, " rows"]:
-    """The same, with noise for the possible tokens alone."""
+    """The same, with noise computed only for the possible tokens."""
     rows, token_ids = possible.nonzero(as_tuple=True)
     scores = gumbel(seeds[rows], token_ids) + logits[rows, token_ids]
     best = scores.new_full((len(seeds),), -torch.inf).scatter_reduce_(0, rows, scores, "amax")
@@ -182,7 +182,7 @@ class Sampler:
         self._changed()
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Makes row `i` go on with old row `rows[i]`, and forgets the others."""
+        """Let row `i` continue old row `rows[i]`, and drop the others."""
         self.rows = [self.rows[row] for row in rows]
         self._changed()
 
@@ -194,7 +194,7 @@ class Sampler:
             self._groups.setdefault(alike, []).append(number)
 
     def draw(self, logits: Float[Tensor, "rows vocab"]) -> list[SampledToken]:
-        """One token a row, after these logits. Raises AttendoError for NaN, and where no token is possible."""
+        """Draw one token per row from these logits. Raises AttendoError for NaN, and if no token is possible."""
         chosen = torch.zeros(len(self.rows), 1, dtype=torch.int64, device=logits.device)
         log_probs = torch.zeros(len(self.rows), dtype=torch.float64, device=logits.device)
         seeds = self._step_seeds().to(logits.device)
@@ -262,7 +262,7 @@ class Sampler:
 
 
 def fresh_seed() -> int:
-    """A seed that nobody has asked for, short enough to be typed."""
+    """A random seed that is short enough to type."""
     return secrets.randbelow(2**32)
 
 
@@ -280,7 +280,7 @@ def configs_of_lines(config: SamplingConfig, first: int, n: int) -> list[Samplin
 
 
 def configs_of_parts(config: SamplingConfig, n: int) -> list[SamplingConfig]:
-    """One config for each of the `n` parts of a text: the first has the text's own seed, so one part is the text.
+    """One config per part of a text; the first has the text's own seed, so a single part equals the text.
 
     >>> [config.seed for config in configs_of_parts(SamplingConfig(seed=7), n=3)]
     [7, 3444597933762076, 6826321073220098]

@@ -319,12 +319,12 @@ class ContinuousSearch:
 
     @property
     def going_on(self) -> int:
-        """How many sources are being searched."""
+        """The number of sources in progress."""
         return 0 if self._search is None else len(self._search.sources)
 
     @torch.inference_mode()
     def add(self, sources: TokenRows, prefixes: TokenRows | None = None) -> list[int]:
-        """Take in sources; return the numbers by which `advance` gives their hypotheses back."""
+        """Add sources; return the numbers by which `advance` identifies their hypotheses."""
         if not sources:
             return []
         searcher = self.searcher
@@ -348,7 +348,7 @@ class ContinuousSearch:
             self._search.leave(numbers)
 
     def last_tokens(self) -> list[tuple[int, int]]:
-        """The sources that a greedy search is going on with, and the last token of each."""
+        """The unfinished sources of a greedy search, and the last token of each."""
         return [] if self._search is None else _last_tokens(self._search)
 
 

@@ -54,7 +54,7 @@ def save_shortlist(path: Path, shortlist: Shortlist, tokenizer: Tokenizer) -> No
 
 
 def load_shortlist(path: Path, tokenizer: Tokenizer) -> Shortlist:
-    """The shortlist of a file. Raises AttendoError if it is none, damaged, or of another tokenizer."""
+    """Load a shortlist file. Raises AttendoError if it is invalid, damaged, or of another tokenizer."""
     if not path.is_file():
         raise AttendoError(f"{path} is not there; make it with attendo shortlist")
     try:
@@ -88,7 +88,7 @@ class _Packed:
 
 @dataclass(frozen=True)
 class _Layout:
-    """From the flat outputs of a step to the flat logits of all tokens."""
+    """Maps the flat outputs of a step to the flat logits of all tokens."""
 
     packed: _Packed
     taken: Int[np.ndarray, " listed"]
@@ -112,12 +112,12 @@ class ShortlistedModel:
         self._bias = None if output.bias is None else output.bias.detach()
 
     def start(self, sources: TokenRows, rows_per_source: int = 1, capacity: int = 256) -> ListedCache:
-        """As the model's own, with each source's list."""
+        """Start the model, with each source's list."""
         lists = [self._shortlist.of(source) for source in sources]
         return ListedCache(self._compiled.start(sources, rows_per_source, capacity), lists, rows_per_source)
 
     def step(self, token_ids: Int[Tensor, "rows 1"], cache: ListedCache) -> Float[Tensor, "rows vocab"]:
-        """The logits after the next token of every row. They stand until the cache's next step."""
+        """The logits after the next token of every row, valid until the cache's next step."""
         if not cache.settled:
             self._settle(cache)
         layout: _Layout = cache.made
@@ -131,7 +131,7 @@ class ShortlistedModel:
         return layout.logits
 
     def _settle(self, cache: ListedCache) -> None:
-        """Packs what the lists ask for, or as they become fewer goes on with what was packed, and lays out the rest."""
+        """Pack the union of the lists, or reuse a larger pack as lists leave, and map the outputs."""
         rows = len(cache.lists)
         old = cast("_Layout | None", cache.made)
         lengths = [len(own) for own in cache.lists]
@@ -235,7 +235,7 @@ def learned_shortlist(
 def _word_table(
     pairs: Sequence[tuple[Sequence[int], Sequence[int]]], vocab_size: int, eos_id: int
 ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Source tokens, target tokens and t(target | source) of all that stand in a pair together."""
+    """Source tokens, target tokens and t(target | source) of all tokens that share a pair."""
     keys = []  # of each link: its two tokens as one number, and its target's place
     places = []
     n_places = 0

@@ -78,7 +78,7 @@ class TraceRecorder:
         parents: Int[np.ndarray, "sources candidates"],
         without: Bool[np.ndarray, "sources candidates"],
     ) -> None:
-        """Candidates of this step, best first; those `without` a place go no further."""
+        """Record the best candidates of this step `without` a slot."""
         for row, source in enumerate(sources.tolist() if self.n_passed_over else ()):
             for number in np.flatnonzero(without[row])[: self.n_passed_over].tolist():
                 token = int(tokens[row, number])
@@ -94,7 +94,7 @@ class TraceRecorder:
         parents: Int[np.ndarray, "sources beam"],
         live: Bool[np.ndarray, "sources beam"],
     ) -> None:
-        """Close the step: these are the tokens by which beams go on, where they are `live`."""
+        """Close the step with the tokens by which `live` beams continue."""
         for row, source in enumerate(sources.tolist()):
             nodes = self._ended[source]
             for beam in np.flatnonzero(live[row]).tolist():
@@ -109,6 +109,6 @@ class TraceRecorder:
             self._passed[source] = []
 
     def traces(self) -> list[SearchTrace]:
-        """What was collected so far, one trace a source."""
+        """The collected traces, one per source."""
         both = zip(self._steps, self._passed_over, strict=True)
         return [SearchTrace(tuple(steps), tuple(passed)) for steps, passed in both]

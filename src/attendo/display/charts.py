@@ -75,7 +75,7 @@ def _matrix(picture: Picture, language: Language, width: int) -> list[str]:
 
 
 def _cells(values: Float[np.ndarray, "rows columns"], cell: int) -> list[list[str]]:
-    """The characters of each cell; a negative number has a minus before its shade, if there is room."""
+    """The characters of each cell; a negative number has a minus before its shade if there is room."""
     least, largest = float(values.min()), float(values.max())
     if least < 0 and cell == 1:
         parts = np.minimum((values - least) / ((largest - least) or 1.0) * len(SIGNED), len(SIGNED) - 1)
@@ -146,7 +146,7 @@ def _bars(
 
 
 def _chosen(n: int, most: int) -> list[int]:
-    """At most so many of `n` places, equally far apart."""
+    """At most this many of `n` indices at equal distances."""
     step = math.ceil(n / max(most, 1)) or 1
     return list(range(0, n, step))
 
@@ -163,7 +163,7 @@ def _legend(
     language: Language,
     width: int,
 ) -> list[str]:
-    """What the marks mean, and what is left out."""
+    """The meaning of the marks, and a note about omitted rows or columns."""
     text = legend.text(language)
     n_rows, n_columns = values.shape
     if len(places) < n_columns or (rows is not None and len(rows) < n_rows):
@@ -180,7 +180,7 @@ def _legend(
 
 
 def standing(labels: list[str]) -> list[str]:
-    """Labels written downward, one cell wide each, so that all of them end in the last line.
+    """Labels written downward, one column each, all ending in the last line.
 
     >>> standing(["to", "雨"])
     ['t', 'o 雨']
@@ -208,7 +208,7 @@ def shade(weight: float) -> str:
 
 
 def shade_legend(language: Language = "en", scale: float = 1.0) -> str:
-    """Which weight each shade begins at; scale: the weight that counts as 1.
+    """The smallest weight of each shade; `scale` is the weight that counts as 1.
 
     >>> shade_legend()
     'Shades: ·· from 5 %, ░░ 15 %, ▒▒ 35 %, ▓▓ 60 %, ██ 80 %'

@@ -49,7 +49,7 @@ def fonts_for(text: str) -> tuple[list[str], set[str]]:
 
 
 def _others() -> Iterator[tuple[str, str]]:
-    """Families besides the base one and their files: the preferred ones, then the rest by name."""
+    """Font families besides the base one and their files: preferred ones first, then by name."""
     listed = {str(font.fname) for font in fontManager.ttflist}
     for path in findSystemFonts():
         if path not in listed:  # matplotlib's list is a file that was made once; fonts may have come since
@@ -73,7 +73,7 @@ def _others() -> Iterator[tuple[str, str]]:
 
 
 def _characters(path: str) -> set[str]:
-    """What a font can draw."""
+    """The characters of a font."""
     try:
         font = get_font(path)
     except (OSError, RuntimeError):

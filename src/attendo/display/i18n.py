@@ -29,7 +29,7 @@ class Localized:
 
 
 def labelled(label: Localized, text: str, language: Language) -> str:
-    """A text behind its label, in one line.
+    """A label and a text in one line.
 
     >>> labelled(Localized("Why", "導出"), "1 + 1 = 2", "ja")
     '導出：1 + 1 = 2'

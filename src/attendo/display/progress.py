@@ -25,7 +25,7 @@ class ProgressLine:
         self._live: Live | None = None
 
     def show(self, line: str) -> None:
-        """Draws the line in the place of the one before; in a pipe, prints it."""
+        """Replace the displayed line; in a pipe, print it."""
         if not self.is_live:
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()

@@ -8,7 +8,7 @@ WIDTH = 79
 
 
 def table_lines(heads: Sequence[str], rows: Sequence[Sequence[str | float]], width: int = WIDTH) -> list[str]:
-    """Lines of a table: heads, a rule, rows; numbers stand to the right. The first column gives way where it is tight.
+    """The lines of a table: heads, a rule, rows; numbers are right-aligned, and the first column shrinks if needed.
 
     >>> for line in table_lines(["model", "loss"], [["linear", 0.5], ["deep", 12]]):
     ...     print(line)

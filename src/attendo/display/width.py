@@ -85,7 +85,7 @@ def fitted(text: str, width: int) -> str:
 
 
 def padded(text: str, width: int) -> str:
-    """The text, set to the right within so many columns.
+    """The text, right-aligned in this many columns.
 
     >>> padded("雨", 4)
     '  雨'
@@ -152,7 +152,7 @@ def flowed(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def beside(label: str, text: str, width: int) -> list[str]:
-    """A text after a label, wrapped to `width` columns beside it.
+    """A text to the right of a label, wrapped to `width` columns.
 
     >>> beside("! ", "a strong wind", 10)
     ['! a strong', '  wind']

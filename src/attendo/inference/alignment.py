@@ -161,7 +161,7 @@ def own_part(
 
 
 def looks_of(weights: Float[Tensor, "n_target n_source"]) -> Looks:
-    """Where each row has its largest weight, the first of equals; nothing where there is no source.
+    """The index of each row's largest weight, the first in a tie; empty without a source.
 
     >>> looks_of(torch.tensor([[0.25, 0.5, 0.125], [0.5, 0.0, 0.25]]))
     ((1, 0.5), (0, 0.5))
@@ -239,7 +239,7 @@ def links_of(
 def _placed(
     tokenizer: Tokenizer, ids: TokenRows, texts: Sequence[str], gaps: Sequence[str]
 ) -> list[tuple[int, int]]:
-    """The spans of all tokens in the text that is put together from these texts and what stands around them."""
+    """The spans of all tokens in the text joined from these texts and separators."""
     lengths = (len(text) + len(gap) for text, gap in zip(texts, gaps[1:], strict=True))
     starts = list(accumulate(lengths, initial=len(gaps[0])))[:-1]
     found = (
@@ -250,7 +250,7 @@ def _placed(
 
 
 def _gaps(segments: Segments, texts: Sequence[str]) -> list[str]:
-    """What `segments.joined(texts)` puts around the texts: one more than there are of them."""
+    """The separators of `segments.joined(texts)`: one more than texts."""
     letters = any(c.isalpha() for text in texts for c in text)
     joined = segments.joined(["\0"] * len(texts), is_spaced(texts) if letters else None)
     return joined.split("\0")

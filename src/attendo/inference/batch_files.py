@@ -38,7 +38,7 @@ Done = tuple[Sequence[str], Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Ahead:
-    """Work that takes chunks before it has given the results of those before: `done` gives all, in order."""
+    """Work that accepts chunks before earlier results are ready; `done` returns all in order."""
 
     done: Callable[[Iterator[Chunk]], Iterator[Done]]
 
@@ -49,7 +49,7 @@ Work = Callable[[int, list[str]], Done] | Ahead
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a file is: lines done of all, those that an earlier sitting had done, and the counts of all done."""
+    """The progress of a file: lines done of all, those done earlier, and counts of all done."""
 
     done: int
     total: int
@@ -59,7 +59,7 @@ class Progress:
 
 @dataclass
 class _Journal:
-    """How much of the part is whole: its lines (of the input), bytes and SHA-256; and the counts of what they hold."""
+    """The valid part of the output: its input lines, bytes, SHA-256 and counts."""
 
     request: dict[str, Any]
     lines: int = 0
@@ -134,7 +134,7 @@ def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]
 
 
 def _checked(source: Path, out: Path) -> int:
-    """How many lines there are to do. All are read before the first is done: a file that is mended is another file."""
+    """The number of lines to do, after checking all: a corrected file is another file."""
     if out.is_dir() or not out.parent.is_dir():
         raise AttendoError(f"{out}: no place for a file; give a file in a folder that exists")
     n_lines = 0
@@ -147,7 +147,7 @@ def _checked(source: Path, out: Path) -> int:
 
 
 def _begun(source: Path, part: Path, journal_file: Path, wanted: dict[str, Any]) -> _Journal:
-    """What an earlier sitting has done, if there was one; AttendoError if it was for something else."""
+    """The progress of an earlier run, if any. Raises AttendoError if its request differs."""
     if not journal_file.exists():
         if part.exists():
             raise AttendoError(f"{part} is there, but {journal_file.name} beside it is not; move it away")
@@ -169,7 +169,7 @@ def _begun(source: Path, part: Path, journal_file: Path, wanted: dict[str, Any])
 
 
 def _is_finished(journal: _Journal, total: int, out: Path, part: Path) -> bool:
-    """Whether a kill came between the renaming of the part and the removal of its journal."""
+    """Whether a kill came after the output was renamed and before its journal was removed."""
     whole = journal.lines == total and not part.exists() and out.is_file()
     return whole and out.stat().st_size == journal.size and sha256_file(out) == journal.sha256
 
@@ -207,13 +207,13 @@ def _done(work: Work, chunks: Iterator[Chunk]) -> Iterator[Done]:
 
 
 def whole(texts: Sequence[str], done: Done) -> Done:
-    """What was done, which has a result for each text."""
+    """The results, one per text."""
     assert len(done[0]) == len(texts), "a result for each line"
     return done
 
 
 def _chunks(source: Path, skip: int) -> Iterator[Chunk]:
-    """The lines behind the first `skip`, as (number of the first, texts)."""
+    """The lines after the first `skip`, as (number of the first, texts)."""
     first = skip + 1
     texts = []
     characters = 0

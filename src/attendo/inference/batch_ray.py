@@ -74,7 +74,7 @@ def on_ray(make: Make, files: Mapping[str, bytes], cluster: Cluster) -> Iterator
 
 
 def _ray() -> Any:
-    """Ray, which tells nobody that it is used."""
+    """Ray, with usage statistics disabled."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -106,7 +106,7 @@ def _look_for(address: str) -> None:
 
 
 def _n_workers(ray: Any, cluster: Cluster) -> int:
-    """As many as were asked for, which the cluster may grow for, or as fit; AttendoError where not one does."""
+    """The requested number of workers, or as many as fit. Raises AttendoError if none fits."""
     if cluster.workers is not None:
         return cluster.workers
     needs = {"CPU": cluster.threads} | ({"GPU": cluster.gpus} if cluster.gpus else {})
@@ -121,7 +121,7 @@ def _n_workers(ray: Any, cluster: Cluster) -> int:
 
 
 class Worker:
-    """What an actor runs."""
+    """The class of an actor."""
 
     def begin(self, make: Make, files: Mapping[str, bytes], wanted: str) -> None:
         """Makes the work from the files. Raises AttendoError where another attendo is installed."""
@@ -191,7 +191,7 @@ class _Crew:
             self.ray.kill(worker)
 
     def _hire(self) -> None:
-        """A worker more. Ray neither restarts it nor asks it twice: a chunk waits for no certain worker."""
+        """Add a worker. Ray neither restarts nor retries it: any worker can take a chunk."""
         actor = self.ray.remote(Worker).options(
             num_cpus=self.cluster.threads, num_gpus=self.cluster.gpus, max_restarts=0, max_task_retries=0
         )

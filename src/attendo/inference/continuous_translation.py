@@ -78,7 +78,7 @@ class _SearchQueue:
         return bool(self.parts or self.waiting or self.again)
 
     def take(self, n: int) -> None:
-        """Begins with at most n more parts; requests take turns, so that a short one need not wait for a long one."""
+        """Start at most n more parts; requests take turns, so short ones do not wait for long ones."""
         n_waiting = len(self.again) + sum(len(request.found) - request.next for request in self.waiting)
         if 0 < COMPANY * n_waiting < len(self.parts) and self._waited < PATIENCE:
             self._waited += 1
@@ -131,7 +131,7 @@ class Translating:
 
     @property
     def going_on(self) -> int:
-        """How many requests have not been handed back as a whole."""
+        """The number of unfinished requests."""
         return len(self._requests)
 
     def add(self, wanted: TranslationJob, begins: Callable[[], None] | None = None) -> int:
@@ -159,7 +159,7 @@ class Translating:
         return request.number
 
     def advance(self) -> list[Translated]:
-        """One step of everything that is searched: what can be shown of streams, and the requests that are done."""
+        """Take one step in all searches; return stream pieces and finished requests."""
         news = []
         for config, queue in list(self._queues.items()):
             if queue.busy:
@@ -189,7 +189,7 @@ class Translating:
         return news + self._told(queue) if config.beam == 1 else news
 
     def _rest(self, config: DecodingConfig) -> None:
-        """Of the queues that nobody needs the last is kept: what memory it has serves the next texts, too."""
+        """Keep the last idle queue, whose memory serves the next texts."""
         last = self._rested
         self._rested = config
         if last not in (None, config) and not self._queues[last].busy:
@@ -215,7 +215,7 @@ class Translating:
         return [Translated(request.number, piece)] if piece else []
 
     def _told(self, queue: _SearchQueue) -> list[Translated]:
-        """The pieces of streams that go on."""
+        """The new pieces of unfinished streams."""
         news = []
         for number, token in queue.search.last_tokens():
             part = queue.parts[number]

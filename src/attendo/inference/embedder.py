@@ -185,7 +185,7 @@ class Embedder:
         return "decoder" if isinstance(self.model, DecoderLM) else "encoder"
 
     def _parts(self, text: str) -> list[list[int]]:
-        """What the model reads of a text, in stretches that it can hold, with the special tokens of its training."""
+        """The chunks of a text that fit the model, with the special tokens of its training."""
         own = self.tokenizer.specials
         match self.model:
             case EncoderDecoder():

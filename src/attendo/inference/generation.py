@@ -56,7 +56,7 @@ class Windows:
         self._cached: list[Row] = []
 
     def after(self, row: Row, new_ids: Sequence[int]) -> list[int]:
-        """What the row's window holds once these are read."""
+        """The window of the row once these tokens are read."""
         ids = [*row.ids, *row.unread, *new_ids]
         most = self.model.max_len
         return ids if len(ids) <= most else ids[-max(1, most // 2) :]
@@ -87,11 +87,11 @@ class Windows:
         return logits if order == list(range(len(order))) else logits[order]
 
     def keep(self, rows: Int[Tensor, " kept_rows"]) -> None:
-        """Row `i` goes on with old row `rows[i]`, each at most once; the others are forgotten at the next step."""
+        """Let row `i` continue old row `rows[i]`, each at most once; the others are dropped at the next step."""
         self.rows = [self.rows[row] for row in rows.tolist()]
 
     def join(self, other: Windows) -> None:
-        """Takes in the rows of other windows that have not read anything yet, behind its own."""
+        """Append the rows of other windows that have not read anything yet."""
         assert not other._cached
         self.rows += other.rows
 
@@ -105,7 +105,7 @@ class Windows:
             self._cached = [self._cached[place] for place in places]
 
     def _start(self, rows: list[Row], length: int) -> Float[Tensor, "rows vocab"]:
-        """Reads rows of one length from the beginning and joins them to the others."""
+        """Read rows of one length from the beginning and append them."""
         capacity = max(min(self.model.max_len, length + max(0, row.n_steps)) for row in rows)
         cache = self.model.start(len(rows), capacity)
         logits = self._read(rows, length, cache)
@@ -158,7 +158,7 @@ class Generation:
 
 
 class WrittenText:
-    """One text as it is written: the pieces of what is drawn, and at the end all that there is to know."""
+    """One text being generated: its pieces, and at the end its Generation."""
 
     def __init__(self, tokenizer: Tokenizer, most: int, prompt: str, config: SamplingConfig) -> None:
         """most: tokens that the model reads at once."""
@@ -178,7 +178,7 @@ class WrittenText:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop text has come."""
+        """Whether a stop text has occurred."""
         return self._stops.found
 
     def add(self, token: SampledToken) -> str:
@@ -226,7 +226,7 @@ class Written:
 
 
 class Writing:
-    """Texts that are being written; each as it would be alone, whatever is written beside it."""
+    """Texts being generated in one batch, each independent of the others."""
 
     def __init__(self, model: DecoderBackend, tokenizer: Tokenizer) -> None:
         self._model = model
@@ -243,7 +243,7 @@ class Writing:
 
     @property
     def going_on(self) -> int:
-        """How many texts have not been handed back as a whole."""
+        """The number of unfinished texts."""
         return len(self._texts)
 
     def add(self, texts: Sequence[WrittenText]) -> list[int]:
@@ -259,7 +259,7 @@ class Writing:
         return numbers
 
     def advance(self) -> list[Written]:
-        """One more token of every text, and those that have ended: one of no tokens does at once."""
+        """Generate one more token of every text; return steps, including texts that have ended."""
         nothing = [number for number in self._texts if self._sampling.has_ended(number)]
         found = [self._whole(number, "", None) for number in nothing]
         for number, token in self._sampling.advance() if self._sampling.going_on else ():

@@ -27,7 +27,7 @@ class TextAsFound:
         self._n_shown = 0
 
     def add(self, part: int, token_ids: Sequence[int], ends: bool) -> str:
-        """What may be shown, perhaps nothing, once a part has these tokens more, and has come to its end with them."""
+        """Return the new visible text after these further tokens of a part, and whether it ends with them."""
         spelling = self._spellings[part]
         self._texts[part] += "".join(map(spelling.add, token_ids))
         if ends:
@@ -57,7 +57,7 @@ def text_as_found(found: Iterable[Found], segments: Segments, tokenizer: Tokeniz
 
 
 def _sure_gaps(segments: Segments) -> tuple[list[str], int]:
-    """What stands around the parts, and how many of these from the first do not depend on the translation."""
+    """The separators, and how many of the first do not depend on the translation."""
     marks = ["\0"] * len(segments.pieces)  # no letters, and no white space
     kinds = [segments.joined(marks, spaced).split("\0") for spaced in (None, True, False)]
     sure = [len(set(found)) == 1 for found in zip(*kinds, strict=True)]
@@ -81,7 +81,7 @@ class Spelling:
         return self._characters.decode(data)
 
     def end(self) -> str:
-        """U+FFFD where the text broke off inside of a character, else nothing."""
+        """U+FFFD if the text ends within a character, otherwise ""."""
         return self._characters.decode(b"", final=True)
 
 
@@ -102,7 +102,7 @@ class Stops:
         self.found = False
 
     def add(self, piece: str) -> str:
-        """What may be shown once this piece has come."""
+        """Return the visible text after this piece."""
         text = self._held + piece
         found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
@@ -116,7 +116,7 @@ class Stops:
         return text[:shown]
 
     def end(self) -> str:
-        """What was held back, now that no more comes."""
+        """Return the withheld text, as nothing follows."""
         held = self._held
         self._held = ""
         return held

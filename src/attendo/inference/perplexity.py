@@ -52,7 +52,7 @@ class TextLoss:
 
     @property
     def nats_per_character(self) -> float:
-        """Of the text, whatever the tokens."""
+        """Nats per character of the text, comparable between tokenizers."""
         return self.nats / self.n_characters
 
     @property
@@ -75,7 +75,7 @@ class TextLoss:
 
 
 class Window(NamedTuple):
-    """One pass of the model: `token_ids` in, the last `n_scored` of the equally many `targets` are scored."""
+    """One pass of the model: `token_ids`, and as many `targets` of which the last `n_scored` are scored."""
 
     token_ids: np.ndarray
     targets: np.ndarray
@@ -158,7 +158,7 @@ def shared_text_loss(
     ranks: Ranks,
     specials: SpecialTokens = OWN,
 ) -> TextLoss:
-    """The same with the documents dealt out to several processes, and the sums of all."""
+    """The loss of documents that several processes share, summed."""
     own = documents[ranks.rank :: ranks.world]
     found = text_loss(model, own, context, batch_tokens=batch_tokens, specials=specials) if own else None
     mine = {} if found is None else asdict(found)
@@ -206,7 +206,7 @@ def _batches(
 
 
 def window_losses(model: Trainable, windows: list[Window]) -> list[Float[np.ndarray, " scored"]]:
-    """-ln p of the scored targets of each window; shorter ones are padded behind, where nobody looks."""
+    """-ln p of the scored targets of each window, padded at the end."""
     shape = (len(windows), max(len(window.targets) for window in windows))
     token_ids = np.full(shape, OWN.pad_id)  # any id will do
     targets = np.full(shape, OWN.pad_id)

@@ -41,7 +41,7 @@ def is_looping(source: Sequence[int], found: Hypothesis) -> bool:
 
 
 def without_repetition(config: DecodingConfig, kind: Kind) -> DecodingConfig | None:
-    """How a text that runs away is searched once more; None where it was searched so already.
+    """The settings to decode a looping text again; None if repetition was already blocked.
 
     >>> without_repetition(DecodingConfig(), "bpe").no_repeat_ngram
     4
@@ -52,7 +52,7 @@ def without_repetition(config: DecodingConfig, kind: Kind) -> DecodingConfig | N
 
 
 def repeats(token_ids: Sequence[int]) -> bool:
-    """Whether the same tokens stand there three times in a row or more, together 12 tokens or more.
+    """Whether the same tokens repeat three times in a row or more, with 12 tokens or more in total.
 
     >>> repeats([5, 6, 7, 8] * 3), repeats([5, 6, 7, 8] * 2 + [5, 6, 7, 9]), repeats([5] * 11), repeats([5] * 12)
     (True, False, False, True)
@@ -121,7 +121,7 @@ class Sources:
 
     @property
     def n_parts(self) -> list[int]:
-        """Of each text."""
+        """The number of parts of each text."""
         return [len(segments.pieces) for segments in self.texts]
 
     def translations(
@@ -321,7 +321,7 @@ def translation_of(
 
 
 def _unaligned(looks: Looks, length: int) -> bool:
-    """Whether no target token looks at most of the source."""
+    """Whether no target token attends mainly to most of the source."""
     n_seen = len({source for source, _ in looks})
     return length >= LEAST_TOKENS and length - n_seen > MOST_UNALIGNED * length
 

@@ -440,7 +440,7 @@ class Translator:
         config: DecodingConfig,
         alignments: bool,
     ) -> list[Translation]:
-        """The translations from what was found for the parts of their sources; recorded, if that is asked for."""
+        """The translations built from the results of their parts, recorded on request."""
         rows = sources.rows
         looks = None
         if self._record is not None and rows:
@@ -499,7 +499,7 @@ class Translator:
         return SpecialIds(bos_id=own.specials.begin[-1], eos_id=own.eos_id, banned_ids=own.never)
 
     def _searcher(self, starts: list[list[int]] | None, *, looking: bool = False) -> Searcher:
-        """A search on all models as one; looking: for a coverage penalty, on models that tell where they look."""
+        """A search on all models as one; `looking` selects backends with attention for a coverage penalty."""
         if self.shortlist is not None and (looking or any(starts or [])):
             unfit = "a coverage penalty" if looking else "a prefix"
             raise AttendoError(f"a search with a shortlist does not take {unfit}; leave one of them out")
@@ -524,7 +524,7 @@ class Translator:
         return [replace(backend, attending=step) for backend, step in zip(backends, steps, strict=True)]
 
     def _forced_log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
-        """Log-probability of each target token and of the end, teacher-forced in one pass: the search's own numbers."""
+        """The log-probability of each target token and the end, teacher-forced with the search's numbers."""
         tokenizer = self.tokenizer
         members = self.members()
         pad_id = tokenizer.pad_id

@@ -95,7 +95,7 @@ class LayerEdits:
         self.edits = tuple(edits)
 
     def tempers(self, inverse_temperature: float) -> bool:
-        """Whether the weights are others than softmax(inverse_temperature · scores)."""
+        """Whether the weights differ from softmax(inverse_temperature · scores)."""
         return any(
             isinstance(edit, Replace)
             or (isinstance(edit, Temper) and edit.inverse_temperature != inverse_temperature)
@@ -104,7 +104,7 @@ class LayerEdits:
 
     @property
     def on_output(self) -> bool:
-        """Whether the layer's output is given by an edit."""
+        """Whether an edit replaces the layer's output."""
         return any(_whole(edit) for edit in self.edits)
 
     def weights(
@@ -113,7 +113,7 @@ class LayerEdits:
         scores: Float[Tensor, "batch heads q_len k_len"],
         allowed: Bool[Tensor, "batch_or_1 heads_or_1 q_len k_len"] | None,
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """The weights under Temper and Replace; `weights` are the layer's own."""
+        """The weights after Temper and Replace; `weights` are the layer's own."""
         for edit in self.edits:
             if isinstance(edit, Temper):
                 new = self._tempered(edit, scores, allowed)
@@ -148,7 +148,7 @@ class LayerEdits:
         return mixed
 
     def output(self, output: Float[Tensor, "*batch d_out"]) -> Float[Tensor, "*batch d_out"]:
-        """What the layer gives under an Off or Mean of the whole."""
+        """The layer's output after Off or Mean of the whole layer."""
         for edit in self.edits:
             if not _whole(edit):
                 continue
@@ -217,7 +217,7 @@ def resolve(edits: Sequence[Edit], places: Mapping[str, int | None]) -> dict[str
 
 
 def paths_in_short(paths: Iterable[str]) -> str:
-    """Paths as a short list: those that differ in their first number alone are told together.
+    """Paths as a short list; those that differ only in their first number are combined.
 
     >>> paths_in_short(["blocks.0.norm", "blocks.0.feed_forward", "blocks.1.norm", "blocks.1.feed_forward"])
     'blocks.0-1.norm, blocks.0-1.feed_forward'
@@ -233,7 +233,7 @@ def paths_in_short(paths: Iterable[str]) -> str:
 
 
 def _whole(edit: Edit) -> bool:
-    """Whether the edit is one of the output, not of heads."""
+    """Whether the edit is of the whole output instead of heads."""
     return (isinstance(edit, Off) and edit.heads is None) or (isinstance(edit, Mean) and edit.mean.ndim == 1)
 
 

@@ -59,7 +59,7 @@ def places(q_len: int, k_len: int, *, cross: bool = False) -> Float[Tensor, " q_
 
 
 def distances(q_len: int, k_len: int, *, cross: bool = False) -> Float[Tensor, "q_len k_len"]:
-    """|place of query i − j|, in keys.
+    """|position of query i − j|, in keys.
 
     >>> distances(2, 3)
     tensor([[1., 0., 1.],
@@ -241,7 +241,7 @@ _LINK = re.compile(r"([0-9]+)([-?p])([0-9]+)")
 
 @dataclass(frozen=True)
 class GivenLinks:
-    """What people say of one pair of texts. sure: links that must be there; possible: those and others that may be."""
+    """Manual alignments of a sentence pair: the sure links, and all possible ones."""
 
     sure: frozenset[Pair]
     possible: frozenset[Pair]

@@ -172,7 +172,7 @@ class Recording(Generic[ModelT]):
         return iter(self.paths)
 
     def __len__(self) -> int:
-        """How many modules are recorded."""
+        """The number of recorded modules."""
         return len(self.paths)
 
     def add(self, path: str, parts: dict[Part, Tensor]) -> None:
@@ -217,7 +217,7 @@ class RecordingAttend(nn.Module):
         mask: Mask | None = None,
         bias: Float[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "batch heads q_len value_dim"]:
-        """As `Attend`, but for the edits; without any equal to it up to rounding."""
+        """Compute `Attend` with the edits; without edits equal up to rounding."""
         found: dict[Part, Tensor] = {"query": query, "key": key, "value": value}
         if self.readable:
             n_heads, q_len, k_len = query.shape[1], query.shape[2], key.shape[2]
@@ -339,7 +339,7 @@ def _places(model: nn.Module) -> dict[str, _Place]:
 
 
 def _wanted(keep: str | Sequence[str], places: dict[str, _Place], name: str) -> dict[str, list[Part]]:
-    """The parts asked for, by path."""
+    """The requested parts, by path."""
     if not places:
         raise AttendoError(f"{name} has no attention layer of attendo; nothing can be recorded")
     patterns = (keep,) if isinstance(keep, str) else tuple(keep)
@@ -367,7 +367,7 @@ def _seen_output(
     given: Any,
     output: Tensor,
 ) -> Tensor:
-    """The form of a forward hook: what the module gives from now on."""
+    """A forward hook that records or replaces a module's output."""
     output = edits.output(output)
     if note is not None:
         note({"output": output})

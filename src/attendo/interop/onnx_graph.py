@@ -62,7 +62,7 @@ class Graph:
         self._made: dict[Any, str] = {}
 
     def input(self, name: str, dimensions: Dimensions, *, integer: bool = False) -> str:
-        """A tensor that the caller gives."""
+        """An input tensor of the graph."""
         self.inputs.append(self._declared(name, dimensions, integer))
         return name
 
@@ -72,7 +72,7 @@ class Graph:
         self.outputs.append(self._declared(name, dimensions, False))
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """What the operator of this kind makes of the inputs (https://onnx.ai/onnx/operators)."""
+        """The output of an operator of this kind (https://onnx.ai/onnx/operators)."""
         key = kind, inputs, repr(sorted(attributes.items()))
         if key not in self._made:
             self._made[key] = name = f"{kind}_{len(self.nodes)}"
@@ -80,7 +80,7 @@ class Graph:
         return self._made[key]
 
     def constant(self, values: ArrayLike) -> str:
-        """A few numbers, kept in the graph itself: whole ones in 64 bits, others in 32."""
+        """A small constant in the graph: integers in 64 bits, others in 32."""
         array = np.asarray(values)
         array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
         key = array.dtype.kind, array.shape, array.tobytes()
@@ -94,7 +94,7 @@ class Graph:
         return self.table(self.weights.names[id(parameter)], parameter)
 
     def transposed(self, parameter: Tensor) -> str:
-        """A matrix of the model, laid out for `x @ matrix`; one that stands in the file already is turned here."""
+        """A matrix for `x @ matrix`; one that is already in the file is transposed in the graph."""
         name = self.weights.names[id(parameter)]
         if name in self.weights.written:
             return self.op("Transpose", self.weight(parameter), perm=[1, 0])
@@ -107,7 +107,7 @@ class Graph:
         return name
 
     def size(self, value: str, axis: int) -> str:
-        """How long an axis of a value is, a number."""
+        """The length of an axis of a value."""
         length = self.op("Shape", value, start=axis, end=axis + 1)
         return self.op("Squeeze", length, self.constant([0]))
 
@@ -116,7 +116,7 @@ class Graph:
         return self.op("Range", self.constant(0), end, self.constant(1))
 
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
-        """In another shape; 0 keeps the axis of that place, -1 takes what is left."""
+        """The value reshaped; 0 keeps an axis, -1 takes the rest."""
         return self.op("Reshape", value, self.constant(list(shape)))
 
     def model(self, name: str, opset: int = OPSET, ir_version: int = IR_VERSION) -> ModelProto:

@@ -144,19 +144,19 @@ def _attention(
 
 
 def _real_keys(graph: Graph, lengths: str, n_keys: str) -> str:
-    """Which of `n_keys` places `[rows, keys]` stand within the lengths of their rows."""
+    """The keys `[rows, keys]` within the lengths of their rows."""
     return graph.op("Less", graph.numbers(n_keys), graph.op("Unsqueeze", lengths, graph.constant([1])))
 
 
 def _length_bias(graph: Graph, lengths: str, n_keys: str) -> str:
-    """`[rows, 1, 1, keys]`: 0, or the floor at the padding behind `lengths` keys."""
+    """`[rows, 1, 1, keys]`: 0, or the floor for the padding after `lengths` keys."""
     real = _real_keys(graph, lengths, n_keys)
     bias = graph.op("Where", real, graph.constant(0.0), graph.constant(FLOOR))
     return graph.op("Unsqueeze", bias, graph.constant([1, 2]))
 
 
 def _text_places(graph: Graph, token_ids: str, lengths: str, max_len: int) -> Places:
-    """Of texts that are read at once, padded behind their ends, every token looking at every other."""
+    """The places of texts that are read at once, padded at the end, without causality."""
     size = graph.size(token_ids, 1)
     positions = graph.op("Unsqueeze", graph.numbers(size), graph.constant([0]))
     queries = graph.op("Unsqueeze", graph.numbers(size), graph.constant([1]))
@@ -226,7 +226,7 @@ def _position_bias(graph: Graph, module: Alibi | RelativeBias, distances: str) -
 
 
 def graphs_of(model: Model, weights: Weights) -> Iterator[tuple[str, Graph]]:
-    """The graphs of a model and their names; each is made when it is asked for.
+    """The graphs of a model by name, each built on access.
 
     >>> import os
     >>> from attendo.models import ModelConfig, build_model
@@ -248,7 +248,7 @@ def graphs_of(model: Model, weights: Weights) -> Iterator[tuple[str, Graph]]:
 
 
 def _encoder_graph(model: EncoderDecoder, graph: Graph) -> Graph:
-    """From source ids to the memory, and to its keys and values in each block of the decoder."""
+    """Maps source ids to the memory, and to its keys and values in each decoder block."""
     config = model.config
     ids = graph.input("source_ids", ["sources", "source_len"], integer=True)
     lengths = graph.input("source_lengths", ["sources"], integer=True)
@@ -263,7 +263,7 @@ def _encoder_graph(model: EncoderDecoder, graph: Graph) -> Graph:
 
 
 def _decoder_graph(model: EncoderDecoder | DecoderLM, graph: Graph) -> Graph:
-    """From the next ids of every row, and the keys and values of what it has, to logits and all keys and values."""
+    """Maps the next ids of every row, and earlier keys and values, to logits and all keys and values."""
     config = model.config
     ids = graph.input("token_ids", ["rows", "n"], integer=True)
     lengths = graph.input("lengths", ["rows"], integer=True)
@@ -304,7 +304,7 @@ def _decoder_block(
 
 
 def _text_graph(model: EncoderClassifier | MaskedLM, graph: Graph) -> Graph:
-    """From ids to the encoder's states and to logits: of each text, or of each position."""
+    """Maps ids to encoder states and to logits of each text or position."""
     config = model.config
     ids = graph.input("token_ids", ["rows", "len"], integer=True)
     lengths = graph.input("lengths", ["rows"], integer=True)
@@ -328,7 +328,7 @@ def _text_graph(model: EncoderClassifier | MaskedLM, graph: Graph) -> Graph:
 def _encoded(
     graph: Graph, config: ModelConfig, embed: InputEmbedding, encoder: Encoder, ids: str, lengths: str
 ) -> str:
-    """What an encoder makes of texts that are read at once."""
+    """The encoder states of texts that are read at once."""
     places = _text_places(graph, ids, lengths, config.max_len)
     x = _embedding(graph, embed, ids, places.positions, config.max_len)
     for block in encoder.blocks:
@@ -342,7 +342,7 @@ def _encoded(
 
 
 def _pooled(graph: Graph, kind: Pooling, states: str, lengths: str) -> str:
-    """One vector a text `[rows, d_model]`, of its tokens without the padding."""
+    """One vector per text `[rows, d_model]`, pooled without padding."""
     if kind == "first":
         return graph.op("Gather", states, graph.constant(0), axis=1)
     real = graph.op("Unsqueeze", _real_keys(graph, lengths, graph.size(states, 1)), graph.constant([2]))

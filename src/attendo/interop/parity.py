@@ -33,7 +33,7 @@ BUILT_IN = 200
 
 @dataclass(frozen=True)
 class Examples:
-    """name: what they are, with their number; references: what a translator should say, None where nobody knows."""
+    """Example texts with their name and number, and reference translations or None."""
 
     name: str
     texts: tuple[str, ...]
@@ -99,7 +99,7 @@ class ForeignTranslator(Protocol):
 
     @property
     def same_search(self) -> Mapping[str, Any]:
-        """The options of DecodingConfig, over the run's own, with which attendo searches as the other program does."""
+        """The changes of DecodingConfig with which attendo searches as the other program does."""
         ...
 
     def translate(self, texts: Sequence[str], beam: int) -> list[Found]:
@@ -109,10 +109,10 @@ class ForeignTranslator(Protocol):
 
 @runtime_checkable
 class ForeignModel(Protocol):
-    """Any other model that has left, run by another program on token ids."""
+    """An exported model that another program runs on token ids."""
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[Float[np.ndarray, "*len classes"]]:
-        """Of each row: of a classifier `[classes]` (without classes its vector), of the others `[len, vocab]`."""
+        """The logits of each row: `[classes]` (or a vector) of a classifier, otherwise `[len, vocab]`."""
         ...
 
 
@@ -248,7 +248,7 @@ def _logits(bundle: Bundle, model: Model, foreign: ForeignModel, examples: Examp
 def _own_logits(
     model: Model, rows: Sequence[Sequence[int]], tokenizer: Tokenizer
 ) -> list[Float[np.ndarray, "*len classes"]]:
-    """attendo's own logits of each row, as `ForeignModel` gives them. Raises TypeError for a translator."""
+    """attendo's own logits, as `ForeignModel` returns them. Raises TypeError for a translator."""
     if isinstance(model, EncoderDecoder):
         raise TypeError("a translator is compared by what it translates")
     ids, lengths = pad_rows(rows, tokenizer.pad_id, next(model.parameters()).device)

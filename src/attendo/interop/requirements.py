@@ -12,7 +12,7 @@ from attendo.model_config import ModelConfig
 
 
 def require_new(out: Path) -> None:
-    """Raises AttendoError unless a folder can be made there, or an empty one stands there.
+    """Raise AttendoError unless the folder is empty or can be created.
 
     >>> require_new(Path("nowhere/out"))
     Traceback (most recent call last):

@@ -143,7 +143,7 @@ SPACED = ("bpe", "unigram")
 
 
 def why_no_sentencepiece(kind: str) -> str | None:
-    """In a clause, why a tokenizer of this kind has no SentencePiece model; None where it has one.
+    """The reason why a tokenizer has no SentencePiece model; None if it has one.
 
     >>> why_no_sentencepiece("bpe"), why_no_sentencepiece("word")
     (None, "tokenizer.kind='word' can't be a SentencePiece model; bpe and unigram can")
@@ -199,7 +199,7 @@ def sentencepiece_model(tokenizer: Tokenizer, file: Path) -> bytes:
 
 
 def _merge_scores(model: dict[str, Any]) -> dict[str, float]:
-    """The score of each piece that is joined of two others: the earlier it was learned, the higher."""
+    """The score of each joined piece: the earlier it was learned, the higher."""
     scores: dict[str, float] = {}
     for rank, (first, second) in enumerate(model["merges"]):
         scores.setdefault(first + second, -float(rank))

@@ -37,7 +37,7 @@ _TIMES = (1980, 1, 1, 0, 0, 0)  # the same model gives the same package
 
 
 def why_not(config: ModelConfig, kind: Kind) -> str | None:
-    """In a clause, why such a model can't go to Argos Translate; None: it can, if its languages are known.
+    """The reason why a model cannot be exported to Argos Translate; None if it can.
 
     >>> why_not(ModelConfig(vocab_size=11), "character")
     "tokenizer.kind='character' can't be a SentencePiece model; bpe and unigram can"
@@ -93,7 +93,7 @@ def write(
 
 
 def opened(out: Path) -> ArgosPackage:
-    """What `write` wrote, unpacked and called as Argos Translate calls it. Raises AttendoError without the packages.
+    """The exported package, called as Argos Translate calls it. Raises AttendoError without the packages.
 
     >>> opened(Path("none"))
     Traceback (most recent call last):
@@ -115,7 +115,7 @@ def opened(out: Path) -> ArgosPackage:
 
 @dataclass
 class ArgosPackage:
-    """A package as Argos Translate loads it; tokenizer: attendo's own, which names the end."""
+    """A package as Argos Translate loads it, with attendo's tokenizer for the end token."""
 
     tokenizer: Tokenizer
     pieces: Any
@@ -123,7 +123,7 @@ class ArgosPackage:
 
     @property
     def same_search(self) -> Mapping[str, Any]:
-        """Argos Translate's own."""
+        """The options of Argos Translate's own search."""
         return {
             "beam": BEAM,
             "refill": True,
@@ -136,7 +136,7 @@ class ArgosPackage:
         }
 
     def translate(self, texts: Sequence[str], beam: int) -> list[Found]:
-        """Each text as one sentence, with Argos Translate's options; the beam is its own, too."""
+        """Translate each text as one sentence, with Argos Translate's options and beam."""
         results = self.translator.translate_batch(
             self.pieces.encode(list(texts), out_type=str),
             replace_unknowns=True,
@@ -224,7 +224,7 @@ def sentence_splitter() -> bytes:
 
 
 def _alphabet() -> tuple[list[str], np.ndarray]:
-    """The characters that matter, behind padding and all others, and the classes of each [units, classes]."""
+    """The relevant characters, after padding and all others, and the classes of each [units, classes]."""
     members = {
         "space": lambda c: c == " ",
         "period": lambda c: c == ".",
@@ -247,11 +247,11 @@ def _labels(graph: Graph, classes: str) -> str:
     one = graph.constant(np.ones((1, 1, 1), np.float32))
 
     def part(value: str, *bounds: int) -> str:
-        """From a start to an end along an axis."""
+        """A slice along an axis."""
         return graph.op("Slice", value, *(graph.constant([number]) for number in bounds))
 
     def at(name: str, offset: int) -> str:
-        """Whether the character so far to the right is of this class; outside the text none is."""
+        """Whether the character at this offset is of this class; False outside the text."""
         number = _CLASSES.index(name)
         column = part(classes, number, number + 1, 2)
         if not offset:

@@ -79,7 +79,7 @@ def _spec_of(model: Model, entries: Sequence[str]) -> Any:
 
 
 def _options(config: ModelConfig) -> dict[str, Any]:
-    """What encoder and decoder are told alike."""
+    """The common options of encoder and decoder."""
     head_dim = config.head_width
     grouped = config.n_kv_heads not in (None, config.n_heads)
     return {
@@ -200,7 +200,7 @@ def _for_every_head(cross: Attention) -> tuple[nn.Linear, nn.Linear]:
 
 
 def _linear(target: Any, *projections: nn.Module) -> None:
-    """Several projections of one input stand one below the other."""
+    """Several projections of one input, stacked."""
     weights, biases = [], []
     for projection in projections:
         assert isinstance(projection, nn.Linear)
@@ -230,7 +230,7 @@ CALLS = "attendo.json"
 
 
 def why_not(config: ModelConfig, kind: Kind) -> str | None:
-    """In a clause, why a model of this shape can't go to CTranslate2; None: it can. The kind of tokenizer is free.
+    """The reason why a model cannot be exported to CTranslate2; None if it can, with any tokenizer.
 
     >>> why_not(ModelConfig(vocab_size=11), "bpe")
     >>> why_not(ModelConfig(vocab_size=11, value_dim=32), "bpe")
@@ -292,7 +292,7 @@ def write(
 
 
 def _calls(bundle: Bundle, model: Model, quantization: Quantization) -> dict[str, Any]:
-    """How to call the model so that it says what attendo says."""
+    """The call of the model that gives attendo's results."""
     spaced = why_no_sentencepiece(bundle.tokenizer.kind) is None
     said: dict[str, Any] = {
         "task": bundle.card.get("task"),
@@ -375,7 +375,7 @@ def _head_in_words(model: EncoderClassifier | MaskedLM) -> str:
 
 
 def opened(out: Path) -> Foreign:
-    """What `write` wrote, run by CTranslate2. Raises AttendoError without the package.
+    """The exported model, run by CTranslate2. Raises AttendoError without the package.
 
     >>> opened(Path("nowhere"))
     Traceback (most recent call last):
@@ -413,7 +413,7 @@ class _Translator:
         return {"refill": True, "coverage_penalty": 0.0, "beam_groups": 1}
 
     def translate(self, texts: Sequence[str], beam: int) -> list[Found]:
-        """In groups of one length, since a limit holds for all texts of a call."""
+        """Translate in groups of equal length, since one limit applies to all texts of a call."""
         entries = self.tokenizer.entries
         rows = [[entries[i] for i in ids] for ids in self.tokenizer.encode_batch(texts)]
         found: dict[int, Found] = {}

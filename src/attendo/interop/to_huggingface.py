@@ -33,7 +33,7 @@ MOST = 512
 
 
 def why_not(config: ModelConfig, kind: Kind) -> str | None:
-    """In a clause, why no class of `transformers` computes what a model of this shape does; None: one does.
+    """The reason why no class of `transformers` computes such a model; None if one does.
 
     >>> why_not(ModelConfig(vocab_size=11), "bpe")
     >>> why_not(ModelConfig(vocab_size=11, positions="alibi"), "bpe")
@@ -96,7 +96,7 @@ def opened(out: Path) -> Foreign:
 
 
 def _write_pooling(bundle: Bundle, out: Path) -> None:
-    """What sentence-transformers reads beside the model."""
+    """Write the files that sentence-transformers reads in addition."""
     pooling, table = bundle.model_config.pooling, bundle.tables.get("embedding", {})
     said = {theirs: name == pooling for name, theirs in POOLINGS.items()}
     modules = ["Transformer", "Pooling", *(["Normalize"] if table.get("normalize") else [])]
@@ -160,7 +160,7 @@ def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
 
 
 def _generation(bundle: Bundle) -> dict[str, Any] | None:
-    """How `generate` comes nearest to the run's own search or sampling; it has the plain length alone as a norm."""
+    """The options of `generate` that are nearest to the run's own search or sampling."""
     table = bundle.tables.get("decoding", {})
     match bundle.model_config.architecture:
         case "encoder-decoder":
@@ -205,7 +205,7 @@ class _ForeignTranslator:
         }
 
     def translate(self, texts: Sequence[str], beam: int) -> list[Found]:
-        """By `generate`, one text at a time: what stands beside a text would change its last bits."""
+        """Translate by `generate`, one text at a time: batches change the last bits."""
         found = []
         for text in texts:
             read = self.tokenizer(text, return_tensors="pt", return_token_type_ids=False)
@@ -227,7 +227,7 @@ class _ForeignModel:
     pooling: Pooling | None
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """One row at a time; of a model that embeds texts their vectors, not yet of length 1."""
+        """The logits of one row at a time; for an embedding model unnormalized vectors."""
         found = []
         for row in rows:
             with torch.inference_mode():

@@ -86,7 +86,7 @@ class Rows:
         self.lengths, self.past, self.memory = lengths, past, memory
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
-        """Row i goes on with old row `rows[i]`, of the same source."""
+        """Let row i continue old row `rows[i]`, of the same source."""
         self.lengths = self.lengths[rows.numpy()]
         self.past = {name: values[rows.numpy()] for name, values in self.past.items()}
 
@@ -100,7 +100,7 @@ class Rows:
         }
 
     def join(self, other: Rows) -> None:
-        """Takes in the rows of another, behind its own."""
+        """Append the rows of another."""
         self.lengths = np.concatenate([self.lengths, other.lengths])
         self.past = {name: _joined(values, other.past[name], False) for name, values in self.past.items()}
         self.memory = {
@@ -109,7 +109,7 @@ class Rows:
 
 
 def _joined(first: np.ndarray, second: np.ndarray, behind: bool) -> np.ndarray:
-    """The rows of both; keys and values of the shorter padded in front, or behind."""
+    """The rows of both; the shorter keys and values are padded in front or at the end."""
     if first.ndim == 1:
         return np.concatenate([first, second])
     longest = max(first.shape[_AHEAD], second.shape[_AHEAD])
@@ -173,7 +173,7 @@ class Stepper:
 
 @dataclass
 class Exported:
-    """A folder that `write` made: what it says of itself, its tokenizer and its card."""
+    """An exported folder: its description, tokenizer and card."""
 
     folder: Path
     description: dict[str, Any]
@@ -187,7 +187,7 @@ class Exported:
 
     @property
     def special_ids(self) -> SpecialIds:
-        """As the run's own search has them."""
+        """The special ids of the run's own search."""
         own = self.tokenizer
         return SpecialIds(bos_id=own.specials.begin[-1], eos_id=own.eos_id, banned_ids=own.never)
 
@@ -219,11 +219,11 @@ class ExportedTranslator(Exported):
 
     @property
     def same_search(self) -> Mapping[str, Any]:
-        """What differs from the run's own search: a graph does not tell where its tokens look."""
+        """The changes of the run's own search: graphs do not expose attention."""
         return {"coverage_penalty": 0.0}
 
     def translations(self, texts: Sequence[str], beam: int | None = None) -> list[Translation]:
-        """As `Translator.translate` with guard=False and `same_search`; beam: else the run's."""
+        """Translate as `Translator.translate` with guard=False and `same_search`."""
         own = build(DecodingConfig, self.description["decoding"], "onnx.json decoding")
         beam = own.beam if beam is None else beam
         config = replace(own, **self.same_search, beam=beam, n_best=min(beam, own.n_best))
@@ -247,7 +247,7 @@ class ExportedGenerator(Exported):
     """decoder.onnx of a language model, written on by attendo's sampling."""
 
     def reader(self) -> DecoderBackend:
-        """What `Writing` and `Windows` ask of a language model."""
+        """The interface that `Writing` and `Windows` require of a language model."""
         return DecoderBackend(
             lambda rows, _capacity: self.decoder.begin(rows, {}),
             self.decoder.step,
@@ -256,7 +256,7 @@ class ExportedGenerator(Exported):
         )
 
     def generate(self, prompts: Sequence[str], config: SamplingConfig) -> list[Generation]:
-        """How each prompt goes on; temperature 0 is greedy."""
+        """Continue each prompt; temperature 0 is greedy."""
         texts = [WrittenText(self.tokenizer, self.max_len, prompt, config) for prompt in prompts]
         steps: Iterator[Any] = written(Writing(self.reader(), self.tokenizer), texts, len(texts))
         found = {step.number: step.generation for step in steps if step.generation is not None}
@@ -281,19 +281,19 @@ class ExportedReader(Exported):
         return Session(self.folder / "model.onnx")
 
     def outputs(self, rows: Sequence[Sequence[int]]) -> Arrays:
-        """states `[rows, len, d_model]` and logits `[rows, classes]` or `[rows, len, vocab]`, padded behind."""
+        """States `[rows, len, d_model]` and logits `[rows, classes]` or `[rows, len, vocab]`, padded at the end."""
         token_ids, lengths = pad_rows(rows, self.tokenizer.pad_id)[0], np.array([len(row) for row in rows])
         check_lengths(lengths, self.max_len)
         return self.model(token_ids=token_ids.numpy(), lengths=lengths)
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Of each row of ids: of its classes, or of what stands at each of its places."""
+        """The logits of each row of ids: of its classes, or of each position."""
         found = self.outputs(rows)["logits"]
         return [one if found.ndim == 2 else one[: len(row)] for one, row in zip(found, rows, strict=True)]
 
 
 def opened(out: Path) -> ExportedTranslator | ExportedGenerator | ExportedReader:
-    """What `write` left in a folder, to be run. Raises AttendoError naming what is missing or damaged.
+    """The exported model, ready to run. Raises AttendoError for a missing or damaged file.
 
     >>> opened(Path("nowhere"))
     Traceback (most recent call last):
@@ -418,7 +418,7 @@ def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
 
 
 def _special_ids(tokenizer: Tokenizer, architecture: Architecture) -> dict[str, Any]:
-    """The ids that stand for no text, and where the model wants them."""
+    """The ids that are not text, and their roles."""
     own = tokenizer.specials
     ids = {"pad": own.pad_id, "unk": own.unk_id, "bos": own.bos_id, "eos": own.eos_id}
     match architecture:

@@ -61,7 +61,7 @@ from attendo.training.checkpoints import kept_weights, load_weights, sound_check
 
 
 def look_answer(result: LookResult, baseline: LookResult | None, began: float) -> LookAnswer:
-    """What the page is told of a look; baseline: the same of the model as it is, where something is changed."""
+    """The page's data of a result; `baseline` is that of the unchanged model, if there are edits."""
     return {
         "ask": result.request.body,
         "key": result.request.key,
@@ -78,7 +78,7 @@ def look_answer(result: LookResult, baseline: LookResult | None, began: float) -
 
 
 def _tokens(result: LookResult, ids: tuple[int, ...], *, of_source: bool) -> list[Token]:
-    """The tokens of a side; those that a token is predicted at tell which."""
+    """The tokens of a side, with the predicted ones."""
     known = {token: result.token(token) for token in {*ids, *(w for w in result.wanted if w is not None)}}
     predicts = bool(result.wanted) and of_source == (result.family == "masked-language-model")
     if not predicts:
@@ -159,7 +159,7 @@ def stacks_of(result: LookResult) -> list[LayerStack]:
 
 
 def layer_of(result: LookResult, path: str) -> Layer:
-    """One attention layer: its shape, how it is edited, and each head's measures and thumbnail."""
+    """One attention layer: its shape, its edits, and each head's measures and thumbnail."""
     attention = result.model.get_submodule(path)
     assert isinstance(attention, Attention)
     record = result.record[path]
@@ -218,7 +218,7 @@ def _told(beta: float) -> float | Literal["inf"]:
 
 @torch.no_grad()
 def _biases(attention: Attention, n: int) -> list[list[float | None]]:
-    """What each head adds to a score at each distance key - query, from -(n - 1) to n - 1; None for -inf."""
+    """Each head's bias at each distance key - query, from -(n - 1) to n - 1; None for -inf."""
     device = attention.q_proj.weight.device
     here, distances = (
         torch.zeros(1, 1, dtype=torch.long, device=device),
@@ -280,7 +280,7 @@ def float_bytes(numbers: Float[Tensor, "..."]) -> bytes:
 
 
 def encoded(numbers: Float[Tensor, "..."]) -> str:
-    """The same in base64, for JSON.
+    """An array in base64, for JSON.
 
     >>> import torch
     >>> encoded(torch.tensor([1.0]))
@@ -422,7 +422,7 @@ def _kind(result: LookResult, stack: str) -> Literal["vocabulary", "classes", "n
 
 
 def _states(result: LookResult, stack: str) -> list[Float[Tensor, "len d_model"]]:
-    """What left the embedding and each block of a stack, with the edits."""
+    """The outputs of the embedding and of each block of a stack, with the edits."""
     model = result.model
     if stack not in dict(model.named_children()) or stack not in ("encoder", "decoder"):
         there = [name for name, _ in model.named_children() if name in ("encoder", "decoder")]
@@ -639,7 +639,7 @@ def film_answer(result: LookResult, path: str, head: int) -> FilmAnswer:
 
 
 def _evenly(paths: list[Path], most: int) -> list[Path]:
-    """At most so many of them, the first and the last among them.
+    """At most this many items at equal distances, including the first and the last.
 
     >>> [path.name for path in _evenly([Path(name) for name in "abcde"], 3)]
     ['a', 'c', 'e']

@@ -75,7 +75,7 @@ class AttentionMap:
 
     @property
     def _one_is_sharpest(self) -> bool:
-        """Whether one layer is sharper than all others, by more than rounding: at β = 0 all are alike."""
+        """Whether one layer is sharper than all others by more than rounding; not at β = 0."""
         first, *others = sorted(self._spreads)
         return bool(others) and others[0] - first > TIE
 
@@ -149,12 +149,12 @@ def map_of(result: LookResult, stack: Stack | None = None) -> AttentionMap:
 
 
 def pieces_of(result: LookResult, ids: tuple[int | None, ...]) -> tuple[str, ...]:
-    """The pieces of token ids, as the tokenizer has them; … stands where an answer was cut off."""
+    """The pieces of token ids; … marks the place where an output was cut off."""
     return tuple("…" if token is None else result.piece(token) for token in ids)
 
 
 def weights_of(result: LookResult, path: str) -> Float[np.ndarray, "heads queries keys"]:
-    """What was recorded of an attention layer, in float32 or float64."""
+    """The recorded weights of an attention layer, in float32 or float64."""
     weights = result.record[path].weights[0]
     return (weights if weights.element_size() == 8 else weights.float()).cpu().numpy()
 
@@ -265,7 +265,7 @@ def map_text(
 
 
 def _is_even(row: Float[np.ndarray, " keys"]) -> bool:
-    """Whether a query looks at all of several keys alike, so that none is what it looked at most."""
+    """Whether a query attends to several keys equally, without a largest weight."""
     return len(row) > 1 and float(np.ptp(row)) <= EVEN * float(row.max())
 
 
@@ -284,7 +284,7 @@ def _together(
     width: int,
     language: Language,
 ) -> list[str]:
-    """One block in which neighboring keys share a cell of one column."""
+    """One block in which neighboring keys share a column."""
     n, left = weights.shape[1], max(map(columns, labels))
     each = -(-n // room)
     said = Localized(

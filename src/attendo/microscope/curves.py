@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Axis:
-    """From the value `low` at 0 to `high` at 1; logarithmic: equal ratios are equally far apart."""
+    """An axis from the value `low` at 0 to `high` at 1, linear or logarithmic."""
 
     low: float
     high: float
     logarithmic: bool = False
 
     def place(self, value: float) -> float:
-        """Where a value lies, 0 to 1 between the ends.
+        """The place of a value, 0 to 1 between the ends.
 
         >>> Axis(0, 10).place(2.5), Axis(1, 100, logarithmic=True).place(10)
         (0.25, 0.5)
@@ -101,7 +101,7 @@ def axis_of(values: Iterable[float], logarithmic: bool = False, margin: float = 
 
 
 def tick_texts(ticks: Sequence[float]) -> list[str]:
-    """Numbers as they stand at an axis, all with as many digits behind the point.
+    """Axis labels, all with equally many decimals.
 
     >>> tick_texts([0.0, 0.0005, 0.001]), tick_texts([0.0, 2000.0]), tick_texts([0.5, 1.0, 20.0])
     (['0', '0.0005', '0.0010'], ['0', '2,000'], ['0.5', '1.0', '20.0'])
@@ -150,7 +150,7 @@ def panel_svg(panel: Panel, events: Sequence[Event], axis: Axis, across: str, la
 
 
 class _Frame:
-    """From values to places on the drawing."""
+    """Maps values to coordinates of the drawing."""
 
     def __init__(self, across: Axis, up: Axis) -> None:
         self.across, self.up = across, up
@@ -180,7 +180,7 @@ class _Frame:
 
 
 def color_of(run: int) -> str:
-    """The class that gives a run its color."""
+    """The style class of a run's color."""
     return f"run-{run % N_COLORS}"
 
 
@@ -195,7 +195,7 @@ def _curve(curve: Curve, frame: _Frame, language: Language, alone: bool) -> Iter
 
 
 def _behind(event: Event, frame: _Frame, language: Language) -> Iterator[str]:
-    """What stands behind the curves: a line where the decay begins, and marks along the foot and the top."""
+    """The background: a line where the decay begins, and marks at the bottom and the top."""
     x, bottom = frame.x(event.x), HEIGHT - BOTTOM
     word = escape(EVENT_WORDS[event.kind].text(language))
     note = f": {escape(event.note)}" if event.note else ""
@@ -220,7 +220,7 @@ def _mark(kind: str, x: float, y: float, title: str = "") -> str:
 
 
 def _path(classes: str, points: Sequence[tuple[float, float]], title: str = "") -> str:
-    """A line through points; title: what a pointer that rests on it is told, as HTML."""
+    """A line through points, with a tooltip `title` in HTML."""
     path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     end = f"><title>{title}</title></path>" if title else "/>"
     return f'<path class="{classes}" d="{path}"{end}'
@@ -252,7 +252,7 @@ _RING = '<circle class="best" cx="14" cy="6" r="5"/>'
 
 
 def report_page(runs: Sequence[RunRecord], across: Across = "step", language: Language = "en") -> str:
-    """The page. Whatever the files hold, it stands there as text: nothing of it is read as HTML."""
+    """The report page; the contents of all files are escaped."""
     style = asset(STYLE)
     names = short_names(runs)
     title = labelled(TITLE, ", ".join(names), language)
@@ -299,12 +299,12 @@ def axis_across(shown: Sequence[Panel]) -> Axis:
 
 
 def _drawn_events(runs: Sequence[RunRecord], across: Across) -> list[Event]:
-    """What happened; of several runs without their checkpoints, which would be clutter."""
+    """The events to draw; with several runs without checkpoints."""
     return [event for event in events(runs, across) if len(runs) == 1 or event.kind != "checkpoint"]
 
 
 def _legend(names: Sequence[str], happened: Sequence[Event], language: Language) -> Iterator[tuple[str, str]]:
-    """What the colors and marks are, as drawings and words; of several runs, which is which."""
+    """The legend of colors, marks and runs."""
     across = [(0, 6), (28, 6)]
     if len(names) > 1:
         yield from ((_path(f"line {color_of(run)}", across), name) for run, name in enumerate(names))

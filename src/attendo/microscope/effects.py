@@ -63,7 +63,7 @@ def effects_answer(result: LookResult, path: str) -> EffectsAnswer:
 
 
 def _sweep(n_heads: int, n_positions: int) -> Iterator[Bool[Tensor, "rows heads"]]:
-    """Each head off in a row of its own, in chunks of rows that bound the memory.
+    """Switch off each head in its own row, in chunks that bound the memory.
 
     >>> [off.int().tolist() for off in _sweep(3, MOST_POSITIONS // 2)]
     [[[1, 0, 0], [0, 1, 0]], [[0, 0, 1]]]
@@ -74,7 +74,7 @@ def _sweep(n_heads: int, n_positions: int) -> Iterator[Bool[Tensor, "rows heads"
 def _changes(
     result: LookResult, edit: Off | OffByRow, n_rows: int, before: Float[Tensor, "1 tokens"]
 ) -> Float[Tensor, "rows tokens"]:
-    """How the log-probabilities change with an edit more, in so many rows of the same inputs."""
+    """The change of log-probabilities by a further edit, in rows of equal inputs."""
     inputs = {name: tensor.expand(n_rows, *tensor.shape[1:]) for name, tensor in result.inputs.items()}
     edits = (*result.edits, edit)
     with torch.inference_mode(), recording(result.model, keep=(), edits=edits) as record:
@@ -86,14 +86,14 @@ def _changes(
 
 
 class _Known(nn.Module):
-    """Stands on a view in place of a module whose output is recorded already."""
+    """Replaces a module of a view whose output is already recorded."""
 
     def __init__(self, output: Tensor) -> None:
         super().__init__()
         self.output = output
 
     def forward(self, *given: object) -> Tensor:
-        """What was recorded, whatever is given."""
+        """Return the recorded output for any input."""
         return self.output
 
 
@@ -211,7 +211,7 @@ def left_out(
 
 
 def _gradient_times_input(result: LookResult, label: int, temperature: float) -> Float[Tensor, " len"]:
-    """One backward pass on the view; the parameters get no gradient."""
+    """Run one backward pass on the view without gradients of parameters."""
     inputs: list[Tensor] = []
 
     def cut(module: Any, given: Any, output: Tensor) -> Tensor:
@@ -271,14 +271,14 @@ class Importance:
 
 @dataclass(frozen=True, eq=False)
 class _Batch:
-    """Rows as a model reads them; wanted: ids `[rows len]`, or the labels `[rows]`; NONE where nothing is asked."""
+    """Rows as a model reads them, and the wanted ids `[rows len]` or labels `[rows]`; NONE for no target."""
 
     inputs: dict[str, Any]
     wanted: Int[Tensor, "rows *len"]
     temperature: float = 1.0
 
     def log_probs(self, model: Model) -> Float[Tensor, " rows"]:
-        """Of all that is wanted in each row, in nats and float64."""
+        """The sum of the targets' log-probabilities in each row, in nats and float64."""
         asked = self.wanted != NONE
         hidden, ids, owners = model.hidden(**self.inputs)[asked], self.wanted[asked], asked.nonzero()[:, 0]
         total = torch.zeros(len(self.wanted), dtype=torch.float64, device=hidden.device)
@@ -341,7 +341,7 @@ def importance(
 def _measured(
     model: Model, batches: Sequence[_Batch], edits: Sequence[Edit], say: Callable[[int], None]
 ) -> Float[Tensor, " rows"]:
-    """The log-probability of each row with these edits; say: is told how many batches are done."""
+    """The log-probability of each row with these edits; `say` receives the number of finished batches."""
     found = []
     with edited(model, edits) as view:
         for n, batch in enumerate(batches, 1):
@@ -434,7 +434,7 @@ def _texts(user: Generator | Embedder, rows: Sequence[str], batch_tokens: int) -
 
 
 def _asked(user: Generator | Embedder) -> Callable[[int, list[int]], tuple[list[int], list[int]]]:
-    """From a row's number and ids to what is read and what is wanted."""
+    """Maps a row's number and ids to its inputs and targets."""
     if isinstance(user, Generator):
         return lambda number, ids: (ids, [*ids[1:], NONE])
 

@@ -107,12 +107,12 @@ STYLES = ("look", "views")
 
 
 def live_page(language: Language = "en", model: Mapping[str, Any] | None = None) -> str:
-    """The page that asks the program which it came from; model: what `model` answers, so that it need not ask that."""
+    """The page that queries its own program, with the answer to `model` included."""
     return _page("'self'", "null" if model is None else _data({"live": model}), language)
 
 
 def framed_page(request: LookRequest) -> str:
-    """The page inside another, which hands its questions on (`widget`); request: its first look."""
+    """The page inside another, which forwards its requests (`widget`); `request` is its first text."""
     return _page("'none'", _data({"frame": request.body}), "en")
 
 
@@ -141,7 +141,7 @@ def saved_page(
 
 
 def _data(answers: Mapping[str, Any]) -> str:
-    """JSON that can stand inside a script element: only "<" could end it, and JSON lets it be written otherwise."""
+    """JSON that is safe inside a script element: "<" is escaped."""
     return json_of(answers).replace("<", "\\u003c")
 
 

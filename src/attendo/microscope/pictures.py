@@ -145,7 +145,7 @@ def _fonts(pieces: str, said: list[str]) -> tuple[list[str], set[str]]:
 
 
 def _label(axes: Axes, across: list[str], down: list[str], fonts: list[str]) -> None:
-    """The pieces along both sides; of very many, as many as there is room for."""
+    """Label both sides with the pieces, as many as there is room for."""
     step_across, step_down = (
         1 + int(len(labels) * cell / LARGEST_SIDE)
         for labels, cell in ((across, CELL_WIDTH), (down, CELL_HEIGHT))
@@ -176,7 +176,7 @@ def _number(axes: Axes, weights: Float[np.ndarray, "queries keys"]) -> None:
 
 
 def labels_for(pieces: Sequence[str], drawable: Collection[str]) -> list[str]:
-    """What stands at an axis: the piece, cut if it is long, or its number where no font can draw it.
+    """The axis labels: the piece, truncated if long, or its number if no font can draw it.
 
     >>> labels_for(("▁rain", "雨"), drawable="▁rain…")
     ['▁rain', 'no. 2']
@@ -188,7 +188,7 @@ def labels_for(pieces: Sequence[str], drawable: Collection[str]) -> list[str]:
 
 
 def numbering_note(pieces: Sequence[str], drawable: Collection[str]) -> str:
-    """One line about the pieces that are shown by number, "" if there are none.
+    """A line about the pieces that are shown by number, "" if there are none.
 
     >>> numbering_note(("▁rain", "雨"), drawable="▁rain")
     'no. = which piece it is, counted from 1: no font installed here has its characters (U+96E8 …)'

@@ -103,7 +103,7 @@ class LookRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRequest:
-    """What the model is, before anything is looked at."""
+    """A request for the facts about the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class KeyRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class PathRequest(KeyRequest):
-    """About an attention layer; `effects` takes a feed-forward net, too."""
+    """A request about an attention layer; `effects` also accepts a feed-forward network."""
 
     path: str
 
@@ -234,7 +234,7 @@ class WhyToken(Token):
 
 
 class ScoredToken(Token, total=False):
-    """A token with its probability, or its cosine; the other numbers as far as an answer has them."""
+    """A token with its probability or cosine; other numbers depend on the answer."""
 
     p: Required[float]
     rank: int
@@ -314,7 +314,7 @@ class Baseline(TypedDict):
 
 
 class LookAnswer(TypedDict):
-    """What the page is told of a look; key: names it in the questions that follow."""
+    """The page's data of a result; `key` identifies it in further requests."""
 
     ask: dict[str, Any]
     key: str
@@ -338,7 +338,7 @@ class ModelStack(TypedDict):
 
 
 class ModelAnswer(TypedDict):
-    """What the page is told of the model."""
+    """The facts about the model for the page."""
 
     name: str
     own_parts: bool
@@ -353,7 +353,7 @@ class ModelAnswer(TypedDict):
 
 
 class MatricesAnswer(TypedDict):
-    """Of each head of a layer; see `matrices_answer`."""
+    """The matrices of each head of a layer; see `matrices_answer`."""
 
     path: str
     rank: list[int]
@@ -362,7 +362,7 @@ class MatricesAnswer(TypedDict):
 
 
 class WithoutHead(TypedDict):
-    """What changes without a head; label_probability: of a classifier."""
+    """The changes without a head; label_probability for a classifier."""
 
     head: int
     delta: float
@@ -371,7 +371,7 @@ class WithoutHead(TypedDict):
 
 
 class EffectsAnswer(TypedDict):
-    """What changes without each head of a layer, and without the layer; see `effects_answer`."""
+    """The changes without each head of a layer, and without the layer; see `effects_answer`."""
 
     path: str
     layer: dict[Literal["delta"], float]
@@ -450,7 +450,7 @@ class TreeAnswer(TypedDict):
 
 
 class WhyAnswer(TypedDict):
-    """A text of the user's beside that which a search found; see `why_answer`."""
+    """A user's text compared with the decoded one; see `why_answer`."""
 
     text: str
     tokens: list[WhyToken]
@@ -520,7 +520,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys and no spaces: the same value gives the same text.
+    """JSON with sorted keys and no spaces: equal values give equal text.
 
     >>> canonical({"b": 1, "a": "雨"})
     '{"a":"雨","b":1}'

@@ -158,7 +158,7 @@ def attention_paths(model: Model) -> dict[str, list[str]]:
 
 
 def effect_paths(model: Model) -> list[str]:
-    """What can be switched off: attention layers and feed-forward nets, in the order of the model."""
+    """The paths that can be switched off: attention layers and feed-forward networks, in order."""
     ends = ("self_attention", "cross_attention", "feed_forward")
     return [path for path, _ in model.named_modules() if path.endswith(ends)]
 
@@ -211,7 +211,7 @@ def one_thread_less() -> Iterator[None]:
 
 
 def _edit(user: User, asked: EditRequest, baseline: LookResult | None) -> Edit:
-    """The change that is asked for; a mean is that over the positions of the text, in the model as it is."""
+    """The requested edit; a mean is over the positions of the text in the unchanged model."""
     heads = None if asked.head is None else (asked.head,)
     if asked.kind == "beta":
         return Temper(asked.path, asked.inverse_temperature, heads)
@@ -227,7 +227,7 @@ def _edit(user: User, asked: EditRequest, baseline: LookResult | None) -> Edit:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """The ids of a look, as `LookResult` has them, and what its search says of the answer."""
+    """The ids of a result, as in `LookResult`, and the facts of its search."""
 
     source: tuple[int, ...]
     target: tuple[int, ...]
@@ -248,7 +248,7 @@ class Reading:
 
 
 def usual_beam(user: User) -> int:
-    """The width of a search for its answer unless another is asked for; 1 where nothing is searched for."""
+    """The default beam size of a model; 1 if it does not search."""
     match user:
         case Translator():
             return user.decoding.beam
@@ -259,7 +259,7 @@ def usual_beam(user: User) -> int:
 
 
 def usual_search(user: User) -> Search:
-    """How an answer is found unless told otherwise: a translator's by its own beam, where that is more than 1."""
+    """The default search: a translator's own beam if it is above 1, otherwise greedy."""
     return "beam" if isinstance(user, Translator) and usual_beam(user) > 1 else "greedy"
 
 
@@ -350,7 +350,7 @@ def _found_translation(
     edits: Sequence[Edit],
     draft: Sequence[int],
 ) -> Hypothesis:
-    """By the engine where nothing is changed, else with the edits; a greedy one by the draft."""
+    """Translate with the engine if nothing is edited, otherwise with the edits; greedy by the draft."""
     beam = 1 if request.search == "greedy" else request.beam
     config = config_of(user, beam)
     if not request.edits and not request.prefix_ids:
@@ -439,7 +439,7 @@ FormT = TypeVar("FormT", SearchBackend, DecoderBackend)
 
 
 def config_of(translator: Translator, beam: int | None) -> DecodingConfig:
-    """How `translate` searches with such a beam, the run's own if None; a beam of 1 has no groups."""
+    """The settings of `translate` with this beam (default: the run's own); a beam of 1 has no groups."""
     if beam != 1:
         return translator.config(beam=beam)
     return dataclasses.replace(translator.decoding, beam=1, n_best=1, beam_groups=1)
@@ -576,6 +576,6 @@ def greedy_by_draft(
 
 
 def _going_on(draft: Sequence[int], at: int, token: int) -> int:
-    """Where a draft goes on once `token` stands in place of its token `at`: behind the next such one, if it is near."""
+    """The place where a draft continues after `token` replaces its token `at`: after the next such token, if near."""
     near = list(draft[at : at + AHEAD])
     return at + near.index(token) + 1 if token in near else at + 1

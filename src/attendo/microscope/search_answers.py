@@ -68,7 +68,7 @@ def searched(result: LookResult, beam: int, at_least: int = 0) -> Searched:
 
 
 def prompt_of(result: LookResult) -> tuple[int, ...]:
-    """The ids that a language model goes on from. Raises AttendoError where its context did not hold one of them."""
+    """The ids that a language model continues. Raises AttendoError if its context holds none of them."""
     if not result.prompt_tokens:
         raise AttendoError("the model's context does not hold the prompt any more; look at a shorter text")
     return result.target[: result.prompt_tokens]
@@ -156,7 +156,7 @@ def _cover(result: LookResult, found: Searched, nodes: list[TreeNode]) -> None:
 
 
 def covered_scores(result: LookResult, found: Searched, targets: list[tuple[int, ...]]) -> list[float]:
-    """What the coverage penalty adds to the scores of translations without their ends, with the edits."""
+    """The coverage penalty of translations without their ends, with the edits."""
     sources, beta = [result.source] * len(targets), found.config.coverage_penalty
     with result.edited() as view:
         return coverage_scores([view], result.tokenizer, sources, targets, beta)
@@ -288,7 +288,7 @@ def _score(result: LookResult, found: Searched, ids: tuple[int, ...], log_probs:
 
 
 def _best_score(result: LookResult, found: Searched, n_tokens: int) -> float:
-    """Of the text found; of a language model's, of as many tokens as the user's text has."""
+    """The score of the found text, truncated to the user's length for a language model."""
     if result.family == "translation":
         return found.best.score
     return sum(found.best.token_log_probs[:n_tokens])
@@ -370,7 +370,7 @@ class _Compared:
 
     @property
     def _parting(self) -> Localized:
-        """Where the two part, and by which probabilities."""
+        """The first difference of the two texts, and its probabilities."""
         at = self.diverges_at or 0
         choice, alike = Localized("", ""), Localized("", "")
         if at < len(self.tokens) and self.tokens[at]["rank"] > 1:
@@ -394,7 +394,7 @@ class _Compared:
 
     @property
     def _lost(self) -> Localized:
-        """What the search did with it."""
+        """The step in which the search lost the text."""
         if self.forced:
             return Localized(
                 " The search was made to begin with other tokens.",

@@ -152,7 +152,7 @@ class LookServer(uvicorn.Server):
 
 
 async def _question(request: Request) -> tuple[str, dict[str, Any]]:
-    """The name and the body of a question. Raises AttendoError for a request that is none."""
+    """The name and the body of a request. Raises AttendoError for an invalid one."""
     length = request.headers.get("content-length", "")
     if not length.isdecimal() or len(length) > 9 or int(length) > LARGEST:
         raise AttendoError(f"a question has a Content-Length of at most {LARGEST:,} bytes")

@@ -238,7 +238,7 @@ class View:
         return f"View({text!r} → {answer!r})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the page in a frame of its own, or the map as text where the page is large."""
+        """The display in a notebook: the page in a frame, or the map as text if the page is large."""
         if max(len(self.result.source), len(self.result.target)) > MOST_TOKENS:
             said = (
                 f"The map alone: the page of a text of more than {MOST_TOKENS} tokens is large. .save('page.html')"
@@ -293,7 +293,7 @@ def ask_for(
     max_tokens: int = 20,
     edits: Sequence[EditRequest | Edit] = (),
 ) -> LookRequest:
-    """What `look` asks. Raises AttendoError for a number out of its range, and for an edit that can't be told."""
+    """The request of `look`. Raises AttendoError for a number out of range, and for an unsupported edit."""
     searched = usual_search(user) if beam is None else "greedy" if beam == 1 else "beam"
     search = "forced" if target is not None else searched
     told = tuple(asked for edit in edits for asked in _asked(edit))
@@ -311,7 +311,7 @@ def ask_for(
 
 
 def _asked(edit: EditRequest | Edit) -> Iterator[EditRequest]:
-    """An edit as the page tells it: one of each head."""
+    """An edit as requests for single heads."""
     match edit:
         case EditRequest():
             yield edit

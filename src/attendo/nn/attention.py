@@ -365,6 +365,6 @@ class Attention(nn.Module):
 
 
 def _places(n: int, start: Tensor | None, device: torch.device) -> Int[Tensor, "batch_or_1 n"]:
-    """The positions of `n` tokens that stand behind `start` others."""
+    """The positions of `n` tokens after `start` others."""
     places = torch.arange(n, device=device)[None]
     return places if start is None else start[:, None] + places

@@ -20,7 +20,7 @@ def causal(q_len: int, k_len: int, device: torch.device | None = None) -> Bool[T
 
 
 def within_lengths(lengths: Int[Tensor, " batch"], k_len: int) -> Bool[Tensor, "batch k_len"]:
-    """[[t < lengths[i]]] for key t of row i: the padding behind the real keys may not be attended to.
+    """[[t < lengths[i]]] for key t of row i: padding after the real keys is masked.
 
     >>> within_lengths(torch.tensor([1, 3]), 3).int()
     tensor([[1, 0, 0],
@@ -142,6 +142,6 @@ def _both(first, second, combine):
 
 
 def _pair_numbers(first: Tensor, second: Tensor) -> Tensor:
-    """One number for each pair, equal where both parts are."""
+    """One number for each pair, equal if both parts are equal."""
     least, most = second.aminmax()
     return first * (most - least + 1) + second

@@ -180,7 +180,7 @@ def passages(
 
 
 def token_sizes(tokenizer: Tokenizer) -> Int[ndarray, " vocab"]:
-    """How many UTF-8 bytes each token id stands for in a text, the space before it included."""
+    """The UTF-8 bytes that each token id spells, including the space before it."""
     if tokenizer.kind in WORDS:
         return np.array([len(tokenizer.decode([i]).encode()) + 1 for i in range(tokenizer.vocab_size)])
     return np.array([len(tokenizer.bytes_of(i)) for i in range(tokenizer.vocab_size)])

@@ -206,7 +206,7 @@ def forget_end(run: Run) -> None:
 
 
 def set_threads(wanted: int | None, before: int, say: Say) -> None:
-    """Uses as many threads as before, or as `wanted`: then the run is no longer bit-equal, which `say` is told."""
+    """Use as many threads as before, or `wanted`; then `say` receives a note that results are not bit-equal."""
     if wanted is not None and wanted != before:
         say(
             f"{wanted} threads instead of {before}: the weights will differ in their last bits from an unbroken run's"

@@ -193,7 +193,7 @@ def naive_bayes(
 
 
 def word_counts(store: LabelledStore, n_classes: int, n_ids: int) -> Int[ndarray, "classes ids"]:
-    """How often each token stands in the rows of each class."""
+    """The count of each token in the rows of each class."""
     counts = np.zeros((n_classes, n_ids), np.int64)
     ends = np.cumsum(store.lengths[:], dtype=np.int64)
     start = 0
@@ -251,7 +251,7 @@ class ClassificationTask(TokenTask[LabelledDataset]):
 
     @cached_property
     def baselines(self) -> Baselines:
-        """What the model has to beat on the validation texts."""
+        """The scores of baselines on the validation texts."""
         tokenizer = self.classifier.tokenizer
         true = self.classifier.ids_of(self.validation, self.name)
         texts = tokenizer.encode_batch(row.text for row in self.validation)
@@ -359,7 +359,7 @@ class LanguageModelTask(TokenTask[WindowDataset]):
         return self.validation.sample(self.evaluate_tokens, self.tokenizer)
 
     def _samples(self) -> list[tuple[str, str, str]]:
-        """The beginning of a validation document, how it goes on, and how the model would have it go on."""
+        """The beginning of a validation document, its continuation, and the model's continuation."""
         if self.go_on is None:
             return []
         ids = self.validation_documents[0].ids[: PROMPT_TOKENS + SHOWN_TOKENS].tolist()
@@ -415,7 +415,7 @@ class MaskedDataset(TokenDataset):
 
     @cached_property
     def stretches(self) -> Stretches:
-        """Where each stretch begins and ends among the ids."""
+        """The borders of each piece among the ids."""
         return Stretches(self.stream.offsets, self.context - self.specials.n_around_text)
 
     @property

@@ -189,7 +189,7 @@ def read_log(path: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 def last_entry(path: Path) -> dict[str, Any]:
-    """The last whole line of metrics.jsonl, {} where there is none; a line cut short is passed over."""
+    """The last complete line of metrics.jsonl, {} if there is none."""
     if not path.is_file():
         return {}
     with path.open("rb") as file:

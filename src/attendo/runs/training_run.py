@@ -368,7 +368,7 @@ def loop_run(
 
 
 def say_unknown_words(tokenizer: Tokenizer, corpus: Corpus[Any], say: Say) -> None:
-    """A note where many words of the texts are not in a tokenizer that was learned from other texts."""
+    """Print a note if many words of the texts are unknown to a reused tokenizer."""
     ids = [i for row in tokenizer.encode_batch(islice(corpus.texts(), SAMPLE_TEXTS)) for i in row]
     share = ids.count(tokenizer.unk_id) / max(1, len(ids))
     if share > MUCH_UNKNOWN:

@@ -45,7 +45,7 @@ async def livez(request: ApiRequest) -> Response:
 
 @health.get("/readyz", responses=documented_errors(Fault, 403, 503))
 async def readyz(request: ApiRequest) -> Response:
-    """200 when all models are loaded; 503 while they load, and from the moment that the server is told to stop."""
+    """Return 200 when all models are loaded, and 503 while they load or the server shuts down."""
     state = request.server
     if state.ready:
         return _status("ready")
@@ -54,13 +54,13 @@ async def readyz(request: ApiRequest) -> Response:
 
 @health.get("/health", operation_id="health_health_get", responses=documented_errors(Fault, 401, 403, 503))
 async def health_check(request: ApiRequest) -> Response:
-    """The same as /readyz."""
+    """Return the same as /readyz."""
     return await readyz(request)
 
 
 @health.get("/metrics", responses=documented_errors(Fault, 401, 403))
 async def metrics(request: ApiRequest) -> Response:
-    """All counts, as Prometheus reads them."""
+    """Return all metrics in the format of Prometheus."""
     return Response(request.server.metrics.text(), media_type=MEDIA_TYPE)
 
 
@@ -117,7 +117,7 @@ def create_app(state: State) -> FastAPI:
 
 
 def _openapi_with_keys(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document of a server that asks for a key."""
+    """Return the OpenAPI document of a server that requires a key."""
     document = FastAPI.openapi(app)
     document["components"]["securitySchemes"] = KEYS
     document["security"] = [{name: []} for name in KEYS]
@@ -128,7 +128,7 @@ def _openapi_with_keys(app: FastAPI) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Load the models in a thread, unless our own server does, and end the engines at the end."""
+    """Load the models in a thread, unless our own server does, and stop the engines at the end."""
     state: State = app.state.attendo
     if not state.models.ready:
         threading.Thread(target=_load, args=(state,), name="loading", daemon=True).start()

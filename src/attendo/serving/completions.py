@@ -300,7 +300,7 @@ def _log_probs(
 
 
 def _likeliest(tokenizer: Tokenizer, score: TokenScore | None) -> dict[str, float] | None:
-    """Return the likeliest tokens of a place and the token's own."""
+    """Return the most probable tokens of a position and the token's own."""
     if score is None:
         return None
     pairs = (*score.likeliest, (score.token_id, score.log_prob))

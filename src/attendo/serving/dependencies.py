@@ -52,7 +52,7 @@ class ApiRequest(Request):
 
     @property
     def context(self) -> RequestContext:
-        """What the route records for the log and the metrics."""
+        """The values that the route records for the log and the metrics."""
         return self.scope[CONTEXT]
 
     @property
@@ -237,14 +237,14 @@ def choose_model(state: State, name: str | None, families: Sequence[TaskName] = 
 
 
 def _model_names(families: Sequence[TaskName]) -> str:
-    """What messages call a model of these families; none: of any."""
+    """The name of a model of these families in messages; none: of any."""
     from attendo.runs.task_specs import family_of  # takes a moment, and only errors need it
 
     return " or ".join(family_of(family).model_name for family in families) or "model"
 
 
 def check_most(value: int | None, most: int, field: str) -> None:
-    """Raises ApiError, 400, for a number larger than the server gives."""
+    """Raise ApiError, 400, for a number above the server's limit."""
     if value is not None and value > most:
         raise ApiError(400, f"{field} is {value:,}; this server gives at most {most:,}", param=field)
 

@@ -416,7 +416,7 @@ async def results(
     seconds: float,
     gone: Callable[[], Awaitable[None]],
 ) -> Done:
-    """Return all that a job asked for. Raises as `call`, and ClientGone as soon as `gone` returns."""
+    """Return all results of a job. Raises as `call`, and ClientGone as soon as `gone` returns."""
     async with call(engine, entered, work, seconds, stream=False) as events:
         event = asyncio.ensure_future(anext(events))
         try:
@@ -431,7 +431,7 @@ async def results(
 async def event_or_gone(
     event: asyncio.Future[JobEvent], gone: Callable[[], Awaitable[None]], seconds: float | None = None
 ) -> None:
-    """Wait for an event, at most so many seconds. Raises ClientGone if `gone` returns first."""
+    """Wait for an event for a number of seconds. Raises ClientGone if `gone` returns first."""
     leaving = asyncio.ensure_future(gone())
     try:
         await asyncio.wait({event, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

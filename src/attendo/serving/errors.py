@@ -49,7 +49,7 @@ _RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "i
 
 
 class Fault(BaseModel):
-    """What went wrong and what to do about it, in one line."""
+    """The error and its remedy, in one line."""
 
     error: str
 
@@ -64,7 +64,7 @@ class OpenAIFaultDetail(BaseModel):
 
 
 class OpenAIFault(BaseModel):
-    """What went wrong, in the shape of OpenAI's interface."""
+    """The error in the format of OpenAI's API."""
 
     error: OpenAIFaultDetail
 
@@ -97,7 +97,7 @@ KNOWN = (ApiError, DeadlineExceeded, ClientGone, RequestValidationError, HTTPExc
 
 
 def documented_errors(shape: type[Fault | OpenAIFault], *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return what the OpenAPI document says about errors; by default about those of every route that asks a model."""
+    """Return the documentation of errors; by default of every route that uses a model."""
     found: dict[int | str, dict[str, Any]] = {}
     for status in statuses or [status for status in _MEANINGS if status != HTTPStatus.UNSUPPORTED_MEDIA_TYPE]:
         found[status] = {"model": shape, "description": _MEANINGS[status]}
@@ -130,7 +130,7 @@ def error_response(
     param: str | None = None,
     code: str | None = None,
 ) -> Response:
-    """Return the answer to a request that fails; 503 says when to try again."""
+    """Return the response to a failed request; 503 includes when to try again."""
     own = dict(headers or {})
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         own = {"retry-after": "5"} | own
@@ -141,7 +141,7 @@ def error_response(
 
 
 def response_to(scope: Scope, error: Exception) -> Response:
-    """Return the answer to an error; an unexpected one becomes 500 without its own words."""
+    """Return the response to an error; an unexpected one becomes 500 without its message."""
     match error:
         case ApiError():
             again = None if error.retry_after is None else {"retry-after": str(error.retry_after)}

@@ -175,7 +175,7 @@ class Guard:
         self.most_held = max(BODIES, 4 * state.config.max_body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request or refuse it."""
+        """Serve a request or reject it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -240,7 +240,7 @@ class Guard:
         return body
 
     async def _body(self, record: ResponseRecord, headers: Headers, receive: Receive) -> bytes | None:
-        """Return the whole body; refuse one that is too large or too slow as soon as it is, or too many at a time."""
+        """Return the whole body; reject it as soon as it is too large or too slow, or if there are too many."""
         most = self.state.config.max_body
         too_large = ApiError(413, f"a request has at most {most:,} bytes; send it in parts")
         length = headers.get("content-length", "0")
@@ -278,7 +278,7 @@ def _origin_of(scope: Scope) -> str:
 
 
 def _check_sender(state: State, headers: Headers, method: str) -> None:
-    """Refuse a name that is not this machine's (DNS rebinding), and a page elsewhere that may not ask."""
+    """Reject other host names (DNS rebinding), and requests of other sites without permission."""
     if state.hosts is not None and _name_of(headers.get("host", "")) not in state.hosts:
         raise ApiError(403, "this server answers only as 127.0.0.1 and localhost; open it by one of them")
     origin = headers.get("origin")
@@ -288,7 +288,7 @@ def _check_sender(state: State, headers: Headers, method: str) -> None:
 
 
 def _is_elsewhere(headers: Headers) -> bool:
-    """Whether a page of another site or port sends it. Plain HTTP to a name elsewhere has no Sec-Fetch-Site."""
+    """Whether a page of another site or port sends the request. Plain HTTP may lack Sec-Fetch-Site."""
     if (site := headers.get("sec-fetch-site")) is not None:
         return site not in ("same-origin", "none")
     origin = headers.get("origin")
@@ -324,7 +324,7 @@ def _keys_of(headers: Mapping[str, str]) -> list[bytes]:
 
 
 async def _key_within(headers: Headers, body: bytes) -> bytes:
-    """Return the field api_key of a body, JSON or a form; empty where there is none."""
+    """Return the field api_key of a JSON or form body; empty if there is none."""
     kind = headers.get("content-type", "")
     try:
         found = json.loads(body) if "json" in kind.lower() else await form_fields(kind, body)
@@ -335,7 +335,7 @@ async def _key_within(headers: Headers, body: bytes) -> bytes:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body at once, and then what still comes: that the client has gone."""
+    """Return a `receive` that returns the body at once, and then the client's disconnection."""
     given = False
 
     async def again() -> Message:

@@ -34,7 +34,7 @@ OURS = "/attendo/"
 
 @dataclass(eq=False, slots=True)
 class RequestContext:
-    """What a route records about its request for the log and the metrics: model, counts and seconds, but no text."""
+    """The values that a route records for the log and the metrics: model, counts and seconds, but no text."""
 
     request_id: str
     model: str | None = None
@@ -145,7 +145,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"}
 
 
 class Metrics:
-    """Counts requests as they end, and reads the rest from the state when it is asked."""
+    """Counts requests as they end, and reads all other metrics from the state on request."""
 
     def __init__(self, state: State) -> None:
         self.registry = CollectorRegistry()

@@ -43,7 +43,7 @@ MODULES = (
 
 @router.get("/", response_class=Response)
 async def page(request: ApiRequest) -> Response:
-    """Translate, classify and complete as one types. Static: without a key it tells nothing of the models."""
+    """Return the page that translates, classifies and completes; without a key it shows nothing of the models."""
     state = request.server
     document, policy, tag = document_of(state.look, state.config.max_characters)
     # checked each time: a new version must not ask by the old one's ways
@@ -55,7 +55,7 @@ async def page(request: ApiRequest) -> Response:
 
 @cache
 def document_of(look: bool, characters: int) -> tuple[bytes, str, str]:
-    """Return the document, its content security policy (own style and script, requests to its server) and its tag."""
+    """Return the document, its content security policy and its tag."""
     style, script = joined()
     facts = {"look": look, "characters": characters}
     document = asset(f"{ASSETS}/page.html")
@@ -109,7 +109,7 @@ def is_look_page(path: str) -> bool:
 
 @look_router.get("/look/{model}", include_in_schema=False)
 async def without_slash(model: ModelName) -> Response:
-    """To the page: what it asks is found beside it."""
+    """Redirect to the page with a slash, which its relative requests need."""
     return RedirectResponse(f"{quote(model, safe='')}/", 307)
 
 
@@ -119,7 +119,7 @@ async def without_slash(model: ModelName) -> Response:
     responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
 )
 async def look_page(request: ApiRequest, model: ModelName) -> Response:
-    """The page, in Japanese where the browser asks for that; where keys are set it tells nothing of the models."""
+    """Return the microscope's page, in Japanese if the browser prefers it; with keys it shows nothing of the models."""
     if not request.server.keys:
         choose_model(request.server, model)
     wanted = request.headers.get("accept-language", "")

@@ -200,7 +200,7 @@ class Reloading:
         self._tried: dict[str, Stamp] = {}
 
     def load(self) -> None:
-        """Loads all. Raises AttendoError naming the folder that is none, or damaged."""
+        """Load all models. Raises AttendoError naming a missing or damaged folder."""
         began = time.perf_counter()
         self._loaded = {name: stamp_of(folder) for name, folder in self._models.folders.items()}
         self._tried = dict(self._loaded)

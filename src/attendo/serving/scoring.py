@@ -31,7 +31,7 @@ CHARACTERS_OF_A_TOKEN = PASS_CHARACTERS // TOKENS_AT_ONCE
 
 @dataclass(frozen=True)
 class TokenScore:
-    """The log-probability of a token in nats, and the likeliest ids of its place, the best first."""
+    """The log-probability of a token in nats, and the most probable ids at its position."""
 
     token_id: int
     log_prob: float
@@ -58,7 +58,7 @@ class ScoringChunk:
 def scoring_chunks(
     token_ids: Sequence[int], context: int, specials: SpecialTokens, *, ended: bool
 ) -> list[ScoringChunk]:
-    """Return a text as the windows that `attendo evaluate` scores. ended: its end is scored, too."""
+    """Return a text as the windows of `attendo evaluate`; `ended` also scores its end."""
     document = Document(np.array(token_ids, np.int64), 0, 0, ended)
     if not document.n_targets:
         return []
@@ -67,7 +67,7 @@ def scoring_chunks(
 
 
 def text_scores(generator: Generator, parts: Sequence[ScoringChunk], n: int) -> list[list[TokenScore]]:
-    """Return the scored tokens of each window, with the n likeliest of each place."""
+    """Return the scored tokens of each window, with the n most probable at each position."""
     model = generator.model
     found = []
     for part in parts:

@@ -63,7 +63,7 @@ class Connections:
         return Connection(self, config, server_state, app_state, _loop)
 
     def make_room(self) -> bool:
-        """Close the connection that has waited longest if there are too many. Returns whether there is room."""
+        """Close the connection that has waited longest if there are too many; return whether there is room."""
         if self.open <= self.most:
             return True
         oldest = next(iter(self.waiting), None)
@@ -74,7 +74,7 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection: uvicorn's, with a bound on how long and how large the head of a request may be."""
+    """A connection of uvicorn with limits on the time and size of a request's head."""
 
     def __init__(
         self,

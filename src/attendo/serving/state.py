@@ -78,7 +78,7 @@ class Admission:
             self._update_rate()
 
     def check(self) -> None:
-        """Raise ApiError, 429, where there is no room for any request: it need not be read to be refused."""
+        """Raise ApiError, 429, if there is no room for any request, before it is read."""
         if self.requests >= self.max_requests or self._in_a_row >= IN_A_ROW:
             self._refuse()
 

@@ -107,7 +107,7 @@ class DetokenizeBody(Body):
 
 
 class DetokenizeAnswer(BaseModel):
-    """What they spell."""
+    """The text of the ids."""
 
     model: str
     text: str
@@ -156,7 +156,7 @@ class ScoreBody(Body):
 
 
 class ScoredToken(BaseModel):
-    """A token, its log-probability in nats, and the likeliest tokens of its place; the end of a text is "</s>"."""
+    """A token, its log-probability in nats, and the most probable tokens at its position; "</s>" is the end."""
 
     id: int
     text: str
@@ -256,7 +256,7 @@ async def detokenize(request: ApiRequest) -> Response:
 
 @router.post("/score", **reads(ScoreBody, ScoreAnswer))
 async def score(request: ApiRequest) -> Response:
-    """How probable given texts are: translations (`attendo score`), or texts of a language model."""
+    """Score the probability of given translations (`attendo score`) or texts."""
     body = await request.read_json(ScoreBody)
     if body.pairs:
         for side in ("source", "target"):
@@ -314,7 +314,7 @@ def _check_lengths(translator: Translator, pairs: Sequence[Pair]) -> None:
 
 
 async def _score_texts(request: ApiRequest, served: ServedModel, body: ScoreBody) -> list[dict[str, Any]]:
-    """Return each text's score. As in `attendo evaluate`, the context is the model's own and the end is a token."""
+    """Return each text's score, with the model's context and the end as a token, as `attendo evaluate`."""
     generator: Generator = served.user
     tokenizer = generator.tokenizer
     context = generator.model.config.max_len
@@ -359,7 +359,7 @@ def _tokens(
 
 
 class EmbeddingsBody(Body):
-    """Texts, or the ids of texts. dimensions: the model's own, or left out; user is ignored."""
+    """Texts, or the ids of texts. dimensions must be the model's own; user is ignored."""
 
     input: str | Ids | Texts | Rows
     model: Name | None = None

@@ -91,7 +91,7 @@ async def prepared(
 
 
 def _config(translator: Translator, how: TranslateOptions) -> DecodingConfig:
-    """Return the run's own search, or one of the beam asked for, but at least n; the beam fills its groups."""
+    """Return the run's search with the requested beam, at least n; the beam fills its groups."""
     groups = translator.decoding.beam_groups
     beam = max(how.beam or translator.decoding.beam, how.n)
     return translator.config(beam=-(-beam // groups) * groups, n_best=how.n)
@@ -177,7 +177,7 @@ def text_of(found: Translation) -> str:
 def other_tokens(
     translator: Translator, place: TokenScore, before: Sequence[int] | None
 ) -> list[dict[str, Any]]:
-    """Return the likeliest other tokens of a place, except for those that end the text or spell no whole character."""
+    """Return the most probable other tokens of a position that spell whole characters and do not end the text."""
     tokenizer = translator.tokenizer
     others = []
     for token, log_prob in place.likeliest:
@@ -192,7 +192,7 @@ def other_tokens(
 
 
 def _by_part(translator: Translator, candidate: Candidate, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Split a candidate's ids by the parts of its source, whose ids are `rows`: a token is aligned to its own part."""
+    """Split a candidate's ids by the parts of its source, to which its tokens are aligned."""
     if len(rows) < 2:
         return [list(candidate.token_ids)] * len(rows)
     around = translator.tokenizer.specials.n_around_source
@@ -264,7 +264,7 @@ class DetectBody(Body):
 
 
 class Detected(BaseModel):
-    """The language of the source; confidence 0: it was not detected, there is no other."""
+    """The language of the source; confidence 0: it is the only one, without detection."""
 
     confidence: float
     language: str
@@ -328,7 +328,7 @@ async def translate(request: ApiRequest) -> Response:
 
 
 async def _question(request: ApiRequest) -> TranslateBody:
-    """Return the body, JSON or a form. Raises ApiError, 400, as LibreTranslate says it."""
+    """Return the JSON or form body. Raises ApiError, 400, in LibreTranslate's format."""
     request.requested_timeout()
     if request.media_type == JSON:
         asked = parse_json(await request.body(), TranslateBody, 400)
@@ -443,7 +443,7 @@ async def detect(request: ApiRequest) -> Response:
 
 @router.get("/frontend/settings", responses={200: {"model": dict[str, Any]}})
 async def settings(request: ApiRequest) -> Response:
-    """What a client of LibreTranslate asks of a server before it begins."""
+    """Return the settings that a client of LibreTranslate requests first."""
     state = request.server
     known = languages_of(state)
     first = state.models.of_family("translation")[:1]

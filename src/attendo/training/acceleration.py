@@ -231,7 +231,7 @@ class OneDnnLinear(nn.Linear):
         self.train(plain.training)
 
     def forward(self, input: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """As `nn.Linear`, equal up to rounding."""
+        """Compute `nn.Linear`, equal up to rounding."""
         rows = input.reshape(-1, self.in_features)
         if rows.shape[0] < FEWEST_ROWS or rows.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
             return super().forward(input)
@@ -240,7 +240,7 @@ class OneDnnLinear(nn.Linear):
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Replaces the linear leaves of a model in place; names and parameters stay."""
+    """Replace the linear modules of a model in place; names and parameters stay."""
     for path, module in list(model.named_modules()):
         if type(module) is nn.Linear:
             model.set_submodule(path, OneDnnLinear(module))

@@ -176,7 +176,7 @@ class CompiledModel:
         return out
 
     def states(self, token_ids: Int[Tensor, "rows n"], cache: SlotKVCache) -> Float[Tensor, "rows n d_model"]:
-        """The states behind the last block of the next `n` tokens of every row; the cache is advanced by `n`."""
+        """The states after the last block for the next `n` tokens of every row; advances the cache by `n`."""
         rows, n = token_ids.shape
         longest = cache.longest
         cache.require_room(n)
@@ -196,7 +196,7 @@ class CompiledModel:
         return states.view(rows, n, self.width)
 
     def encoded(self, sources: TokenRows) -> Float[Tensor, "tokens d_model"]:
-        """The states behind the encoder of all texts, none of them empty, side by side."""
+        """The encoder states of all texts, which must not be empty, concatenated."""
         sizes = np.asarray([len(source) for source in sources], dtype=np.int64)
         starts = np.cumsum(sizes) - sizes
         of_row = np.repeat(np.arange(len(sizes)), sizes)
@@ -327,7 +327,7 @@ def _copied(stack: Stack) -> Stack:
 
 
 def _require_known(model: Model) -> None:
-    """Raises NoLibrary for a model with a part of its user's own."""
+    """Raise NoLibrary for a model with custom modules."""
     for path, module in model.named_modules():
         if type(module) not in _KNOWN and not isinstance(module, nn.Linear):
             raise NoLibrary(f"{path} is a {type(module).__name__}, a part that the compiled steps don't know")
@@ -363,7 +363,7 @@ def best_of_floats(
 def log_probs_of_floats(
     logits: Float[Tensor, "*batch vocab"], wanted: Int[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
-    """The log-probability of the wanted token of each row, the number that `best_of_floats` gives it, in float64."""
+    """The log-probability of each row's target token, as `best_of_floats` computes it, in float64."""
     logits = logits.contiguous()
     chosen = logits.gather(-1, wanted[..., None]).squeeze(-1).double()
     return chosen - torch.from_numpy(_log_sums(logits)).view(wanted.shape)
@@ -427,7 +427,7 @@ class SlotKVCache:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.lengths)
 
     @property
@@ -437,11 +437,11 @@ class SlotKVCache:
 
     @property
     def bytes(self) -> int:
-        """What it holds: for each row its positions, for each source its tokens."""
+        """The memory in use: positions of each row, and tokens of each source."""
         return 4 * (self.cache.numel() + self.memory.numel()) + self.slots.nbytes
 
     def tokens(self) -> Tokens:
-        """One next token of each row, for the compiled functions; its ids are the caller's to fill in."""
+        """A buffer for one next token of each row, filled by the caller."""
         if self._tokens is None:
             self._numbers = np.arange(self.rows)
             self._tokens = Tokens(
@@ -506,7 +506,7 @@ class SlotKVCache:
         return np.concatenate((free, np.arange(n_slots, n_slots + more))).astype(np.int32)
 
     def _grow(self, n_slots: int, capacity: int) -> None:
-        """Makes room for more slots and positions; what nobody has written yet takes no memory until somebody does."""
+        """Make room for more slots and positions; unwritten pages take no memory."""
         blocks, n_old, held, width = self.cache.shape
         cache = torch.empty(blocks, n_slots, capacity, width)
         used = self._longest
@@ -521,7 +521,7 @@ class SlotKVCache:
     def _add_memory(
         self, memory: Float[Tensor, "blocks tokens memory_width"], starts: Int[np.ndarray, " rows"]
     ) -> Int[np.ndarray, " rows"]:
-        """Puts memory behind what there is; where rows that begin at `starts` in it begin now."""
+        """Append memory to the existing one; return the new starts of rows that began at `starts`."""
         n = memory.shape[1]
         if self._n_memory + n > self.memory.shape[1]:
             live, self.memory_start = self._live_memory()

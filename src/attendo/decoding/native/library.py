@@ -72,7 +72,7 @@ SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
 
 
 class NoLibrary(Exception):
-    """Why there is none, in words for the user."""
+    """The compiled functions are unavailable, with the reason for the user."""
 
 
 @functools.cache
@@ -159,7 +159,7 @@ def _name(compiler: Sequence[str]) -> str:
 
 
 def _key(compiler: Sequence[str]) -> str:
-    """Another one for other sources, flags, compilers and processors. Raises NoLibrary if the compiler won't run."""
+    """A hash of sources, flags, compiler and processor. Raises NoLibrary if the compiler does not run."""
     digest = hashlib.sha256()
     for source in sorted((*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp"))):
         digest.update(source.read_bytes())
@@ -261,7 +261,7 @@ class Tokens(ctypes.Structure):
 
 
 def address(array: np.ndarray) -> int:
-    """Where an array begins."""
+    """The address of an array."""
     return array.__array_interface__["data"][0]
 
 
@@ -282,7 +282,7 @@ class TensorArena:
         return self._kept[-1].data_ptr()
 
     def matrix(self, *layers: nn.Linear) -> Matrix:
-        """The layers as one product, one behind the other; they take the same input."""
+        """Several layers with one input as one stacked matrix."""
         biases = [torch.zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers]
         bias = torch.cat(biases) if any(layer.bias is not None for layer in layers) else None
         return self.product(torch.cat([layer.weight.detach() for layer in layers]), bias)

@@ -24,7 +24,7 @@ from attendo.interop.huggingface.table import Head, Row, Table, always, blocks, 
 
 
 def _attention(theirs: str, ours: str, *names: str) -> dict[str, str]:
-    """The names of an attention's projections, theirs of query, key, value and output, each beside ours."""
+    """The names of an attention's projections, theirs of query, key, value and output, each with ours."""
     projections = ("q_proj", "k_proj", "v_proj", "out_proj")
     return {f"{theirs}.{name}": f"{ours}.{own}" for name, own in zip(names, projections, strict=True)}
 
@@ -86,7 +86,7 @@ GPT2 = Table(
 
 
 def _llama(head: str, *options: Option) -> Table:
-    """Llama's shape, which others vary in biases and norms of heads."""
+    """Llama's shape, with variants in biases and norms of heads."""
     layers = {
         **_attention("self_attn", "self_attention", "q_proj", "k_proj", "v_proj", "o_proj"),
         "self_attn.q_norm": "self_attention.q_norm",
@@ -361,7 +361,7 @@ def _bart(
     tokens: tuple[Row, ...] = _ONE_EMBEDDING,
     when: Callable[[Theirs], bool] = always,
 ) -> Table:
-    """BART's shape, which others vary in the place of the norms and the kind of positions."""
+    """BART's shape, with variants in norms and positions."""
     positions: tuple[Row, ...] = (
         *(Row("model.encoder.embed_positions.weight", ("source_embedding.positions.weight",), behind=2),),
         *(Row("model.decoder.embed_positions.weight", ("target_embedding.positions.weight",), behind=2),),
@@ -450,7 +450,7 @@ MBART = _bart(
 
 
 def _t5_factor(theirs: Theirs) -> float:
-    """T5 multiplies the last states by 1/√d, except where the output matrix is one of its own (version 1.1)."""
+    """T5 multiplies the last states by 1/√d, except with a separate output matrix (version 1.1)."""
     scaled = theirs.get("scale_decoder_outputs", theirs.get("tie_word_embeddings", True) is not False)
     return theirs.get("d_model", 512) ** -0.5 if scaled else 1.0
 

@@ -109,7 +109,7 @@ def _read(source: Path, source_language: str | None, target_language: str | None
 
 
 def _pooled(config: ModelConfig, source: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    """A model for sentence embeddings with the pooling of its folder, and the table that says so."""
+    """The model and table of a sentence embedder with the pooling of its folder."""
     if not embeds_texts(config):
         return config, {}
     names = [Path(module.get("path", "")).name for module in _modules(source)]
@@ -156,7 +156,7 @@ def _tables(
 
 
 def _search(how: Mapping[str, Any], config: ModelConfig, n_begin: int) -> DecodingConfig:
-    """How `generate` would search, as far as it is said, stopping early; its lengths count the begin."""
+    """The search settings of `generate`, as far as given, stopping early; lengths include the begin token."""
     most = how.get("max_new_tokens") or (how.get("max_length") or 0) - n_begin
     beam = how.get("num_beams") or 1
     said = most > _NOTHING_SAID
@@ -172,7 +172,7 @@ def _search(how: Mapping[str, Any], config: ModelConfig, n_begin: int) -> Decodi
 
 
 def _sampling(how: Mapping[str, Any]) -> SamplingConfig:
-    """How `generate` would sample, as far as it is said; greedy where it wouldn't."""
+    """The sampling settings of `generate`, as far as given; greedy if it would not sample."""
     drawn = bool(how.get("do_sample"))
     return SamplingConfig(
         temperature=float(how.get("temperature") or 1.0) if drawn else 0.0,

@@ -126,7 +126,7 @@ class _Tensors:
         return found if found.dtype == torch.float64 else found.float()
 
     def left(self, passed_over: tuple[str, ...]) -> list[str]:
-        """Names that nothing has asked for."""
+        """The names of unused tensors."""
         pattern = re.compile("|".join(passed_over) or r"(?!)")
         rest = (name for name in self._files if name not in self.read)
         return sorted(name for name in rest if not pattern.fullmatch(name.removeprefix(self._prefix)))
@@ -214,7 +214,7 @@ def _model_of(theirs: Theirs, table: Table, head: Head, tensors: _Tensors) -> Mo
 
 
 def _has_output_bias(rows: tuple[Row, ...], tensors: _Tensors) -> bool | None:
-    """Whether a bias of the output that may be all zeros is there and isn't; None where no such row is."""
+    """Whether the optional output bias exists and is not zero; None if there is no such row."""
     row = next((row for row in rows if row.flat), None)
     if row is None:
         return None
@@ -222,7 +222,7 @@ def _has_output_bias(rows: tuple[Row, ...], tensors: _Tensors) -> bool | None:
 
 
 def _check_aliases(row: Row, tensors: _Tensors) -> None:
-    """What is said twice has to be the same."""
+    """Require duplicate tensors to be equal."""
     for alias in row.aliases:
         if tensors.here(alias) is not None and not torch.equal(tensors(alias), tensors(row.theirs)):
             raise AttendoError(
@@ -232,7 +232,7 @@ def _check_aliases(row: Row, tensors: _Tensors) -> None:
 
 
 def _check_unused(row: Row, tensors: _Tensors, name: str, taken: Mapping[str, Tensor]) -> None:
-    """A tensor that our model has no place for: nothing is lost if it is all zeros, or the embedding once more."""
+    """Require an unused tensor to be all zeros or a copy of the embedding."""
     tensor = tensors(row.theirs)
     embeddings = [taken[name] for name in _EMBEDDINGS if name in taken]
     if row.ours == ("output_proj.weight",) and any(map(tensor.equal, embeddings)):
@@ -280,7 +280,7 @@ _BIASES = ("attention_bias", "attention_out_bias", "feed_forward_bias", "output_
 
 @dataclass(frozen=True)
 class Place:
-    """Where a model goes: a family, its table, the class and the config.json."""
+    """The format of a written model: family, table, class and config.json."""
 
     family: str
     table: Table
@@ -392,7 +392,7 @@ def _differing(config: ModelConfig, place: Place) -> list[str]:
 
 
 def _told(config: ModelConfig) -> dict[str, Any]:
-    """What a model computes by, each option with the value that it has where it is left out."""
+    """All options that define a model's computation, with the defaults filled in."""
     width = config.head_width
     out_bias = config.attention_bias if config.attention_out_bias is None else config.attention_out_bias
     whole = replace(

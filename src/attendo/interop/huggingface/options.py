@@ -26,7 +26,7 @@ ACTIVATIONS = {
 
 
 class Option:
-    """One or more options of a model; a key that a file leaves out has a default value."""
+    """One or more options of a model, with default values for missing keys."""
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
         """Options of ModelConfig. Raises AttendoError naming the key whose value the core has no option for."""
@@ -63,7 +63,7 @@ class Same(Option):
 
 @dataclass(frozen=True)
 class Fixed(Option):
-    """Options that all models of a family have alike, whatever the file says.
+    """Options that are constant in a family, whatever the file contains.
 
     >>> Fixed({"norm": "rms"}).read({}), Fixed({"norm": "rms"}).write(ModelConfig(vocab_size=9))
     ({'norm': 'rms'}, {})
@@ -173,7 +173,7 @@ class InnerWidth(Option):
 
 @dataclass(frozen=True)
 class Both(Option):
-    """A number that the encoder and the decoder share here, and that each may have its own of there."""
+    """A number that encoder and decoder share here, and that each may set there."""
 
     ours: str
     theirs: str

@@ -49,7 +49,7 @@ class Row:
         return "{n}" in self.theirs
 
     def read(self, get: Get, shapes: Sequence[torch.Size], theirs: Theirs, head_dim: int) -> list[Tensor]:
-        """Our tensors. Raises AttendoError naming the tensor whose shape is not what the configuration says."""
+        """Return our tensors. Raises AttendoError for a tensor with an unexpected shape."""
         found = get(self.theirs)
         rows = sum(shape[0] for shape in shapes) + self._before(theirs)
         wanted = (rows, *shapes[0][1:])
@@ -88,7 +88,7 @@ class Row:
 
 
 def dense(theirs: str, *ours: str, transposed: bool = False, turned: bool = False) -> tuple[Row, Row]:
-    """A layer's weight and bias, of one or several of ours below each other.
+    """The weight and bias of a layer, which may stack several of ours.
 
     >>> [(row.theirs, *row.ours) for row in dense("kv", "k_proj", "v_proj")]
     [('kv.weight', 'k_proj.weight', 'v_proj.weight'), ('kv.bias', 'k_proj.bias', 'v_proj.bias')]
@@ -138,7 +138,7 @@ def expanded(rows: Sequence[Row], ours: Mapping[str, object]) -> Iterator[tuple[
 
 @dataclass(frozen=True)
 class Head:
-    """A class of a family: what it is here, the options that it sets, and its own rows."""
+    """A class of a family: its model here, the options that it sets, and its own rows."""
 
     architecture: Architecture
     ours: Mapping[str, object] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class Head:
 
 
 def always(theirs: Theirs) -> bool:
-    """Whatever the file says.
+    """A condition that every file meets.
 
     >>> always({})
     True

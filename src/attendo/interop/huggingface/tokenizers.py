@@ -30,7 +30,7 @@ from attendo.interop.sentencepiece_models import (
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """The small files beside a model."""
+    """The small files of a model's tokenizer."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -41,12 +41,12 @@ class TokenizerFacts:
 
     @cached_property
     def has_document(self) -> bool:
-        """Whether there is a tokenizer.json, which counts before older files."""
+        """Whether there is a tokenizer.json, which takes precedence over older files."""
         return (self.folder / "tokenizer.json").is_file()
 
     @cached_property
     def own(self) -> dict[str, Any]:
-        """What tokenizer_config.json says, over special_tokens_map.json."""
+        """The value in tokenizer_config.json, otherwise in special_tokens_map.json."""
         return self.table("special_tokens_map.json") | self.table("tokenizer_config.json")
 
     @cached_property
@@ -63,7 +63,7 @@ class TokenizerFacts:
         return {int(i): one for i, one in table.items() if isinstance(one, dict) and "content" in one}
 
     def id(self, *keys: str) -> int | None:
-        """The id that the model's files give for the first of these keys, the generation's file before the model's."""
+        """The id of the first of these keys, in the generation's file before the model's."""
         for key in keys:
             for table in (self.generation, self.config):
                 value = table.get(key)
@@ -74,7 +74,7 @@ class TokenizerFacts:
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the embedding, or a number above all ids where the config does not say."""
+        """The rows of the embedding, or a number above all ids if unknown."""
         value = self.config.get("vocab_size")
         return value if isinstance(value, int) else 1 << 30
 
@@ -175,7 +175,7 @@ def _document(facts: TokenizerFacts) -> dict[str, Any]:
 
 
 def _llama_document(facts: TokenizerFacts) -> dict[str, Any]:
-    """Llama's tokenizer.model, with the tokens that were added to it, and a begin unless add_bos_token says no."""
+    """Llama's tokenizer.model with added tokens, and a begin token unless add_bos_token is false."""
     document = sentencepiece_document(facts.folder / "tokenizer.model")
     ids = _ids(document)
     known = {token["content"] for token in document["added_tokens"]}
@@ -214,7 +214,7 @@ def _converted(facts: TokenizerFacts, names: Sequence[str]) -> dict[str, Any]:
 
 
 def template(around: Around, names: Mapping[int, str]) -> dict[str, Any] | None:
-    """What puts special tokens around a text, as the library's documents have it; names: of their ids.
+    """A library post-processor that puts special tokens around a text; `names` are those of the ids.
 
     >>> template(((), ()), {})
     >>> template(((1,), (2,)), {1: "<s>", 2: "</s>"})["single"][0]
@@ -279,7 +279,7 @@ def _one_sided(
 
 
 def _around(document: Mapping[str, Any]) -> Around:
-    """What the library puts around a text, found by looking at one."""
+    """The ids that the library puts around a text, found by encoding one."""
     document = {**document, "truncation": None, "padding": None}
     require_bounded(document)
     library = LibraryTokenizer.from_str(json.dumps(document))
@@ -309,7 +309,7 @@ def _specials(
     around: Around,
     codes: Sequence[int | None] = (None, None),
 ) -> SpecialTokens:
-    """What each id is for: as the model's files say, else as the tokenizer's."""
+    """The role of each id, from the model's files, otherwise from the tokenizer's."""
 
     def named(role: str) -> int | None:
         names = (facts.name(role), *_USUAL.get(role, ()))
@@ -352,14 +352,14 @@ def _specials(
 
 
 def _begin(start: int, forced: int | None, usual: Collection[int]) -> tuple[int, ...]:
-    """What a decoder starts with; a language takes the place of another one that the model's files start with."""
+    """The first ids of a decoder; a chosen language replaces the default one."""
     if forced is None or forced == start:
         return (start,)
     return (start, forced) if start in usual else (forced,)
 
 
 def _never(facts: TokenizerFacts, specials: SpecialTokens) -> set[int]:
-    """Padding, what the generation's settings suppress, and other ends than the first."""
+    """Padding, ids that the generation settings suppress, and end ids other than the first."""
     found = {specials.pad_id}
     for table in (facts.config, facts.generation):
         found |= {words[0] for words in table.get("bad_words_ids") or () if len(words) == 1}
@@ -491,7 +491,7 @@ def spelled_apart(document: Mapping[str, Any], special: Collection[int]) -> Spel
 
 
 def _is_text(content: str) -> bool:
-    """Whether an added token is a word, or white space, rather than markup."""
+    """Whether an added token is a word or white space rather than markup."""
     return not content.strip() or content.replace(" ", "").isalnum()
 
 
