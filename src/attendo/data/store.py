@@ -299,6 +299,7 @@ def _write_rows(
         numbers = files.enter_context((folder / "rows").open("wb"))
         classes = None if class_of is None else files.enter_context((folder / "labels").open("wb"))
         writers = [_TokenRowsWriter(folder, column.prefix, dtype, files) for column in columns]
+        # rows are tokenized in chunks: the library encodes a batch in parallel, and memory stays constant
         while chunk := list(itertools.islice(remaining, _CHUNK)):
             if classes is not None and class_of is not None:
                 classes.write(np.array([class_of(row) for row in chunk], "<i4").tobytes())
@@ -306,6 +307,7 @@ def _write_rows(
                 column.tokenizer.encode_batch([row[column.place] for row in chunk]) for column in columns
             ]
             every = [(row[0], *ids) for row, *ids in zip(chunk, *encoded, strict=True)]
+            # overlong rows are counted, and the first three named, so that nothing disappears silently
             kept = [row for row in every if max_tokens is None or max(map(len, row[1:])) <= max_tokens]
             n_left_out += len(every) - len(kept)
             left_out += sorted({n for n, *_ in every} - {n for n, *_ in kept})[: 3 - len(left_out)]
@@ -314,6 +316,7 @@ def _write_rows(
                 numbers.write(np.array(kept_numbers, "<i8").tobytes())
                 for writer, column in zip(writers, ids, strict=True):
                     writer.write(column)
+    # with several files, the first row number of each converts a row number back to file and line
     if row_report is not None and len(row_report.parts) > 1:
         starts = np.array([part.start for part in row_report.parts], "<i8")
         (folder / "starts").write_bytes(starts.tobytes())

@@ -320,7 +320,8 @@ class BeamSearch:
             self.buffer = torch.empty_like(logits, dtype=log_prob_type(logits))
         out = self.buffer[: len(logits)]
         constrain = None if self.constraints is None else self._constrain
-        k = self.config.beam + self.config.refill  # as many as can go on from one row, and its end
+        # one row can continue at most `beam` hypotheses, and with `refill` also end
+        k = self.config.beam + self.config.refill
         tokens, log_probs = self.top_k_fn(logits, k, self.special_ids.banned_ids, constrain, out)
         shape = (*self.log_probs.shape, -1)
         return tokens.reshape(shape), log_probs.reshape(shape)
@@ -348,16 +349,19 @@ class BeamSearch:
         parents = np.empty(tokens.shape, dtype=np.int64)
         parents[:] = self._beams[rows].repeat(each)
         if size * each > 1:
+            # the diversity penalty changes the order only, never the score (Vijayakumar et al. 2016)
             rank = log_probs
             if group:
                 times = (tokens[:, :, None] == taken[:, None]).sum(2)
                 rank = log_probs - self.config.diversity_penalty * times
+            # ties: the lower token id, then the lower beam, which makes results independent of the batch
             order = np.lexsort((parents, tokens, -rank))
             tokens, token_log_probs, parents, log_probs = reordered(
                 order, tokens, token_log_probs, parents, log_probs
             )
         ends = tokens == self.special_ids.eos_id
         possible = log_probs > -np.inf
+        # a finished hypothesis keeps its slot, unless `refill` frees it for the next best candidate
         places = size if self.config.refill else size - self.n_finished[:, group, None]
         placed = (np.arange(tokens.shape[1]) < places) & possible
         ended = ends & placed
@@ -374,8 +378,9 @@ class BeamSearch:
         if group + 1 < self.config.beam_groups:
             taken = np.concatenate((taken, np.where(placed, tokens, -1)[:, :size]), 1)
         log_probs = np.where(placed & ~ends, log_probs, -np.inf)
-        if not some_ended:  # those with a place come first already
+        if not some_ended:  # candidates with a slot come first already
             return tuple(array[:, :size] for array in (tokens, token_log_probs, parents, log_probs)), taken
+        # move the ended ones (-inf) to the back; a stable sort keeps the rank of the others
         going_on = np.argsort(log_probs == -np.inf, axis=1, kind="stable")[:, :size]
         return reordered(going_on, tokens, token_log_probs, parents, log_probs), taken
 
@@ -387,6 +392,7 @@ class BeamSearch:
         self._some_finished = True
         finished = self.finished[source]
         hypothesis = self._hypothesis(source, beam, (end_log_prob,))
+        # another group may have found the same text
         if group and hypothesis.token_ids in [found.token_ids for found in finished]:
             return
         finished.append(hypothesis)

@@ -80,12 +80,14 @@ class _SearchQueue:
     def take(self, n: int) -> None:
         """Start at most n more parts; requests take turns, so short ones do not wait for long ones."""
         n_waiting = len(self.again) + sum(len(request.found) - request.next for request in self.waiting)
+        # encoding a few new parts stalls all running ones, so they wait for company, but not for long
         if 0 < COMPANY * n_waiting < len(self.parts) and self._waited < PATIENCE:
             self._waited += 1
             return
         self._waited = 0
         new: list[_Part] = []
         while len(new) < n and (self.again or self.waiting):
+            # parts that are decoded again come first: the rest of their request is done
             if self.again:
                 new.append(self.again.popleft())
                 continue
@@ -95,7 +97,7 @@ class _SearchQueue:
             new.append(_Part(request, request.next))
             request.next += 1
             if request.next < len(request.found):
-                self.waiting.append(request)
+                self.waiting.append(request)  # at the end: requests take turns
         if not new:
             return
         sources = [(part.request.wanted.sources, part.place) for part in new]
@@ -183,6 +185,7 @@ class Translating:
 
     def _advance(self, config: DecodingConfig, queue: _SearchQueue) -> list[Translated]:
         news = []
+        # at least one text, even if its beam alone exceeds the rows
         queue.take(max(int(not queue.parts), self.rows // config.beam - len(queue.parts)))
         for number, hypotheses in queue.search.advance():
             news += self._found(queue.parts.pop(number), hypotheses)
@@ -200,6 +203,7 @@ class Translating:
         request = part.request
         wanted = part.request.wanted
         runs = wanted.guard and is_looping(wanted.sources.rows[part.place], hypotheses[0])
+        # a part that loops is decoded once more without repetition; if that loops too, the first result stays
         if part.first is not None:
             request.found[part.place] = (part.first, "left") if runs else (hypotheses, "mended")
         elif not runs:

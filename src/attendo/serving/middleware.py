@@ -72,6 +72,7 @@ class ResponseLog:
             await self.app(scope, receive, send)
         else:
             method = scope["method"]
+            # routes have no HEAD of their own; the server drops the body of GET
             scope = {**scope, "method": "GET" if method == "HEAD" else method}
             record = ResponseRecord(self.state, scope, send)
             try:
@@ -116,7 +117,7 @@ class ResponseRecord:
             self.stalled = True
             self.complete = False
             if (abort := self.scope.get(ABORT)) is not None:
-                abort()  # closing it would wait for what the client does not take
+                abort()  # closing would wait until the client has read everything
             raise
 
     def finish(self, method: str) -> None:
@@ -191,7 +192,7 @@ class Guard:
                 return
             if record.status or not isinstance(error, errors.KNOWN):
                 self.state.log.fault(record.context, error)
-            if record.status:  # the answer is cut off, and the server has to close the connection
+            if record.status:  # the response is incomplete: raising makes the server close the connection
                 record.status = 500
                 record.complete = True
                 raise
@@ -204,7 +205,7 @@ class Guard:
         except ApiError as error:
             await _refuse(record, scope, receive, send, error)
             return
-        if body is None:  # the client left while its request was still coming
+        if body is None:  # the client disconnected before its request was complete
             return
         self.state.working += not early
         try:
@@ -220,10 +221,12 @@ class Guard:
         headers = Headers(scope=scope)
         has_body = "content-length" in headers or "transfer-encoding" in headers
         record.unread = has_body and headers.get("content-length") != "0"
+        # cheap checks first: the body is read only for a sender that may ask
         _check_sender(state, headers, scope["method"])
         sent = _keys_of(headers)
         known = not state.keys or (scope["method"] in READS and self.is_public(scope["path"]))
         known = known or any(state.keys.admit(key) for key in sent)
+        # LibreTranslate's clients send the key in the body, so for their paths the decision waits for it
         if not known and scope["path"] not in KEY_IN_BODY:
             raise ApiError(401, errors.WRONG_KEY if sent else errors.NO_KEY)
         if not early:
@@ -234,9 +237,9 @@ class Guard:
         if not known and not state.keys.admit(within := await _key_within(headers, body)):
             raise ApiError(401, errors.WRONG_KEY if within or sent else errors.NO_KEY)
         if not early:
-            _check_ready(state)  # it may have been told to stop while the body came
+            _check_ready(state)  # the shutdown may have begun while the body arrived
             if scope["method"] not in READS:
-                state.admission.check()  # before its body is taken apart: refusing many must cost little
+                state.admission.check()  # before the body is parsed: rejecting many requests must cost little
         return body
 
     async def _body(self, record: ResponseRecord, headers: Headers, receive: Receive) -> bytes | None:
@@ -244,8 +247,10 @@ class Guard:
         most = self.state.config.max_body
         too_large = ApiError(413, f"a request has at most {most:,} bytes; send it in parts")
         length = headers.get("content-length", "0")
+        # int() accepts other digits, signs and spaces, and takes quadratic time for long numbers
         if not (length.isascii() and length.isdigit()) or len(length) > 18 or int(length) > most:
             raise too_large
+        # a chunked body has no length in advance, so its size, and that of all bodies, is checked as parts arrive
         parts: list[bytes] = []
         size = 0
         try:

@@ -478,6 +478,7 @@ class SlotKVCache:
         """Append the rows and sources of another cache of the same model; an empty cache reuses its memory."""
         if not self.rows:
             self._n_memory = 0
+        # each new row gets a slot of its own, into which its scattered past is copied
         own = self._free_slots(other.rows, other.capacity)
         slots = np.repeat(own[:, None], self.capacity, 1)
         for row, length in enumerate(other.lengths.tolist()):
@@ -496,6 +497,7 @@ class SlotKVCache:
     def _free_slots(self, n: int, capacity: int) -> Int[np.ndarray, " n"]:
         """Return unused slots with room for `capacity` positions; more are allocated ahead for further joins."""
         n_slots, held = self.cache.shape[1:3]
+        # a slot is in use if a row writes to it, or reads an earlier position from it
         taken = np.zeros(n_slots, dtype=bool)
         taken[self.own] = True
         taken[self.slots[np.arange(self.capacity) < self.lengths[:, None]]] = True
@@ -523,6 +525,7 @@ class SlotKVCache:
     ) -> Int[np.ndarray, " rows"]:
         """Append memory to the existing one; return the new starts of rows that began at `starts`."""
         n = memory.shape[1]
+        # when full, drop the memory of sources without rows, and double the room: joins stay cheap on average
         if self._n_memory + n > self.memory.shape[1]:
             live, self.memory_start = self._live_memory()
             self._n_memory = live.shape[1]
@@ -547,7 +550,8 @@ class SlotKVCache:
     def _select(self, rows: Int[np.ndarray, " new_rows"]) -> None:
         sources = self.sources[rows]
         used = self._longest
-        if len(rows) == self.rows and (sources == self.sources).all():  # in place: all addresses stay
+        # the usual step of a beam: only slot numbers move, and in place, so all addresses stay valid
+        if len(rows) == self.rows and (sources == self.sources).all():
             self.slots[:, :used] = self.slots[rows, :used]
             self.lengths[:] = self.lengths[rows]
             return
@@ -567,6 +571,7 @@ class SlotKVCache:
 
     def _own_slots(self, sources: Int[np.ndarray, " new_rows"]) -> Int[np.ndarray, " new_rows"]:
         """A slot for each row of these sources: those that the source's rows have, in order, then new ones."""
+        # ranks: the number of each row among the rows of its source, here and before
         order = np.argsort(sources, kind="stable")
         ranks = np.empty(len(sources), dtype=np.int64)
         ranks[order] = np.arange(len(sources)) - np.searchsorted(sources[order], sources[order])
@@ -574,7 +579,7 @@ class SlotKVCache:
         ordered = self.sources[old_order]
         first = np.searchsorted(ordered, sources)
         n_old = np.searchsorted(ordered, sources, "right")
-        has = ranks < n_old - first
+        has = ranks < n_old - first  # the others need slots that no row of the source has
         own = np.empty(len(sources), dtype=np.int32)
         own[has] = self.own[old_order[(first + ranks)[has]]]
         if more := int((~has).sum()):
