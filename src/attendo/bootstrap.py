@@ -1,4 +1,4 @@
-"""Whether one system is better than another, or only luckier: paired bootstrap over the rows of a test set."""
+"""Paired bootstrap over the rows of a test set: whether the difference of two systems is statistically significant."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A model on disk: config.toml, model.safetensors, tokenizer.json and card.json, which belong together and say so."""
+"""A model on disk: config.toml, model.safetensors, tokenizer.json and card.json, verified to belong together."""
 
 from __future__ import annotations
 

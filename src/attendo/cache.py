@@ -1,4 +1,4 @@
-"""The cache: token stores and compiled code, made once and kept in folders that only their user can write to."""
+"""The cache: token stores and compiled code in folders that only their user can write to."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Strict TOML to frozen dataclasses and back: the one place where settings are parsed.
+"""Strict conversion between TOML and frozen dataclasses: the only place where settings are parsed.
 
-A config section is a standard-library dataclass beside the code it configures; its cross-field checks stand
-in its `__post_init__` as ValueError. Whatever is wrong with a table comes out as one AttendoError line.
+A config section is a standard-library dataclass next to the code it configures; its `__post_init__` checks fields with
+ValueError. Every error of a table becomes an AttendoError of one line.
 """
 
 import dataclasses

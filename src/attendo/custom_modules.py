@@ -1,4 +1,4 @@
-"""Custom modules in a model: how a user puts them in, how they are named, and how they are handed in again."""
+"""Custom modules in a model: how they are inserted, named, and passed again when a run is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one error that attendo raises for its users."""
+"""The error class of attendo for its users."""
 
 import errno
 

@@ -1,7 +1,7 @@
-"""Files that are whole or absent: atomic writing, and folders that can be verified.
+"""Files that are complete or absent: atomic writing, and folders that can be verified.
 
-Whatever the operating system refuses (a full disk, a missing
-right) comes out as the OSError it is, with what stood there before untouched.
+Errors of the operating system (a full disk, a missing permission) are raised as OSError, and earlier files stay
+unchanged.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""How good the output is: BLEU and chrF as sacreBLEU defines them, exact match, perplexity; measures of classifiers."""
+"""Quality measures: BLEU and chrF as sacreBLEU defines them, exact match, perplexity; measures of classifiers."""
 
 import math
 from collections.abc import Sequence

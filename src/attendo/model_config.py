@@ -1,4 +1,4 @@
-"""The shape of a model as a table of a configuration file has it; `models.py` alone builds from it."""
+"""The shape of a model, as a table of a configuration file; `models.py` builds the model."""
 
 from __future__ import annotations
 

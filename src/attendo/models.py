@@ -1,4 +1,4 @@
-"""Models built from the parts in `nn`, as a ModelConfig says; its only reader."""
+"""Models built from the modules of `nn` by a ModelConfig."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""From files of texts to batches of token ids: readers, tokenizers, token stores, and the data doctor.
+"""Data: readers, tokenizers, token stores, batches of token ids, and the data doctor.
 
-The names are imported when they are first used.
+Names are imported when they are first used.
 """
 
 from importlib import import_module

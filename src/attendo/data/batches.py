@@ -1,9 +1,9 @@
-"""Batches under a token budget: which rows go together in an epoch, and their tensors.
+"""Batches under a token budget: the rows of each batch in an epoch, and their tensors.
 
-The list of batches is a pure function of the lengths, the budget, the seed and the epoch, so a run is resumed
-by its position in the list and nothing else. Of more rows than should be sorted at once, contiguous shards come in an
-order drawn from (seed, epoch), and a few of them at a time are shuffled together and cut into batches. So a batch mixes
-rows from places far apart, memory holds one such group, and a file is read in stretches.
+The list of batches is a pure function of the lengths, the budget, the seed and the epoch, so a position in the list is
+enough to resume a run. If there are too many rows to sort at once, contiguous shards are ordered by (seed, epoch), and
+a few at a time are shuffled together and cut into batches. Batches then mix distant rows, memory holds one such group,
+and files are read in contiguous parts.
 """
 
 import threading

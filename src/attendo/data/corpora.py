@@ -1,11 +1,10 @@
-"""Reading a user's corpus: pairs, rows and lines, streamed in constant memory and strictly accounted for.
+"""Reading a user's corpus: pairs, rows and lines, streamed in constant memory, with every row accounted for.
 
-A file is `.tsv` (no quoting; a single `.txt` of pairs is read the same way), `.csv`, `.jsonl` or `.parquet`,
-or a pair is two parallel text files; each may end in `.gz`. A folder or a pattern stands for many of them, which are
-read one after the other as if they were one (`shards.expanded`). Fields keep their content exactly: only the line
-ending and a byte order mark are taken off. A row that cannot be used is skipped and counted under its reason
-(`row_report.REMEDIES`), or stops the reading where `strict` is set; a field of white space alone counts as
-empty.
+A file is `.tsv` (no quoting; a single `.txt` of pairs is read in the same way), `.csv`, `.jsonl` or `.parquet`, or two
+parallel text files; each may end in `.gz`. A folder or pattern is read as the concatenation of its files
+(`data_files.expanded`). Fields are unchanged except for the line ending and a byte-order mark. An unusable row is
+skipped and counted by reason (`row_report.REMEDIES`), or raises an error with `strict`; a field of white space counts
+as empty.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What the corpora of all tasks have in common: how a run sees its texts, and which of their rows validate."""
+"""The common parts of all corpora: how a run reads its texts, and how validation rows are split off."""
 
 from __future__ import annotations
 

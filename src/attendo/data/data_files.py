@@ -1,4 +1,4 @@
-"""Data files: which files a name stands for, and their lines: plain or gzipped, split at LF alone, of capped length."""
+"""Data files: the expansion of names, and lines, plain or gzipped, split at LF and limited in length."""
 
 import glob
 import gzip

@@ -1,9 +1,8 @@
-"""The data doctor: what is wrong with a corpus of pairs, found in two streaming passes and bounded memory.
+"""The data doctor: problems of a corpus of pairs, found in two streaming passes and bounded memory.
 
-The first pass samples rows evenly to learn how the two columns differ. The second turns each row into a
-record of 51 bytes (hashes, lengths, scripts, flags: `doctor_checks.RowTable`); then rows are compared bucket by
-bucket. No text is kept. With `drop`, a third reader, `filtered`, leaves out the rows found, each of them
-accounted for.
+The first pass samples rows evenly to learn how the two columns differ. The second converts each row to a record of 51
+bytes (hashes, lengths, scripts, flags: `doctor_checks.RowTable`), and rows are compared bucket by bucket. No text is
+kept. With `drop`, `filtered` reads the corpus again without the rows found, and counts them.
 """
 
 import difflib

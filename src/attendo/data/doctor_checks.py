@@ -1,8 +1,7 @@
 """The checks of the data doctor on one short record per row, in constant memory.
 
-The records are held in memory up to a fixed size and in temporary files beyond it. Rows are spread over buckets
-by the hash of their normalized source, so rows that could be copies of each other always meet in one bucket, and
-the checks that compare rows go bucket by bucket.
+Records are in memory up to a fixed size and in temporary files beyond it. Rows are distributed to buckets by the hash
+of their normalized source, so possible copies are always in the same bucket.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""What the data doctor found: counts, line numbers and remedies, for the terminal and as JSON."""
+"""The findings of the data doctor: counts, line numbers and remedies, for the terminal and as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
-"""The file formats, from bytes to rows not yet judged: TSV, CSV, JSONL and Parquet, each optionally gzipped.
+"""File formats: TSV, CSV, JSONL and Parquet, each optionally gzipped, read as unchecked rows.
 
-Each reader streams and yields `(number, fields)`, or `(number, RowError)` for a row it cannot make out, so that
-the caller can account for every row. Only LF ends a line (a CR before it goes with it); U+2028 and its like
-are text.
+Each reader yields `(number, fields)`, or `(number, RowError)` for an unreadable row, so the caller can count every row.
+Only LF (or CRLF) ends a line; U+2028 and similar characters are text.
 """
 
 import csv

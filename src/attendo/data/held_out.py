@@ -1,6 +1,6 @@
-"""Which rows validate: a split by a hash of the source, in one streaming pass.
+"""The choice of validation rows by a hash of the source, in one streaming pass.
 
-Rows that another run was trained on are known by their hashes, so that a run that starts from it validates on others.
+The hashes of rows that another run was trained on are stored, so a run that starts from it validates on other rows.
 """
 
 from __future__ import annotations

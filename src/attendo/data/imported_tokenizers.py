@@ -1,6 +1,6 @@
-"""Tokenizers that came with a model from elsewhere: any that the `tokenizers` library can hold, with the model's ids.
+"""Tokenizers imported with a model: any that the `tokenizers` library supports, with the model's ids.
 
-The file is one JSON document of attendo's around the library's own (`imported_tokenizer` says what is in it).
+The file is a JSON document around the library's own (see `imported_tokenizer`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Labeled texts: reading them, their labels and class weights, what validates, and texts too long for a model."""
+"""Labeled texts: reading, labels and class weights, validation split, and texts too long for a model."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From the labelled texts a run names to a token store, with every row accounted for."""
+"""The labeled texts of a run: their token store, with every row accounted for."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is wrong with a corpus of labelled texts: copies, contradicting labels, leaks, rare labels.
+"""The data doctor for labeled texts: copies, contradictory labels, leaks, rare labels.
 
-Of each row are kept its number and the hashes of its text and label, 24 bytes; no text is.
+Only the number of each row and the hashes of its text and label are kept, 24 bytes.
 """
 
 from array import array

@@ -1,4 +1,4 @@
-"""Languages: their codes and names, their scripts, and which language or script texts are in."""
+"""Languages: their codes and names, their scripts, and the detection of languages and scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hides tokens that a masked language model is to find again: plainly, or by BERT's 80/10/10 rule."""
+"""The masking of tokens for masked language models: always the mask token, or BERT's 80/10/10 rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pairs of a translation run: which files train and validate, and the token store and batches made from them."""
+"""The pairs of a translation run: training and validation files, and their token store and batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of the rows of a data file: each row that was read is used, or skipped for a reason that is counted."""
+"""The report of a data file's rows: each row is used, or skipped for a counted reason."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, field

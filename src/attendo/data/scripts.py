@@ -1,7 +1,6 @@
-"""What the characters of a text tell about it: its script, odd invisible characters, and a letter profile.
+"""Properties of a text by its characters: its script, odd invisible characters, and a letter profile.
 
-Everything works on a batch of texts at once, on their code points laid end to end, in time linear in
-characters.
+All functions process a batch of texts as concatenated code points, in linear time.
 """
 
 import functools

@@ -1,9 +1,9 @@
-"""Token stores: rows of ids in memory-mapped files, made once for given files, options and tokenizer.
+"""Token stores: rows of ids in memory-mapped files, built once for given files, options and tokenizer.
 
-A store is a folder in the cache, named by its key. It holds flat ids (two bytes each, four if the vocabulary
-needs them) with the offsets of the rows, the row numbers in the file, where those of each of several
-files begin, and a manifest. Pairs have ids and offsets for each side; labeled texts have a class for each row.
-Each kind is one file of any size: a memory map needs no smaller ones.
+A store is a folder in the cache, named by its key. It has flat ids (two bytes each, four for a large vocabulary) with
+the offsets of the rows, the row numbers in the file, the first row of each of several files, and a manifest. Pairs have
+ids and offsets for each side; labeled texts have a class for each row. Each kind is one file of any size, because
+memory maps do not require smaller ones.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""From the texts a run names to a stream of tokens, with every file and row accounted for."""
+"""The texts of a run: their token stream, with every file and row accounted for."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Documents for language modelling: a user's texts of any size, streamed in chunks, and Python's own source.
+"""Documents for language modeling: a user's texts of any size, streamed in chunks, and Python's own source.
 
-A text file is one document, or one a line, or one a paragraph; a .jsonl, .csv, .tsv or .parquet file has one
-document a row, in one of its columns; each may end in .gz. A folder stands for the text files in it. No more
-than a chunk of a document is held at a time, a row excepted.
+A document is a text file, a line or a paragraph of it, or a column of a row of .jsonl, .csv, .tsv or .parquet; each
+file may end in .gz. A folder means its text files. At most a chunk of a document, or a row, is in memory.
 """
 
 import codecs

@@ -1,8 +1,8 @@
 """Documents as one stream of token ids, in a memory-mapped file or in memory, and its training windows.
 
-In a window, each document is bos + ids on the side of the inputs and ids + eos on that of the targets; documents come
-one after the other, and no token sees one of another document. In each epoch the stream is cut at other places and the
-windows come in another order, both drawn from (seed, epoch), so a run is resumed by its position in the list.
+In a window, each document is bos + ids as input and ids + eos as target. Documents are consecutive, and attention never
+crosses their borders. In each epoch the borders and the order of the windows are drawn from (seed, epoch), so a
+position in the list is enough to resume a run.
 """
 
 import itertools

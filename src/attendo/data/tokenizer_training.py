@@ -1,4 +1,4 @@
-"""Learning a tokenizer from texts: the same texts give the same file, byte for byte."""
+"""Tokenizer training: equal texts give byte-identical files."""
 
 import json
 import re

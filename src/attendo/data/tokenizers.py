@@ -1,8 +1,8 @@
-"""Text to token ids and back: BPE, Unigram, word, uncased word, character and byte tokenizers, one class for all.
+"""Text to token ids and back: BPE, Unigram, word, uncased word, character and byte tokenizers in one class.
 
-All of a tokenizer is one JSON file of the `tokenizers` library. Ids 0 to 3 are pad, unk, bos and eos, which
-no text can produce: they are plain entries of the vocabulary that no cut of a text ever equals, never "added
-tokens" that the library would look for in the text.
+A tokenizer is one JSON file of the `tokenizers` library. Ids 0 to 3 are pad, unk, bos and eos, which no text can
+produce: they are plain vocabulary entries that no cut of a text equals, not "added tokens" that the library would
+search for.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""Learning the pieces of a Unigram tokenizer from words and their counts, Kudo 2018, arXiv:1804.10959, section 3.2.
+"""Training of Unigram tokenizers on word counts (Kudo 2018, arXiv:1804.10959, section 3.2).
 
-Our own, as the trainer of the `tokenizers` library sums in the order of a randomly keyed hash map, so that no
-two runs write the same file, and starts without pieces that are whole words. Nothing here is left to chance.
+The trainer of the `tokenizers` library is not reproducible, as it sums in the order of a randomly keyed hash map, and
+it starts without pieces that are whole words. This implementation is deterministic.
 """
 
 from collections.abc import Iterable, Mapping

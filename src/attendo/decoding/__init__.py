@@ -1,6 +1,6 @@
-"""Search and sampling: beam search, draws, constraints, shortlists, and the models compiled for this processor.
+"""Search and sampling: beam search, random draws, constraints, shortlists, and models compiled for this CPU.
 
-The names are looked up when they are first used: settings alone do not load torch.
+Names are imported when they are first used: settings alone do not load torch.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""A model as a search takes it, in the fastest form that this machine and this model allow."""
+"""The backends of a search: a model in the fastest form that this machine and this model allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the texts of a search must begin with, must not repeat and must not fall short of."""
+"""Constraints on decoded texts: a prefix, no repeated n-grams, and a minimum length."""
 
 import numpy as np
 import torch

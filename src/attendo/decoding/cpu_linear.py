@@ -1,7 +1,7 @@
-"""A model made ready to be run token by token: the same modules and the same forward, its linear layers replaced.
+"""Faster linear layers for token-by-token decoding on a CPU, in an otherwise unchanged model.
 
-A decoder's step multiplies a few rows by large matrices. On a CPU the matrix's layout decides how fast that is, and
-8-bit whole numbers take a quarter of the memory and less than half of the time.
+A decoder's step multiplies a few rows by large matrices, so the layout of the matrices in memory determines the speed.
+8-bit integers take a quarter of the memory and less than half of the time.
 """
 
 from __future__ import annotations

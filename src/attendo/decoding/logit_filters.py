@@ -1,6 +1,6 @@
-"""Which next tokens may be drawn and how probable they are made: penalty, temperature, top-k, top-p, min-p.
+"""Filters of the next token's logits: penalty, temperature, top-k, top-p, min-p.
 
-Each is a function of logits; what a row becomes depends on that row alone, to the last bit.
+Each is a function of logits; the result of a row depends on that row alone, to the last bit.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""How to search: the `[decoding]` table of a translator, and the ids that begin, end and are kept out of a text."""
+"""Search settings: the `[decoding]` table of a translator, and the ids with a special role."""
 
 from dataclasses import dataclass
 from typing import Literal

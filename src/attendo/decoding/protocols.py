@@ -1,8 +1,7 @@
-"""What a search sees of a model, a step and a cache of rows; and what it finds, a hypothesis.
+"""The interface of a model for a search (a step and a cache of rows), and its result, a hypothesis.
 
-A batch of `n` sources is decoded on `n * rows_per_source` rows, the rows of one source side by side. Row
-`i` belongs to source `i // rows_per_source`. Everything about time lives in the cache that `Start` makes;
-`Step` advances it by one token per row.
+A batch of `n` sources is decoded on `n * rows_per_source` rows. Row `i` belongs to source `i // rows_per_source`. All
+state is in the cache that `Start` returns; `Step` advances it by one token per row.
 """
 
 from collections.abc import Callable, Sequence

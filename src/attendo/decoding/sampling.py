@@ -1,7 +1,7 @@
-"""Sampling: a token is the argmax of its filtered logit plus its noise; texts in one batch know nothing of each other.
+"""Sampling: a token is the argmax of its filtered logit plus its noise; texts in a batch are independent.
 
-Greedy where the temperature is 0. The noise has no state (`splitmix64`), so a text is a function of model, prompt,
-settings and seed: the same in any batch, in any slot of it, and when it is taken up again in its middle.
+A temperature of 0 is greedy. The noise has no state (`splitmix64`), so a text is a function of model, prompt, settings
+and seed: equal in any batch, and when it is resumed in the middle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Searching many sources on one model: whole batches, one text as it is found, draws, and sources that join."""
+"""Decoding many sources on one model: whole batches, streaming, sampling, and sources that join later."""
 
 from __future__ import annotations
 

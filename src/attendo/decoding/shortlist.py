@@ -1,4 +1,4 @@
-"""Shortlists: the few tokens that a translation of a source may have, by what its tokens were translated to before."""
+"""Shortlists: the few target tokens that are likely for a source, learned from training pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small picture in a terminal: a matrix as shades, curves as bars, in so many columns."""
+"""A small picture for a terminal: a matrix as shades, curves as bars, in a given width."""
 
 from __future__ import annotations
 

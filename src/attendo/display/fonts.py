@@ -1,6 +1,6 @@
-"""Which installed fonts draw a text in matplotlib, and which of its characters none of them has.
+"""The installed fonts that matplotlib needs for a text, and characters that no font has.
 
-The only file beside `pictures.py` that imports matplotlib; that one asks for it first.
+Besides `pictures.py`, only this file imports matplotlib, which `pictures.py` requires first.
 """
 
 from __future__ import annotations

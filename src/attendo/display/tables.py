@@ -1,4 +1,4 @@
-"""A table in a terminal, in columns that also wide characters keep."""
+"""Tables for a terminal, with columns that are aligned for wide characters as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a page of one document: its files, its modules joined, its content security policy."""
+"""The parts of a self-contained page: its files, its joined modules, its content security policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How wide a text is where every character has its column, and texts cut and wrapped to such a width.
+"""The width of texts in terminal columns, and truncation and wrapping by width.
 
 Japanese lines are broken without spaces.
 """

@@ -1,4 +1,4 @@
-"""Raw text in and out: a trained model with its tokenizer, for translating, classifying, generating, embedding."""
+"""Trained models with raw text as input and output: translating, classifying, generating, embedding."""
 
 from __future__ import annotations
 

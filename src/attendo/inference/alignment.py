@@ -1,7 +1,7 @@
-"""Where the tokens of a translation look in its source: alignments, and what the coverage penalty counts.
+"""Word alignments: the source tokens that a translation attends to, and the counts of the coverage penalty.
 
-Both are the mean over all cross-attentions and heads of the decoder, while it predicts a token; it was right more often
-than any one block alone (docs/en/decoding.md).
+Both use the mean over all cross-attention layers and heads while a token is predicted; it was correct more often than
+any single block (docs/en/decoding.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Files of any size through a model: in chunks, in order, in constant memory, and on from where a kill left them.
+"""Processing files of any size: in chunks, in order, in constant memory, and resumable after a kill.
 
-While it works, what is done stands in `OUT.part`, and `OUT.part.json`, the journal, says how much of that is whole
-and what was asked for. The journal is replaced in one step after the lines of a chunk have reached the disk; whatever
-stands behind its count is the torn end of a chunk, and is made again. At the end `OUT.part` becomes `OUT` in one step.
+Finished lines are in `OUT.part`; the journal `OUT.part.json` records how much of it is valid, and the request. The
+journal is replaced atomically after a chunk has reached the disk, and anything after its count is computed again. At
+the end `OUT.part` is renamed to `OUT`.
 """
 
 from __future__ import annotations

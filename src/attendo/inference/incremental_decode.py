@@ -1,4 +1,4 @@
-"""Tokens to text as they are drawn: whole characters only, and nothing that a stop text might still take back."""
+"""Incremental conversion of tokens to text: whole characters only, and no possible beginning of a stop text."""
 
 import codecs
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""How well a language model predicts whole documents: nats, perplexity, bits per byte, over a sliding window."""
+"""The loss of a language model on whole documents: nats, perplexity, bits per byte, over a sliding window."""
 
 from __future__ import annotations
 

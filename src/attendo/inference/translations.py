@@ -1,4 +1,4 @@
-"""What a translator gives: translations, their candidates and alignments, and how good they are."""
+"""The results of a translator: translations, their candidates and alignments, and their quality."""
 
 from __future__ import annotations
 

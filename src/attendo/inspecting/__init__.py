@@ -1,4 +1,4 @@
-"""Looking inside a model from outside: the model itself has no line for it."""
+"""Recording and editing a model from outside, without any change in the model's code."""
 
 from attendo.inspecting.edits import Edit, Mean, Off, OffByRow, Replace, Temper
 from attendo.inspecting.measures import (

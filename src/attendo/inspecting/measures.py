@@ -1,4 +1,4 @@
-"""Attention weights in numbers: how wide, how far, which patterns, what flows through all layers, what they link."""
+"""Measures of attention weights: entropy, distance, patterns, rollout through all layers, and word links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The residual stream: what each head adds to it, and what the model would already say from it (the logit lens)."""
+"""The residual stream: the contribution of each head, and predictions from its states (the logit lens)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of other libraries, in and out: Hugging Face folders are read, four formats are written.
+"""Import of Hugging Face models, and export to four formats.
 
 >>> from attendo.interop import export, import_model
 """

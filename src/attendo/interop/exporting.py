@@ -1,4 +1,4 @@
-"""A trained model to another program: written whole or not at all, and compared with attendo before."""
+"""The export of a trained model, atomically, after a comparison with attendo's own results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ONNX graph in the making, and the file of weights that the graphs of a model share."""
+"""A builder of ONNX graphs, and the file of weights that the graphs of a model share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a model gives the same after it has left: another program's answers beside attendo's own."""
+"""The comparison of an exported model's results with attendo's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an import or an export needs before it begins: a new folder, packages of `attendo[interop]`, known options."""
+"""The requirements of an import or export: a new folder, packages of `attendo[interop]`, known options."""
 
 from __future__ import annotations
 

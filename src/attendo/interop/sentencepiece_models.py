@@ -1,4 +1,4 @@
-"""SentencePiece models: read as documents of the `tokenizers` library, and written of attendo's own tokenizers."""
+"""SentencePiece models: read as documents of the `tokenizers` library, and written from attendo's tokenizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translators to Argos Translate and LibreTranslate: a package that they install and use without a network."""
+"""Export of translators to Argos Translate and LibreTranslate: a package that they install offline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models to CTranslate2: a folder that its Translator, Generator or Encoder loads, and the way back to compare."""
+"""Export to CTranslate2: a folder for its Translator, Generator or Encoder, and the calls to compare results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models to Hugging Face: a folder that `transformers` loads with the right class, its tokenizer included."""
+"""Export to Hugging Face: a folder that `transformers` loads with the right class, including its tokenizer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The attention microscope: what a model looks at, in a terminal, as a picture, and as a page that opens offline.
+"""The attention microscope: a model's attention in a terminal, as a picture, and as a page that works offline.
 
-The names are looked up when they are first used: the types of the protocol alone do not load torch.
+Names are imported when they are first used: the types of the protocol alone do not load torch.
 """
 
 from importlib import import_module

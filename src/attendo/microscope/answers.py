@@ -1,4 +1,4 @@
-"""What the page is told of a look: the answer, its attention layers and their numbers, lens, positions, checkpoints."""
+"""The data of the page for a text: the output, its attention layers and their numbers, lens, positions, checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The attention of one stack of a look, as a plain value, as text for a terminal, and one query of it step by step."""
+"""The attention of one stack as a plain value, as text for a terminal, and the numbers of one query."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The report of runs as one self-contained page: curves, facts, events; no script, and nothing is fetched.
+"""The report of runs as one self-contained page (curves, facts, events), without scripts or downloads.
 
-The same drawings are also one picture: matplotlib draws what their SVG and the page's style say.
+matplotlib draws the same curves as one picture, from their SVG and the page's style.
 """
 
 from __future__ import annotations

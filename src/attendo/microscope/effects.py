@@ -1,4 +1,4 @@
-"""What a head, a layer or a token is worth to an answer: how its log-probability changes without it."""
+"""The effect of a head, a layer or a token: the change of the output's log-probability without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The microscope's page: one document of plain modules, live beside a program or whole in a file."""
+"""The microscope's page: one document of plain modules, connected to a program or self-contained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page asks of the microscope and what it is answered: the types of both, which are also a JSON schema."""
+"""The requests of the page and their answers: the types of both, which are also a JSON schema."""
 
 from __future__ import annotations
 

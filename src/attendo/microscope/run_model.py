@@ -1,4 +1,4 @@
-"""Run a model on a text with edits: what it reads, what it answers, and what was recorded on the way."""
+"""Run a model on a text with edits: its input, its output, and everything recorded on the way."""
 
 from __future__ import annotations
 

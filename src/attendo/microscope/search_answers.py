@@ -1,4 +1,4 @@
-"""A search as the page draws it: the tree of what each step kept, and why a text of the user's was not found."""
+"""The page's data of a search: the tree of candidates, and why a user's text was not found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model under the microscope: it answers the page's questions one at a time, and remembers its latest looks."""
+"""A model under the microscope: it answers the page's requests one at a time, and caches its latest results."""
 
 from __future__ import annotations
 

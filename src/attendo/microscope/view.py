@@ -1,4 +1,4 @@
-"""`attendo.look`: a look at a model in Python, as text, numbers, pictures, a page and a notebook's widget."""
+"""`attendo.look`: a model's attention in Python, as text, numbers, pictures, a page and a notebook widget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention: softmax(QKᵀ/√d)V as pure functions, the leaf that runs it fused, the projections around it."""
+"""Attention: softmax(QKᵀ/√d)V as pure functions, the module that runs it fused, and its projections."""
 
 from __future__ import annotations
 

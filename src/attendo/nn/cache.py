@@ -1,6 +1,6 @@
-"""Keys and values of a decoder that runs token by token.
+"""The KV cache of a decoder that runs token by token.
 
-The caller owns time: nothing about it hides in a module.
+All state is in the cache; modules are stateless.
 """
 
 from __future__ import annotations

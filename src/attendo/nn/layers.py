@@ -1,4 +1,4 @@
-"""The layers around attention: norms, dropout, the feed-forward net, embeddings, pooling, and how weights start."""
+"""The layers around attention: norms, dropout, the feed-forward network, embeddings, pooling, and initialization."""
 
 from __future__ import annotations
 

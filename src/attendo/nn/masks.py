@@ -1,4 +1,4 @@
-"""Who may attend to whom: a small frozen value that is turned into a matrix only where a kernel needs one."""
+"""Attention masks: a small frozen value that becomes a matrix only where a kernel requires one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a token stands: vectors added to its embedding, turns of queries and keys, or a bias on the scores."""
+"""Positions: vectors added to embeddings, rotations of queries and keys, or biases on the scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models over HTTP: the interfaces, the engine behind them, and the page.
+"""Models over HTTP: the APIs, the engine that computes for them, and the web page.
 
 >>> from attendo.serving import ModelRegistry, ServingConfig, State, create_app
 >>> app = create_app(State(ModelRegistry([]), ServingConfig(max_requests=8)))

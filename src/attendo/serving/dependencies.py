@@ -1,4 +1,4 @@
-"""The request as a route gets it: the state and limits of the server, the body, a model and its jobs."""
+"""The dependencies of a route: the state and limits of the server, the body, a model and its jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thread per model, which takes jobs in between any two steps, and how the event loop waits for their results."""
+"""One thread per model, which accepts jobs between any two steps, and the waiting of the event loop for results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error answers: OpenAI's shape under /v1, LibreTranslate's elsewhere, with one plain line in each."""
+"""Error responses: OpenAI's format under /v1, LibreTranslate's elsewhere, each with one plain line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of a server: loaded, found by name or by languages, and swapped while others use them."""
+"""The models of a server: loaded, found by name or by languages, and replaced while in use."""
 
 from __future__ import annotations
 

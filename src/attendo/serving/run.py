@@ -1,4 +1,4 @@
-"""The server as a process: it listens, loads, takes signals, and leaves when all that it admitted is answered."""
+"""The server process: it listens, loads models, handles signals, and exits after all admitted requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How probable given texts are, token by token, with the likeliest tokens of each place: one pass of the model."""
+"""The log-probability of given texts by token, with the most probable tokens at each position."""
 
 from __future__ import annotations
 

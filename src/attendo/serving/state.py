@@ -1,4 +1,4 @@
-"""What all parts of a server share: its limits, its keys, the admission of requests, and its present state."""
+"""The shared state of a server: its limits, its keys, the admission of requests, and its activity."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A decoder's step in C++ for a processor: compiled on the user's machine, once; the same numbers as the modules."""
+"""A decoder's step in C++, compiled once on the user's machine, with the same results as the modules."""

@@ -1,4 +1,4 @@
-"""A model lowered to the C++ functions: the start and the step of its search, and its cache of keys and values."""
+"""A model that runs on the C++ functions: the start and the step of its search, and its KV cache."""
 
 from __future__ import annotations
 

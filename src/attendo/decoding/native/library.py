@@ -1,4 +1,4 @@
-"""The C++ files of this folder as a library, compiled for this processor when first asked for, and its structures."""
+"""The C++ files of this folder as a library that is compiled for this CPU on first use, and its structures."""
 
 from __future__ import annotations
 

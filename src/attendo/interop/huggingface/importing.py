@@ -1,4 +1,4 @@
-"""A run folder from a folder of Hugging Face's: model, tokenizer, how to search, and what it is for."""
+"""The import of a Hugging Face folder as a run folder: model, tokenizer, search settings and task."""
 
 from __future__ import annotations
 

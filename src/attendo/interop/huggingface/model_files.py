@@ -1,4 +1,4 @@
-"""Models in a folder of Hugging Face's, config.json and safetensors, read and written by the tables of `families`."""
+"""Hugging Face model folders (config.json and safetensors), read and written by the tables of `families`."""
 
 from __future__ import annotations
 

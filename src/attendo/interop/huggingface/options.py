@@ -1,4 +1,4 @@
-"""One option of a model, as Hugging Face's config.json and as ModelConfig have it, and from each to the other."""
+"""The conversion of a model's options between config.json of Hugging Face and ModelConfig."""
 
 from __future__ import annotations
 

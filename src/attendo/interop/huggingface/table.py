@@ -1,4 +1,4 @@
-"""What a family of Hugging Face's models is to attendo: a table of options and of weights."""
+"""The description of a Hugging Face model family: a table of options and of weights."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The tokenizer of a Hugging Face folder: its tokenizer.json, or what older files say.
+"""The tokenizer of a Hugging Face folder: its tokenizer.json, or older files.
 
 `transformers` converts older files to a document of the `tokenizers` library. The SentencePiece models of Llama
-(tokenizer.model) and Marian (source.spm, target.spm) are read here, because `transformers` converts the first
-inexactly and the second not at all.
+(tokenizer.model) and Marian (source.spm, target.spm) are read here, because `transformers` converts the first inexactly
+and the second not at all.
 """
 
 from __future__ import annotations
