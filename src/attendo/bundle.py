@@ -49,7 +49,7 @@ ModelT = TypeVar("ModelT", bound=Model)
 
 
 def embeds_texts(config: ModelConfig) -> bool:
-    """Whether a model only returns vectors of texts."""
+    """Return whether a model only returns vectors of texts."""
     return config.architecture == "classifier" and config.n_classes == 0
 
 

@@ -72,7 +72,7 @@ def custom_buffers(model: nn.Module) -> dict[str, list[int]]:
 
 
 def is_custom(module: nn.Module) -> bool:
-    """Whether a module's class is neither attendo's nor torch's.
+    """Return whether a module's class is neither attendo's nor torch's.
 
     >>> is_custom(nn.Linear(1, 1)), is_custom(type("Mine", (nn.Linear,), {"__module__": "mine"})(1, 1))
     (False, True)
@@ -91,7 +91,7 @@ def custom_module_at(model: nn.Module, name: str) -> nn.Module | None:
 
 
 def is_not_finite(module: nn.Module, output: Tensor) -> bool:
-    """Whether a module returns NaN or infinity; a bias may be -inf, which hides a key.
+    """Return whether a module returns NaN or infinity; a bias may be -inf, which hides a key.
 
     >>> hidden = torch.tensor([0.0, -torch.inf])
     >>> is_not_finite(nn.Identity(), hidden), is_not_finite(DistanceBias(), hidden)

@@ -16,7 +16,7 @@ class AttendoError(Exception):
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether an exception is a failure of code: any but Ctrl-C and exits, including a panic of a Rust library.
+    """Return whether an exception is a failure of code: any but Ctrl-C and exits, including a panic of a Rust library.
 
     >>> is_failure(ValueError()), is_failure(KeyboardInterrupt())
     (True, False)

@@ -217,7 +217,7 @@ def _text(manifest: dict[str, Any]) -> str:
 
 
 def _inside(name: str) -> bool:
-    """Whether a name from a manifest stays in its folder; nothing outside is ever read."""
+    """Return whether a name from a manifest stays in its folder; nothing outside is ever read."""
     pure = PurePosixPath(name)
     return not pure.is_absolute() and ".." not in pure.parts
 

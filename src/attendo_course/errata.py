@@ -52,7 +52,7 @@ class Snippet:
             return f"{type(error).__name__}: {error}"
 
     def matches(self, outcome: str) -> bool:
-        """Whether an outcome is the required one."""
+        """Return whether an outcome is the required one."""
         return re.fullmatch(self.gives, outcome, re.DOTALL) is not None
 
 

@@ -39,7 +39,7 @@ def expanded(name: Path, suffixes: tuple[str, ...] | None) -> tuple[Path, ...]:
 
 
 def is_pattern(name: Path) -> bool:
-    """Whether a name contains a wildcard.
+    """Return whether a name contains a wildcard.
 
     >>> is_pattern(Path("shards/*.tsv")), is_pattern(Path("train.tsv"))
     (True, False)

@@ -158,7 +158,7 @@ class Statistics:
         return usual_script(self._scripts[side])
 
     def is_reverse_of(self, other: "Statistics") -> bool:
-        """Whether source and target are swapped, by script or by the letter profile of `other`."""
+        """Return whether source and target are swapped, by script or by the letter profile of `other`."""
         scripts, theirs = [
             [rows.usual_script(side)[0] for side in ("source", "target")] for rows in (self, other)
         ]

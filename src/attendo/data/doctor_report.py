@@ -75,7 +75,7 @@ class Finding:
 
 
 def anything_found(row_report: RowReport, findings: Sequence[Finding]) -> bool:
-    """Whether a row was skipped or a check has a finding (exit code 1 of `attendo doctor`)."""
+    """Return whether a row was skipped or a check has a finding (exit code 1 of `attendo doctor`)."""
     return row_report.n_skipped > 0 or any(finding.count for finding in findings)
 
 

@@ -297,7 +297,7 @@ def as_kept(value: Any) -> str:
 
 
 def has_surrogate(text: str) -> bool:
-    """Whether the text contains half of a surrogate pair, which is invalid in UTF-8.
+    """Return whether the text contains half of a surrogate pair, which is invalid in UTF-8.
 
     >>> has_surrogate("\\ud83d")
     True

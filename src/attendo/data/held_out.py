@@ -155,7 +155,7 @@ class TrainedRows:
         return hashlib.sha256(self.hashes.tobytes()).hexdigest()
 
     def has(self, key: int) -> bool:
-        """Whether a text of this hash was trained on."""
+        """Return whether a text of this hash was trained on."""
         place = int(np.searchsorted(self.hashes, np.uint64(key)))
         return place < len(self) and int(self.hashes[place]) == key
 

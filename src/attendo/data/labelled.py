@@ -230,7 +230,7 @@ class LongTexts:
             raise ValueError(f"max_tokens={self.max_tokens} must be at least 4")
 
     def is_long(self, n_tokens: int) -> bool:
-        """Whether a text of this many tokens exceeds the limit."""
+        """Return whether a text of this many tokens exceeds the limit."""
         return n_tokens > self.max_tokens
 
     def parts(self, ids: Sequence[int]) -> list[Sequence[int]]:

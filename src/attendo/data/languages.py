@@ -105,7 +105,7 @@ def language_of(texts: Sequence[str]) -> str:
 
 
 def may_be(language: str, identified: str) -> bool:
-    """Whether texts of one language may be identified as another; True if either is unknown.
+    """Return whether texts of one language may be identified as another; True if either is unknown.
 
     >>> may_be("en-GB", "en"), may_be("fr", "en"), may_be("nb", "no"), may_be("tlh", "en"), may_be("fr", "")
     (True, False, True, True, True)
@@ -182,7 +182,7 @@ class Seen(NamedTuple):
 
 
 def fits(language: str, seen: Seen) -> bool:
-    """Whether texts may be of a language; True if either is unknown.
+    """Return whether texts may be of a language; True if either is unknown.
 
     >>> fits("ja", Seen("Latin")), fits("en", Seen("Latin", "fr")), fits("", Seen("Latin")), fits("ja", Seen())
     (False, False, True, True)

@@ -131,7 +131,7 @@ def scripts_and_controls(points: CodePoints) -> tuple[np.ndarray, np.ndarray, np
 
 
 def words_apart(points: CodePoints, n_letters: np.ndarray) -> np.ndarray:
-    """Whether each text has spaces between words although its script uses none, bool `[texts]`.
+    """Return whether each text has spaces between words although its script uses none, bool `[texts]`.
 
     >>> texts = ["私 は 学校 に 行く", "雨です。 明日は晴れ", "東京 大阪", "it will rain", "비가 올 것 이다"]
     >>> words_apart(points := code_points(texts), scripts_and_controls(points)[1]).tolist()

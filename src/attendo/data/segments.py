@@ -329,7 +329,7 @@ def _stop_rank(text: str, mark: re.Match[str], gap: bool, first: str, uncased: b
 
 
 def _is_abbreviation(text: str, end: int, first: str) -> bool:
-    """Whether the word that ends here usually has a period: a title, an initial, a short number."""
+    """Return whether the word that ends here usually has a period: a title, an initial, a short number."""
     found = _WORD.search(text[max(0, end - 12) : end])
     word = found[0].lower() if found else ""
     if word in _BEFORE_NUMBERS:
@@ -404,7 +404,7 @@ def _best(text: str, start: int, far: int, places: Sequence[Cut], ends: Sequence
 
 
 def _belongs_to_the_last(text: str, at: int) -> bool:
-    """Whether this character combines with the previous one: an accent, a vowel sign, a joined emoji."""
+    """Return whether this character combines with the previous one: an accent, a vowel sign, a joined emoji."""
     joiner, modifiers = "\u200d", ("\U0001f3fb", "\U0001f3ff")
     character = text[at : at + 1]
     return bool(character) and (
@@ -415,7 +415,7 @@ def _belongs_to_the_last(text: str, at: int) -> bool:
 
 
 def _spaced(texts: Sequence[str]) -> bool | None:
-    """Whether these texts have spaces between words, by script or tokenization; None without letters."""
+    """Return whether these texts have spaces between words, by script or tokenization; None without letters."""
     if not any(c.isalpha() for text in texts for c in text):
         return None
     n_spaces = sum(text.count(" ") for text in texts)

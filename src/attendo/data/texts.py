@@ -142,7 +142,7 @@ class Reading:
 
 
 def has_rows(path: Path) -> bool:
-    """Whether each row of a file is a document: .tsv, .csv, .jsonl, .parquet, with or without .gz."""
+    """Return whether each row of a file is a document: .tsv, .csv, .jsonl, .parquet, with or without .gz."""
     return suffix(path) in TABLES
 
 
@@ -311,7 +311,7 @@ def _decoded(path: Path) -> Iterator[str]:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether the whole file can be decoded as text."""
+    """Return whether the whole file can be decoded as text."""
     try:
         for _ in _decoded(path):
             pass

@@ -493,7 +493,7 @@ def well_formed(text: str) -> str:
 
 
 def is_spaced(texts: Iterable[str]) -> bool:
-    """Whether nearly all texts are of scripts with spaces between words (not Chinese, Japanese, Thai, Khmer …).
+    """Return whether nearly all texts are of scripts with spaces between words (not Chinese, Japanese, Thai, Khmer …).
 
     >>> is_spaced(["Wetter in Łódź"]), is_spaced(["東京の天気 (Tokyo)"])
     (True, False)

@@ -123,7 +123,7 @@ def packed(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def has_blocks() -> bool:
-    """Whether this build of torch has oneDNN's blocked layout."""
+    """Return whether this build of torch has oneDNN's blocked layout."""
     names = ("_reorder_linear_weight", "_linear_pointwise")
     return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
 

@@ -169,7 +169,7 @@ def _begun(source: Path, part: Path, journal_file: Path, wanted: dict[str, Any])
 
 
 def _is_finished(journal: _Journal, total: int, out: Path, part: Path) -> bool:
-    """Whether a kill came after the output was renamed and before its journal was removed."""
+    """Return whether a kill came after the output was renamed and before its journal was removed."""
     whole = journal.lines == total and not part.exists() and out.is_file()
     return whole and out.stat().st_size == journal.size and sha256_file(out) == journal.sha256
 

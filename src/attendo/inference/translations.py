@@ -31,7 +31,7 @@ NO_REPEAT: dict[Kind, int] = {"character": 12, "byte": 24}
 
 
 def is_looping(source: Sequence[int], found: Hypothesis) -> bool:
-    """Whether a text has repetitions (`repeats`) that its source lacks, or ran to its limit.
+    """Return whether a text has repetitions (`repeats`) that its source lacks, or ran to its limit.
 
     The latter requires more than 30 tokens and more than twice those of its source.
     """
@@ -52,7 +52,7 @@ def without_repetition(config: DecodingConfig, kind: Kind) -> DecodingConfig | N
 
 
 def repeats(token_ids: Sequence[int]) -> bool:
-    """Whether the same tokens repeat three times in a row or more, with 12 tokens or more in total.
+    """Return whether the same tokens repeat three times in a row or more, with 12 tokens or more in total.
 
     >>> repeats([5, 6, 7, 8] * 3), repeats([5, 6, 7, 8] * 2 + [5, 6, 7, 9]), repeats([5] * 11), repeats([5] * 12)
     (True, False, False, True)
@@ -321,7 +321,7 @@ def translation_of(
 
 
 def _unaligned(looks: Looks, length: int) -> bool:
-    """Whether no target token attends mainly to most of the source."""
+    """Return whether no target token attends mainly to most of the source."""
     n_seen = len({source for source, _ in looks})
     return length >= LEAST_TOKENS and length - n_seen > MOST_UNALIGNED * length
 

@@ -95,7 +95,7 @@ class LayerEdits:
         self.edits = tuple(edits)
 
     def tempers(self, inverse_temperature: float) -> bool:
-        """Whether the weights differ from softmax(inverse_temperature · scores)."""
+        """Return whether the weights differ from softmax(inverse_temperature · scores)."""
         return any(
             isinstance(edit, Replace)
             or (isinstance(edit, Temper) and edit.inverse_temperature != inverse_temperature)
@@ -233,7 +233,7 @@ def paths_in_short(paths: Iterable[str]) -> str:
 
 
 def _whole(edit: Edit) -> bool:
-    """Whether the edit is of the whole output instead of heads."""
+    """Return whether the edit is of the whole output instead of heads."""
     return (isinstance(edit, Off) and edit.heads is None) or (isinstance(edit, Mean) and edit.mean.ndim == 1)
 
 

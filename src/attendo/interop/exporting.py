@@ -82,7 +82,7 @@ def not_exportable(config: ModelConfig, kind: Kind) -> str | None:
 
 
 def _is_usual(config: ModelConfig, kind: Kind) -> bool:
-    """Whether this is a translator of the default shape, which all targets support."""
+    """Return whether this is a translator of the default shape, which all targets support."""
     own = {field.name for field in fields(config) if getattr(config, field.name) != field.default}
     return config.architecture == "encoder-decoder" and kind in _USUAL_KINDS and own <= _ANYWHERE
 

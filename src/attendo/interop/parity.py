@@ -222,7 +222,7 @@ def _translations(
 
 
 def _fits(translator: Translator, text: str) -> bool:
-    """Whether a text is translated in one piece."""
+    """Return whether a text is translated in one piece."""
     return 0 < len(translator.tokenizer.encode(text)) <= translator.longest and bool(text.strip())
 
 

@@ -251,7 +251,7 @@ def _labels(graph: Graph, classes: str) -> str:
         return graph.op("Slice", value, *(graph.constant([number]) for number in bounds))
 
     def at(name: str, offset: int) -> str:
-        """Whether the character at this offset is of this class; False outside the text."""
+        """Return whether the character at this offset is of this class; False outside the text."""
         number = _CLASSES.index(name)
         column = part(classes, number, number + 1, 2)
         if not offset:

@@ -265,7 +265,7 @@ def map_text(
 
 
 def _is_even(row: Float[np.ndarray, " keys"]) -> bool:
-    """Whether a query attends to several keys equally, without a largest weight."""
+    """Return whether a query attends to several keys equally, without a largest weight."""
     return len(row) > 1 and float(np.ptp(row)) <= EVEN * float(row.max())
 
 

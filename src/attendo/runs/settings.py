@@ -295,7 +295,7 @@ def choose_training(
 
 
 def is_mostly_of(folder: Path, config: ModelConfig) -> bool:
-    """Whether at least half of a model's parameters are those of the run that it starts from."""
+    """Return whether at least half of a model's parameters are those of the run that it starts from."""
     counts = tensors_beside(folder, config).values()
     return 2 * sum(n for n, new in counts if not new) >= sum(n for n, _ in counts)
 

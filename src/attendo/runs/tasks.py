@@ -69,7 +69,7 @@ class TokenTask(Generic[DatasetT]):
         return self.material.batches(self.batch_tokens, seed, epoch)[start:]
 
     def better(self, value: float, than: float) -> bool:
-        """Whether one value of the deciding measure beats another."""
+        """Return whether one value of the deciding measure beats another."""
         return value > than if self.higher_is_better else value < than
 
     @property

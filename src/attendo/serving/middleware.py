@@ -293,7 +293,7 @@ def _check_sender(state: State, headers: Headers, method: str) -> None:
 
 
 def _is_elsewhere(headers: Headers) -> bool:
-    """Whether a page of another site or port sends the request. Plain HTTP may lack Sec-Fetch-Site."""
+    """Return whether a page of another site or port sends the request. Plain HTTP may lack Sec-Fetch-Site."""
     if (site := headers.get("sec-fetch-site")) is not None:
         return site not in ("same-origin", "none")
     origin = headers.get("origin")

@@ -107,7 +107,7 @@ def compile_blocks(model: nn.Module) -> None:
 
 
 def compiling_pays(model: nn.Module, step: Step) -> bool:
-    """Whether a step takes at most 19/20 of its time with compiled blocks; the model is restored.
+    """Return whether a step takes at most 19/20 of its time with compiled blocks; the model is restored.
 
     Always False on a CPU, where compiling takes most of a minute and steps are slower.
     """
@@ -190,7 +190,7 @@ def onednn_product(
 
 
 def has_onednn() -> bool:
-    """Whether this build of torch offers the product."""
+    """Return whether this build of torch offers the product."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 

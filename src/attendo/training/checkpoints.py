@@ -426,7 +426,7 @@ class Saver:
         return True
 
     def is_saved(self, progress: Progress) -> bool:
-        """Whether a checkpoint holds this place in the run, or none is kept."""
+        """Return whether a checkpoint holds this place in the run, or none is kept."""
         return self.folder is None or self._last == _place(progress)
 
     def check(self) -> None:

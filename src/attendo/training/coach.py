@@ -70,7 +70,7 @@ def outputs(samples: Sequence[tuple[str, str, str]]) -> Outputs:
 
 
 def is_repeating(text: str) -> bool:
-    """Whether at least 8 words, or signs where there are fewer words, are mostly the same one.
+    """Return whether at least 8 words, or signs where there are fewer words, are mostly the same one.
 
     >>> is_repeating("of of of of of of of of"), is_repeating("のののののののののの"), is_repeating("a b a b")
     (True, True, False)
@@ -430,7 +430,7 @@ class Coach:
         return asdict(self.memory)
 
     def judges_outputs(self, report: Report) -> bool:
-        """Whether the rules on outputs and heads look at this report."""
+        """Return whether the rules on outputs and heads look at this report."""
         is_evaluation = (
             report.kind == "evaluation" and not report.note
         )  # a note: of other weights than the run's

@@ -151,12 +151,12 @@ def reached(model: nn.Module) -> set[str]:
 
 
 def learns(module: nn.Module, recurse: bool = True) -> bool:
-    """Whether a parameter of the module, or of a module in it, is trained."""
+    """Return whether a parameter of the module, or of a module in it, is trained."""
     return any(parameter.requires_grad for parameter in module.parameters(recurse))
 
 
 def _side(path: str, modules: Mapping[str, nn.Module]) -> str:
-    """Whether a module works on the encoder's or on the decoder's input."""
+    """Return whether a module works on the encoder's or on the decoder's input."""
     if "encoder" not in modules or path.startswith(("decoder", "target_")):
         return "target"
     return "target" if path.startswith("output") and "decoder" in modules else "source"

@@ -207,7 +207,7 @@ class Rows:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether this rank has only some rows of a tensor."""
+    """Return whether this rank has only some rows of a tensor."""
     if type(tensor) in (Tensor, nn.Parameter):
         return False
     from torch.distributed.tensor import DTensor  # takes half a second

@@ -363,7 +363,7 @@ def undo_update(run: Run, before: dict[str, Tensor]) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory did not suffice; on the CPU torch has no type for it.
+    """Return whether an error means that memory did not suffice; on the CPU torch has no type for it.
 
     >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     True

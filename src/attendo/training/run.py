@@ -334,7 +334,7 @@ def more_time(run: Run) -> str:
 
 
 def due(step: int, every: int) -> bool:
-    """Whether an action of every `every` steps (0 = never) is due after this step."""
+    """Return whether an action of every `every` steps (0 = never) is due after this step."""
     return every > 0 and step % every == 0
 
 

@@ -141,7 +141,7 @@ def places_in(place: str) -> list[str]:
 
 
 def is_folder(place: str) -> bool:
-    """Whether "FOLDER:FUNCTION" names a folder that is there.
+    """Return whether "FOLDER:FUNCTION" names a folder that is there.
 
     >>> is_folder("none:attention")
     False

@@ -245,7 +245,7 @@ def _explains(
     scale_of: Callable[[Case], float | None],
     given: Sequence[tuple[Case, Tensor]],
 ) -> bool:
-    """Whether a mistake gives what the function gave: on at least two inputs, not all of them also right."""
+    """Return whether a mistake gives what the function gave: on at least two inputs, not all of them also right."""
     matches, tells = 0, False
     for case, found in given:
         try:

@@ -116,7 +116,7 @@ def right(case: Case) -> Tensor:
 
 
 def close(first: Tensor, second: Tensor, tolerance: float = TOLERANCE) -> bool:
-    """Whether two arrays agree in shape and, to the tolerance, in every number; NaN agrees with nothing.
+    """Return whether two arrays agree in shape and, to the tolerance, in every number; NaN agrees with nothing.
 
     >>> close(torch.ones(1), torch.ones(1) + 1e-6), close(torch.ones(1), torch.ones(2))
     (False, False)

@@ -87,7 +87,7 @@ def library() -> ctypes.CDLL:
 
 
 def is_to_be_made() -> bool:
-    """Whether the first use will compile."""
+    """Return whether the first use will compile."""
     try:
         with private(cache_folder()) as base:
             return not (base / _name(find_compiler())).exists()

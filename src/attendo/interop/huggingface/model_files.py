@@ -214,7 +214,7 @@ def _model_of(theirs: Theirs, table: Table, head: Head, tensors: _Tensors) -> Mo
 
 
 def _has_output_bias(rows: tuple[Row, ...], tensors: _Tensors) -> bool | None:
-    """Whether the optional output bias exists and is not zero; None if there is no such row."""
+    """Return whether the optional output bias exists and is not zero; None if there is no such row."""
     row = next((row for row in rows if row.flat), None)
     if row is None:
         return None

@@ -491,7 +491,7 @@ def spelled_apart(document: Mapping[str, Any], special: Collection[int]) -> Spel
 
 
 def _is_text(content: str) -> bool:
-    """Whether an added token is a word or white space rather than markup."""
+    """Return whether an added token is a word or white space rather than markup."""
     return not content.strip() or content.replace(" ", "").isalnum()
 
 
