@@ -109,7 +109,7 @@ def _erratum(number: int, en: Section, ja: Section) -> Erratum:
 
 
 def _snippet(section: Section, label: str) -> Snippet | None:
-    """The code after a labeled paragraph. Its last line, `# → OUTCOME`, says what it gives; … stands for any text."""
+    """The code after a labeled paragraph. Its last line, `# → OUTCOME`, gives the result; … matches any text."""
     _, _, block = "".join(section.blocks[section.index(label) + 1 :][:1]).partition("```python\n")
     if not block:
         return None

@@ -26,9 +26,9 @@ from attendo_course import presets
 
 
 def stacked_projection(*projections: nn.Linear) -> nn.Linear:
-    """One product for several of the same input: [q; k; v] = [W_q; W_k; W_v]x. NYU Deep Learning 2020, week 12-3.
+    """Compute q, k and v with one stacked projection: [q; k; v] = [W_q; W_k; W_v]x (NYU Deep Learning 2020, week 12-3).
 
-    The rows of the projections stand in the order given; all must take inputs of one width.
+    The rows of the projections are stacked in the given order; all must have equal input width.
 
     >>> w = torch.nn.Linear(2, 3)
     >>> stacked_projection(w, w)(torch.ones(2)).shape
@@ -106,22 +106,22 @@ class MultiHeadAttention(nn.Module):
 
     @property
     def W_q(self) -> nn.Linear:
-        """From X_q to the queries of all heads."""
+        """Map X_q to the queries of all heads."""
         return self.attention.q_proj
 
     @property
     def W_k(self) -> nn.Linear:
-        """From X_k to the keys of all heads."""
+        """Map X_k to the keys of all heads."""
         return self.attention.k_proj
 
     @property
     def W_v(self) -> nn.Linear:
-        """From X_v to the values of all heads."""
+        """Map X_v to the values of all heads."""
         return self.attention.v_proj
 
     @property
     def W_h(self) -> nn.Module:
-        """From the heads side by side to the output."""
+        """Map the concatenated heads to the output."""
         return self.attention.out_proj
 
     def scaled_dot_product_attention(
@@ -147,7 +147,7 @@ class MultiHeadAttention(nn.Module):
     def split_heads(
         self, x: Float[Tensor, "bs len d_model"], batch_size: int | None = None
     ) -> Float[Tensor, "bs heads len d_k"]:
-        """Each token's vector cut into one piece a head. batch_size: as the notebook calls it; x knows it, too.
+        """Split each token's vector into one piece per head; batch_size is the notebook's parameter and redundant.
 
         >>> MultiHeadAttention(6, 2, 0).split_heads(torch.ones(1, 4, 6), 1).shape
         torch.Size([1, 2, 4, 3])
@@ -241,7 +241,7 @@ class EncoderLayer(nn.Module):
 
     @property
     def mha(self) -> MultiHeadAttention:
-        """The layer's attention; `mha(x, x, x)` gives its weights, too."""
+        """The layer's attention; `mha(x, x, x)` also returns its weights."""
         return MultiHeadAttention.over(self.block.self_attention)
 
     @property
@@ -251,12 +251,12 @@ class EncoderLayer(nn.Module):
 
     @property
     def layernorm1(self) -> nn.Module:
-        """The norm behind attention."""
+        """The norm after attention."""
         return self.block.self_attention_residual.norm
 
     @property
     def layernorm2(self) -> nn.Module:
-        """The norm behind the feed-forward net."""
+        """The norm after the feed-forward network."""
         return self.block.feed_forward_residual.norm
 
     def forward(self, x: Float[Tensor, "bs len d_model"]) -> Float[Tensor, "bs len d_model"]:
@@ -265,10 +265,10 @@ class EncoderLayer(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """LN(E[ids] + PE), ε = 1e-12: embeddings that are not scaled, sinusoids that are not trained. p: unused.
+    """LN(E[ids] + PE), ε = 1e-12: unscaled embeddings and fixed sinusoids. p: unused.
 
-    Row 1 of the embedding, padding, is 0 and stays so. The notebook's table of positions ends at
-    max_position_embeddings; ValueError behind it, and for an id outside the vocabulary.
+    Row 1 of the embedding, padding, is 0 and stays 0. The notebook's table of positions ends at
+    max_position_embeddings; a longer text, or an id outside the vocabulary, raises ValueError.
 
     >>> Embeddings(d_model=4, vocab_size=9, max_position_embeddings=5, p=0)(torch.tensor([[2, 3, 1]])).shape
     torch.Size([1, 3, 4])
@@ -341,7 +341,7 @@ class Encoder(nn.Module):
 
     @property
     def num_layers(self) -> int:
-        """How many layers it has."""
+        """The number of layers."""
         return len(self.encoder.blocks)
 
     @property
@@ -357,7 +357,8 @@ class Encoder(nn.Module):
 class TransformerClassifier(nn.Module):
     """Logits = dense(max over time of Encoder(x)): the preset `nyu_classifier`, which is `.model`.
 
-    Positions end at 10,000 tokens, as in the notebook; ValueError behind it, and for an id outside the vocabulary.
+    Positions end at 10,000 tokens, as in the notebook; a longer text, or an id outside the vocabulary, raises
+    ValueError.
 
     >>> model = TransformerClassifier(num_layers=1, d_model=32, num_heads=2,
     ...                               conv_hidden_dim=128, input_vocab_size=50, num_answers=2)
@@ -394,7 +395,7 @@ class TransformerClassifier(nn.Module):
 
     @property
     def dense(self) -> nn.Linear:
-        """From the pooled vector to the logits."""
+        """Map the pooled vector to the logits."""
         return self.model.output_proj
 
     def forward(self, x: Int[Tensor, "bs len"]) -> Float[Tensor, "bs num_answers"]:

@@ -1,4 +1,4 @@
-"""Attention as looking things up: recipes by their titles, four vectors by hand, strings by edit distance."""
+"""Attention as a lookup: recipes by their titles, four vectors by hand, strings by edit distance."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def pair_vectors(texts: Sequence[str]) -> Float[Tensor, "texts pairs"]:
 def recipe_weights(
     question: str, language: Language = "en", inverse_temperature: float = 8.0
 ) -> Float[Tensor, " recipes"]:
-    """How much each recipe answers a question: softmax(β Kᵀq) over the titles (NYU lecture 12-3).
+    """Return the weight of each recipe for a question: softmax(β Kᵀq) over the titles (NYU lecture 12-3).
 
-    Query and keys are `pair_vectors` of the question and the titles. inverse_temperature: β; at 0 all recipes weigh
-    the same, at `math.inf` the best has all the weight. Raises ValueError for a negative β.
+    Query and keys are `pair_vectors` of the question and the titles. inverse_temperature: β; at 0 all weights are
+    equal, at `math.inf` the best recipe has all weight. Raises ValueError for a negative β.
 
     >>> recipe_weights("a lasagne with spinach", inverse_temperature=0.0)
     tensor([0.2000, 0.2000, 0.2000, 0.2000, 0.2000], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Each source's own model as a call into the core: what its formulas say, its sizes as defaults.
+"""Each source's own model built from the core by its formulas, with its sizes as defaults.
 
 `PRESETS` is the table by name. Whole models are made from a `ModelConfig`, which is their `.config`; where a source
 describes attention alone, the preset is an `Attention`.
@@ -96,7 +96,7 @@ def one_hot_embedding(length: int = 20) -> InputEmbedding:
 
 
 def distinct_sums(embedding: InputEmbedding, n_positions: int) -> int:
-    """How many of the (weather, position) pairs an embedding keeps apart.
+    """The number of (weather, position) pairs that an embedding distinguishes.
 
     >>> [distinct_sums(scalar_embedding("ramp", length=10), 20), distinct_sums(scalar_embedding("inverse"), 20)]
     [40, 60]
@@ -184,7 +184,7 @@ def vaswani_big(vocab_size: int = 37_000, **sizes: Any) -> EncoderDecoder:
 def slides(vocab_size: int = 37_000, **sizes: Any) -> EncoderDecoder:
     """softmax(QKᵀ)V without 1/√d_k, as the slides write it, in the encoder-decoder they draw.
 
-    「ChatGPTの仕組みを理解したい! 3 Transformer編」. They name no sizes; the rest is `vaswani_base`.
+    「ChatGPTの仕組みを理解したい! 3 Transformer編」. The slides give no sizes; the rest is `vaswani_base`.
 
     >>> model = slides(50, d_model=8, d_ff=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1)
     >>> model.encoder.blocks[0].self_attention.attend.scale
@@ -328,11 +328,11 @@ def bert_base(
 
 
 def weather_blog(*, d_in: int = 4, d_attn: int = 6, d_out: int = 3) -> Attention:
-    """ṽ = Σ_t softmax_t(qᵀk_t/√d_attn) v_t, one head with biases and nothing behind it: the weather post's model.
+    """ṽ = Σ_t softmax_t(qᵀk_t/√d_attn) v_t, one head with biases and no further layers: the weather post's model.
 
-    「Attentionが何をやっているのか理解しよう」, finished version; Phuong & Hutter 2022, algorithm 4. Called with the
-    embedded days `[batch, len, d_in]` twice, it gives `[batch, len, d_out]`, logits of the three kinds of weather.
-    (d_in + 1)(2 d_attn + d_out) = 75 parameters, whatever the length.
+    「Attentionが何をやっているのか理解しよう」, finished version; Phuong & Hutter 2022,
+    algorithm 4. Called with the embedded days `[batch, len, d_in]` twice, it returns `[batch, len, d_out]`, logits of
+    the three kinds of weather. It has (d_in + 1)(2 d_attn + d_out) = 75 parameters for any length.
 
     >>> from attendo.models import parameter_count
     >>> parameter_count(weather_blog())
@@ -376,7 +376,7 @@ def _vaswani(name: str, vocab_size: int, sizes: dict[str, Any]) -> ModelConfig:
 
 
 def start_as_in_the_notebook(tokens: TokenEmbedding) -> None:
-    """N(0, 1), not small beside sinusoids of norm √(d/2); 0 in the row of padding.
+    """Initialize with N(0, 1), comparable to sinusoids of norm √(d/2); the padding row is 0.
 
     >>> start_as_in_the_notebook(TokenEmbedding(3, 2, scaled=False, pad_id=1))
     """

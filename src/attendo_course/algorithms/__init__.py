@@ -1,7 +1,7 @@
 """Algorithms 1 to 15 of Phuong & Hutter 2022, "Formal Algorithms for Transformers" (arXiv 2207.09238), on the core.
 
-The paper's names and signatures: columns are tokens, ids count from 1, the special ones come last. What the paper
-writes behind the bar, `| θ`, is the last argument: arrays for A1 to A7, a model of the core from A8 on, built from
+Names and signatures are the paper's: columns are tokens, ids count from 1, and the special ids come last. The paper's
+parameters `| θ` are the last argument: arrays for A1 to A7, a model of the core from A8 on, built from
 `formal_ed_config` (by `build_formal_ed`), `formal_e_config` or `formal_d_config`.
 """
 

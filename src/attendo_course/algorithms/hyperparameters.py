@@ -236,7 +236,7 @@ def check_config(config: ModelConfig, algorithm: Transformer) -> None:
 
 
 def check_theta(theta: EncoderDecoder | MaskedLM | DecoderLM, algorithm: Transformer) -> None:
-    """As `check_config`; and the W_e and W_p of an encoder-decoder must be one for both sides.
+    """Check as `check_config`, and that both sides of an encoder-decoder share W_e and W_p.
 
     >>> check_theta(EncoderDecoder(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16)), "A8")
     Traceback (most recent call last):

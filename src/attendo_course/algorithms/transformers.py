@@ -23,7 +23,7 @@ ExampleT = TypeVar("ExampleT")
 
 
 class Trained(NamedTuple, Generic[ModelT]):
-    """What training gives: θ̂, and the loss of each step, in nats, as it was before the step."""
+    """The result of training: θ̂, and the loss of each step in nats, before the step."""
 
     theta: ModelT
     losses: list[float]
@@ -372,7 +372,7 @@ class Drawn(NamedTuple):
 
 
 class Inferred(NamedTuple):
-    """What A15 gives: x̂, from bos on, and whether it ended with eos; if not, it met the limit.
+    """The result of A15: x̂ from bos on, and whether it ended with eos instead of at the limit.
 
     >>> Inferred([8, 1, 9], ended=True)
     Inferred(x_hat=[8, 1, 9], ended=True)

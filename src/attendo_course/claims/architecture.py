@@ -1,4 +1,4 @@
-"""How large attention is (C20), and the claims about the architecture in one tuple."""
+"""The size of attention (C20), and all claims about the architecture in one tuple."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def convolving(k: int, *, dilated: bool = False) -> Spread:
 
 
 def seen_by_layer(spread: Spread, n: int = N) -> list[int]:
-    """How many tokens the last place depends on after 1, 2, ... layers, until all n or n layers.
+    """The number of tokens that the last position depends on after 1, 2, ... layers, up to n.
 
     >>> seen_by_layer(attending(2), 4)
     [2, 3, 4]
@@ -257,7 +257,7 @@ def restricted_attention_is_cheaper(local: Local = neighborhood_attention, n: in
 
 
 def numbers_kept(compute: Callable[[], object]) -> int:
-    """How many numbers a computation keeps for its backward pass, in the largest tensor.
+    """The size of the largest tensor that a computation keeps for its backward pass.
 
     >>> numbers_kept(lambda: torch.ones(3, requires_grad=True).exp())
     3

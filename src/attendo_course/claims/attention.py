@@ -64,7 +64,7 @@ def order_goes_through(layer: Layer | None = None, n: int = 6, seed: int = 0) ->
 
 
 def set_distance(first: Float[Tensor, "n d"], second: Float[Tensor, "m d"]) -> float:
-    """The Hausdorff distance: how far any row of one set lies from the nearest of the other, at most.
+    """The Hausdorff distance: the largest distance of a row of one set from the other set.
 
     >>> set_distance(torch.tensor([[0.0], [3.0]]), torch.tensor([[3.0], [0.0]]))
     0.0

@@ -1,4 +1,4 @@
-"""What residual connections and several heads are for (C18)."""
+"""The purpose of residual connections and of several heads (C18)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def post_norm() -> Residual:
 
 
 def without_sum(residual: Residual) -> Residual:
-    """The same with x taken off what the sublayer adds, so that f(x) is all that is left of x + f(x).
+    """The same with x subtracted from the sub-layer's output, so that x + f(x) becomes f(x).
 
     >>> without_sum(Residual(nn.Identity(), norm_first=False))(torch.ones(2), lambda x: 3 * x)
     tensor([3., 3.])
@@ -136,7 +136,7 @@ def differences(n_heads: int, seed: int = 0) -> Attention:
 
 
 def answers(layer: Attention) -> Float[Tensor, " pairs"]:
-    """What the layer says to each of `PAIRS`.
+    """The layer's output for each of `PAIRS`.
 
     >>> answers(differences(1)).shape
     torch.Size([4])
@@ -176,7 +176,7 @@ def by_hand() -> Attention:
 
 
 def trained(layer: Attention, steps: int = 300, rate: float = 0.3) -> Attention:
-    """The layer after so many steps of plain gradient descent on the mean squared error over all of `PAIRS`.
+    """The layer after a number of steps of plain gradient descent on the mean squared error over `PAIRS`.
 
     >>> trained(differences(1), steps=0).n_heads
     1
@@ -204,7 +204,7 @@ def least_error_of_one_head() -> float:
 
 @cache
 def _learned_error(n_heads: int, seed: int) -> float:
-    """The mean squared error of a trained layer with so many heads."""
+    """The mean squared error of a trained layer with this number of heads."""
     return errors(trained(differences(n_heads, seed))).square().mean().item()
 
 

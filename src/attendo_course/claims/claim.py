@@ -1,4 +1,4 @@
-"""What a claim is: a statement of a source, and a function that computes the figures that decide it."""
+"""The definition of a claim: a statement of a source, and a function that computes the figures that decide it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Name = Localized | str
 
 @dataclass(frozen=True)
 class Check:
-    """One figure and what it must be; a "shown" one decides nothing (a wall time, say).
+    """A computed figure and its required value; a "shown" figure decides nothing (for example a wall time).
 
-    counterexample: the figure shows the statement to be false without its condition.
+    counterexample: the figure shows that the statement is false without its condition.
     """
 
     name: Localized
@@ -92,7 +92,7 @@ def _said(name: Name) -> Localized:
 
 @dataclass(frozen=True)
 class Finding:
-    """What the computation of a claim gave."""
+    """The result of computing a claim."""
 
     checks: tuple[Check, ...]
     picture: Picture | None = None

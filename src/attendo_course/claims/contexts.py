@@ -1,4 +1,4 @@
-"""What a hidden vector knows of the text around it (C16), and what can be read from it (C26)."""
+"""What a hidden vector contains of the surrounding text (C16), and what can be read from it (C26)."""
 
 from __future__ import annotations
 

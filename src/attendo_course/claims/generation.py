@@ -1,4 +1,4 @@
-"""All positions at once where the inputs are known, one after the other where they are not (C15, C23)."""
+"""Known inputs at all positions at once, unknown ones one after the other (C15, C23)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BEGIN, END, VOCAB = 0, 1, 12
 
 
 def shift_right(x: Float[Tensor, "batch len d"]) -> Float[Tensor, "batch len d"]:
-    """A vector of zeros comes first and the last vector goes: place t then holds what stood at t - 1.
+    """Put a vector of zeros first and drop the last vector: position t then holds the vector of t - 1.
 
     Kikuta 2025, exercise 3.7; Vaswani et al. 2017, section 3.1 (the decoder's input is offset by one).
 
@@ -140,7 +140,7 @@ def positions_do_not_wait(layer: Layer | None = None, n: int = 64, d: int = 32) 
 
 
 def _greedy_by_recomputing(model: EncoderDecoder, src: Tensor, limit: int) -> list[int]:
-    """The most probable token again and again, the whole text computed anew each time."""
+    """Greedy decoding that recomputes the whole text for each token."""
     text = [BEGIN]
     while len(text) <= limit and text[-1] != END:
         logits = model(src, torch.tensor([text]))[0, -1]

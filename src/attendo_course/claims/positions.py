@@ -80,7 +80,7 @@ def sines_alone(positions: Int[Tensor, "*batch"], d_model: int) -> Float[Tensor,
 
 
 def spread_by_distance(rows: Float[Tensor, "n d_model"]) -> float:
-    """How far rows[p]·rows[q] of one distance |p - q| lie apart at most: 0 if the Gram matrix is Toeplitz.
+    """The largest difference of rows[p]·rows[q] within one distance |p - q|: 0 if the Gram matrix is Toeplitz.
 
     >>> spread_by_distance(torch.tensor([[1.0], [1.0], [3.0]]))
     8.0

@@ -1,4 +1,4 @@
-"""What the claims draw at random, each from a generator of its own, and the size of a difference."""
+"""Random inputs of the claims, each from its own generator, and the size of a difference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def built(make: Callable[[], ModuleT], seed: int = 0) -> ModuleT:
-    """What `make` builds in float64 from this seed, in evaluation mode; the global generator stays as it was.
+    """The result of `make` in float64 with this seed, in evaluation mode; the global generator is unchanged.
 
     >>> built(lambda: nn.Linear(2, 2)).weight.dtype
     torch.float64
@@ -55,7 +55,7 @@ def unrolled(
 
 
 def small_config(vocab_size: int, max_len: int, **settings: Any) -> ModelConfig:
-    """Of a model of width 16 with two heads and without dropout; settings: by their names in `ModelConfig`.
+    """The configuration of a model of width 16 with two heads and no dropout, with further `ModelConfig` settings.
 
     >>> small_config(9, 8, n_encoder_layers=2, n_decoder_layers=2).d_ff
     32

@@ -1,4 +1,4 @@
-"""What the softmax makes of four scores, and what no softmax can make of them (C17)."""
+"""The softmax of four scores, and results that no softmax of them can give (C17)."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def errata(
 
 
 def _outcomes(erratum: Erratum) -> dict[str, tuple[Snippet, str]]:
-    """What the codes of an erratum give here."""
+    """The actual results of an erratum's codes."""
     snippets = {"wrong_code": erratum.wrong_code, "right_code": erratum.right_code}
     return {name: (snippet, snippet.outcome()) for name, snippet in snippets.items() if snippet is not None}
 

@@ -101,7 +101,7 @@ def quick_look(pieces: Iterable[Piece], effort: float) -> Iterator[Piece]:
 
 
 def waiting(pieces: Iterator[Piece], cpu_minutes: float) -> Iterator[Piece]:
-    """The pieces; on a terminal one line tells, until each is there, how much of the time has passed."""
+    """Yield the pieces; on a terminal, one line shows the elapsed share of the time while waiting."""
     line, began = ProgressLine(), time.process_time()
     while True:
         done = threading.Event()
@@ -139,7 +139,7 @@ def _paragraph(text: str) -> list[str]:
 
 
 def piece_lines(piece: Piece, language: Language) -> list[str]:
-    """What a piece looks like in a terminal, at most WIDTH columns wide."""
+    """The lines of a piece in a terminal, at most WIDTH columns wide."""
     from attendo.display.charts import Picture, picture_lines
     from attendo_course.lessons.lesson import Conclusion, Table
 

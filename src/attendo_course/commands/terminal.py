@@ -1,4 +1,4 @@
-"""What the commands of the course share: choosing by number, and the width of a line."""
+"""The common parts of the course's commands: choosing by number, and the width of a line."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def pick(kind: str, known: dict[str, T], given: list[str], names: list[str]) -> 
 
 
 def terminal_width() -> int:
-    """How many columns a line may take: the terminal's, at most 100; 79 where no terminal reads."""
+    """The maximum width of a line: the terminal's, at most 100; 79 without a terminal."""
     return max(40, min(shutil.get_terminal_size((79, 24)).columns, WIDEST)) if sys.stdout.isatty() else 79

@@ -107,7 +107,7 @@ class Rates:
 def rates(
     d_model: int = 512, warmups: tuple[int, ...] = WARMUPS, last: int = 50_000, every: int = 100
 ) -> Rates:
-    """d^-.5 · min(s^-.5, s·w^-1.5) at step 1, at every so many steps, and at each w. Vaswani et al. 2017, eq. 3.
+    """d^-.5 · min(s^-.5, s·w^-1.5) at regular steps from 1 and at each w (Vaswani et al. 2017, eq. 3).
 
     >>> [f"{rate:.5e}" for rate in (rates().rates[0, 0], rates().peaks[0], rates().rates[0, -1])]
     ['1.74693e-07', '6.98771e-04', '1.97642e-04']

@@ -1,4 +1,4 @@
-"""The figures by name, with a line about each; nothing heavy is imported, so that a list of them is quick."""
+"""The figures by name with one line each, without heavy imports, which makes listing them fast."""
 
 from __future__ import annotations
 

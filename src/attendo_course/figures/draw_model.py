@@ -31,7 +31,7 @@ Point = tuple[float, float]
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """How wide a text of so many points is, in inches, in the fonts that are set.
+    """The width of a text of this size in points, in inches, with the present fonts.
 
     >>> text_width("ab", 20) == text_width("ab", 10) * 2 and text_width("", 10) == 0
     True
@@ -116,7 +116,7 @@ SHARED = translated("shared")
 
 @dataclass(frozen=True)
 class _Column:
-    """Where a stack is drawn. outward: -1 if its residual arrows run left of the boxes, 1 if right of them."""
+    """The place of a stack; `outward` is -1 if its residual arrows are left of the boxes, 1 if right."""
 
     x: float
     box: float
@@ -132,7 +132,7 @@ class _Column:
 
 
 def draw_model(diagram: ModelDiagram, figure: Figure, language: Language) -> None:
-    """The stacks side by side, read from below; the sums of the parameters where there is room.
+    """Draw the stacks side by side, bottom to top, with the parameter sums where there is room.
 
     >>> from matplotlib.figure import Figure
     >>> from attendo.model_config import ModelConfig
@@ -172,7 +172,7 @@ class _Draftsman:
     # ---- sizes
 
     def columns(self) -> tuple[list[_Column], float]:
-        """Where the stacks stand, and the width of the whole."""
+        """The places of the stacks, and the total width."""
         wide = max(map(self.part_width, self.parts()))
         frame = wide + 2 * LANE
         bold = self.language == "en"
@@ -197,11 +197,11 @@ class _Draftsman:
         return rows + 0.5
 
     def layer_height(self) -> float:
-        """Of a sub-layer with its norm, its sum and the arrow before it."""
+        """The height of a sub-layer with its norm, its sum and the arrow before it."""
         return GAP + 2 * BOX + 2 * STEP + 2 * RADIUS
 
     def parts(self) -> list[Part]:
-        """All boxes that are as wide as the column."""
+        """All boxes of the column's width."""
         found = list(self.diagram.head)
         for stack in self.diagram.stacks:
             found += [part for part in (stack.embedding, stack.embedding_norm, stack.last_norm) if part]
@@ -209,7 +209,7 @@ class _Draftsman:
         return found
 
     def part_width(self, part: Part) -> float:
-        """The room that a box's texts need."""
+        """The width that a box's texts require."""
         bold = self.language == "en"
         name = text_width(self.say(part.name), NAME_SIZE, bold=bold)
         rest = [text_width(text, DETAIL_SIZE) for text in (self.say(part.detail), self.count(part))]
@@ -220,7 +220,7 @@ class _Draftsman:
         return words.text(self.language)
 
     def count(self, part: Part) -> str:
-        """What a box says of its parameters."""
+        """The text of a box's parameter count."""
         shared = self.say(SHARED)
         if part.parameters == 0:
             return shared if part.shared else ""
@@ -269,7 +269,7 @@ class _Draftsman:
     def sublayer(
         self, column: _Column, y: float, layer: Sublayer, length: str, memory: Point | None
     ) -> float:
-        """A sub-layer in its residual, with the norm before it or behind the sum."""
+        """Draw a sub-layer with its residual, and the norm before it or after the sum."""
         branch = y + GAP * 0.45
         y = self.step(column, y, GAP)
         self.shape(column, y - GAP * 0.45, f"[batch, {length}, {self.diagram.d_model:,}]")
@@ -288,7 +288,7 @@ class _Draftsman:
         return self.box(column, self.step(column, y, STEP), layer.norm)
 
     def positions(self, column: _Column, y: float, part: Part) -> float:
-        """The sum of embedding and position, with a box for the latter beside it."""
+        """Draw the sum of embedding and position, with a box for the position."""
         plus = y + RADIUS
         self.sketch.plus((column.x, plus))
         name = " ".join(filter(None, (self.say(part.name), self.count(part))))
@@ -310,7 +310,7 @@ class _Draftsman:
         self.sketch.text((column.x, y + 0.12), self.say(self.diagram.result), NAME_SIZE, ha="center")
 
     def memory(self, start: Point, end: Point) -> None:
-        """From the encoder's end to the keys and values of a cross-attention."""
+        """Draw the path from the encoder's end to the keys and values of a cross-attention."""
         stack = self.diagram.stacks[0]
         (x, y), turn = start, start[1] + 0.3
         lane = end[0] - LANE - 0.25
@@ -352,7 +352,7 @@ class _Draftsman:
         return [(self.say(name), blocks.get(name, ""), n) for name, n in self.diagram.sums if n]
 
     def sums_width(self) -> float:
-        """The room that the table of sums needs."""
+        """The width that the table of sums requires."""
         rows = self.sums_rows()
         widths = [
             max(text_width(text, NAME_SIZE) for text in texts)
@@ -364,7 +364,7 @@ class _Draftsman:
         return max(sum(widths) + 0.5, 2.2)
 
     def sums(self, columns: list[_Column], height: float) -> None:
-        """The table of parameters: above the encoder, or beside a stack that stands alone."""
+        """Draw the table of parameters: above the encoder, or next to a single stack."""
         left, y = columns[0].x - columns[0].frame / 2, height - TITLE - 0.25
         if len(columns) == 1:
             left, y = left + columns[0].frame + 0.45, self.middle + 0.14 * (len(self.sums_rows()) + 3)

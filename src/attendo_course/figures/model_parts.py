@@ -1,4 +1,4 @@
-"""What the block diagram of a model shows: its parts in order, their shapes and parameter counts."""
+"""The content of a model's block diagram: its parts in order, their shapes and parameter counts."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ VOCABULARY = 37_000
 
 
 def chosen_model(preset: str | None = None, assignments: Sequence[str] = ()) -> ModelConfig:
-    """The [model] of a preset ("base" if None) with each `model.key=value` set.
+    """Return the [model] of a preset ("base" if None) with each `model.key=value` set.
 
-    preset: one of the training presets, of the sources' models (`attendo_course.presets`), a file of settings or a run
-    folder. A vocabulary that none says is the preset's tokenizer's, else that of Vaswani et al. 2017. Raises
-    AttendoError for an unknown preset or key, and for a setting that is not of the model.
+    preset: a training preset, a source's model (`attendo_course.presets`), a settings file or a run folder. The default
+    vocabulary is that of the preset's tokenizer, otherwise of Vaswani et al. 2017. Raises AttendoError for an unknown
+    preset or key, and for a setting of another section.
 
     >>> chosen_model("big", ["model.n_heads=8"]).n_heads, chosen_model("gpt2_small").architecture
     (8, 'decoder')
@@ -118,7 +118,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Part:
-    """One box. parameters: those that no box before it has. shared: whether a box before it has some of its own."""
+    """One box; its parameters without those of earlier boxes, some of which it may share."""
 
     kind: Kind
     name: Localized
@@ -139,9 +139,9 @@ class Sublayer:
 
 @dataclass(frozen=True)
 class Stack:
-    """An encoder or a decoder from its ids to its last norm; the sub-layers are those of each of its blocks.
+    """An encoder or a decoder from its ids to its last norm, with the sub-layers of one block.
 
-    positions: None where none are added to the embeddings. embedding_norm, last_norm: None where there is none.
+    positions, embedding_norm, last_norm: None if the model has none.
     """
 
     name: Localized
@@ -157,7 +157,7 @@ class Stack:
 
     @property
     def block_parameters(self) -> int:
-        """Of one block."""
+        """The parameters of one block."""
         return sum(layer.part.parameters + layer.norm.parameters for layer in self.sublayers)
 
     @property
@@ -167,17 +167,17 @@ class Stack:
 
     @property
     def input_parameters(self) -> int:
-        """Of what stands before the blocks."""
+        """The parameters before the blocks."""
         parts = (self.embedding, self.positions, self.embedding_norm)
         return sum(part.parameters for part in parts if part is not None)
 
 
 @dataclass(frozen=True)
 class ModelDiagram:
-    """A model as boxes. The stacks stand from left to right, `head` is what follows the last.
+    """A model as boxes: the stacks from left to right, and the `head` after the last one.
 
-    head_inputs: the shape of what enters each part of the head. result: what the model gives, with its shape. total:
-    all trained numbers of the model, shared ones once; the boxes' counts add up to it.
+    head_inputs: the input shape of each part of the head. result: the output with its shape. total: all trained
+    parameters, counting shared ones once; the boxes' counts add up to it.
     """
 
     title: Localized
@@ -190,7 +190,7 @@ class ModelDiagram:
 
     @property
     def sums(self) -> tuple[tuple[Localized, int], ...]:
-        """What the total is made of."""
+        """The parts of the total."""
         inputs = sum(stack.input_parameters for stack in self.stacks)
         output = sum(part.parameters for part in self.head)
         rows = [(translated("embeddings"), inputs)]
@@ -355,7 +355,7 @@ class _Reader:
 
 
 def _heads(module: Attention) -> Localized:
-    """How many heads of which width, and what turns or biases them by position."""
+    """The number and width of heads, and their positional method."""
     widths = f"{module.head_dim:,}"
     if module.value_dim != module.head_dim:
         widths += f"/{module.value_dim:,}"

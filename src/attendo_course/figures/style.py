@@ -1,4 +1,4 @@
-"""How all figures look: sizes for slides, colors that the color-blind tell apart, fonts, files without a date."""
+"""The style of all figures: sizes for slides, colors for the color-blind, fonts, files without a date."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def scientific(number: float, digits: int = 5) -> str:
 
 
 def texts_of(paint: Callable[[Figure], None]) -> str:
-    """All that is written in a figure that `paint` draws.
+    """All texts in a figure that `paint` draws.
 
     >>> texts_of(lambda figure: figure.text(0, 0, "softmax"))
     'softmax'

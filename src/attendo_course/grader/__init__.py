@@ -1,1 +1,1 @@
-"""A check of an attention function that somebody else wrote: what fails, on which input, and what it looks like."""
+"""A test of attention functions by other authors: the failing property, its input, and its appearance."""

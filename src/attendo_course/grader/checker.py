@@ -1,4 +1,4 @@
-"""Checks an attention function that somebody else wrote, and says what fails on which input."""
+"""Test an attention function by another author, and report the failing properties with their inputs."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def try_out(function: Callable[..., Any], name: str | None, require: Sequence[st
 
 
 def _outcomes(student: Student) -> tuple[Outcome, ...]:
-    """What comes of each property."""
+    """The outcome of each property."""
     if student.broken is not None:
         note = TOO_LONG if isinstance(student.broken, SlowError) else NO_INPUT
         return _ended(student.broken, [], note)
@@ -275,7 +275,7 @@ def _outcome(student: Student, property: Property) -> Outcome:
 
 
 def _diagnoses(student: Student) -> tuple[Diagnosis, Diagnosis]:
-    """What explains the function's output, and its output with a mask."""
+    """The explanations of the function's output, and of its output with a mask."""
     sizes = ((2, 2, 2, 2), (3, 3, 4, 2), (2, 3, 4, 5))
     cases = [draw(size, student.lead, seed=7) for size in sizes] + [draw((3, 3, 4, 4), (2,), seed=7)]
     usual = diagnose(student, cases)
@@ -312,7 +312,7 @@ def _works(student: Student, size: tuple[int, ...], lead: tuple[int, ...]) -> bo
 
 
 def _size_hint(student: Student, case: Case) -> Localized | None:
-    """What an input of such a shape needs, where it is the shape that the function cannot do."""
+    """A hint about the shapes that the function requires, if it fails only on others."""
     lead, (q_len, head_dim) = tuple(case.query.shape[:-2]), case.query.shape[-2:]
     k_len, value_dim = case.value.shape[-2:]
     if _works(student, (q_len, k_len, head_dim, value_dim), lead):

@@ -88,7 +88,7 @@ class Answer:
         return [self.line(language), *said]
 
     def row(self, language: Language = "en") -> list[str | int]:
-        """The answer under COLUMNS: hint and remarks in the language, all else as programs call it."""
+        """The answer under COLUMNS: hint and remarks translated, everything else as identifiers."""
         report, whose = self.report, [Path(self.file).stem, self.file, self.verdict]
         if report is None:
             untried = ", ".join(one.id for one in PROPERTIES)

@@ -31,7 +31,7 @@ class Heard:
 
     @property
     def remarks(self) -> tuple[Localized, ...]:
-        """What there is to say of it; a prompt is no print of its own."""
+        """The remarks about printing and input; a prompt does not count as printing."""
         return (ASKS,) if self.asked else (PRINTS,) if self.printed else ()
 
 
@@ -90,15 +90,15 @@ AGAIN = 1.0
 
 
 class TimeUpError(BaseException):
-    """The time is up. No Exception, so that an `except Exception` in the code that runs does not catch it."""
+    """The time limit is over. Not an Exception, so an `except Exception` in the tested code does not catch it."""
 
 
 @contextmanager
 def time_limit() -> Iterator[None]:
-    """Raises TimeUpError within it after `SECONDS`.
+    """Raise TimeUpError in the `with` block after `SECONDS`.
 
-    It is an alarm of the system (SIGALRM): without one, on Windows and outside the main thread, there is no limit. A
-    timer that already runs goes on afterwards.
+    It uses an alarm of the system (SIGALRM): there is no limit on Windows and outside the main thread. A timer that is
+    already running continues afterwards.
 
     >>> with time_limit():
     ...     1 + 1
@@ -128,7 +128,7 @@ def time_limit() -> Iterator[None]:
 
 
 def too_late() -> Localized:
-    """What is said of code that was stopped.
+    """The message for code that was stopped.
 
     >>> too_late().en
     'no result after 10 s'
@@ -137,9 +137,9 @@ def too_late() -> Localized:
 
 
 class UnfitError(Exception):
-    """A file that cannot be run, or what is no function of three arrays, said in both languages.
+    """A file that cannot be run, or an object that is not a function of three arrays, with messages in both languages.
 
-    The message is in English, behind the file and the line; `check` and `check_file` raise it as an AttendoError.
+    The message is in English, after the file and the line; `check` and `check_file` raise it as an AttendoError.
 
     >>> str(UnfitError(Localized("it must run", "実行できること"), "ben.py", 3))
     'ben.py:3: it must run'
@@ -152,7 +152,7 @@ class UnfitError(Exception):
 
     @property
     def within(self) -> Localized:
-        """What is said, without the file.
+        """The message without the file.
 
         >>> UnfitError(Localized("it must run", "実行できること"), "ben.py", 3).within.ja
         '3 行目：実行できること'

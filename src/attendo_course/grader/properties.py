@@ -1,4 +1,4 @@
-"""What every attention function must do (F07), each property tried on inputs from small to large."""
+"""The properties of every attention function (F07), each tested on inputs from small to large."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def no_mask(student: Student) -> Localized | None:
 
 
 def no_parameter(student: Student, called: str) -> Localized:
-    """What is said of a function without such a parameter.
+    """The message for a function without such a parameter.
 
     >>> no_parameter(Student(abs, "mine", has_signature=False), "mask").en
     "a built-in function, whose parameters can't be read; call it in a `def` of your own"
@@ -368,7 +368,7 @@ def has_no_scale(student: Student) -> Localized | None:
 
 
 def _two_keys(student: Student, width: int, given: float | None = None) -> Case:
-    """One query whose scores for two keys are 1 and 0 before scaling, and values that show the weights."""
+    """One query with scores 1 and 0 for two keys before scaling, and values that show the weights."""
     unit = torch.eye(1, width).double()
     arrays = (unit, torch.cat([unit, 0 * unit]), torch.eye(2).double())
     query, key, value = (array.expand(*student.lead, *array.shape) for array in arrays)
@@ -376,7 +376,7 @@ def _two_keys(student: Student, width: int, given: float | None = None) -> Case:
 
 
 def _factor(student: Student, width: int, given: float | None = None) -> float:
-    """What multiplies the scores: ln of the two weights' ratio where the scores differ by 1; NaN if it has none."""
+    """The factor on the scores: ln of the ratio of two weights whose scores differ by 1; NaN if there is none."""
     weights = student(_two_keys(student, width, given)).output.flatten()
     if weights.shape != (2,) or not bool((weights > 0).all()):
         return nan
@@ -384,7 +384,7 @@ def _factor(student: Student, width: int, given: float | None = None) -> float:
 
 
 def _scale_name(factors: dict[int, float]) -> Localized:
-    """Which of the usual wrong scales this is."""
+    """The name of this common wrong scale."""
     usual = (
         (translated("unscaled"), 0.0),
         (translated("1/head_dim"), -1.0),

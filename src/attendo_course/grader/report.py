@@ -1,4 +1,4 @@
-"""What a check found, for a reader and for a program."""
+"""The findings of a check, for readers and for programs."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ SMALL = 12
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one property: tried inputs, and the smallest one found on which it fails.
+    """The outcome of one property: the tested inputs, and the smallest one that fails.
 
-    note: why it is not offered, or was not tried.
+    note: why it is not offered, or was not tested.
     """
 
     property: Property
@@ -55,10 +55,10 @@ class Outcome:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What `check` found; printed, it reads as a table.
+    """The result of `check`, which prints as a table.
 
-    ok: no property fails; one that the function does not offer (a mask, say) does not count, unless it was required.
-    remarks: what else there is to say of the function.
+    ok: no property fails; one that the function does not offer (for example a mask) counts only if required. remarks:
+    further remarks about the function.
     """
 
     function: str
@@ -77,7 +77,7 @@ class Report:
 
     @property
     def not_offered(self) -> tuple[str, ...]:
-        """The ids of the properties that were not tried for want of a parameter or of gradients, one for each want."""
+        """The ids of properties that were not tested for lack of a parameter or of gradients, one per reason."""
         absent = [outcome for outcome in self.outcomes if outcome.status == "not offered"]
         return tuple({outcome.note: outcome.property.id for outcome in reversed(absent)}.values())[::-1]
 
@@ -89,7 +89,7 @@ class Report:
 
     @property
     def hint(self) -> Localized | None:
-        """The first hint; if there is none, what came of the first property that fails."""
+        """The first hint; otherwise the outcome of the first failing property."""
         failures = [outcome.failure for outcome in self.outcomes if outcome.failure is not None]
         said = [failure.hint for failure in failures if failure.hint is not None]
         said += [failure.got for failure in failures]
@@ -98,7 +98,7 @@ class Report:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many properties hold, of how many in all, tried or not; without the gradient that NumPy cannot have."""
+        """The numbers of properties that hold and of all, without the gradient for NumPy."""
         statuses = [outcome.status for outcome in self.outcomes]
         absent = [o.status == "not offered" and o.property.id in NEVER_THERE for o in self.outcomes]
         return statuses.count("holds"), len(statuses) - sum(absent)
@@ -134,7 +134,7 @@ class Report:
 
 
 def named(ids: Sequence[str]) -> Localized:
-    """Properties in a row; in Japanese their names stand beside the ids.
+    """Property names in a list; in Japanese with their ids.
 
     >>> named(["scale", "mask"]).ja
     'scale（スケール）、mask（マスク）'

@@ -1,4 +1,4 @@
-"""A function somebody else wrote, called as attention: with torch or NumPy, with a mask and a scale if it has them."""
+"""Calling a user's function as attention: with torch or NumPy, with a mask and a scale if it has them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_ARRAY = translated("return the output itself, or (output, weights)")
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One input. mask: True = may attend."""
+    """One input; True in the mask means may attend."""
 
     query: Float[Tensor, "*batch q_len head_dim"]
     key: Float[Tensor, "*batch k_len head_dim"]
@@ -57,7 +57,7 @@ class Answer:
 
 
 class NoAnswerError(Exception):
-    """The function gave no answer for this input; `said` is what came instead."""
+    """The function gave no result for this input; `said` describes what happened instead."""
 
     def __init__(self, case: Case, said: Localized, hint: Localized | None = None):
         super().__init__(said.en)
@@ -116,7 +116,7 @@ class Student:
         return {name: array.clone() for name, array in arrays.items()}
 
     def answer(self, case: Case, arguments: dict[str, Any]) -> Answer:
-        """Calls it with `arguments`, which stand for the input `case`."""
+        """Call the function with `arguments`, the form of the input `case`."""
         named: dict[str, Any] = {}
         if self.mask_name is not None and "mask" in arguments:
             named[self.mask_name] = arguments["mask"]
@@ -138,7 +138,7 @@ class Student:
 
 
 def _raised(error: BaseException) -> Localized:
-    """What a function raised, for a reader."""
+    """The description of an exception that a function raised."""
     name, text = type(error).__name__, " ".join(str(error).split())
     if isinstance(error, NotImplementedError) and not text:
         return translated("the function raises {name}: it is not written yet", name=name)
@@ -183,7 +183,7 @@ def meet(function: Callable[..., Any], name: str | None = None) -> Student:
 
 
 def _masks(way: Student, lead: tuple[int, ...]) -> list[tuple[Tensor | None, bool]]:
-    """The masks to try, and whether as numbers; none at last, so that a mask that fails does not hide the rest."""
+    """The masks to try, in bool or as numbers; finally none, so that a failing mask does not hide the rest."""
     allowed = torch.ones(*lead, 2, 2, dtype=torch.bool)
     found: list[tuple[Tensor | None, bool]] = []
     if way.mask_name is not None:
@@ -192,7 +192,7 @@ def _masks(way: Student, lead: tuple[int, ...]) -> list[tuple[Tensor | None, boo
 
 
 def _as_numpy(way: Student, case: Case) -> Student:
-    """The way with NumPy arrays, if that works too: the function turned tensors into something else."""
+    """The call with NumPy arrays, if it works too: the function converted tensors."""
     numpy = replace(way, kind="numpy")
     try:
         numpy(case)

@@ -33,7 +33,7 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What explains a function's output: a usual mistake, a wrong scale, both, neither; or a random part."""
+    """The explanation of a function's output: a common mistake, a wrong scale, both, neither, or randomness."""
 
     mistake: Suspect | None = None
     scale: Localized | None = None
@@ -41,7 +41,7 @@ class Diagnosis:
 
     @property
     def hint(self) -> Localized | None:
-        """All of it in words."""
+        """The whole diagnosis in words."""
         if self.random is not None or self.mistake is None:
             return self.random or self.scale
         hint, scale = self.mistake.hint, self.scale
@@ -84,7 +84,7 @@ def _with_causal_mask(case: Case, scale: float | None) -> Tensor:
 
 
 def _with_causal_mask_from_the_start(case: Case, scale: float | None) -> Tensor:
-    """With `tril` as it comes: query i sees keys 0 to i, also where there are more keys than queries."""
+    """`tril` as it comes: query i sees keys 0 to i, even if there are more keys than queries."""
     q_len, k_len = case.query.shape[-2], case.key.shape[-2]
     mask = causal(max(q_len, k_len), max(q_len, k_len))[:q_len, :k_len]
     return attention(case.query, case.key, case.value, mask, scale)
@@ -218,9 +218,9 @@ def _given_mask(case: Case) -> Tensor:
 
 
 def diagnose(student: Student, cases: Sequence[Case], mistakes: Sequence[Suspect] = MISTAKES) -> Diagnosis:
-    """The one of the usual mistakes, alone or with a wrong scale, that gives the function's output on all of `cases`.
+    """Return the common mistake, alone or with a wrong scale, that gives the function's output on all of `cases`.
 
-    Inputs for which the function raises say nothing.
+    Inputs for which the function raises an error are ignored.
 
     >>> from attendo_course.grader.trials import draw
     >>> mine = Student(lambda query, key, value: attention(query, key, value, scale=1.0), "mine")

@@ -1,4 +1,4 @@
-"""The inputs on which an attention function is tried, from small to large, and what is said where one fails."""
+"""The inputs on which an attention function is tested, from small to large, and the text of a failure."""
 
 from __future__ import annotations
 
@@ -128,9 +128,9 @@ def close(first: Tensor, second: Tensor, tolerance: float = TOLERANCE) -> bool:
 
 
 def numbers(array: Tensor, other: Tensor | None = None) -> Localized:
-    """An array for a reader: all its numbers if they are few, else its shape and one number.
+    """An array for display: all its numbers if they are few, otherwise its shape and one number.
 
-    other: what it is compared with; a number where they differ is then chosen, and enough digits are shown.
+    other: an array to compare with; a differing number is then chosen with enough digits.
 
     >>> numbers(torch.tensor([[0.5, 1 / 3]])).en
     '[[0.5, 0.3333]]'

@@ -61,7 +61,7 @@ def small_forecast(rng: np.random.Generator) -> Forecast:
 
 
 def small_forecasts(rng: np.random.Generator, n: int, without: Collection[Forecast] = ()) -> list[Forecast]:
-    """So many different forecasts, none of them among the others."""
+    """Draw different forecasts that are not in a given set."""
     found: dict[Forecast, None] = {}
     others = set(without)
     while len(found) < n:
@@ -97,7 +97,7 @@ class Pieces:
         return self.tokenizer.decode([self.ids[i] for i in ids])
 
     def names(self, ids: Sequence[int]) -> list[str]:
-        """What each id looks like."""
+        """The display text of each id."""
         return self.tokenizer.pieces([self.ids[i] for i in ids])
 
     def __len__(self) -> int:
@@ -161,7 +161,7 @@ class Variant:
 
     @property
     def paper_cell(self) -> str:
-        """What the paper's change cost there, in nats a token (the logarithm of a ratio of perplexities).
+        """The cost of the paper's change in nats per token (the logarithm of a ratio of perplexities).
 
         >>> Variant(Localized("1 head", "1 ヘッド"), base_config(), ("1/8", 5.29)).paper_cell
         '+0.07 (1/8)'
@@ -220,7 +220,7 @@ class Data:
     test: Sequence[Forecast]
 
     def task(self, seed: int) -> ArrayTask:
-        """What a run with this seed learns from, and what all are measured on."""
+        """The training data of a run with this seed, and the common test data."""
         train = small_forecasts(np.random.default_rng(seed), TRAIN_ROWS, self.test)
         return ArrayTask(
             translations(train, self.pieces), translations(self.test, self.pieces), batch_rows=BATCH_ROWS
@@ -273,7 +273,7 @@ class Result:
 
     @property
     def differences(self) -> list[float]:
-        """Of the losses from the base's, each with the same seed and so the same training sentences."""
+        """The differences of losses from the base with equal seeds and thus equal training sentences."""
         pairs = zip(self.runs, self.base, strict=True)
         return [run.measures["loss"] - base.measures["loss"] for run, base in pairs]
 
@@ -285,7 +285,7 @@ class Result:
 
     @property
     def training_loss(self) -> float:
-        """In the last tenth of the steps, with dropout on; mean of the runs."""
+        """The loss in the last tenth of the steps, with dropout; the mean over runs."""
         return float(np.mean([np.mean(run.losses[-max(1, len(run.losses) // 10) :]) for run in self.runs]))
 
     def row(self) -> tuple[Cell, ...]:
@@ -299,7 +299,7 @@ class Result:
 
 
 def teach(options: Options) -> Iterator[Piece]:
-    """Trains every variant with every seed, one after the other, and says what the differences show."""
+    """Train every variant with every seed, and report the differences."""
     data, steps = small_data(), options.steps(STEPS)
     seeds = range(1, 1 + (options.seeds or SEEDS))
     yield _about(data, steps, len(seeds))

@@ -65,7 +65,7 @@ class Examples:
         return Examples({name: tensor[chosen] for name, tensor in self.inputs.items()}, self.targets[chosen])
 
     def batch(self, ids: Int[np.ndarray, " n"]) -> Batch:
-        """All rows as one batch; ids: their numbers."""
+        """All rows as one batch; `ids` are their numbers."""
         return Batch(self.inputs, self.targets, int((self.targets != NO_TARGET).sum()), ids, NO_TARGET)
 
 
@@ -142,7 +142,7 @@ def sequence_pairs(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[
 
 @torch.no_grad()
 def logits_of(model: nn.Module, examples: Examples) -> Float[Tensor, "rows *places classes"]:
-    """What the model gives for each target of these rows, computed some rows at a time, on the CPU.
+    """Return the model's logits for each target of these rows, in batches, on the CPU.
 
     The model is put in evaluation mode; no gradient is kept.
     """
@@ -192,11 +192,11 @@ def trained(
     clip_norm: float = 0.0,
     weight_decay: float = 0.0,
 ) -> Training:
-    """Trains the model in place by Adam (Kingma & Ba 2015) for so many steps; nothing is kept on disk.
+    """Train the model in place by Adam (Kingma & Ba 2015) for a number of steps; nothing is written to disk.
 
-    The rate is constant unless a warm-up or a decay over the last `decay_share` of the steps is asked for;
-    clip_norm: 0 = off. seed: of the batches and of dropout; the global random state is left as it was. The model
-    starts as it is given (see `seeded`).
+    The learning rate is constant unless a warm-up or a decay over the last `decay_share` of the steps is set;
+    clip_norm: 0 = off. seed: of the batches and of dropout; the global random state is restored. The model starts as
+    given (see `seeded`).
     """
     config = TrainingConfig(
         steps=steps,
@@ -262,7 +262,7 @@ def margin(values: Sequence[float]) -> float:
 
 
 def curve(losses: Sequence[float], points: int = 60) -> Float[np.ndarray, " points"]:
-    """The losses as so many points, each the mean of the steps it stands for; all of them if they are fewer.
+    """The losses as at most this many points, each the mean of its steps.
 
     >>> curve([4.0, 2.0, 1.0, 1.0], 2).tolist()
     [3.0, 1.0]
@@ -272,9 +272,9 @@ def curve(losses: Sequence[float], points: int = 60) -> Float[np.ndarray, " poin
 
 
 def loss_curves(title: Localized, runs: Mapping[str, Sequence[Training]]) -> Picture:
-    """The training loss of each kind of model by its name, mean over its runs, from the first step to the last.
+    """The training loss of each kind of model by name, the mean over its runs, from the first step to the last.
 
-    The number of steps is named where all have the same; else the curves are as long as the shortest.
+    Equal numbers of steps are named; otherwise the curves are as long as the shortest.
 
     >>> runs = [Training(nn.Identity(), [2.0, 1.0], {}), Training(nn.Identity(), [4.0, 1.0], {})]
     >>> loss_curves(Localized("loss", "損失"), {"linear": runs}).values.tolist()

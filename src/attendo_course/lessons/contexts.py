@@ -1,4 +1,4 @@
-"""Words in context: what a hidden state knows of a word that the word alone does not tell."""
+"""Words in context: what a hidden state adds to the word alone."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Material:
 
     @classmethod
     def drawn(cls) -> Material:
-        """The same sentences for every seed."""
+        """The sentences, equal for every seed."""
         rng = np.random.default_rng(0)
         two, one = ([noun for pair in pairs for noun in pair] for pairs in (two_meanings(), synonyms()))
         return cls(
@@ -240,7 +240,7 @@ def neighbors(
 
 
 def right_neighbors(model: MaskedLM, tokens: Tokenizer, layer: str) -> float:
-    """The share of the nearest nouns that are of the kind that the sentence tells, over all ambiguous nouns."""
+    """The share of nearest nouns of the kind that the sentence determines, over all ambiguous nouns."""
     return float(
         np.mean(
             [
@@ -276,7 +276,7 @@ def teach(options: Options) -> Iterator[Piece]:
 def in_context(
     runs: Sequence[Training], untrained: Sequence[MaskedLM], material: Material
 ) -> Iterator[Piece]:
-    """What a model of hidden words, which has never seen a translation, makes of an ambiguous noun."""
+    """The representation of ambiguous nouns in a masked model, which has never seen a translation."""
     models = [run.model for run in runs if isinstance(run.model, MaskedLM)]
     yield loss_curves(translated("Masked model: training loss"), {"masked": runs})
     columns = (
@@ -311,7 +311,7 @@ def in_context(
 
 
 def _bat(model: MaskedLM, tokens: Tokenizer) -> Iterator[Piece]:
-    """One word in two sentences: the nearest nouns, and where the word looks."""
+    """One word in two sentences: the nearest nouns, and the attention of the word."""
     static = next(iter(neighbors(model, tokens, "bat", STATIC).values()))
     rows: list[tuple[Cell, ...]] = [("bat", STATIC, _listed(static))]
     for kind, found in neighbors(model, tokens, "bat", ENCODER_END).items():
@@ -338,7 +338,7 @@ def gaze(model: MaskedLM, tokens: Tokenizer, sentence: Sentence) -> Float[np.nda
 def in_translation(
     runs: Sequence[Training], untrained: Sequence[EncoderDecoder], material: Material
 ) -> Iterator[Piece]:
-    """Where in a translator the meaning of the source word and that of the target word can be read."""
+    """The layers of a translator from which source meaning and target word can be read."""
     models = [run.model for run in runs if isinstance(run.model, EncoderDecoder)]
     yield loss_curves(translated("Translator: training loss"), {"translator": runs})
     exact = mean_and_deviation([100 * run.measures["exact"] for run in runs], ".1f")
@@ -366,7 +366,7 @@ def in_translation(
 
 
 def _where_kind(found: Sequence[Measures], control: Sequence[Measures]) -> Localized:
-    """In which half of the translator the kind of an ambiguous noun is settled."""
+    """The half of the translator in which the kind of an ambiguous noun is decided."""
     encoder, decoder = (_mean(found, layer)[0] for layer in (ENCODER_END, DECODER_END))
     guessed = [_mean(control, layer)[0] for layer in (ENCODER_END, DECODER_END)]
     if decoder < 0.75:
@@ -379,7 +379,7 @@ def _where_kind(found: Sequence[Measures], control: Sequence[Measures]) -> Local
 
 
 def _where_words(found: Sequence[Measures], control: Sequence[Measures]) -> Localized:
-    """Whose word the vectors of encoder and decoder stand for: the source's or the target's."""
+    """Whether vectors of encoder and decoder represent source or target words."""
     (_, _, source, bats, dogs), (_, target, kept, late_bats, late_dogs) = (
         _mean(found, layer) for layer in (ENCODER_END, DECODER_END)
     )

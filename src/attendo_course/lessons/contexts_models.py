@@ -37,7 +37,7 @@ _SIZES = {"d_model": 64, "d_ff": 128, "n_heads": 4, "dropout": 0.0, "max_len": 6
 
 
 def tokenizer() -> Tokenizer:
-    """One id for each English and Japanese word of the corpus."""
+    """A tokenizer with one id for each English and Japanese word of the corpus."""
     return train_tokenizer(words(), TokenizerConfig(kind="word"))
 
 

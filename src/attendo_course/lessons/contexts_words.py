@@ -1,7 +1,8 @@
-"""A small English-Japanese corpus in which words mean different things in different company, and two words the same.
+"""A small English-Japanese corpus in which some words have two meanings, and some pairs of words one meaning.
 
-A bat is コウモリ or バット: only the words around it tell. Other nouns come in pairs of one meaning: dog and hound are
-both 犬. Whether something "is" in the garden is いる of an animal and ある of a thing. All of it is ours.
+A bat is コウモリ or バット, depending only on the words around it. Other nouns come in pairs of one meaning: dog
+and hound are both 犬. Whether something "is" in the garden is いる for an animal and ある for a thing. The
+corpus is original.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ class Clause:
 
 @dataclass(frozen=True)
 class Sentence:
-    """One clause, or two with "but" between them; frame: an English key of `FRAMES`.
+    """One clause, or two joined by "but"; `frame` is an English key of `FRAMES`.
 
     >>> fox = Clause(Noun("fox", "キツネ", "animal"), "", "is here")
     >>> sentence = Sentence((fox,), "ken says that")
@@ -182,18 +183,18 @@ class Sentence:
         return f"{before} {' が '.join(clause.japanese for clause in self.clauses)} {after}".strip()
 
     def source_place(self, number: int) -> int:
-        """Which of the source's words is the noun of clause `number`."""
+        """The index of the noun of clause `number` among the source words."""
         ahead = [self.frame, *(f"{clause.english} but" for clause in self.clauses[:number])]
         return len(" ".join([*ahead, "the", self.clauses[number].adjective]).split())
 
     def target_place(self, number: int) -> int:
-        """Which of the target's words is the noun of clause `number`."""
+        """The index of the noun of clause `number` among the target words."""
         ahead = [FRAMES[self.frame][0], *(f"{clause.japanese} が" for clause in self.clauses[:number])]
         return len(" ".join([*ahead, _all(ADJECTIVES)[self.clauses[number].adjective]]).split())
 
 
 def nouns() -> tuple[Noun, ...]:
-    """All nouns, an ambiguous one once in each meaning.
+    """All nouns, an ambiguous one once for each meaning.
 
     >>> len(nouns()), len({noun.source for noun in nouns()}), len({noun.target for noun in nouns()})
     (28, 23, 22)
@@ -206,7 +207,7 @@ def nouns() -> tuple[Noun, ...]:
 
 
 def two_meanings() -> list[tuple[Noun, Noun]]:
-    """One source word, two translations: an animal and a thing.
+    """The nouns with two translations: an animal and a thing.
 
     >>> len(two_meanings()), [noun.target for noun in two_meanings()[0]]
     (5, ['コウモリ', 'バット'])

@@ -125,7 +125,7 @@ def as_json_lines(rows: Iterable[LabelledRow], path: Path) -> Path:
 
 
 def words_of(text: str, most: int) -> list[str]:
-    """The first words of a text as the lecture cuts it: lower case, what stands between white space.
+    """The first words of a text as the lecture cuts it: lower case, split at white space.
 
     >>> words_of("A GOOD film, really", 3)
     ['a', 'good', 'film,']
@@ -147,7 +147,7 @@ def vocabulary(rows: Iterable[LabelledRow], most: int) -> dict[str, int]:
 def word_examples(
     rows: Sequence[LabelledRow], classes: Sequence[int], ids: Mapping[str, int], length: int, *, masked: bool
 ) -> Examples:
-    """Each text as the ids of its first words, padded to `length`; masked: `src_lengths` tell where the padding is."""
+    """Each text as ids of its first words, padded to `length`; with `masked`, `src_lengths` are the real lengths."""
     src = torch.full((len(rows), length), PAD_ID)
     lengths = torch.empty(len(rows), dtype=torch.int64)
     for i, row in enumerate(rows):
@@ -227,7 +227,7 @@ def lecture_run(
 
 
 def our_run(data: Reviews, options: Options) -> Result:
-    """What `attendo train classification` with the settings of `OURS` makes of the same reviews."""
+    """The result of `attendo train classification` with the settings of `OURS` on the same reviews."""
     settings = OURS["training"]
     training = settings | {"epochs": settings["epochs"] * options.effort}
     with TemporaryDirectory() as place:
@@ -262,7 +262,7 @@ def linear_run(data: Reviews) -> Result:
 
 
 def pooled_from(model: EncoderClassifier, src: Int[Tensor, " len"]) -> Int[np.ndarray, " d_model"]:
-    """Which position the maximum over time takes each feature of the text's vector from."""
+    """The position from which the maximum over time takes each feature."""
     with torch.no_grad(), recording(model.eval(), "encoder.output") as record:
         record.model.hidden(src[None])
         return record["encoder"].output[0].argmax(0).numpy()

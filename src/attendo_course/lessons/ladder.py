@@ -53,7 +53,7 @@ def one_hot(ids: Int[np.ndarray, "*batch"], n_symbols: int) -> Float[Tensor, "*b
 
 
 def letter_counts(ids: Int[np.ndarray, "rows length"]) -> Int[np.ndarray, "rows 3"]:
-    """How often A, B and C stand in each row.
+    """The counts of A, B and C in each row.
 
     >>> letter_counts(np.array([[1, 0, 1, 3]])).tolist()
     [[2, 0, 1]]
@@ -107,7 +107,7 @@ def text(x: Float[Tensor, "length symbols"]) -> str:
 
 
 def count_distribution(length: int, share: float) -> Float[np.ndarray, " counts"]:
-    """P(n = 0..length): how often a letter stands among `length` letters that each are it with P = share (binomial).
+    """P(n = 0..length): the binomial distribution of a letter's count among `length` letters.
 
     >>> p = count_distribution(10, 1 / 4)
     >>> float(entropy(p).round(3)), round(float(p.max()), 3), float(entropy(count_distribution(5, 1 / 4)).round(3))
@@ -168,7 +168,7 @@ N_ANSWERS = 4
 
 
 class NormOnly(nn.Module):
-    """norm(f(x)): what stands for a Residual where the queries are not added."""
+    """norm(f(x)): replaces a Residual if the queries are not added."""
 
     def __init__(self, norm: nn.Module):
         super().__init__()
@@ -408,7 +408,7 @@ def counting_step(options: Options) -> Iterator[Piece]:
 
 
 def counters(steps: int) -> list[Contender]:
-    """The models of T06a, trained at length 10 by Adam with the source's 1e-2; the usual projections want less."""
+    """The models of T06a, trained at length 10 by Adam with the source's learning rate 1e-2 or less."""
     classes = LENGTH + 2  # 0 to 11, for the longest rows they are tested on
     letters = range(1, N_LETTERS + 1)
 
@@ -475,7 +475,7 @@ def signal_contenders(n_signals: int, kinds: Sequence[SignalModel], steps: int) 
 
 
 def signal_step(options: Options) -> Iterator[Piece]:
-    """T06c: the first letter says what to count; with and without positions."""
+    """T06c: the first letter selects the letter to count; with and without positions."""
     yield passage("ladder.signal_step", LENGTH=LENGTH)
     kinds: tuple[SignalModel, ...] = (("no positions", 1, "none"), ("positions", 1, "drawn"))
     contenders = signal_contenders(1, kinds, options.steps(2000))
@@ -550,7 +550,7 @@ def _fourth_right(model: nn.Module, draw: Draw) -> float:
 
 @torch.no_grad()
 def _doubling(model: nn.Module, draw: Draw) -> float:
-    """The largest change of a logit when every row stands twice."""
+    """The largest change of a logit when every row is repeated."""
     x = draw(np.random.default_rng(TEST_SEED), 100).inputs["x"]
     return float((model(torch.cat([x, x], dim=1)) - model(x)).abs().max())
 
@@ -563,7 +563,7 @@ def _cells(runs: Sequence[Training], *names: str) -> tuple[str, ...]:
 
 
 def _letters_map(model: nn.Module, draw: Draw) -> Picture:
-    """What each query looks at in one row."""
+    """The attention of each query in one row."""
     x = draw(np.random.default_rng(TEST_SEED), 1).inputs["x"]
     weights = recorded_weights(model, "cross_attention", x=x)[0, 0].double().numpy()
     title = translated("What the queries for A, B and C attend to")

@@ -1,4 +1,4 @@
-"""What a lesson is: a question of the sources, and pieces of an answer, given as they are found."""
+"""The definition of a lesson: a question of the sources, and pieces of an answer, yielded as they are computed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Cell = str | float | int | Localized
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may change of a lesson. Raises AttendoError for a value out of range.
+    """The options of a lesson. Raises AttendoError for a value out of range.
 
-    seeds: models trained of each kind, the lesson's own number unless given. effort: share of the lesson's steps, for
-    a quick look. files: the user's own data, for lessons that take some.
+    seeds: models trained of each kind (default: the lesson's own). effort: the share of the lesson's steps. files: the
+    user's own data, for lessons that use some.
     """
 
     seeds: int | None = None
@@ -57,7 +57,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What a lesson's figures show. It takes models trained to the end, so a quick look goes without."""
+    """The conclusion from a lesson's figures, which requires fully trained models."""
 
     words: Localized
 

@@ -95,7 +95,7 @@ def drawn_pairs(rule: Rule, n_symbols: int, lengths: range) -> Draw:
 
 
 def decoded(model: EncoderDecoder, rows: Sequence[Symbols]) -> list[Symbols]:
-    """What the model makes of each row, by the greedy search that translates."""
+    """The model's output for each row, by the greedy search of translation."""
 
     def start(sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int) -> DecoderCache:
         return model.start(*pad_rows(sources, PAD), rows_per_source, capacity)
@@ -112,7 +112,7 @@ def decoded(model: EncoderDecoder, rows: Sequence[Symbols]) -> list[Symbols]:
 
 
 def exact_share(model: EncoderDecoder, rows: Sequence[Symbols], rule: Rule) -> float:
-    """The share of rows that the model decodes to exactly what the rule says."""
+    """The share of rows that the model decodes exactly as the rule requires."""
     wanted = [rule(row) for row in rows]
     return float(np.mean([got == right for got, right in zip(decoded(model, rows), wanted, strict=True)]))
 
@@ -137,7 +137,7 @@ def unordered_limit(n_symbols: int, lengths: range) -> tuple[float, float]:
 
 
 def toy_config(n_symbols: int, d_model: int, positions: Positions) -> ModelConfig:
-    """One block a side, one head, no dropout."""
+    """A configuration with one block per side, one head and no dropout."""
     return ModelConfig(
         vocab_size=FIRST + n_symbols,
         d_model=d_model,
@@ -182,7 +182,7 @@ TEST_SEED = 2**31  # of the test rows; no run draws from it
 
 @dataclass(frozen=True)
 class Toy:
-    """A lesson of sequences: what it wants, and whether that depends on the order of the source."""
+    """A lesson about sequences: its rule, and whether the order of the source matters."""
 
     name: str
     rule: Rule
@@ -241,7 +241,7 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
 
 
 def _columns_explained(ordered: bool) -> Localized:
-    """What the rows and columns of the table are."""
+    """The explanation of the table's rows and columns."""
     return passage(
         "toys.columns_explained-2",
         TEST_ROWS=TEST_ROWS,
@@ -253,7 +253,7 @@ def _columns_explained(ordered: bool) -> Localized:
 
 
 def _attention(toy: Toy, model: EncoderDecoder, test: Sequence[Symbols]) -> Iterator[Piece]:
-    """The cross-attention of one row, and how much of it lies on the wanted symbol."""
+    """The cross-attention of one row, and its share on the wanted symbol."""
     shares, chances = [], []
     for row in [row for row in test if len(row) > 1][:100]:
         weights, wanted = cross_weights(model, row, toy.rule), toy.rule(row)

@@ -153,7 +153,7 @@ def _decoder_row(held: Contest, options: Options) -> tuple[Cell, ...]:
 
 
 def nearest(held: Contest) -> Localized:
-    """Which contender's loss is the least, and how the linear model compares."""
+    """The contender with the smallest loss, and the comparison with the linear model."""
     means = [statistics.fmean(held.values(i, "excess")) for i in range(len(held.contenders))]
     best = held.contenders[int(np.argmin(means))].name
     return passage("weather.nearest", best=best, least=min(means), means=means)
@@ -167,7 +167,7 @@ def curves(held: Contest) -> Picture:
 
 
 def unseen(held: Contest) -> Localized:
-    """How much of the test is in the training data, and how it goes with the rest of it, in the first seed."""
+    """The overlap of test and training data, and the score on the rest, for the first seed."""
     data = held.data[0]
     known = {tuple(row) for row in data.train.inputs["src"].tolist()}
     new = np.array([tuple(row) not in known for row in data.test.inputs["src"].tolist()])
@@ -192,7 +192,7 @@ def label(number: int, state: int) -> str:
 
 
 def table_map(held: Contest) -> Iterator[Piece]:
-    """What the heads of the one-layer model look at, which is to find days 1, 4 and 8."""
+    """The attention of the one-layer model's heads, which must find days 1, 4 and 8."""
     model = held.runs[held.contenders.index(ONE_LAYER)][0].model
     src = held.data[0].test.inputs["src"][:1000]
     each = recorded_weights(model, "encoder.blocks.0.self_attention", src=src)
@@ -270,7 +270,7 @@ def ablation_step(options: Options) -> Iterator[Piece]:
 
 
 def effects(accuracy: Sequence[Sequence[float]]) -> list[Effect]:
-    """What each part does; accuracy: by variant, in the order of VARIANTS, and by seed."""
+    """The effect of each part; accuracy by variant, in the order of VARIANTS, and by seed."""
     attention, heads_alone, one_one, one_four, two_one, two_four, three, bare_one, bare_two = accuracy
     return [
         effect_of(translated("4 heads in bare attention"), [heads_alone], [attention]),
@@ -284,7 +284,7 @@ def effects(accuracy: Sequence[Sequence[float]]) -> list[Effect]:
 
 
 def effects_table(found: Sequence[Effect]) -> Table:
-    """One row a part."""
+    """A table with one row per part."""
     said = {1: translated("helps"), -1: translated("harms"), 0: translated("not shown")}
     return Table(
         "effects",
@@ -404,7 +404,7 @@ def generation_step(options: Options) -> Iterator[Piece]:
 
 
 def fresh_days(done: Training) -> Localized:
-    """The model's loss beside the true chain's, on the same fresh days."""
+    """The model's loss compared with the true chain's on the same fresh days."""
     loss, excess = done.measures["loss"], done.measures["excess"]
     return passage("weather.fresh_days", FRESH_DAYS=FRESH_DAYS, loss=loss, least=loss - excess, excess=excess)
 
@@ -420,7 +420,7 @@ def chi_square(counts: Int[np.ndarray, "3 3"]) -> float:
 
 
 def transitions(counts: Int[np.ndarray, "3 3"]) -> Iterator[Piece]:
-    """How often each weather followed each in what the model made, beside the chain's probabilities."""
+    """The frequency of each transition in the model's output, compared with the chain's probabilities."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     true = weather.transition_matrix()
     yield Table(
@@ -449,7 +449,7 @@ def transitions(counts: Int[np.ndarray, "3 3"]) -> Iterator[Piece]:
 
 
 def today_map(model: DecoderLM, days: Int[np.ndarray, " n"]) -> Iterator[Piece]:
-    """What each day attends to among those before it."""
+    """The attention of each day to earlier days."""
     assert len(days) <= LONGEST
     token_ids = torch.from_numpy(days)[None]
     each = recorded_weights(model, "decoder.blocks.0.self_attention", token_ids=token_ids)

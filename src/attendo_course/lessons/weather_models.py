@@ -61,7 +61,7 @@ class Limit:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """What one run learns from and is measured on; true_loss: of the law itself on the test rows, in nats."""
+    """The training and test data of a run; true_loss is that of the true law on the test rows, in nats."""
 
     train: Examples
     test: Examples
@@ -196,7 +196,7 @@ def urn_days(balls: int, rng: np.random.Generator, n: int) -> Int[np.ndarray, "n
 
 
 def urn_law(balls: int, days: Int[np.ndarray, "n seen"]) -> Float[np.ndarray, "n 3"]:
-    """What is left in the urn after the days seen: (m - count of w) / (3m - days seen).
+    """The contents of the urn after the days seen: (m - count of w) / (3m - days seen).
 
     >>> urn_law(10, np.array([[0] * 4 + [1] * 3 + [2] * 3])).tolist()
     [[0.3, 0.35, 0.35]]
@@ -218,7 +218,7 @@ def urn_limit(balls: int, seen: int = N_SEEN) -> Limit:
 
 
 def _compositions(total: int, most: int) -> Iterator[tuple[int, int, int]]:
-    """How `total` days can be split among the states, at most `most` each."""
+    """All splits of `total` days among the states, at most `most` each."""
     for rain in range(min(total, most) + 1):
         for cloud in range(min(total - rain, most) + 1):
             if total - rain - cloud <= most:
@@ -383,7 +383,7 @@ def chain_decoder() -> DecoderLM:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a contender is trained by Adam (weight_decay: AdamW). steps, weight_decay: the task's own where None."""
+    """The training of a contender by Adam (AdamW with weight_decay); None uses the task's own value."""
 
     learning_rate: float
     batch_rows: int
@@ -445,7 +445,7 @@ BLOG_HEADS = Contender(translated("attention, 4 heads"), lambda: SingleQueryAtte
 
 
 def transformer_contender(n_layers: int, n_heads: int, *, norm: bool = True) -> Contender:
-    """A Transformer of so many layers and heads."""
+    """A Transformer with this number of layers and heads."""
     return Contender(
         Localized(
             f"{n_layers} layer{'s' * (n_layers > 1)}, {n_heads} head{'s' * (n_heads > 1)}"
@@ -482,7 +482,7 @@ def trained_on_chain(train: Examples | Draw, test: Examples, steps: int, seed: i
 
 
 def fresh_chain(length: int) -> Draw:
-    """Fresh rows of so many days of the chain, to be told one after the other."""
+    """Fresh rows of the chain, to be predicted day by day."""
     return lambda rng, n: shifted(chain_days(rng, n, length))
 
 
@@ -513,7 +513,7 @@ def generated(model: DecoderLM, start: int, n: int, rows: int, seed: int) -> Int
 
 
 def transition_counts(days: Int[np.ndarray, "rows n"]) -> Int[np.ndarray, "3 3"]:
-    """How often each state (column) followed each (row).
+    """The number of transitions to each state (column) from each (row).
 
     >>> transition_counts(np.array([[0, 0, 2], [1, 0, 0]])).tolist()
     [[2, 0, 1], [1, 0, 0], [0, 0, 0]]

@@ -127,7 +127,7 @@ def recurrent_parameters(vocab_size: int, width: int, state_width: int) -> int:
 
 
 def state_width_for(n_parameters: int, vocab_size: int, width: int) -> int:
-    """The width of the LSTM's state with which it has about so many parameters.
+    """The width of the LSTM's state that gives about this number of parameters.
 
     >>> state_width_for(recurrent_parameters(5000, 200, 222), 5000, 200)
     222
@@ -138,7 +138,7 @@ def state_width_for(n_parameters: int, vocab_size: int, width: int) -> int:
 
 
 def recurrent(vocab_size: int, n_parameters: int) -> RecurrentLM:
-    """A fresh LSTM with about so many parameters."""
+    """A fresh LSTM with about this number of parameters."""
     return RecurrentLM(vocab_size, WIDTH, state_width_for(n_parameters, vocab_size, WIDTH), DROPOUT)
 
 
@@ -226,7 +226,7 @@ def model_step(model: WordModel, n_expected: int) -> Step:
 
 
 def continued(step: Step, prompt_ids: Sequence[int], tokenizer: Tokenizer, config: SamplingConfig) -> str:
-    """How a text goes on: its words with spaces between them, ends of lines as ⏎; no unknown word is drawn."""
+    """The continuation of a text: words with spaces, line ends as ⏎, no unknown words."""
     special = SpecialIds(
         bos_id=tokenizer.bos_id,
         eos_id=tokenizer.eos_id,
@@ -270,7 +270,7 @@ def words_of(text: str) -> list[str]:
 
 
 def cut(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """The documents with one space between all words, so that a word tokenizer knows where they are."""
+    """The documents with one space between words, for a word tokenizer."""
     begins = False
     for text, starts in chunks:
         begins |= starts
@@ -280,7 +280,7 @@ def cut(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
 
 
 def first(chunks: Iterable[Chunk], n_characters: int) -> Iterator[Chunk]:
-    """The chunks until so many characters have been given."""
+    """The chunks up to a number of characters."""
     for chunk in chunks:
         yield chunk
         n_characters -= len(chunk.text)
@@ -328,7 +328,7 @@ def word_task(files: Iterable[Path], n_train: int, n_valid: int, vocab_size: int
 
 
 def about(task: LanguageModelTask) -> Localized:
-    """What there is to learn from and to be measured on, in a few sentences."""
+    """A description of the training and test data in a few sentences."""
     documents = task.validation_documents
     n, n_valid = task.stream.n_positions, sum(document.n_targets for document in documents)
     v, name = task.tokenizer.vocab_size, Localized(task.name, task.name)
@@ -339,7 +339,7 @@ def about(task: LanguageModelTask) -> Localized:
 
 
 def unknown_share(ids: Iterable[np.ndarray]) -> float:
-    """How many of the words are not in the vocabulary.
+    """The share of words outside the vocabulary.
 
     >>> unknown_share([np.array([Tokenizer.unk_id, 7]), np.array([8, 9])])
     0.25
@@ -384,7 +384,7 @@ class Contender:
     learning_rate: float
 
     def runs(self, task: LanguageModelTask, steps: int, seeds: int) -> list[Training]:
-        """Its runs with seeds 1, 2, ..."""
+        """The runs with seeds 1, 2, ..."""
         return [
             train_words(seeded(self.build, seed), task, steps, self.learning_rate, seed)
             for seed in range(1, seeds + 1)
@@ -465,7 +465,7 @@ def models_table(contest: Contest, task: LanguageModelTask) -> Table:
 
 
 def comparison(contest: Contest) -> Localized:
-    """Which of LSTM and Transformer is better, by how much, how surely, and what a word costs."""
+    """The better of LSTM and Transformer, the difference with its uncertainty, and the cost per word."""
     pair = ("Transformer", "LSTM")
     better, other = sorted(pair, key=contest.loss)
     gain = contest.loss(other) - contest.loss(better)
@@ -489,7 +489,7 @@ def comparison(contest: Contest) -> Localized:
 
 
 def worth_of_order(contest: Contest) -> Localized:
-    """What the word before, the words before as a set, and their order are worth, in nats a word."""
+    """The value of the previous word, of the set of words, and of their order, in nats per word."""
     (single, pair), bag, ordered = contest.nats, contest.loss("no order"), contest.loss("Transformer")
     total, order = single - ordered, bag - ordered
     steps = " → ".join(f"{math.exp(nats):.1f}" for nats in (single, pair, bag, ordered))
@@ -508,7 +508,7 @@ def worth_of_order(contest: Contest) -> Localized:
 
 
 def continuations(contest: Contest, task: LanguageModelTask, prompt: Sequence[int]) -> Localized:
-    """The same beginning as each model goes on from it."""
+    """The continuations of one beginning by each model."""
     writers: list[tuple[Localized, Step]] = [
         (SINGLE, counting_step(contest.counts, pairs=False)),
         (PAIRS, counting_step(contest.counts, pairs=True)),
@@ -526,7 +526,7 @@ def continuations(contest: Contest, task: LanguageModelTask, prompt: Sequence[in
 
 
 def attention(model: DecoderLM, task: LanguageModelTask, words: Sequence[int]) -> Iterator[Piece]:
-    """How far back each head looks, on validation windows, and where the most decided one looks in a phrase."""
+    """The distance that each head attends to on validation windows, and the sharpest head in a phrase."""
     names, weights = head_weights(model, validation_windows(task))
     near = looking_back(weights, NEAR)
     far = mean_distance(weights)
@@ -552,7 +552,7 @@ def attention(model: DecoderLM, task: LanguageModelTask, words: Sequence[int]) -
 
 
 def validation_windows(task: LanguageModelTask) -> list[list[int]]:
-    """At most 64 windows of the validation text, all as long as the longest."""
+    """At most 64 windows of the validation text, all of maximum length."""
     windows = [
         window.token_ids.tolist()
         for document in task.validation_documents
@@ -592,7 +592,7 @@ def looking_back(
 
 
 def mean_distance(weights: Float[ndarray, "windows heads len len"]) -> Float[ndarray, " heads"]:
-    """How many places back the weight lies on average, at the positions of `looking_back` with `NEAR`.
+    """The mean attended distance in words, at the positions of `looking_back` with `NEAR`.
 
     >>> mean_distance(np.array([[[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.3, 0.5]]]])).round(3)
     array([0.7])
