@@ -138,6 +138,7 @@ def view(name: str, act: Callable[[Page], None] = lambda page: None, **more: Any
 PAGE = {"layer": CROSS, "head": 3, "query": 14, "search": "beam"}
 TRANSLATOR = (
     Shot("look-page", ("header", "#detail", "#heads"), PAGE),
+    Shot("look-heads", ("#detail", "#heads"), PAGE),
     view("steps"),
     view("slider", slide),
     view("switches", rank_heads, layer=OWN, head=2),
