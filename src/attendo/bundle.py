@@ -125,7 +125,7 @@ class Bundle:
         return model
 
     def require_own_parts(self, folder: Path, call: str = LOAD) -> None:
-        """Raises AttendoError where a model has parts that nobody has handed in; call: the Python that takes them."""
+        """Raise AttendoError where a model has parts that nobody has handed in; call: the Python that takes them."""
         if self.own_parts is None and (name := self.card.get("own_parts")) is not None:
             raise AttendoError(
                 f"{folder} has parts of its own ({name}), whose code no folder holds; hand them in from Python:"
@@ -133,7 +133,7 @@ class Bundle:
             )
 
     def require_shapes(self, where: Path, stored: Mapping[str, Sequence[int]], model: nn.Module) -> None:
-        """Raises AttendoError naming the first parameter or buffer that is not as trained; stored: of parameters."""
+        """Raise AttendoError naming the first parameter or buffer that is not as trained; stored: of parameters."""
         made: dict[str, Sequence[int]] = {name: p.shape for name, p in model.named_parameters()}
         if (buffers := self.card.get("own_buffers")) is not None:
             made = made | custom_buffers(model)
@@ -150,7 +150,7 @@ class Bundle:
 
 
 def save_description(folder: Path, bundle: Bundle) -> None:
-    """Writes config.toml, tokenizer.json and card.json, each whole or not at all."""
+    """Write config.toml, tokenizer.json and card.json, each whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "config.toml", dump_toml(bundle.tables))  # by which a run is known that never began
     bundle.tokenizer.save(folder / "tokenizer.json")
@@ -158,7 +158,7 @@ def save_description(folder: Path, bundle: Bundle) -> None:
 
 
 def save_card(folder: Path, card: dict[str, Any]) -> None:
-    """Replaces card.json."""
+    """Replace card.json."""
     write_atomic(
         folder / "card.json", json.dumps({"format": FORMAT, **card}, indent=1, ensure_ascii=False) + "\n"
     )

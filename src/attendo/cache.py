@@ -116,7 +116,7 @@ def _descriptor(folder: Path) -> int | None:
 
 
 def _make(folder: Path) -> None:
-    """Makes a folder and those that it is in, each for this user alone."""
+    """Make a folder and those that it is in, each for this user alone."""
     if not folder.exists():
         _make(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -141,7 +141,7 @@ def _others_may_write(found: os.stat_result) -> bool:
 
 
 def _require_owner(folder: Path, found: os.stat_result) -> None:
-    """Raises AttendoError where neither root nor this user owns a folder or link: its owner can change what runs."""
+    """Raise AttendoError where neither root nor this user owns a folder or link: its owner can change what runs."""
     if found.st_uid not in (0, me := os.geteuid()):
         raise AttendoError(
             f"the cache folder {folder} is owned by user {found.st_uid}, but this process runs as user {me}."

@@ -53,7 +53,7 @@ class _Model(nn.Module):
         return self.output_proj(hidden)
 
     def _begin(self, tokens: TokenEmbedding | None) -> None:
-        """Draws the weights; tokens: whose matrix the last layer has, if they are to be one."""
+        """Draw the weights; tokens: whose matrix the last layer has, if they are to be one."""
         initialize(self, self.config.initialization)
         if tokens is not None and self.config.tie in ("all", "output"):
             self.output_proj.weight = tokens.weight

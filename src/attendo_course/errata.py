@@ -33,7 +33,7 @@ class Snippet:
     gives: str
 
     def outcome(self) -> str:
-        """Runs the lines in a namespace of their own; returns the last line's value or the exception as text.
+        """Run the lines in a namespace of their own; return the last line's value or the exception as text.
 
         >>> Snippet("a = 2\\na + 1", "3").outcome()
         '3'

@@ -339,7 +339,7 @@ def _joined(files: Iterable[Path]) -> str:
 
 
 def _require_parallel(source: Path, target: Path) -> None:
-    """Raises AttendoError unless these are two text files of equally many lines."""
+    """Raise AttendoError unless these are two text files of equally many lines."""
     for path in (source, target):
         if suffix(path) in TABLES:
             raise AttendoError(

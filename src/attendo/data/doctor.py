@@ -217,7 +217,7 @@ def _batches(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
 
 
 def _hashes(batch: list[Pair]) -> np.ndarray:
-    """Records of a batch with line, hashes and lengths.
+    """Record of a batch with line, hashes and lengths.
 
     Python's 64-bit hash, keyed per process, suffices: the odds of a false match in ten million rows are 1 to 400,000.
     """

@@ -174,7 +174,7 @@ def split_of_new(
 
 
 def save_trained_rows(folder: Path, before: TrainedRows, own: TrainedRows) -> None:
-    """Keeps what a run's start was trained on, and what the two were, in the run's folder."""
+    """Keep what a run's start was trained on, and what the two were, in the run's folder."""
     every = np.union1d(before.hashes, own.hashes)
     write_atomic(folder / NAME, save({"before": before.hashes, "all": every}))
 

@@ -348,7 +348,7 @@ def window_batches(
 
 
 def require_window(stream: TokenStream, context: int, name: str) -> None:
-    """Raises AttendoError, naming the text, if it doesn't fill one window."""
+    """Raise AttendoError, naming the text, if it doesn't fill one window."""
     if stream.n_positions < context:
         raise AttendoError(
             f"{name} has {stream.n_positions:,} tokens (the ends of documents included), less than one window of "

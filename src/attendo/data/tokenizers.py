@@ -529,7 +529,7 @@ def keep_to_one_thread() -> None:
 
 
 def require_list(texts: Sequence[str]) -> None:
-    """Raises AttendoError for one bare text, which would be taken for a text a letter.
+    """Raise AttendoError for one bare text, which would be taken for a text a letter.
 
     >>> require_list("rain")
     Traceback (most recent call last):

@@ -63,7 +63,7 @@ class EnsembleCache:
             member.reorder(rows)
 
     def keep(self, rows: Int[Tensor, " kept"]) -> None:
-        """Drops all rows but these, in every member."""
+        """Drop all rows but these, in every member."""
         for member in self.members:
             member.keep(rows)
 

@@ -47,7 +47,7 @@ def shortlist_of_pairs(
 
 
 def save_shortlist(path: Path, shortlist: Shortlist, tokenizer: Tokenizer) -> None:
-    """Writes it as safetensors, whole or not at all, with the tokenizer that its ids are of."""
+    """Write it as safetensors, whole or not at all, with the tokenizer that its ids are of."""
     arrays = {"likely": shortlist.likely.astype(np.int32), "frequent": shortlist.frequent.astype(np.int32)}
     facts = {"format": FORMAT, "tokenizer_sha256": tokenizer.sha256}
     write_atomic(path, with_facts(save(arrays, facts)))
@@ -270,13 +270,13 @@ class ListedCache:
         self.inner.reorder(rows)
 
     def keep(self, rows: Int[Tensor, " kept"]) -> None:
-        """Drops all rows but these."""
+        """Drop all rows but these."""
         self.inner.keep(rows)
         self.lists = [self.lists[row] for row in rows.tolist()]
         self.settled = False
 
     def join(self, other: ListedCache) -> None:
-        """Takes in the rows of another cache, with their lists."""
+        """Take in the rows of another cache, with their lists."""
         join_rows(self.inner, other.inner)
         self.lists = self.lists + other.lists
         self.made = None

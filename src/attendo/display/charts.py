@@ -180,7 +180,7 @@ def _legend(
 
 
 def standing(labels: list[str]) -> list[str]:
-    """Labels written downward, one column each, all ending in the last line.
+    """Label written downward, one column each, all ending in the last line.
 
     >>> standing(["to", "雨"])
     ['t', 'o 雨']

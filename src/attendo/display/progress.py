@@ -37,7 +37,7 @@ class ProgressLine:
         self._live.update(Text(shown(line), no_wrap=True, overflow="crop"), refresh=True)
 
     def clear(self) -> None:
-        """Removes the line from the terminal."""
+        """Remove the line from the terminal."""
         if self._live is not None:
             self._live.stop()
             self._live = None

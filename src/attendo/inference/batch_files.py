@@ -243,6 +243,6 @@ def _shown(value: Any) -> str:
 
 
 def require_absent(out: Path) -> None:
-    """Raises AttendoError where a file to be written is there already: results of work are never overwritten."""
+    """Raise AttendoError where a file to be written is there already: results of work are never overwritten."""
     if out.exists():
         raise AttendoError(f"{out} is there already; take another name, or remove it")

@@ -99,7 +99,7 @@ def _connect(ray: Any, cluster: Cluster) -> None:
 
 
 def _look_for(address: str) -> None:
-    """Raises OSError where nobody listens at host:port: Ray itself would look for minutes."""
+    """Raise OSError where nobody listens at host:port: Ray itself would look for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=10).close()
@@ -124,7 +124,7 @@ class Worker:
     """The class of an actor."""
 
     def begin(self, make: Make, files: Mapping[str, bytes], wanted: str) -> None:
-        """Makes the work from the files. Raises AttendoError where another attendo is installed."""
+        """Make the work from the files. Raises AttendoError where another attendo is installed."""
         if (own := version("attendo")) != wanted:
             raise AttendoError(
                 f"{platform.node()}, a worker, has attendo {own}, and this is {wanted}; install the same"
@@ -186,7 +186,7 @@ class _Crew:
                 yield result
 
     def dismiss(self) -> None:
-        """Ends all workers, whatever they do."""
+        """End all workers, whatever they do."""
         for worker in [*self.free, *(worker for worker, _ in self.owed.values())]:
             self.ray.kill(worker)
 
@@ -202,7 +202,7 @@ class _Crew:
         self.owed[worker.done.remote(*order.chunk)] = worker, order
 
     def _wait(self) -> None:
-        """Waits until some worker has done what it owes, or died."""
+        """Wait until some worker has done what it owes, or died."""
         works = any(order for _, order in self.owed.values())
         ready, _ = self.ray.wait(list(self.owed), timeout=None if works else PATIENCE)
         if not ready:
@@ -213,7 +213,7 @@ class _Crew:
             self._settle(ref)
 
     def _settle(self, ref: Any) -> None:
-        """Takes what a worker owed: its result is brought here at once, as it would die with the worker's machine."""
+        """Take what a worker owed: its result is brought here at once, as it would die with the worker's machine."""
         worker, order = self.owed.pop(ref)
         failures = self.ray.exceptions
         try:

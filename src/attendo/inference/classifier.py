@@ -46,7 +46,7 @@ FOUND = ("line", "label", "probability", "text")
 
 
 def check_table(out: Path, option: str) -> None:
-    """Raises AttendoError for a file of no known ending, one that is there, and one in a folder that isn't."""
+    """Raise AttendoError for a file of no known ending, one that is there, and one in a folder that isn't."""
     if out.suffix.lower() not in _FORMS:
         raise AttendoError(f"{option} {out}: labels are written as .tsv, .csv or .jsonl; let it end in one")
     if out.is_dir() or not out.absolute().parent.is_dir():

@@ -107,7 +107,7 @@ class _SearchQueue:
         self.parts |= zip(numbers, new, strict=True)
 
     def leave(self, request: _Request) -> None:
-        """Forgets all parts of a request."""
+        """Forget all parts of a request."""
         gone = [number for number, part in self.parts.items() if part.request is request]
         self.search.leave(gone)
         for number in gone:
@@ -172,7 +172,7 @@ class Translating:
         return news + [Translated(request.number, translations=self._whole(request)) for request in whole]
 
     def leave(self, numbers: Collection[int]) -> None:
-        """Gives up these requests: from the next step on nothing is computed for them."""
+        """Give up these requests: from the next step on nothing is computed for them."""
         for number in numbers:
             if request := self._requests.pop(number, None):
                 for queue in self._queues.values():
@@ -199,7 +199,7 @@ class Translating:
             del self._queues[last]
 
     def _found(self, part: _Part, hypotheses: list[Hypothesis]) -> list[Translated]:
-        """Notes what was found of a part; one that runs away is searched again."""
+        """Note what was found of a part; one that runs away is searched again."""
         request = part.request
         wanted = part.request.wanted
         runs = wanted.guard and is_looping(wanted.sources.rows[part.place], hypotheses[0])

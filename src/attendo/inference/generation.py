@@ -247,7 +247,7 @@ class Writing:
         return len(self._texts)
 
     def add(self, texts: Sequence[WrittenText]) -> list[int]:
-        """Takes in texts; returns the numbers by which `advance` names them."""
+        """Take in texts; return the numbers by which `advance` names them."""
         prompts = [text.prompt_ids for text in texts]
         configs = [text.config for text in texts]
         new = Windows(self._model, [ids[:-1] for ids in prompts], [config.max_tokens for config in configs])
@@ -272,7 +272,7 @@ class Writing:
         return found
 
     def leave(self, numbers: Collection[int]) -> None:
-        """Gives up these texts: from the next step on nothing is computed for them."""
+        """Give up these texts: from the next step on nothing is computed for them."""
         for number in numbers:
             self._sampling.end(number)
             self._texts.pop(number, None)

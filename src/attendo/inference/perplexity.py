@@ -185,7 +185,7 @@ class _Tally:
             yield document
 
     def count(self, windows: list[Window]) -> None:
-        """Adds what is scored."""
+        """Add what is scored."""
         for _, targets, n_scored in windows:
             self.n_targets += n_scored
             self.n_unknown += int((targets[-n_scored:] == self.specials.unk_id).sum())

@@ -346,7 +346,7 @@ def _candidate(
 
 
 def require_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Raises AttendoError for what is no sequence of a source and a target each.
+    """Raise AttendoError for what is no sequence of a source and a target each.
 
     >>> require_pairs(["rain", "雨"])
     Traceback (most recent call last):

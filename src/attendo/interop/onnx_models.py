@@ -248,7 +248,7 @@ def graphs_of(model: Model, weights: Weights) -> Iterator[tuple[str, Graph]]:
 
 
 def _encoder_graph(model: EncoderDecoder, graph: Graph) -> Graph:
-    """Maps source ids to the memory, and to its keys and values in each decoder block."""
+    """Map source ids to the memory, and to its keys and values in each decoder block."""
     config = model.config
     ids = graph.input("source_ids", ["sources", "source_len"], integer=True)
     lengths = graph.input("source_lengths", ["sources"], integer=True)
@@ -263,7 +263,7 @@ def _encoder_graph(model: EncoderDecoder, graph: Graph) -> Graph:
 
 
 def _decoder_graph(model: EncoderDecoder | DecoderLM, graph: Graph) -> Graph:
-    """Maps the next ids of every row, and earlier keys and values, to logits and all keys and values."""
+    """Map the next ids of every row, and earlier keys and values, to logits and all keys and values."""
     config = model.config
     ids = graph.input("token_ids", ["rows", "n"], integer=True)
     lengths = graph.input("lengths", ["rows"], integer=True)
@@ -304,7 +304,7 @@ def _decoder_block(
 
 
 def _text_graph(model: EncoderClassifier | MaskedLM, graph: Graph) -> Graph:
-    """Maps ids to encoder states and to logits of each text or position."""
+    """Map ids to encoder states and to logits of each text or position."""
     config = model.config
     ids = graph.input("token_ids", ["rows", "len"], integer=True)
     lengths = graph.input("lengths", ["rows"], integer=True)

@@ -49,7 +49,7 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
 
 
 def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
-    """Writes config.json, model.safetensors, the tokenizer and generation_config.json into the empty folder `out`.
+    """Write config.json, model.safetensors, the tokenizer and generation_config.json into the empty folder `out`.
 
     >>> from tempfile import mkdtemp
     >>> write(Path(), Bundle({"model": {"vocab_size": 9, "positions": "alibi"}}, None), None, Path(mkdtemp()))

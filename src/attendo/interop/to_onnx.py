@@ -91,7 +91,7 @@ class Rows:
         self.past = {name: values[rows.numpy()] for name, values in self.past.items()}
 
     def keep(self, rows: Int[Tensor, " kept_rows"]) -> None:
-        """Drops all rows but these, and the padding that no row needs any more."""
+        """Drop all rows but these, and the padding that no row needs any more."""
         self.reorder(rows)
         self.memory = {name: values[rows.numpy()] for name, values in self.memory.items()}
         longest = int(self.lengths.max(initial=0))
@@ -123,7 +123,7 @@ def _joined(first: np.ndarray, second: np.ndarray, behind: bool) -> np.ndarray:
 
 
 def check_lengths(lengths: np.ndarray, max_len: int) -> None:
-    """Raises AttendoError for a text of no tokens, or of more than the graphs have positions for.
+    """Raise AttendoError for a text of no tokens, or of more than the graphs have positions for.
 
     >>> check_lengths(np.array([3, 9]), 8)
     Traceback (most recent call last):
@@ -161,7 +161,7 @@ class Stepper:
         return self.logits(last, rows)[:, -1]
 
     def logits(self, token_ids: Int[Tensor, "rows n"], rows: Rows) -> Float[Tensor, "rows n vocab"]:
-        """Feeds the next n tokens of every row; the logits of what follows each."""
+        """Feed the next n tokens of every row; the logits of what follows each."""
         lengths = rows.lengths + token_ids.shape[1]
         check_lengths(lengths, self.max_len)
         rows.lengths = lengths
@@ -206,7 +206,7 @@ class ExportedTranslator(Exported):
         return Session(self.folder / "encoder.onnx")
 
     def start(self, sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int = 0, /) -> Rows:
-        """Reads the sources; `rows_per_source` rows of no tokens for each."""
+        """Read the sources; `rows_per_source` rows of no tokens for each."""
         del capacity
         src, lengths = pad_rows(sources, self.tokenizer.pad_id)
         lengths = np.array([len(source) for source in sources])

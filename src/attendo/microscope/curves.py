@@ -470,7 +470,7 @@ class _Pen:
         }
 
     def write(self, text: str, x: float, y: float, **how: Any) -> None:
-        """Writes a text on the line y."""
+        """Write a text on the line y."""
         style = {
             "color": self.ink,
             "fontsize": 8.5,
@@ -479,7 +479,7 @@ class _Pen:
         self.axes.text(x, y, text, **(style | how))
 
     def draw(self, svg: str, x: float, y: float) -> None:
-        """Draws the paths, circles and texts of a drawing whose upper left corner is at (x, y)."""
+        """Draw the paths, circles and texts of a drawing whose upper left corner is at (x, y)."""
         from matplotlib.patches import Circle, Polygon
 
         for order, element in enumerate(ElementTree.fromstring(svg)):

@@ -434,7 +434,7 @@ def _texts(user: Generator | Embedder, rows: Sequence[str], batch_tokens: int) -
 
 
 def _asked(user: Generator | Embedder) -> Callable[[int, list[int]], tuple[list[int], list[int]]]:
-    """Maps a row's number and ids to its inputs and targets."""
+    """Map a row's number and ids to its inputs and targets."""
     if isinstance(user, Generator):
         return lambda number, ids: (ids, [*ids[1:], NONE])
 

@@ -146,7 +146,7 @@ def _node(
 
 
 def _cover(result: LookResult, found: Searched, nodes: list[TreeNode]) -> None:
-    """Adds the coverage penalty to the scores, where the search has one."""
+    """Add the coverage penalty to the scores, where the search has one."""
     ended = [node for node in nodes if node["finished"]]
     if not (found.config.coverage_penalty and ended):
         return

@@ -70,7 +70,7 @@ class Verdict:
 def verdicts(
     first: Mapping[str, RowSums], second: Mapping[str, RowSums], n_samples: int = 1000, seed: int = 12345
 ) -> list[Verdict]:
-    """Compares two models by each score that the first one has; raises as `paired_bootstrap` does."""
+    """Compare two models by each score that the first one has; raises as `paired_bootstrap` does."""
     found = []
     for metric, sums in first.items():
         other = second[metric]

@@ -229,7 +229,7 @@ class Event:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Reads metrics.jsonl, and card.json and config.toml where there are. AttendoError names what is damaged."""
+    """Read metrics.jsonl, and card.json and config.toml where there are. AttendoError names what is damaged."""
     if not folder.is_dir():
         raise no_such_run(folder)
     entries, word = read_log(folder / LOG_NAME)

@@ -147,7 +147,7 @@ def restored(
 
 
 def require_own_shapes(bundle: Bundle, path: Path, model: nn.Module) -> None:
-    """Raises AttendoError where custom modules have other shapes than in a checkpoint."""
+    """Raise AttendoError where custom modules have other shapes than in a checkpoint."""
     if bundle.own_parts is not None:
         weights = Stored(path, checkpoints.WEIGHTS)
         bundle.require_shapes(path, {name: weights.shape(name) for name in weights}, model)
@@ -184,7 +184,7 @@ def same_material(
 
 
 def prolong(run: Run, changes: dict[str, Any]) -> None:
-    """Moves the end of a run, and undoes a decay that had begun."""
+    """Move the end of a run, and undoes a decay that had begun."""
     if more := changes.pop("more_steps", None):
         changes["steps"] = run.progress.step + more
     try:
@@ -334,7 +334,7 @@ def ends(folder: Path, init_from: str | None, say: Say) -> tuple[Path | None, Pa
 
 
 def chains_of(run: Run, last: int, target: Progress) -> Iterator[tuple[int, str]]:
-    """Makes the steps up to `last` again, without evaluations; the chain after each."""
+    """Make the steps up to `last` again, without evaluations; the chain after each."""
     no_end = dict.fromkeys(BUDGETS) | {"steps": NEVER, "evaluate_every": NEVER, "patience": 0}
     run.training = replace(run.training, **no_end)
     run.progress = replace(run.progress, horizon=target.horizon, ended=None, evaluation_due=False)

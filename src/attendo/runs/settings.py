@@ -59,7 +59,7 @@ class RunConfig:
 
     @classmethod
     def from_tables(cls, family: TaskSpec, tables: Tables, where: str) -> RunConfig:
-        """Parses every table. Raises AttendoError naming the first wrong table, key or value in `where`."""
+        """Parse every table. Raises AttendoError naming the first wrong table, key or value in `where`."""
         check_tables(family, tables, where)
         found = {name: section(kind, tables, name, where) for name, kind in sections(family).items()}
         extra = {name: found.pop(name) for name in family.extra}
@@ -95,7 +95,7 @@ def section(kind: type[T], tables: Tables, name: str, where: str) -> T:
 
 
 def check_names(family: TaskSpec, tables: Mapping[str, Any], where: str) -> None:
-    """Raises AttendoError for a table or a key that no section has."""
+    """Raise AttendoError for a table or a key that no section has."""
     kinds = sections(family)
     for name, table in tables.items():
         if name not in kinds:
@@ -106,7 +106,7 @@ def check_names(family: TaskSpec, tables: Mapping[str, Any], where: str) -> None
 
 
 def check_tables(family: TaskSpec, tables: Mapping[str, Any], where: str) -> None:
-    """Raises AttendoError for a wrong table, key or value, before anything slow begins."""
+    """Raise AttendoError for a wrong table, key or value, before anything slow begins."""
     check_names(family, tables, where)
     model = {"architecture": family.architecture, **family.model, **tables.get("model", {})}
     if model["architecture"] != family.architecture:

@@ -53,7 +53,7 @@ class MetricsLog:
             _summary_writer()
 
     def clear(self) -> None:
-        """Removes the log of an earlier run in the folder, which has no checkpoint."""
+        """Remove the log of an earlier run in the folder, which has no checkpoint."""
         self.close()
         self._lines = self._steps = 0
         self._loss = 0.0
@@ -63,7 +63,7 @@ class MetricsLog:
                 file.unlink()
 
     def resume(self, progress: Progress, checkpoint: str) -> None:
-        """Continues from a checkpoint: removes the lines after it; adds its own line, if that was not written."""
+        """Continue from a checkpoint: removes the lines after it; adds its own line, if that was not written."""
         self.close()
         state: Mapping[str, Any] = progress.notes.get(NOTE, {})
         kept = list(_lines_until(self.path, progress.step, state.get("lines")))
@@ -106,7 +106,7 @@ class MetricsLog:
         }
 
     def close(self) -> None:
-        """Closes TensorBoard's file; a further line opens another."""
+        """Close TensorBoard's file; a further line opens another."""
         if self._events is not None:
             self._events.close()
         self._events = None
@@ -218,7 +218,7 @@ def _lines_until(path: Path, step: int, n_lines: int | None) -> Iterator[tuple[d
 
 
 def _cut_half_a_line(path: Path) -> None:
-    """Removes what a killed process wrote after the last line break."""
+    """Remove what a killed process wrote after the last line break."""
     if path.exists() and len(data := path.read_bytes()) > (whole := data.rfind(b"\n") + 1):
         os.truncate(path, whole)
 

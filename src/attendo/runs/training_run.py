@@ -192,7 +192,7 @@ class TrainingRun:
 
 
 def refuse_second(folder: Path) -> NoReturn:
-    """Raises AttendoError: two processes would spoil one another's checkpoints."""
+    """Raise AttendoError: two processes would spoil one another's checkpoints."""
     raise AttendoError(f"another process trains in {folder}; wait for its end, or stop it")
 
 
@@ -272,7 +272,7 @@ def new_run(
 
 
 def describe(folder: Path, bundle: Bundle, corpus: Corpus[Any]) -> None:
-    """Writes the description of a new run, and the list of its training rows."""
+    """Write the description of a new run, and the list of its training rows."""
     own = TrainedRows.of(corpus.identifying_texts())
     with locked(folder / LOCK) if (folder / LOCK).exists() else nullcontext(True) as free:
         if not free:  # the description and the log of the other process stay
@@ -376,7 +376,7 @@ def say_unknown_words(tokenizer: Tokenizer, corpus: Corpus[Any], say: Say) -> No
 
 
 def require_no_run(folder: Path) -> None:
-    """Raises AttendoError if the folder holds a run, or anything else that training would mix with."""
+    """Raise AttendoError if the folder holds a run, or anything else that training would mix with."""
     if (folder / "config.toml").exists():
         can_go_on = bool(checkpoints(folder / "checkpoints"))
         if not (folder / "model.safetensors").exists() and not can_go_on:

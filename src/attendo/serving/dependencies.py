@@ -98,7 +98,7 @@ class ApiRequest(Request):
             ) from None
 
     def check_texts(self, texts: Sequence[str], field: str) -> None:
-        """Raises ApiError, 413, for more or longer texts than the server takes."""
+        """Raise ApiError, 413, for more or longer texts than the server takes."""
         limits = self.limits
         if len(texts) > limits.max_texts:
             message = f"{len(texts):,} texts are more than the {limits.max_texts:,} of a request; send them in parts"

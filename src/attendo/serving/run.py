@@ -207,7 +207,7 @@ class _Running:
         self.cut = self.state.working
 
     async def _models(self, watch: float | None, ready: Callable[[], None]) -> None:
-        """Load the models, then load changed ones again; returns only by an error of the first loading."""
+        """Load the models, then load changed ones again; return only by an error of the first loading."""
         await _in_thread(self.reloading.load)
         ready()
         while True:

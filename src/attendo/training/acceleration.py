@@ -37,7 +37,7 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 
 
 def set_tf32(precision: Precision, device: torch.device) -> None:
-    """Sets float32 products on a GPU, in the whole process, to 10 bits of mantissa ("tf32", 8 times as fast) or 23."""
+    """Set float32 products on a GPU, in the whole process, to 10 bits of mantissa ("tf32", 8 times as fast) or 23."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 
@@ -143,7 +143,7 @@ def _step_seconds(step: Step) -> float:
 
 
 def recompute_blocks(model: nn.Module) -> None:
-    """Changes the blocks of a model in place to `recomputed` blocks; names, parameters and gradients stay.
+    """Change the blocks of a model in place to `recomputed` blocks; names, parameters and gradients stay.
 
     Chen et al. 2016: saves the memory of a block's inner values for one more forward pass, about a third of a step.
     """

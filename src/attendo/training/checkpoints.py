@@ -98,11 +98,11 @@ class Progress:
         return cls(**{**values, "horizon": Horizon(**values["horizon"])})
 
     def saw(self, rows: Iterable[Any]) -> None:
-        """Adds the numbers of rows, an array for each batch, to `order`."""
+        """Add the numbers of rows, an array for each batch, to `order`."""
         self.order = linked(self.order, *(np.ascontiguousarray(ids, "<i8").tobytes() for ids in rows))
 
     def link(self, loss: float, gradient_norm: float) -> None:
-        """Adds the last update, and the rows up to it, to `chain`."""
+        """Add the last update, and the rows up to it, to `chain`."""
         numbers = struct.pack("<qdd", self.step, loss, gradient_norm)
         self.chain = linked(self.chain, numbers, self.order.encode())
 
@@ -135,7 +135,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 def load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], where: str
 ) -> None:
-    """Restores the state of `optimizer_tensors`. Raises AttendoError where it belongs to another model."""
+    """Restore the state of `optimizer_tensors`. Raises AttendoError where it belongs to another model."""
     names = _ordered_names(model, optimizer)
     found: dict[str, dict[str, Tensor]] = {name: {} for name in names}
     for path, tensor in tensors.items():
@@ -157,7 +157,7 @@ def torch_states() -> dict[str, Tensor]:
 
 
 def set_torch_states(states: Mapping[str, Tensor]) -> None:
-    """Restores the states of `torch_states`."""
+    """Restore the states of `torch_states`."""
     torch.set_rng_state(states["random/cpu"])
     if "random/cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["random/cuda"])
@@ -188,7 +188,7 @@ def random_states() -> dict[str, Tensor]:
 
 
 def set_random_states(states: Mapping[str, Tensor]) -> None:
-    """Restores the states of `random_states`."""
+    """Restore the states of `random_states`."""
     set_torch_states(states)
     version, *python = states["random/python"].tolist()
     spare = states["random/python_spare"].tolist()
@@ -199,7 +199,7 @@ def set_random_states(states: Mapping[str, Tensor]) -> None:
 
 
 def require_finite(model: nn.Module, step: int) -> None:
-    """Raises AttendoError if a weight is not finite: it must reach no file."""
+    """Raise AttendoError if a weight is not finite: it must reach no file."""
     for name, parameter in model.named_parameters():
         if not distributed.local(parameter.detach()).isfinite().all():
             raise AttendoError(
@@ -209,7 +209,7 @@ def require_finite(model: nn.Module, step: int) -> None:
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Copies tensors into the parameters of the same names. Raises AttendoError where names or shapes differ."""
+    """Copy tensors into the parameters of the same names. Raises AttendoError where names or shapes differ."""
     parameters = dict(model.named_parameters())
     if missing := sorted(parameters.keys() ^ tensors.keys()):
         raise AttendoError(
@@ -329,7 +329,7 @@ def load_checkpoint(path: Path, run: Run) -> str:
 
 
 def load_state(path: Path, run: Run) -> None:
-    """Restores the weights of a checkpoint, and their average, only."""
+    """Restore the weights of a checkpoint, and their average, only."""
     like = weights_of(run.executor.trained_model)
     load_weights(run.executor.trained_model, Stored(path, WEIGHTS, like), str(path))
     if run.average is not None:
@@ -377,7 +377,7 @@ def regular_checkpoints(folder: Path, every: int) -> list[Path]:
 
 
 def prune_checkpoints(folder: Path, keep: int, best_step: int = 0, every: int = 1) -> None:
-    """Removes all checkpoints but that of the best evaluation and `keep` others, first the newest regular ones."""
+    """Remove all checkpoints but that of the best evaluation and `keep` others, first the newest regular ones."""
     kept = regular_checkpoints(folder, every)[-keep:]
     others = [path for path in checkpoints(folder) if path not in kept]
     for path in others[: len(others) - (keep - len(kept))]:
@@ -411,7 +411,7 @@ class Saver:
         self._last: tuple[int, int, bool] | None = None
 
     def save(self, run: Run) -> bool:
-        """Hands all state over to be written; whether a checkpoint is kept."""
+        """Hand all state over to be written; whether a checkpoint is kept."""
         if self.folder is None:
             return False
         taken = snapshot(run)
@@ -430,12 +430,12 @@ class Saver:
         return self.folder is None or self._last == _place(progress)
 
     def check(self) -> None:
-        """Raises the error of a save that has failed; does not wait."""
+        """Raise the error of a save that has failed; does not wait."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
     def wait(self) -> None:
-        """Returns when nothing is being written any more. Raises the error of a save that has failed."""
+        """Return when nothing is being written any more. Raises the error of a save that has failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

@@ -49,7 +49,7 @@ class Outputs:
 
 
 def outputs(samples: Sequence[tuple[str, str, str]]) -> Outputs:
-    """Counts of (input, wanted, given) texts.
+    """Count of (input, wanted, given) texts.
 
     >>> outputs([("a b", "x", "y"), ("c d", "z", "y"), ("e", "w", "e")])  # doctest: +ELLIPSIS
     Outputs(n=3, empty=0, alike=2, wanted_alike=1, kinds=2, wanted_kinds=3, repeating=0, ...)
@@ -511,7 +511,7 @@ class Coach:
         return found
 
     def _keep(self, evaluated: Evaluated) -> None:
-        """Keeps the evaluation of the lowest loss, and the latest after it."""
+        """Keep the evaluation of the lowest loss, and the latest after it."""
         memory = self.memory
         if not memory.evaluations or evaluated.validation_loss < memory.evaluations[0].validation_loss:
             memory.evaluations = [evaluated]

@@ -272,7 +272,7 @@ def shard_name(stem: str, ranks: Ranks = ALONE) -> str:
 
 
 def save_rows(tensors: Mapping[str, Rows], path: Path) -> None:
-    """Writes one file of this rank's rows. Raises OSError where the system cannot."""
+    """Write one file of this rank's rows. Raises OSError where the system cannot."""
     places = {name: [rows.first, rows.of] for name, rows in sorted(tensors.items())}
     values = {name: rows.tensor for name, rows in tensors.items()}
     try:
@@ -396,7 +396,7 @@ def write_together(
 
 
 def _failures(folder: Path, write: Callable[[Path], None], ranks: Ranks) -> list[tuple[int, str]]:
-    """Calls `write` on each rank; the errors of all ranks, as in `refusal`."""
+    """Call `write` on each rank; the errors of all ranks, as in `refusal`."""
     error = None
     try:
         write(folder)

@@ -139,7 +139,7 @@ def evaluate_and_save(run: Run, saver: Saver) -> Iterator[Report]:
 
 
 def evaluate(run: Run) -> Report:
-    """Evaluates the model on the validation set, and notes whether it is the best so far."""
+    """Evaluate the model on the validation set, and note whether it is the best so far."""
     progress = run.progress
     evaluation = measure(run, run.task)
     progress.evaluation_due = False
@@ -175,7 +175,7 @@ def measure(run: Run, task: Task, *, to_the_end: bool = False) -> Evaluation:
 
 
 def save(run: Run, saver: Saver) -> Iterator[Report]:
-    """Hands all state to the saver, and reports a checkpoint that is kept."""
+    """Hand all state to the saver, and reports a checkpoint that is kept."""
     run.clock.note(run.progress)
     run.progress.threads = torch.get_num_threads()
     run.progress.world = run.ranks.world
@@ -308,7 +308,7 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
 
 
 def summed_gradients(run: Run, batches: Sequence[Batch], factor: float, trial: bool = False) -> float:
-    """Adds up the gradients of factor times the losses of all batches, over all ranks; returns this rank's loss.
+    """Add up the gradients of factor times the losses of all batches, over all ranks; return this rank's loss.
 
     Where memory does not suffice, it starts again, from the same random numbers, with the batch in halves; larger
     batches are halved beforehand from then on. Each rank takes its rows of every batch. Ranks exchange gradients in the
@@ -343,7 +343,7 @@ def summed_gradients(run: Run, batches: Sequence[Batch], factor: float, trial: b
 
 
 def require_divisible(run: Run, batch: Batch, trial: bool, error: BaseException) -> None:
-    """Raises AttendoError where a batch that did not fit into memory cannot be cut."""
+    """Raise AttendoError where a batch that did not fit into memory cannot be cut."""
     remedy = ""
     if len(batch.ids) < 2:
         remedy = " of a single row; choose a smaller model, or leave out the longest rows"
@@ -355,7 +355,7 @@ def require_divisible(run: Run, batch: Batch, trial: bool, error: BaseException)
 
 
 def undo_update(run: Run, before: dict[str, Tensor]) -> None:
-    """Removes the gradients of an unfinished update, and restores the random states."""
+    """Remove the gradients of an unfinished update, and restores the random states."""
     run.optimizer.zero_grad(set_to_none=True)
     set_torch_states(before)
     if run.device.type == "cuda":

@@ -203,7 +203,7 @@ def adapters(model: nn.Module) -> Iterator[tuple[str, Adapter]]:
 
 @torch.no_grad()
 def merge(model: nn.Module, adapted_model: nn.Module) -> dict[str, Tensor]:
-    """Replaces W by W + (α / r) B A in the targets of a model; returns each W by path."""
+    """Replace W by W + (α / r) B A in the targets of a model; return each W by path."""
     before: dict[str, Tensor] = {}
     for path, adapter in adapters(adapted_model):
         parameter = cast(nn.Linear, model.get_submodule(path)).weight

@@ -191,7 +191,7 @@ class TrainStepExecutor:
     def __init__(
         self, model: nn.Module, training: TrainingConfig, ranks: Ranks = ALONE, lora: LoraConfig = OFF
     ):
-        """Prepares the model by the settings: its products, frozen parts, recomputed and compiled blocks."""
+        """Prepare the model by the settings: its products, frozen parts, recomputed and compiled blocks."""
         self.ranks = ranks
         self.is_sharded = training.parallel == "fsdp" and ranks.world > 1
         self._plain = model

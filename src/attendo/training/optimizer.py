@@ -331,7 +331,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Adds the weights after update number `step`, counted from 1."""
+        """Add the weights after update number `step`, counted from 1."""
         decay = min(self.decay, (1 + step) / (10 + step))
         parameters = dict(model.named_parameters())
         for name, tensor in self.tensors.items():
@@ -348,7 +348,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restores a saved average. Raises ValueError where the names differ."""
+        """Restore a saved average. Raises ValueError where the names differ."""
         if unlike := sorted(self.tensors.keys() ^ tensors.keys()):
             raise ValueError(f"the saved average and the model differ in {unlike[0]}")
         for name, tensor in self.tensors.items():

@@ -51,7 +51,7 @@ class Clock:
         return cls(cpu_start=0.0, wall_start=time.monotonic() - time.process_time())
 
     def resume(self, progress: Progress) -> None:
-        """Adds the time of earlier sessions."""
+        """Add the time of earlier sessions."""
         self._before = (progress.cpu_seconds, progress.wall_seconds)
         self._first_step = None
 
@@ -60,11 +60,11 @@ class Clock:
         return time.process_time() - self.cpu_start, time.monotonic() - self.wall_start
 
     def agree(self, cpu_seconds: float, wall_seconds: float) -> None:
-        """Counts the time of several processes together from now on, so that all decide the same."""
+        """Count the time of several processes together from now on, so that all decide the same."""
         self._agreed = cpu_seconds, wall_seconds
 
     def note(self, progress: Progress) -> None:
-        """Writes the time spent so far into the progress."""
+        """Write the time spent so far into the progress."""
         cpu, wall = self.elapsed() if self._agreed is None else self._agreed
         progress.cpu_seconds = self._before[0] + cpu
         progress.wall_seconds = self._before[1] + wall
@@ -238,10 +238,10 @@ class Run:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """Interrupt the present work.
+        """Abandon the present work.
 
         Raises:
-            Interrupted: Within `interruption()`.
+            Interrupted: Always.
         """
         self._can_be_interrupted = False
         raise Interrupted
@@ -262,7 +262,7 @@ class Run:
 
 
 def plan_end(run: Run) -> str | None:
-    """Decides when the decay starts and when the run ends; returns the reason once it has ended.
+    """Decide when the decay starts and when the run ends; return the reason once it has ended.
 
     With a number of steps or epochs both are known from the start. With a time budget the clock decides the start of
     the decay, and at that step, by the pace so far, the last step; both are kept in the progress.
@@ -359,7 +359,7 @@ class Stopped:
         self.stop()
 
     def leave(self) -> None:
-        """Raises KeyboardInterrupt for a noted Ctrl-C, and SystemExit(143) for SIGTERM."""
+        """Raise KeyboardInterrupt for a noted Ctrl-C, and SystemExit(143) for SIGTERM."""
         if self.code == 128 + signal.SIGINT:
             raise KeyboardInterrupt
         if self.code is not None:

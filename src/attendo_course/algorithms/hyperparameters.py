@@ -216,7 +216,7 @@ def build_formal_ed(config: ModelConfig) -> EncoderDecoder:
 
 
 def check_config(config: ModelConfig, algorithm: Transformer) -> None:
-    """Raises ValueError naming the first field in which the configuration is not the algorithm's.
+    """Raise ValueError naming the first field in which the configuration is not the algorithm's.
 
     Free are the sizes, ε (0 in the paper), the tie of W_u to W_e, and learned or hard-coded positions.
 

@@ -537,7 +537,7 @@ def distribution(logits: Float[Tensor, " N_V"], tau: float) -> Float[Tensor, " N
 def _draw(
     step: Callable[[Tensor], Tensor], new: Tensor, beta: float, generator: torch.Generator | None
 ) -> Iterator[Drawn]:
-    """Feeds `new`, then each token drawn; `step` gives the logits after those it is fed and remembers them."""
+    """Feed `new`, then each token drawn; `step` gives the logits after those it is fed and remembers them."""
     while True:
         with torch.no_grad():
             q = _tempered(step(new)[0, -1], beta)

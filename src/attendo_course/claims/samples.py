@@ -111,7 +111,7 @@ def largest(difference: Tensor) -> float:
 
 
 def numbered(name: str, n: int) -> tuple[str, ...]:
-    """Labels with numbers from 1.
+    """Label with numbers from 1.
 
     >>> numbered("x", 2)
     ('x1', 'x2')

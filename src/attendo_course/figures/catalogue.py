@@ -26,7 +26,7 @@ FIGURES = {
 
 
 def require_known(name: str) -> None:
-    """Raises AttendoError for a figure that is not there, with the nearest names.
+    """Raise AttendoError for a figure that is not there, with the nearest names.
 
     >>> require_known("noam")
     """

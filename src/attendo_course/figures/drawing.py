@@ -27,7 +27,7 @@ Painter = Callable[["Figure", Language], None]
 
 
 def draw(name: str, path: Path, language: Language = "en", config: ModelConfig | None = None) -> Language:
-    """Draws the figure of that name into a .png or .svg file and gives the language its words are in.
+    """Draw the figure of that name into a .png or .svg file and gives the language its words are in.
 
     That is English where no font installed here has the Japanese characters. config: of the figure "model", the
     base model of Vaswani et al. 2017 if None. Raises AttendoError for an unknown name, another suffix, a folder that
@@ -63,7 +63,7 @@ def draw(name: str, path: Path, language: Language = "en", config: ModelConfig |
 
 
 def painter(name: str, config: ModelConfig | None = None) -> Painter:
-    """Computes the arrays of a figure; what is given draws them on an empty matplotlib figure.
+    """Compute the arrays of a figure; what is given draws them on an empty matplotlib figure.
 
     >>> from matplotlib.figure import Figure
     >>> figure = Figure()

@@ -177,7 +177,7 @@ def _outcomes(student: Student) -> tuple[Outcome, ...]:
 
 
 def refuse_unknown(require: Sequence[str]) -> None:
-    """Raises AttendoError for what cannot be required.
+    """Raise AttendoError for what cannot be required.
 
     >>> refuse_unknown(["dropout"])
     Traceback (most recent call last):

@@ -107,7 +107,7 @@ class Answer:
 
 
 def check_files(places: Sequence[str], require: Sequence[str] = ()) -> Iterator[Answer]:
-    """Checks each "FILE.py:FUNCTION", or for "FOLDER:FUNCTION" each Python file of the folder, as `check_file` does.
+    """Check each "FILE.py:FUNCTION", or for "FOLDER:FUNCTION" each Python file of the folder, as `check_file` does.
 
     What cannot be run is an answer with an error. Raises AttendoError for a folder without Python files.
 

@@ -438,7 +438,7 @@ def permutation(student: Student) -> Trials:
 
 
 def stability(student: Student) -> Trials:
-    """Scores of 10⁴ and -10⁴ give numbers, and weights with the sum that smaller scores have.
+    """Score of 10⁴ and -10⁴ give numbers, and weights with the sum that smaller scores have.
 
     >>> from attendo.nn.attention import attention
     >>> any(stability(Student(attention, "mine")))

@@ -95,7 +95,7 @@ class Student:
     broken: NoAnswerError | None = None
 
     def __call__(self, case: Case) -> Answer:
-        """Calls it on copies of the input; a copy of what requires a gradient passes the gradient on.
+        """Call it on copies of the input; a copy of what requires a gradient passes the gradient on.
 
         Raises RefusedError for whatever it raises, and for a result that is no array of real numbers; SlowError when
         its time is up.
@@ -147,7 +147,7 @@ def _raised(error: BaseException) -> Localized:
 
 
 def meet(function: Callable[..., Any], name: str | None = None) -> Student:
-    """Finds out how a function is to be called: its mask, its scale, torch or NumPy, with or without a batch.
+    """Find out how a function is to be called: its mask, its scale, torch or NumPy, with or without a batch.
 
     The first three parameters are query, key and value. The mask is the first further parameter with `mask` in its
     name, the scale the first with `scale` in it; both are passed by name. A function is a NumPy function if it

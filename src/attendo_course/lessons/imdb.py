@@ -118,7 +118,7 @@ def _file(path: Path) -> list[LabelledRow]:
 
 
 def as_json_lines(rows: Iterable[LabelledRow], path: Path) -> Path:
-    """Writes the rows as a file that `attendo train classification` reads."""
+    """Write the rows as a file that `attendo train classification` reads."""
     lines = (json.dumps({"label": row.label, "text": row.text}, ensure_ascii=False) for row in rows)
     path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     return path
@@ -212,7 +212,7 @@ def lecture_model(config: ModelConfig, seed: int) -> EncoderClassifier:
 def lecture_run(
     data: Reviews, ids: dict[str, int], name: Localized, options: Options, *, masked: bool
 ) -> tuple[Result, EncoderClassifier]:
-    """Trains the lecture's classifier; masked: with its one mistake mended, that padding is read as words are."""
+    """Train the lecture's classifier; masked: with its one mistake mended, that padding is read as words are."""
     train, valid, test = (
         word_examples(part, data.ids(part), ids, LENGTH, masked=masked)
         for part in (data.train, data.valid, data.test)
@@ -278,7 +278,7 @@ def chosen_words(model: EncoderClassifier, row: LabelledRow, ids: dict[str, int]
 
 
 def teach(options: Options) -> Iterator[Piece]:
-    """Trains the lecture's model as it is and with padding masked, ours, and a linear one; tests all on one test."""
+    """Train the lecture's model as it is and with padding masked, ours, and a linear one; tests all on one test."""
     data = reviews(options.files)
     yield _about(data)
     ids = vocabulary(data.train, KNOWN_WORDS)

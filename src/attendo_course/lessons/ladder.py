@@ -244,7 +244,7 @@ class QueryModel(nn.Module):
 
 
 def without_projection(linear: nn.Linear) -> None:
-    """Makes a square projection the identity, for good: it is not trained.
+    """Make a square projection the identity, for good: it is not trained.
 
     >>> linear = nn.Linear(2, 2)
     >>> without_projection(linear)

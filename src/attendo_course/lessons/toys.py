@@ -199,7 +199,7 @@ class Toy:
 
 
 def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
-    """Learns the rule with sinusoidal, rotary and no positions; exact match, also on longer rows; the attention."""
+    """Learn the rule with sinusoidal, rotary and no positions; exact match, also on longer rows; the attention."""
     lengths, steps = range(1, LONGEST + 1), options.steps(1500)
     rng = np.random.default_rng(TEST_SEED)
     test = random_rows(rng, TEST_ROWS, N_SYMBOLS, lengths)

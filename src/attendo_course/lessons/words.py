@@ -51,7 +51,7 @@ class WordCounts:
     """
 
     def __init__(self, documents: Iterable[Document], vocab_size: int):
-        """Counts documents, each between its begin and its end."""
+        """Count documents, each between its begin and its end."""
         before, after = _neighbors(documents)
         self.vocab_size = vocab_size
         self.words: Int[np.ndarray, " vocab"] = np.bincount(after, minlength=vocab_size)
@@ -183,7 +183,7 @@ WordModel = DecoderLM | RecurrentLM
 def train_words(
     model: WordModel, task: LanguageModelTask, steps: int, learning_rate: float, seed: int
 ) -> Training:
-    """Trains a model in place by Adam: a short warm-up, a constant rate, linear decay over the last half."""
+    """Train a model in place by Adam: a short warm-up, a constant rate, linear decay over the last half."""
     warmup = max(1, steps // 20)
     return trained(
         model, task, steps, learning_rate, seed, warmup_steps=warmup, decay_share=0.5, clip_norm=1.0

@@ -300,7 +300,7 @@ class CompiledModel:
         return Attending(keeper.matrix(*projections), keeper.matrix(out), keeper.norm(norm), heads)
 
     def _turn_up_to(self, end: int) -> None:
-        """Gives rotary heads the cos and sin of the angle of each pair at each position: what (1, 0) is turned to."""
+        """Give rotary heads the cos and sin of the angle of each pair at each position: what (1, 0) is turned to."""
         if end <= self._turned:  # another embedding may have asked for more
             return
         self._turned = end
@@ -459,7 +459,7 @@ class SlotKVCache:
         self._longest += n
 
     def require_room(self, n: int) -> None:
-        """Raises ValueError where no `n` positions more fit into a row."""
+        """Raise ValueError where no `n` positions more fit into a row."""
         if self._longest + n > self.capacity:
             raise ValueError(
                 f"the cache holds {self.capacity} positions, {self._longest + n} are needed; start with a larger"
@@ -471,7 +471,7 @@ class SlotKVCache:
         self._select(rows.numpy())
 
     def keep(self, rows: Int[Tensor, " kept"]) -> None:
-        """Drops all rows but these."""
+        """Drop all rows but these."""
         self._select(rows.numpy())
 
     def join(self, other: SlotKVCache) -> None:

@@ -96,7 +96,7 @@ def is_to_be_made() -> bool:
 
 
 def require_suited(bits: int) -> None:
-    """Raises NoLibrary where this processor is not one that the functions are fast on."""
+    """Raise NoLibrary where this processor is not one that the functions are fast on."""
     if not library().attendo_suits(bits):
         raise NoLibrary(
             f"products of {bits} bits are not faster than torch's on this processor ({platform.machine()})"
@@ -117,7 +117,7 @@ def find_compiler() -> tuple[str, ...]:
 
 
 def compile_to(folder: Path, compiler: Sequence[str]) -> None:
-    """Compiles the library into an empty folder, with its digest. Raises NoLibrary with the compiler's words."""
+    """Compile the library into an empty folder, with its digest. Raises NoLibrary with the compiler's words."""
     command = [*compiler, *FLAGS, str(SOURCES / "decoder.cpp"), "-o", str(folder / LIBRARY)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:

@@ -247,7 +247,7 @@ def _check_unused(row: Row, tensors: _Tensors, name: str, taken: Mapping[str, Te
 
 
 def _fill(model: Model, taken: Mapping[str, Tensor]) -> None:
-    """Puts the weights into a model that was built without any, and computes its tables of positions."""
+    """Put the weights into a model that was built without any, and computes its tables of positions."""
     new = {id(parameter): nn.Parameter(taken[name]) for name, parameter in model.named_parameters()}
     for module in model.modules():
         for name, parameter in module._parameters.items():

@@ -420,7 +420,7 @@ def _two_sided(facts: TokenizerFacts, target_language: str | None) -> ImportedTo
 
 
 def _check_apart(tokenizer: ImportedTokenizer, names: Sequence[str], path: Path) -> None:
-    """Raises AttendoError where a text can spell a special token after all."""
+    """Raise AttendoError where a text can spell a special token after all."""
     special = tokenizer.not_text - {tokenizer.unk_id}
     for name, ids in zip(names, tokenizer.encode_batch(names), strict=True):
         if special & set(ids):
