@@ -1,7 +1,8 @@
 # `make demo` and `make test` need Python 3.11 to 3.13, pip and make; nothing else. Both are quick the second time.
 #
-# On Linux without a GPU the smaller build of torch satisfies the same lock:
-#     make demo PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+# On Linux without an NVIDIA GPU, torch comes from this index if it answers: the CPU build satisfies the same lock and is
+# several GB smaller. PIP_INDEX_URL and PIP_EXTRA_INDEX_URL, if set, are used instead.
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -62,7 +63,7 @@ site: venv ## build the site, strictly, into build/site
 
 # Torch from PyPI pins its own NVIDIA packages and the CPU build has none, so the locks leave them out: with
 # `pip install -r` both builds come out right.
-lock: ## renew both locks (wants uv)
+lock: ## renew both locks (requires uv)
 	UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile pyproject.toml --extra dev --quiet --upgrade \
 		--universal --python-version 3.11 --fork-strategy fewest --annotation-style line \
 		| grep -vE '^(nvidia-|cuda-|triton=)' > requirements-dev.lock
@@ -112,7 +113,8 @@ $(VENV)/python.stamp:
 
 $(VENV)/run.stamp: $(VENV)/python.stamp requirements.lock requirements-dev.lock pyproject.toml
 	@echo "installing requirements.lock (torch is large: this takes minutes, once)"
-	$(INSTALL) -r requirements.lock
+	@index=$$($(BIN)/python tools/torch_index.py $(TORCH_CPU_INDEX)) && \
+		$(INSTALL) $${index:+--extra-index-url "$$index"} -r requirements.lock
 	$(INSTALL) --constraint requirements-dev.lock hatchling
 	$(INSTALL) --no-build-isolation --no-deps --editable .
 	@touch $@

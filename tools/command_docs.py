@@ -19,7 +19,7 @@ GROUPS = {
     "Use": ("translate", "classify", "generate", "embed", "score", "serve"),
     "Measure": ("evaluate", "compare", "report", "info", "shortlist"),
     "Inspect": ("look",),
-    "Import and export": ("import", "export"),
+    "Import and export": ("import", "export", "eject"),
     "Theory": ("claims", "errata", "figure", "lesson"),
 }
 TOP = """\

@@ -16,6 +16,7 @@ from tiny_translator import tiny_tokenizer
 
 import attendo as attendo_package
 from attendo.data import forecasts
+from attendo.errors import AttendoError
 from attendo.inference import Translator
 from attendo.interop import exporting, requirements
 from attendo.interop.exporting import exportable, not_exportable
@@ -52,6 +53,17 @@ def test_a_translator_leaves_with_a_report(run, valid, tmp_path):
     assert "the same: tokens 100.0 %, texts 100.0 %" in outcome.out
     assert f"compared on 12 rows of {valid}" in outcome.out
     assert {file.stat().st_mode for file in (tmp_path / "out").iterdir()} == {valid.stat().st_mode}
+
+
+@pytest.mark.parametrize("target", exporting.TARGETS)
+def test_every_file_has_the_permissions_of_any_other_new_file(run, valid, tmp_path, target):
+    languages = ["--languages", "en,ja"] if target == "argos" else []
+    outcome = attendo(
+        "export", run, tmp_path / "out", "--to", target, *languages, "--valid", valid, "--rows", 1
+    )
+    assert outcome.code == 0, outcome.err
+    files = [file for file in (tmp_path / "out").rglob("*") if file.is_file()]
+    assert {file.stat().st_mode for file in files} == {valid.stat().st_mode}
 
 
 def test_its_own_words_on_how_to_call_it_give_what_attendo_says(run, tmp_path):
@@ -158,6 +170,15 @@ def test_a_missing_package_is_named_with_the_remedy(run, tmp_path, monkeypatch):
     said = refused("export", run, tmp_path / "out", "--to", "huggingface")
     assert said == 'transformers is not installed; pip install "attendo[interop]"'
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_package_of_a_missing_module_is_named(monkeypatch):
+    def gone(name):
+        raise ModuleNotFoundError("No module named 'google'", name="google")
+
+    monkeypatch.setattr(requirements, "import_module", gone)
+    with pytest.raises(AttendoError, match=r'^protobuf is not installed; pip install "attendo\[interop\]"$'):
+        requirements.required("sentencepiece.sentencepiece_model_pb2")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from golden_runs import EXPECTED, GOLDEN, RUN, TEXTS
 from attendo import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
-SDIST_FOLDERS = ("benchmarks", "deploy", "docs", "recipes", "src", "tests", "tools")
+SDIST_FOLDERS = ("benchmarks", "deploy", "docs", "notebooks", "recipes", "src", "tests", "tools")
 SDIST_FILES = ("LICENSE", "Makefile", "*.lock", "*.md", "*.toml", "*.yml", "noxfile.py")
 LEFT_OUT = re.compile(r"(^|/)(__pycache__|\..*_cache|\.hypothesis|build|dist|site)(/|$)|\.(pyc|so|tmp)$")
 """What builds and tests leave in the tree, compiled things among them: it belongs in neither."""

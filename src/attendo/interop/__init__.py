@@ -3,6 +3,7 @@
 >>> from attendo.interop import export, import_model
 """
 
+from attendo.interop.ejecting import eject
 from attendo.interop.exporting import TARGETS, ExportOptions, export, exportable, not_exportable
 from attendo.interop.huggingface.importing import import_model
 from attendo.interop.parity import parity_lines
@@ -10,6 +11,7 @@ from attendo.interop.parity import parity_lines
 __all__ = [
     "TARGETS",
     "ExportOptions",
+    "eject",
     "export",
     "exportable",
     "import_model",

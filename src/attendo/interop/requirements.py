@@ -24,6 +24,10 @@ def require_new(out: Path) -> None:
         raise AttendoError(f"{out} is there already; give a folder that is new or empty")
 
 
+_PACKAGES = {"google": "protobuf"}
+"""The packages whose modules have another name."""
+
+
 def required(name: str) -> ModuleType:
     """The module of that name. Raises AttendoError with the remedy where its package is not installed.
 
@@ -36,8 +40,10 @@ def required(name: str) -> ModuleType:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        package = name.partition(".")[0] if error.name is None else error.name.partition(".")[0]
-        raise AttendoError(f'{package} is not installed; pip install "attendo[interop]"') from None
+        module = (error.name or name).partition(".")[0]
+        raise AttendoError(
+            f'{_PACKAGES.get(module, module)} is not installed; pip install "attendo[interop]"'
+        ) from None
 
 
 _KNOWN = """

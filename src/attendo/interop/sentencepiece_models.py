@@ -35,17 +35,11 @@ def sentencepiece_proto(path: Path) -> Any:
     """
     if not path.is_file():
         raise AttendoError(f"{path}: no such file")
-    try:
-        from google.protobuf.message import DecodeError
-        from sentencepiece import sentencepiece_model_pb2
-    except ImportError:
-        raise AttendoError(
-            f'{path} needs the package sentencepiece to be read; pip install "attendo[interop]"'
-        ) from None
-    proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+    decode_error = required("google.protobuf.message").DecodeError
+    proto: Any = required("sentencepiece.sentencepiece_model_pb2").ModelProto()
     try:
         proto.ParseFromString(path.read_bytes())
-    except DecodeError:
+    except decode_error:
         raise AttendoError(f"{path} is no SentencePiece model, or was cut short; copy it again") from None
     trainer = proto.trainer_spec
     if not proto.pieces or trainer.model_type not in (_UNIGRAM, _BPE) or trainer.treat_whitespace_as_suffix:

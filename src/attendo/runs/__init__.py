@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attendo.bundle import TaskName
 from attendo.custom_modules import CustomModules
+from attendo.errors import AttendoError
 from attendo.inference import load
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ def train(
     *,
     task: TaskName = "translation",
     valid: str | Path | tuple[str | Path, str | Path] | None = None,
+    columns: str | Mapping[str, str] | None = None,
+    minutes: float | None = None,
+    cpu_minutes: float | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
     preset: str | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     init_from: str | Path | None = None,
@@ -70,9 +76,15 @@ def train(
         out: The run folder to create.
         task: "translation", "classification", "language-model" or "masked-language-model".
         valid: Validation files, in the form of `train` (default: a part of the training rows).
+        columns: The columns of the files by role, in the form of `--columns`: "label=stars,text=review" or
+            {"label": "stars", "text": "review"}. For the two kinds of language model: the name of the text column.
+        minutes: End after so many minutes, preparation included. Give at most one of these four.
+        cpu_minutes: End after so many minutes of CPU time.
+        epochs: End after so many passes over the training data.
+        steps: End after so many updates.
         preset: The name of a preset, or a TOML file.
-        settings: Tables as in config.toml that override the preset, for example `{"training": {"minutes": 30}, "data":
-            {"reverse": True}}`.
+        settings: Tables as in config.toml that override the preset, for example
+            `{"model": {"positions": "alibi"}, "data": {"reverse": True}}`.
         init_from: A run to start from.
         own_parts: A function that puts custom modules into the fresh model; `load` requires it again.
         device: "auto", "cpu" or "cuda".
@@ -86,8 +98,18 @@ def train(
     from attendo.runs.training_run import new_run
 
     files = {"train": train} if valid is None else {"train": train, "valid": valid}
-    data = {name: list(map(str, f if isinstance(f, tuple) else (f,))) for name, f in files.items()}
-    tables = joined(preset_tables(preset) if preset else {}, settings or {}, {"data": data})
+    data: dict[str, Any] = {
+        name: list(map(str, f if isinstance(f, tuple) else (f,))) for name, f in files.items()
+    }
+    if columns is not None:
+        name = "column" if task.endswith("language-model") else "columns"
+        data[name] = columns if isinstance(columns, str) else ",".join(map("=".join, columns.items()))
+    ends = {"minutes": minutes, "cpu_minutes": cpu_minutes, "epochs": epochs, "steps": steps}
+    ends = {name: value for name, value in ends.items() if value is not None}
+    if len(ends) > 1:
+        raise AttendoError(f"give only one of {', '.join(ends)}")
+    from_preset = preset_tables(preset) if preset else {}
+    tables = joined(from_preset, settings or {}, {"data": data, "training": ends})
     start = None if init_from is None else Path(init_from)
     run = new_run(
         family_of(task), tables, Path(out), say, device=device, init_from=start, own_parts=own_parts
