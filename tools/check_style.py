@@ -24,7 +24,7 @@ BANNED = {
     "write again": r"\banew\b",
     "write continue or resume": r"\b(go|goes|going|gone|went) on\b(?! to\b)",
     "write after": r"\bbehind\b(?! (?:an? |the |your )?(?:reverse |package )?(?:proxy|mirror|nginx|firewall|TLS))",
-    "write otherwise, or (default: ...)": r"\belse\b",
+    "write otherwise, or (default: ...)": r"(?<!thing )(?<!one )(?<!body )\belse\b",
     "no metaphors": r"\b(storeys?|floors?|twins?|mates?|seams?|in company|at home among)\b",
     "no archaic words": r"\b(in vain|shall|mend(s|ed|ing)?|so many times)\b",
     "write must be, or valid": r"\b(is|are) none of\b|\bthat (is|are) none\b",
