@@ -1,4 +1,4 @@
-"""How far the cost model of docs/en/scale.md is from what can be measured on one machine.
+"""How far the cost model of docs/en/cost-model.md is from what can be measured on one machine.
 
     python benchmarks/scale.py memory  --train pairs.tsv     predicted and measured peak memory of updates
     python benchmarks/scale.py run     --train pairs.tsv     `attendo plan`, then the run that it predicts

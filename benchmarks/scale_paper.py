@@ -1,4 +1,4 @@
-"""The tables of docs/en/scale.md that need no machine: three models carried to 1,000 accelerators, on paper.
+"""The tables of docs/en/cost-model.md that need no machine: three models carried to 1,000 accelerators, on paper.
 
     python benchmarks/scale_paper.py
 
