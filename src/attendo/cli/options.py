@@ -184,6 +184,10 @@ class RayOptions(OptionGroup):
 
 Threads = Annotated[int | None, option("N", "Of the processor; else one a core.", min=1, default=...)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+UsingDevice = Annotated[
+    str,
+    typer.Option("--device", help="cpu, cuda or auto. Only on the CPU are results the same in every batch."),
+]
 Segmented = Annotated[
     Literal["sentence", "paragraph", "none"],
     option(
@@ -199,7 +203,7 @@ Segmented = Annotated[
 class Machine(OptionGroup):
     """Where a trained model computes."""
 
-    device: Device = "cpu"
+    device: UsingDevice = "cpu"
     threads: Threads = None
 
     def chosen(self) -> str:
