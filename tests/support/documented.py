@@ -26,7 +26,7 @@ from attendo.serving.app import create_app
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 KINDS = ("attendo", "curl", "make", "pip", "shell", "activate")
-SHELL = ("export", "head", "python3")
+SHELL = ("export", "head", "mkdir", "python3")
 """Programs of every machine that the pages use; any other is a line that nobody has thought of."""
 
 LAYERS = {
