@@ -1,4 +1,4 @@
-"""The page on serving: its requests are answered as it says, and what it lists is what there is."""
+"""The pages on serving and on its HTTP API: requests are answered as they show, and lists are complete."""
 
 import ast
 import asyncio
@@ -20,7 +20,13 @@ from attendo.serving import app
 from attendo.serving.state import ServingConfig
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = {language: (DOCS / language / "serving.md").read_text(encoding="utf-8") for language in ("en", "ja")}
+NAMES = ("serving.md", "http-api.md")
+SINGLE = {
+    (language, name): (DOCS / language / name).read_text("utf-8")
+    for language in ("en", "ja")
+    for name in NAMES
+}
+PAGES = {language: "".join(SINGLE[language, name] for name in NAMES) for language in ("en", "ja")}
 BLOCK = re.compile(r"^```sh\n(.*?)^```\n(?:```json\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
 STATE, APP = serving(
     ("enja", tiny_translator(TOKENIZER, max_len=60), "en", "ja"),
@@ -95,7 +101,7 @@ def assert_no_more(shown, given, command):
 
 def test_the_pages_of_both_languages_have_the_same_requests_options_and_names():
     codes = {
-        language: re.findall(r"^```(?:sh|json|python)?\n.*?^```", page, re.MULTILINE | re.DOTALL)
+        language: re.findall(r"^ *```(?:sh|json|python|nginx)?\n.*?^ *```", page, re.MULTILINE | re.DOTALL)
         for language, page in PAGES.items()
     }
     assert codes["en"] == codes["ja"]
@@ -148,9 +154,9 @@ def test_limits_and_their_defaults():
             )
 
 
-@pytest.mark.parametrize("language", PAGES)
-def test_options_and_links(language):
-    page = PAGES[language]
+@pytest.mark.parametrize(("language", "name"), SINGLE)
+def test_options_and_links(language, name):
+    page = SINGLE[language, name]
     commands = typer.main.get_command(build_app()).commands  # pyright: ignore[reportAttributeAccessIssue]
     known = {option for name in ("serve", "translate", "train") for option in options_of(commands[name])}
     mentioned = set(re.findall(r"`(--[a-z0-9-]+)", page))
