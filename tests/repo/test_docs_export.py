@@ -1,4 +1,4 @@
-"""The page on other programs: its loop over ONNX graphs, which needs no attendo, finds what attendo finds."""
+"""The page on export: its examples without attendo find what attendo finds."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 def examples(word):
     """The examples that have a word, of each language."""
-    pages = [DOCS / language / "interop.md" for language in ("en", "ja")]
+    pages = [DOCS / language / "export.md" for language in ("en", "ja")]
     blocks = [BLOCK.findall(page.read_text(encoding="utf-8")) for page in pages if page.exists()]
     return [next(block for block in found if word in block) for found in blocks]
 
@@ -33,7 +33,7 @@ def test_the_loop_finds_what_attendo_finds(tmp_path, monkeypatch, capsys):
     translator = tiny_translator(tiny_tokenizer(), beam=1, max_length_extra=100, max_len=32)
     to_onnx.write(tmp_path, Bundle({}, translator.tokenizer), translator.model, tmp_path / "out")
     monkeypatch.chdir(tmp_path)
-    exec(compile(english, "interop.md", "exec"), {})
+    exec(compile(english, "export.md", "exec"), {})
     texts = ["A dog runs on the beach.", "Two children play."]
     assert english.endswith(f"print(translate({texts}))\n".replace("'", '"'))
     expected = [found.text for found in translator.translate(texts, guard=False)]
@@ -51,7 +51,7 @@ def test_the_call_of_ctranslate2_ends_with_the_text(tmp_path, monkeypatch, capsy
     bundle = Bundle({"decoding": decoding}, tokenizer)
     to_ctranslate2.write(tmp_path, bundle, translator.model, tmp_path / "mine.ct2")
     monkeypatch.chdir(tmp_path)
-    exec(compile(english, "interop.md", "exec"), {})
+    exec(compile(english, "export.md", "exec"), {})
     [found] = translator.translate(["A dog runs."], guard=False)
     assert capsys.readouterr().out == f"{found.text}\n"
     assert found.text
