@@ -186,7 +186,9 @@ Threads = Annotated[int | None, option("N", "Of the processor; else one a core."
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 UsingDevice = Annotated[
     str,
-    typer.Option("--device", help="cpu, cuda or auto. Only on the CPU are results the same in every batch."),
+    typer.Option(
+        "--device", help="cpu, cuda or auto. The compiled search, equal in every batch, needs the CPU."
+    ),
 ]
 Segmented = Annotated[
     Literal["sentence", "paragraph", "none"],
