@@ -13,7 +13,7 @@ from exported_models import run_folder
 
 from attendo.interop.exporting import export
 
-SIZES = {"d_model": 16, "d_ff": 24, "n_heads": 2, "max_len": 48, "dropout": 0.0, "n_encoder_layers": 1}
+SIZES = {"d_model": 16, "d_ff": 24, "n_heads": 2, "max_len": 300, "dropout": 0.0, "n_encoder_layers": 1}
 MODELS = {
     "all-MiniLM-L6-v2": SIZES
     | {"architecture": "classifier", "pooling": "mean", "n_classes": 0, "tie": "none", "n_decoder_layers": 0}
