@@ -130,9 +130,12 @@ def check_tables(family: TaskSpec, tables: Mapping[str, Any], where: str) -> Non
 
 
 def data_of(family: TaskSpec, folder: Path) -> Any:
-    """The [data] of a run folder."""
+    """The [data] of a run folder; of an imported model, the defaults."""
     path = folder / "config.toml"
-    return section(family.data, read_toml(path), "data", str(path))
+    tables = dict(read_toml(path))
+    if "data" not in tables and tables.get("tokenizer", {}).get("kind") == "imported":
+        tables["data"] = {"train": [str(folder / "imported")]}  # no training files: only the defaults matter
+    return section(family.data, tables, "data", str(path))
 
 
 def with_absolute_files(tables: Tables) -> dict[str, dict[str, Any]]:
