@@ -103,7 +103,14 @@ def create_app(state: State) -> FastAPI:
     def is_public(path: str) -> bool:
         return path in still or path in PUBLIC or (state.look and pages.is_look_page(path))
 
-    app.add_middleware(Guard, state=state, is_public=is_public, early=still | EARLY)
+    direct = {
+        (method, route.path): route
+        for router in routers
+        for route in router.routes
+        if isinstance(route, ApiRoute) and route.takes_request_alone
+        for method in route.methods
+    }
+    app.add_middleware(Guard, state=state, is_public=is_public, early=still | EARLY, direct=direct)
     if state.cors:
         app.add_middleware(
             CrossOrigin,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -196,6 +197,11 @@ class ApiRequest(Request):
 
 class ApiRoute(APIRoute):
     """A route whose function gets an ApiRequest."""
+
+    @property
+    def takes_request_alone(self) -> bool:
+        """Whether nothing of the request has to be found before its function is called."""
+        return "{" not in self.path and [*inspect.signature(self.endpoint).parameters] == ["request"]
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler of a request."""
