@@ -1,7 +1,6 @@
 """Every command of README and the guides is run as it stands there, and both languages say the same."""
 
 import re
-import tomllib
 
 import pytest
 import typer
@@ -9,7 +8,7 @@ from documented import KINDS, ROOT, Workshop, blocks, commands, kind_of
 
 from attendo.cli import build_app
 
-GUIDES = ("start", "python", "translator", "classifier", "language-model", "lessons")
+GUIDES = ("start", "python", "translator", "classifier", "language-model", "lessons", "comparison")
 PAGES = {"README": ("README.md", "README.ja.md")}
 PAGES |= {name: (f"docs/en/{name}.md", f"docs/ja/{name}.md") for name in GUIDES}
 ALL = [path for pages in PAGES.values() for path in pages]
@@ -141,10 +140,3 @@ def options_of(command):
     for child in getattr(command, "commands", {}).values():
         found |= options_of(child)
     return found
-
-
-def test_the_extras_of_readme_are_those_there_are():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    table = text_of("README.md").split("| extra |")[1].split("\n\n")[0]
-    told = {name for row in table.splitlines()[2:] for name in re.findall(r"`([a-z]+)`", row.split("|")[1])}
-    assert told == set(project["optional-dependencies"]) - {"dev"}
