@@ -73,7 +73,7 @@ def test_a_file_cut_short_is_one_clear_line(folder, name, share):
     (folder / name).write_bytes(data[: int(len(data) * share)])
     with pytest.raises(AttendoError) as caught:
         loading(folder)
-    assert name in str(caught.value) or "trained with another" in str(caught.value)
+    assert name in str(caught.value) or "trained with a different" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -90,7 +90,7 @@ def test_a_changed_byte_of_the_weights_is_found_wherever_it_is(folder):
         ):  # the name of the hash: without it the file is one of an earlier version
             continue
         path.write_bytes(data[:place] + bytes([data[place] ^ (1 << draw.randrange(8))]) + data[place + 1 :])
-        with pytest.raises(AttendoError, match=r"damaged|copy it back|not in both"):
+        with pytest.raises(AttendoError, match=r"damaged|Restore|not in both"):
             loading(folder)
 
 
@@ -103,14 +103,14 @@ def test_weights_without_a_hash_of_an_earlier_version_load(folder):
 def test_another_config_or_tokenizer_does_not_fit_the_weights(folder):
     config = folder / "config.toml"
     config.write_text(config.read_text().replace("d_ff = 32", "d_ff = 64"))
-    with pytest.raises(AttendoError, match="trained with another config"):
+    with pytest.raises(AttendoError, match="trained with a different config"):
         loading(folder)
 
 
 def test_another_tokenizer_is_refused(folder, trained):
     tokenizer = folder / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text() + "\n")
-    with pytest.raises(AttendoError, match="trained with another tokenizer"):
+    with pytest.raises(AttendoError, match="trained with a different tokenizer"):
         loading(folder)
 
 
@@ -124,7 +124,7 @@ def test_a_later_format_asks_for_an_upgrade(folder):
 def test_no_folder_is_said(tmp_path):
     with pytest.raises(AttendoError, match="no such run folder"):
         load_bundle(tmp_path / "none")
-    with pytest.raises(AttendoError, match="no such run folder; `attendo demo` makes it"):
+    with pytest.raises(AttendoError, match="no such run folder; `attendo demo` creates it"):
         load_bundle(tmp_path / "runs" / "demo")
 
 

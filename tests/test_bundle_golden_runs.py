@@ -66,7 +66,7 @@ def later(tmp_path):
 
 
 def test_a_run_of_a_later_format_is_refused_whatever_else_it_holds(later):
-    with pytest.raises(AttendoError, match=rf"card.json: format {FORMAT + 1} is unknown .* upgrade attendo$"):
+    with pytest.raises(AttendoError, match=rf"card.json: format {FORMAT + 1} is unknown .* Upgrade attendo$"):
         load_bundle(later)
 
 
@@ -87,11 +87,11 @@ COMMANDS = {
 def test_each_command_refuses_it_in_one_line(later, command, monkeypatch):
     monkeypatch.chdir(later.parent)
     said = refused(command, later, *COMMANDS[command])
-    assert said.startswith(f"{later / 'card.json'}: format {FORMAT + 1} is unknown to this version")
+    assert said.startswith(f"{later / 'card.json'}: format {FORMAT + 1} is unknown (this version")
 
 
 @pytest.mark.parametrize("text", ["[]", "3", '"format"', "{"])
 def test_a_card_that_is_no_table_is_damaged(later, text):
     (later / "card.json").write_text(text, encoding="utf-8")
-    with pytest.raises(AttendoError, match=r"card.json is damaged .*copy it back"):
+    with pytest.raises(AttendoError, match=r"card.json is damaged .*Restore the file"):
         load_bundle(later)

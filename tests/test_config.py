@@ -73,20 +73,23 @@ def test_a_table_becomes_a_section():
     [
         ({"d_modle": 3}, "unknown key model.d_modle in F.toml; did you mean d_model?"),
         ({"inner": {"rat": 3}}, "unknown key model.inner.rat in F.toml; did you mean rate?"),
-        ({"zzz": 3}, "unknown key model.zzz in F.toml; known are vocab_size, d_model, "),
-        ({}, "model.vocab_size is missing in F.toml; set it"),
-        ({"vocab_size": "9"}, 'model.vocab_size = "9" in F.toml is not right: input should be a valid int'),
-        ({"vocab_size": 9.5}, "model.vocab_size = 9.5 in F.toml is not right: input should be a valid int"),
-        ({"vocab_size": True}, "model.vocab_size = true in F.toml is not right: input should be a valid int"),
-        ({"vocab_size": 9, "tie": 1}, "model.tie = 1 in F.toml is not right: input should be a valid bool"),
-        ({"vocab_size": 9, "either": 0.5}, "model.either = 0.5 in F.toml is not right: input should be a "),
+        ({"zzz": 3}, "unknown key model.zzz in F.toml; known keys: vocab_size, d_model, "),
+        ({}, "model.vocab_size is missing in F.toml. Set it"),
+        ({"vocab_size": "9"}, 'invalid value model.vocab_size = "9" in F.toml: input should be a valid int'),
+        ({"vocab_size": 9.5}, "invalid value model.vocab_size = 9.5 in F.toml: input should be a valid int"),
+        (
+            {"vocab_size": True},
+            "invalid value model.vocab_size = true in F.toml: input should be a valid int",
+        ),
+        ({"vocab_size": 9, "tie": 1}, "invalid value model.tie = 1 in F.toml: input should be a valid bool"),
+        ({"vocab_size": 9, "either": 0.5}, "invalid value model.either = 0.5 in F.toml: input should be a "),
         (
             {"vocab_size": 9, "kind": "cbpe"},
-            "model.kind = \"cbpe\" in F.toml is not right: input should be 'bpe'",
+            "invalid value model.kind = \"cbpe\" in F.toml: input should be 'bpe'",
         ),
-        ({"vocab_size": 9, "inner": {"rate": "x"}}, 'model.inner.rate = "x" in F.toml is not right: '),
-        ({"vocab_size": 9, "inner": 3}, "model.inner = 3 in F.toml is not right: "),
-        ({"vocab_size": 9, "files": ["a", 3]}, "model.files = 3 in F.toml is not right: "),
+        ({"vocab_size": 9, "inner": {"rate": "x"}}, 'invalid value model.inner.rate = "x" in F.toml: '),
+        ({"vocab_size": 9, "inner": 3}, "invalid value model.inner = 3 in F.toml: "),
+        ({"vocab_size": 9, "files": ["a", 3]}, "invalid value model.files = 3 in F.toml: "),
         ({"vocab_size": 9, "d_model": 63}, "model in F.toml: d_model = 63 is not divisible by n_heads = 4"),
     ],
 )
@@ -97,12 +100,12 @@ def test_what_is_wrong_with_a_table_is_named(table, line):
 def test_a_table_need_not_be_in_a_file():
     line = refusal(build, Section, {"d_modle": 3}, "model")
     assert line == "unknown key model.d_modle; did you mean d_model?"
-    assert refusal(build, Section, {}, "model") == "model.vocab_size is missing; set it"
+    assert refusal(build, Section, {}, "model") == "model.vocab_size is missing. Set it"
 
 
 def test_a_date_is_no_setting():
     table = tomllib.loads("vocab_size = 2026-01-01")
-    assert refusal(build, Section, table, "F.toml [model]").startswith("model in F.toml holds a date")
+    assert refusal(build, Section, table, "F.toml [model]").startswith("model in F.toml contains a date")
 
 
 def test_a_section_survives_the_file(tmp_path):
@@ -134,7 +137,9 @@ def test_a_setting_is_read_as_toml_or_taken_as_text():
 @pytest.mark.parametrize("assignment", ["d_model=128", "model.d_model", "", "=", ".a=3", "a.=3", "a b.c=3"])
 def test_a_setting_of_another_form_is_refused(assignment):
     line = refusal(override, {}, [assignment])
-    assert line == f"cannot read the setting {assignment!r}; write section.key=value, as in model.d_model=128"
+    assert (
+        line == f"invalid setting {assignment!r} (expected section.key=value, for example model.d_model=128)"
+    )
 
 
 def test_a_setting_inside_a_value_is_refused():
@@ -145,8 +150,8 @@ def test_a_setting_inside_a_value_is_refused():
     ("data", "words"),
     [
         (b"[model]\nd_model 3\n", "F.toml is not valid TOML: "),
-        (b"name = '\xff'", "F.toml is not UTF-8 (byte 9); save it as UTF-8"),
-        (None, "F.toml: no such file; give"),
+        (b"name = '\xff'", "F.toml is not UTF-8 (byte 9). Save it as UTF-8"),
+        (None, "F.toml: no such file. Give"),
     ],
 )
 def test_a_file_that_is_no_toml_is_named(tmp_path, data, words):
@@ -173,7 +178,7 @@ def test_tables_survive_the_notation(tables):
 
 
 def test_what_toml_cannot_hold_is_refused():
-    assert "rename it" in refusal(dump_toml, {"data": {"file": "\udcff"}})
+    assert "Rename it" in refusal(dump_toml, {"data": {"file": "\udcff"}})
     with pytest.raises(TypeError, match="not TOML serializable"):
         dump_toml({"data": {"file": object()}})
 

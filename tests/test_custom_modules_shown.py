@@ -64,10 +64,10 @@ def test_updates_left_out_for_a_part_of_ones_own_say_so(tmp_path, saved):
         next(report for report in train(run) if report.kind == "checkpoint")
     run.model.get_submodule(PATH).positions = Turning(torch.nan)
     batch = run.task.batches(1, 0, 0)[:1]
-    assert update(run, batch).note.startswith(f"{PATH}.positions is not finite at step")
+    assert update(run, batch).note.startswith(f"{PATH}.positions is non-finite at step")
     update(run, batch)
     again = "resume from the last checkpoint" if saved else "train again"
-    told = f"Turning, your part, gives NaN or infinity: correct its formula, then {again}"
+    told = f"Custom module Turning returns NaN or infinity: fix its formula, then {again}"
     with pytest.raises(AttendoError, match=re.escape(told) + "$"):
         update(run, batch)
 
@@ -79,9 +79,11 @@ def test_a_hidden_key_is_not_taken_for_what_went_wrong(tmp_path):
         lambda m, i, out: out * torch.nan
     )
     report = update(run, run.task.batches(1, 0, 0)[:1])
-    assert report.note.startswith("encoder.blocks.0.feed_forward is not finite at step 1")
+    assert report.note.startswith("encoder.blocks.0.feed_forward is non-finite at step 1")
     run.progress.skipped_in_a_row = 2
-    with pytest.raises(AttendoError, match=r"; train again with a lower training.learning_rate \(now \S+\)$"):
+    with pytest.raises(
+        AttendoError, match=r"\. Train again with a lower training.learning_rate \(now \S+\)$"
+    ):
         skipped_report(run, "the loss", torch.nan, torch.nan)
 
 
@@ -133,9 +135,7 @@ def test_the_pages_trial_is_what_it_prints():
     assert {name: len(pairs) for name, pairs in rows.items()} == {"pairs": 4000, "test": 500}
     assert not {*rows["pairs"]} & {*rows["test"]} and {len(row) for row in rows["test"]} == {2}
     held_out = len(rows["pairs"]) - int(re.search(r"entries for ([\d,]+) pairs", text)[1].replace(",", ""))
-    assert (
-        f"{len(rows['pairs']):,} rows read" in text and f"\n{held_out} of 4,000 pairs are split off" in text
-    )
+    assert f"{len(rows['pairs']):,} rows read" in text and f"\n{held_out} of 4,000 pairs are held out" in text
     vocab_size = int(re.search(r"tokenizer: bpe, ([\d,]+) entries", text)[1].replace(",", ""))
     chosen = {"vocab_size": vocab_size, "norm_first": True}  # this as every size that is chosen
     model = build_model(ModelConfig(**preset_tables("tiny")["model"], **chosen))

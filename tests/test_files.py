@@ -224,10 +224,10 @@ def test_a_manifest_returns_its_extra_and_ends_with_its_digest(folder):
 
 def test_what_is_wrong_with_a_folder_is_named(folder):
     (folder / "a.bin").write_bytes(bytes(255))
-    with pytest.raises(DamagedFile, match=r"a\.bin has 255 bytes where 256 were written; restore it or"):
+    with pytest.raises(DamagedFile, match=r"a\.bin has 255 bytes \(expected 256\)\. Restore the file, or"):
         verify_manifest(folder)
     (folder / "a.bin").write_bytes(bytes(256))
-    with pytest.raises(DamagedFile, match=r"a\.bin is not as it was written"):
+    with pytest.raises(DamagedFile, match=r"a\.bin has changed since it was written"):
         verify_manifest(folder)
     (folder / "a.bin").write_bytes(bytes(range(256)))
     (folder / "deep" / "b.txt").unlink()
@@ -243,7 +243,7 @@ def test_what_is_wrong_with_a_folder_is_named(folder):
 )
 def test_a_manifest_of_another_form_is_named(folder, text):
     (folder / "manifest.json").write_text(text)
-    with pytest.raises(DamagedFile, match=r"manifest\.json is not as it was written"):
+    with pytest.raises(DamagedFile, match=r"manifest\.json has changed since it was written"):
         verify_manifest(folder)
 
 
@@ -253,7 +253,7 @@ def test_a_manifest_reads_nothing_outside_its_folder(folder):
         manifest = {"files": {name: entry}, "extra": {}}
         manifest["digest"] = files._digest(manifest)
         (folder / "manifest.json").write_text(json.dumps(manifest))
-        with pytest.raises(DamagedFile, match=r"manifest\.json is not as it was written"):
+        with pytest.raises(DamagedFile, match=r"manifest\.json has changed since it was written"):
             verify_manifest(folder)
 
 

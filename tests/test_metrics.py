@@ -81,7 +81,7 @@ def test_perplexity():
 
 @pytest.mark.parametrize("metric", [bleu, chrf, exact_match])
 def test_unequal_empty_and_single_strings_are_refused(metric):
-    with pytest.raises(AttendoError, match="2 hypotheses meet 1 references"):
+    with pytest.raises(AttendoError, match="2 hypotheses but 1 references"):
         metric(["a", "b"], ["a"])
     with pytest.raises(AttendoError, match="nothing to score"):
         metric([], [])
@@ -218,7 +218,7 @@ def test_unequally_many_or_no_rows_are_refused(measure):
         (np.zeros(2, int), np.zeros(3, int)) if measure is accuracy else (np.zeros((2, 2)), np.zeros(3, int))
     )
     arguments = (true, given) if measure is accuracy else (given, true)
-    with pytest.raises(AttendoError, match="2 rows meet 3 labels"):
+    with pytest.raises(AttendoError, match="2 rows but 3 labels"):
         measure(*arguments)
     with pytest.raises(AttendoError, match="nothing to measure"):
         measure(*(argument[:0] for argument in arguments))
@@ -226,5 +226,5 @@ def test_unequally_many_or_no_rows_are_refused(measure):
 
 @pytest.mark.parametrize("wrong", [-1, 3])
 def test_classes_out_of_range_are_refused(wrong):
-    with pytest.raises(AttendoError, match="where there are 3"):
+    with pytest.raises(AttendoError, match="must be between 0 and 2"):
         confusion_matrix(np.array([0, 1]), np.array([0, wrong]), 3)

@@ -92,7 +92,7 @@ def paired_bootstrap(first: RowSums, second: RowSums, n_samples: int = 1000, see
     """
     _check_rows(first.rows, second.rows)
     if n_samples < LEAST_SAMPLES:
-        raise AttendoError(f"{n_samples} samples say too little; take at least {LEAST_SAMPLES}")
+        raise AttendoError(f"{n_samples} bootstrap samples are too few (expected at least {LEAST_SAMPLES})")
     rng, n = np.random.default_rng(seed), len(first.rows)
     parts = []
     for start in range(0, n_samples, size := max(1, _AT_ONCE // n)):

@@ -108,7 +108,7 @@ class Bundle:
         config = self.model_config
         if config.n_encoder_layers + config.n_decoder_layers > len(stored):
             raise AttendoError(
-                f"{where} has {len(stored)} parameters, fewer than config.toml has layers; copy it back"
+                f"{where} has {len(stored)} parameters, fewer than the layers in config.toml. Restore both files"
             )
         if self.own_parts is None:
             try:
@@ -117,7 +117,7 @@ class Bundle:
             except (RuntimeError, OverflowError, TypeError) as error:
                 words = str(error).splitlines()[0][:LONGEST]
                 raise AttendoError(
-                    f"config.toml [model] beside {where} has sizes that no model can have: {words}"
+                    f"config.toml [model] next to {where} has invalid sizes: {words}. Restore the file"
                 ) from None
             self.require_shapes(where, stored, paper)
         model = self.new_model()
@@ -128,8 +128,8 @@ class Bundle:
         """Raise AttendoError where a model has parts that nobody has handed in; call: the Python that takes them."""
         if self.own_parts is None and (name := self.card.get("own_parts")) is not None:
             raise AttendoError(
-                f"{folder} has parts of its own ({name}), whose code no folder holds; hand them in from Python:"
-                f" {python_line(name, folder, call)}"
+                f"{folder} was trained with custom modules ({name}). Their code is not stored in the run "
+                f"folder. Load the run from Python: {python_line(name, folder, call)}"
             )
 
     def require_shapes(self, where: Path, stored: Mapping[str, Sequence[int]], model: nn.Module) -> None:
@@ -139,13 +139,13 @@ class Bundle:
             made = made | custom_buffers(model)
             stored = {**stored, **buffers}
         if differing := sorted(made.keys() ^ stored.keys()):
-            raise AttendoError(f"{where}: {differing[0]} is in the file or the model, but not in both")
+            raise AttendoError(f"{where}: {differing[0]} is not in both file and model. Restore the file")
         maker = "config.toml" if self.own_parts is None else name_of_custom_modules(self.own_parts)
         for name, shape in made.items():
             if tuple(shape) != tuple(stored[name]):
                 raise AttendoError(
-                    f"{where}: {name} is {tuple(stored[name])}, {maker} makes {tuple(shape)}; take what the run was"
-                    " trained with"
+                    f"{where}: {name} has shape {tuple(stored[name])}, but {maker} defines {tuple(shape)}. "
+                    "Restore the config.toml or code that this run was trained with"
                 )
 
 
@@ -178,10 +178,10 @@ def no_such_run(folder: Path) -> AttendoError:
     """The message for a missing run folder; the one of the documentation is created by its own command.
 
     >>> str(no_such_run(Path("runs/demo")))
-    'runs/demo: no such run folder; `attendo demo` makes it'
+    'runs/demo: no such run folder; `attendo demo` creates it'
     """
     is_demo = folder.parts[-2:] == ("runs", "demo")
-    remedy = "`attendo demo` makes it" if is_demo else "give the folder that `attendo train … --out` wrote"
+    remedy = "`attendo demo` creates it" if is_demo else "give the folder that `attendo train … --out` wrote"
     return AttendoError(f"{folder}: no such run folder; {remedy}")
 
 
@@ -192,7 +192,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
         imported = text[:100].lstrip().removeprefix("{").lstrip().startswith('"attendo_tokenizer"')
         return ImportedTokenizer(text) if imported else LearnedTokenizer(text)
     except FileNotFoundError:
-        raise AttendoError(f"{path}: no such file; a run folder holds its tokenizer.json") from None
+        raise AttendoError(f"{path}: no such file. Restore it from the run folder") from None
     except UnicodeDecodeError as error:
         raise AttendoError(f"{path}: not a tokenizer file: {error}") from error
     except AttendoError as error:
@@ -215,19 +215,19 @@ def load_bundle(folder: Path, own_parts: CustomModules | None = None) -> Bundle:
     for name in ("config.toml", "tokenizer.json", "card.json"):
         if not (folder / name).is_file():
             raise AttendoError(
-                f"{folder} has no {name}; it is no run folder, or the file was lost: copy it back"
+                f"{folder} has no {name}, so it is not a run folder. For a Hugging Face model, use attendo import"
             )
     tables = _whole_config(folder / "config.toml", card)
     config = build(ModelConfig, tables["model"], f"{folder / 'config.toml'} [model]")
     if own_parts is not None and "own_parts" not in card:
-        raise AttendoError(f"{folder} was trained without parts of one's own; load it without own_parts")
+        raise AttendoError(f"{folder} was trained without custom modules. Load it without own_parts")
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     reserved = max(tokenizer.specials.n_reserved, tokenizer.specials.n_around_text)
     for name, least in {"vocab_size": tokenizer.vocab_size, "max_len": reserved + 1}.items():
         if getattr(config, name) < least:
             raise AttendoError(
-                f"{folder / 'config.toml'} [model]: {name}={getattr(config, name)} is too small for tokenizer.json"
-                f" (expected at least {least}); copy both files back"
+                f"{folder / 'config.toml'} [model]: {name}={getattr(config, name)} is too small for "
+                f"tokenizer.json (expected at least {least}). Restore both files"
             )
     return Bundle(tables, tokenizer, card, own_parts, folder)
 
@@ -238,10 +238,10 @@ def _card(path: Path) -> dict[str, Any]:
         card = json.loads(path.read_text(encoding="utf-8"), parse_int=bounded_int)
         found = card.get("format")
     except (ValueError, AttributeError, RecursionError):
-        raise AttendoError(f"{path} is damaged (no valid JSON); copy it back") from None
+        raise AttendoError(f"{path} is damaged (not valid JSON). Restore the file") from None
     if found != FORMAT:
         raise AttendoError(
-            f"{path}: format {str(found)[:LONGEST]} is unknown to this version, which reads {FORMAT}; upgrade attendo"
+            f"{path}: format {str(found)[:LONGEST]} is unknown (this version reads {FORMAT}). Upgrade attendo"
         )
     build(Card, card, f"{path} [card]", others=True)
     return card
@@ -255,7 +255,7 @@ def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]
     """
     tables = read_toml(path)
     if value := next((name for name, table in tables.items() if not isinstance(table, dict)), None):
-        raise AttendoError(f"{value} in {path} is a value (expected a table); copy the file back")
+        raise AttendoError(f"{path}: {value} is a single value (expected a table). Restore the file")
     lost = [key for key in card.get("decoding", {}) if key not in tables.get("decoding", {})]
     if "model" not in tables or lost or not path.read_bytes().endswith(b"\n"):
         what = (
@@ -265,7 +265,7 @@ def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]
             if "model" in tables
             else "table [model]"
         )
-        raise AttendoError(f"{path} was cut short: it has no {what}; copy it back, or add it")
+        raise AttendoError(f"{path} is truncated: it has no {what}. Restore the file")
     return tables
 
 
@@ -274,7 +274,7 @@ def load_model(folder: Path, bundle: Bundle) -> Model:
     path = folder / "model.safetensors"
     if not path.is_file():
         raise AttendoError(
-            f"{folder} has no model.safetensors yet; let training reach its first evaluation, or resume"
+            f"{folder} has no model.safetensors yet, as no evaluation was reached. Run: attendo resume {folder}"
         )
     bundle.require_own_parts(folder)
     try:
@@ -284,24 +284,24 @@ def load_model(folder: Path, bundle: Bundle) -> Model:
                 if header.get(key) != value:
                     part = key.removesuffix("_sha256")
                     raise AttendoError(
-                        f"{path} was trained with another {part} than the one beside it; copy it back"
+                        f"{path} was trained with a different {part} than the one in its folder. Restore both"
                     )
             if header.get("weights_sha256") not in (None, _weights_sha256(path.open("rb"))):
                 raise AttendoError(
-                    f"{path} is damaged: its weights are not those that were written; copy it back, or resume the run"
+                    f"{path} is damaged: its weights do not match their hash. Restore it, or resume"
                 )
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             for name, found in slices.items():
                 if found.get_dtype() not in DTYPES:
                     raise AttendoError(
-                        f"{path}: {name} is of type {found.get_dtype()} (expected F32); copy it back"
+                        f"{path}: {name} has type {found.get_dtype()} (expected F32). Restore the file"
                     )
             stored = {name: found.get_shape() for name, found in slices.items()}
             model = bundle.sized_model(path, stored)
             for name, parameter in model.named_parameters():
                 parameter.data = file.get_tensor(name).clone()  # not of the file, which may be written anew
     except (SafetensorError, *_UNREADABLE) as error:
-        raise AttendoError(f"{path} is damaged ({error}); copy it back, or resume the run") from None
+        raise AttendoError(f"{path} is damaged ({error}). Restore the file, or resume the run") from None
     return model.eval()
 
 
@@ -314,7 +314,7 @@ def weights_hash(folder: Path) -> str:
         with safe_open(path, framework="pt") as file:
             return (file.metadata() or {}).get("weights_sha256", "")
     except SafetensorError as error:
-        raise AttendoError(f"{path} is damaged ({error}); copy it back, or resume the run") from None
+        raise AttendoError(f"{path} is damaged ({error}). Restore the file, or resume the run") from None
 
 
 def load_as(kind: type[ModelT], folder: str | Path, device: str = "cpu") -> tuple[Bundle, ModelT]:
@@ -359,7 +359,7 @@ def pick_device(name: str, index: int | None = None) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name not in ("cpu", "cuda"):
-        raise AttendoError(f"device {name!r} is unknown; use auto, cpu or cuda")
+        raise AttendoError(f"unknown device {name!r} (expected auto, cpu or cuda)")
     if name == "cuda" and not torch.cuda.is_available():
-        raise AttendoError("device cuda: torch sees no GPU here; use cpu, or install a CUDA build of torch")
+        raise AttendoError("device cuda: PyTorch finds no GPU. Use cpu, or install a CUDA build")
     return torch.device(name) if name == "cpu" or index is None else torch.device(name, index)

@@ -14,7 +14,7 @@ from attendo.errors import AttendoError
 from attendo.files import DamagedFile, atomic_folder, remove_folder
 
 S = TypeVar("S")
-_REMEDY = "Set ATTENDO_CACHE to a folder that this user can write to"
+_REMEDY = "Set the environment variable ATTENDO_CACHE to a folder that this user can write to"
 
 
 def cache_folder() -> Path:
@@ -24,7 +24,7 @@ def cache_folder() -> Path:
     try:
         return Path.home() / ".cache" / "attendo"
     except RuntimeError:
-        raise AttendoError(f"this user has no home folder for the cache. {_REMEDY}") from None
+        raise AttendoError(f"the cache has no place: this user has no home folder. {_REMEDY}") from None
 
 
 def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[Path], None]) -> S:
@@ -58,7 +58,7 @@ def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[
             if not named and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
                 raise  # about a file that `build` reads
             said = (error.strerror or str(error)).replace(str(base), str(base.resolve()))
-            raise AttendoError(f"{folder} cannot be kept in the cache: {said}. {_REMEDY}") from error
+            raise AttendoError(f"{folder} cannot be written to the cache: {said}. {_REMEDY}") from error
 
 
 @contextlib.contextmanager
@@ -71,7 +71,7 @@ def private(folder: Path) -> Iterator[Path]:
     try:
         descriptor = _descriptor(folder)
     except NotADirectoryError:
-        raise AttendoError(f"{folder} is not a folder; set ATTENDO_CACHE to one") from None
+        raise AttendoError(f"the cache folder {folder} is not a folder. {_REMEDY}") from None
     except OSError as error:
         raise AttendoError(
             f"the cache folder {folder} cannot be used: {error.strerror}. {_REMEDY}"
@@ -106,8 +106,8 @@ def _descriptor(folder: Path) -> int | None:
         _require_owner(folder, os.fstat(descriptor))
         if _others_may_write(os.fstat(descriptor)):
             raise AttendoError(
-                f"other users may write to the cache folder {folder} (expected mode 0700)."
-                f" Remove the folder, or set ATTENDO_CACHE to another one"
+                f"other users can write to the cache folder {folder} (expected mode 0700). Remove the folder, "
+                "or set ATTENDO_CACHE to another folder"
             )
     except BaseException:
         os.close(descriptor)
@@ -144,8 +144,8 @@ def _require_owner(folder: Path, found: os.stat_result) -> None:
     """Raise AttendoError where neither root nor this user owns a folder or link: its owner can change what runs."""
     if found.st_uid not in (0, me := os.geteuid()):
         raise AttendoError(
-            f"the cache folder {folder} is owned by user {found.st_uid}, but this process runs as user {me}."
-            f" Set ATTENDO_CACHE to a folder that user {me} owns, or change the owner: chown {me} {folder}"
+            f"the cache folder {folder} is owned by user {found.st_uid}, but this process runs as user {me}. "
+            f"Set ATTENDO_CACHE to a folder that user {me} owns, or change the owner: chown {me} {folder}"
         )
 
 
@@ -155,6 +155,6 @@ def _reached_safely(folder: Path) -> Path:
         found = parent.stat()
         if _others_may_write(found) and not found.st_mode & stat.S_ISVTX:
             raise AttendoError(
-                f"other users may rename folders in {parent}, where the cache is. Set ATTENDO_CACHE to another folder"
+                f"other users can rename folders in {parent}, above the cache. Set ATTENDO_CACHE to another folder"
             )
     return folder

@@ -43,11 +43,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         json.loads(json.dumps(_plain(tables), default=str), parse_int=bounded_int)
         return tables
     except (FileNotFoundError, IsADirectoryError):
-        raise AttendoError(f"{path}: no such file; give the path of a TOML file") from None
+        raise AttendoError(f"{path}: no such file. Give the path of a TOML file") from None
     except UnicodeDecodeError as error:
-        raise AttendoError(f"{path} is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
+        raise AttendoError(f"{path} is not UTF-8 (byte {error.start + 1}). Save it as UTF-8") from None
     except RecursionError:
-        raise AttendoError(f"{path} is nested too deeply; write tables of plain values") from None
+        raise AttendoError(f"{path} is nested too deeply (expected tables of values). Fix it") from None
     except ValueError as error:  # of TOML, or a number of more digits than Python reads
         raise AttendoError(f"{path} is not valid TOML: {error}") from None
 
@@ -71,14 +71,14 @@ def override(tables: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
         names = path.strip().split(".")
         if not equals or len(names) < 2 or not all(map(_BARE_KEY.fullmatch, names)):
             raise AttendoError(
-                f"cannot read the setting {assignment!r}; write section.key=value, as in model.d_model=128"
+                f"invalid setting {assignment!r} (expected section.key=value, for example model.d_model=128)"
             )
         table = result
         for depth, name in enumerate(names[:-1], start=1):
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
                 outer = ".".join(names[:depth])
-                raise AttendoError(f"cannot set {path.strip()}: {outer} is a value, not a table")
+                raise AttendoError(f"cannot set {path.strip()}: {outer} is a value (expected a table)")
         table[names[-1]] = _value(text.strip())
     return result
 
@@ -98,7 +98,7 @@ def build(section: type[T], table: Mapping[str, Any], where: str, *, others: boo
     except ValidationError as error:
         raise AttendoError(_first_error(section, error, name, place)) from None
     except TypeError:  # from json.dumps: of what TOML can hold, only dates and times have no JSON form
-        raise AttendoError(f"{name}{place} holds a date or a time; write it in quotes") from None
+        raise AttendoError(f"{name}{place} contains a date or time (expected text). Quote it") from None
 
 
 def check_keys(section: "type[DataclassInstance]", table: Mapping[str, Any], where: str) -> None:
@@ -143,7 +143,7 @@ def _refuse_unknown(section: type, table: Mapping[str, Any], name: str, place: s
     for key, value in table.items():
         if key not in fields:
             near = difflib.get_close_matches(key, fields, n=1)
-            remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(fields)}"
+            remedy = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(fields)}"
             raise AttendoError(f"unknown key {_dotted(name, key)}{place}; {remedy}")
         if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
             _refuse_unknown(hints[key], value, _dotted(name, key), place)  # pyright: ignore[reportArgumentType]
@@ -166,11 +166,9 @@ def _first_error(section: type, error: ValidationError, name: str, place: str) -
         return f"{path}{place}: {message}" if path or place else message
     message = message[:1].lower() + message[1:]
     if first["type"] == "missing":
-        return f"{path} is missing{place}; set it"
+        return f"{path} is missing{place}. Set it"
     value = json.dumps(first["input"], ensure_ascii=False)
-    return (
-        f"{path} = {value if len(value) <= LONGEST else f'{value[:LONGEST]}…'}{place} is not right: {message}"
-    )
+    return f"invalid value {path} = {value if len(value) <= LONGEST else f'{value[:LONGEST]}…'}{place}: {message}"
 
 
 def _dotted(*names: str) -> str:
@@ -201,6 +199,6 @@ def _plain(value: Any) -> Any:
         case Path():
             return _plain(str(value))
         case str() if any("\ud800" <= character <= "\udfff" for character in value):
-            raise AttendoError(f"{value!r} is not valid Unicode, so no TOML file can hold it; rename it")
+            raise AttendoError(f"{value!r} is not valid Unicode, so a TOML file cannot contain it. Rename it")
         case _:
             return value

@@ -41,12 +41,12 @@ def python_line(name: str, folder: Path, call: str) -> str:
     >>> python_line("bias.py:with_bias", Path("runs/a"), LOAD)
     "from bias import with_bias; attendo.load('runs/a', own_parts=with_bias)"
     >>> python_line("bias.py:made.<locals>.with_bias", Path("runs/a"), LOAD)
-    "attendo.load('runs/a', own_parts=F), where F is the function that you gave to attendo.train"
+    "attendo.load('runs/a', own_parts=F), where F is the function that you passed to attendo.train"
     """
     file, _, function = name.rpartition(":")
     if not file or not function.isidentifier():
         told = call.format(folder=str(folder), parts="F")
-        return f"{told}, where F is the function that you gave to attendo.train"
+        return f"{told}, where F is the function that you passed to attendo.train"
     module = file.removesuffix(".py")
     known = file != module and module.isidentifier()
     imported = f"from {module} import {function}; " if known else ""
@@ -60,8 +60,8 @@ def insert_custom_modules(own_parts: CustomModules, model: Model) -> None:
     own_parts(model)
     if all(id(part) in known for part in (*model.modules(), *model.parameters())):
         raise AttendoError(
-            f"own_parts={name_of_custom_modules(own_parts)} put no module or parameter into the model that it was"
-            " given; replace some there, in place"
+            f"own_parts={name_of_custom_modules(own_parts)} replaced no module or parameter of the model. "
+            "Replace them in place, in the model that the function receives"
         )
 
 

@@ -1,10 +1,11 @@
-"""The error class of attendo for its users."""
+"""The one error that attendo raises for its users, and the command that installs an extra."""
 
 import errno
+from pathlib import Path
 
 NOT_NUMBERS = (
-    "the model computes what is no number (NaN): its training has diverged, its weights are damaged, or a part of your"
-    " own gives NaN or +inf"
+    "the model output is non-finite (NaN or infinity): training diverged, the weights are damaged, or a "
+    "custom module returns NaN or +inf"
 )
 
 
@@ -13,6 +14,34 @@ class AttendoError(Exception):
 
     The command line prints it as `error: …` on stderr, without a traceback, and exits with code 2.
     """
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of attendo from where attendo itself was installed.
+
+    Args:
+        extra: The name of the extra, for example "serve".
+
+    Returns:
+        A pip command that works in the current folder: it names the checkout, the repository or the distribution.
+    """
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    folder = Path(__file__).resolve().parents[2]  # a checkout that is imported in place
+    if not (folder / "pyproject.toml").is_file():
+        try:
+            origin = json.loads(distribution("attendo").read_text("direct_url.json") or "{}")
+        except (PackageNotFoundError, ValueError):
+            origin = {}
+        if "vcs_info" in origin:
+            return f'pip install "attendo[{extra}] @ {origin["vcs_info"]["vcs"]}+{origin["url"]}"'
+        folder = Path(url2pathname(urlsplit(origin.get("url", "")).path))
+    if not folder.name or not folder.exists():
+        return f'pip install "attendo[{extra}]"'
+    return f'pip install "{"." if folder == Path.cwd() else folder}[{extra}]"'
 
 
 def is_failure(error: BaseException) -> bool:
@@ -28,12 +57,14 @@ def port_refused(error: OSError, port: int, host: str = "") -> AttendoError:
     """The message if a port cannot be opened; `host` adds a hint about the address.
 
     >>> print(port_refused(OSError(errno.EADDRINUSE, "Address already in use"), 8000))
-    port 8000 is in use; choose another by `port`, or `port` 0 for any free one
+    port 8000 is in use. Choose another with `port` (0: any free port)
     """
     if error.errno == errno.EADDRINUSE:
-        return AttendoError(f"port {port} is in use; choose another by `port`, or `port` 0 for any free one")
+        return AttendoError(f"port {port} is in use. Choose another with `port` (0: any free port)")
     # create_server adds to the words which address it tried
     why = (error.strerror or str(error)).partition(" (while attempting")[0]
     if host:
-        return AttendoError(f"{host}, port {port} can't be had ({why}); choose others by `host` and `port`")
-    return AttendoError(f"port {port} can't be had ({why}); choose another by `port`")
+        return AttendoError(
+            f"cannot listen on {host}, port {port} ({why}). Choose others with `host` and `port`"
+        )
+    return AttendoError(f"cannot listen on port {port} ({why}). Choose another with `port`")

@@ -21,7 +21,7 @@ MANIFEST = "manifest.json"
 _CHUNK = 1 << 26  # some systems refuse a write of 2 GiB or more
 _ASIDE = ".old"
 _LEFT = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{12}(?P<end>\.tmp|\.old)")
-_REMEDY = "restore it or save the folder again"
+_REMEDY = "Restore the file, or save the folder again"
 
 
 class DamagedFile(OSError):
@@ -172,12 +172,12 @@ def verify_manifest(folder: Path) -> dict[str, Any]:
     for name, entry in files.items():
         file = folder / name
         if not file.is_file():
-            raise DamagedFile(f"{file} is missing; {_REMEDY}")
+            raise DamagedFile(f"{file} is missing. {_REMEDY}")
         size = file.stat().st_size
         if size != entry["size"]:
-            raise DamagedFile(f"{file} has {size} bytes where {entry['size']} were written; {_REMEDY}")
+            raise DamagedFile(f"{file} has {size} bytes (expected {entry['size']}). {_REMEDY}")
         if sha256_file(file) != entry["sha256"]:
-            raise DamagedFile(f"{file} is not as it was written; {_REMEDY}")
+            raise DamagedFile(f"{file} has changed since it was written. {_REMEDY}")
     return extra
 
 
@@ -203,11 +203,11 @@ def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, A
         sound = whole and digest == _digest(manifest)
         sound = sound and all({"size", "sha256"} <= e.keys() and _inside(name) for name, e in files.items())
     except FileNotFoundError:
-        raise DamagedFile(f"{path} is missing; {_REMEDY}") from None
+        raise DamagedFile(f"{path} is missing. {_REMEDY}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         sound, files, extra = False, {}, {}
     if not sound:
-        raise DamagedFile(f"{path} is not as it was written; {_REMEDY}")
+        raise DamagedFile(f"{path} has changed since it was written. {_REMEDY}")
     return files, extra
 
 

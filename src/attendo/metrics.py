@@ -90,7 +90,7 @@ def perplexity(log_prob: float, n_tokens: int) -> float:
     4.0
     """
     if n_tokens < 1:
-        raise AttendoError(f"perplexity of {n_tokens} tokens is not defined; give at least one token")
+        raise AttendoError(f"the perplexity of {n_tokens} tokens is undefined (expected at least 1)")
     try:
         return math.exp(-log_prob / n_tokens)
     except OverflowError:
@@ -131,7 +131,7 @@ def confusion_matrix(
     for classes in (true, predicted):
         if classes.min() < 0 or classes.max() >= n_classes:
             raise AttendoError(
-                f"classes {classes.min()} to {classes.max()} where there are {n_classes}, from 0 on"
+                f"classes {classes.min()} to {classes.max()} must be between 0 and {n_classes - 1}"
             )
     pairs = true.astype(np.int64) * n_classes + predicted
     return np.bincount(pairs, minlength=n_classes**2).reshape(n_classes, n_classes)
@@ -294,11 +294,13 @@ def _sentence_sums(
 
 def _bleu_metric(tokenize: str) -> BLEU:
     if tokenize not in BLEU_TOKENIZERS:
-        raise AttendoError(f"tokenize is {tokenize!r}; choose one of {', '.join(BLEU_TOKENIZERS)}")
+        raise AttendoError(f"invalid tokenize={tokenize!r} (expected one of {', '.join(BLEU_TOKENIZERS)})")
     try:
         return BLEU(tokenize=tokenize, force=True)  # force: no warning about text tokenized already
     except RuntimeError as error:
-        raise AttendoError(f"tokenize {tokenize!r} needs: pip install 'sacrebleu[{tokenize[:2]}]'") from error
+        raise AttendoError(
+            f"tokenize={tokenize!r} requires: pip install 'sacrebleu[{tokenize[:2]}]'"
+        ) from error
 
 
 def _f1(hits: ndarray, either: ndarray) -> ndarray:
@@ -318,17 +320,17 @@ def _score(name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], references
 
 def _check_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     if isinstance(hypotheses, str) or isinstance(references, str):
-        raise AttendoError("one string was given where a list of strings is needed; put it into a list")
+        raise AttendoError("one string was given (expected a list of strings). Write [text]")
     if len(hypotheses) != len(references):
         raise AttendoError(
-            f"{len(hypotheses)} hypotheses meet {len(references)} references; give one reference for each"
+            f"{len(hypotheses)} hypotheses but {len(references)} references (expected one reference per hypothesis)"
         )
     if not references:
-        raise AttendoError("there is nothing to score; give at least one hypothesis and its reference")
+        raise AttendoError("nothing to score (expected at least one hypothesis with its reference)")
 
 
 def _check_rows(true: ndarray, given: ndarray) -> None:
     if len(true) != len(given):
-        raise AttendoError(f"{len(given)} rows meet {len(true)} labels; give one label a row")
+        raise AttendoError(f"{len(given)} rows but {len(true)} labels (expected one label per row)")
     if not len(true):
-        raise AttendoError("there is nothing to measure; give at least one row and its label")
+        raise AttendoError("nothing to measure (expected at least one row with its label)")

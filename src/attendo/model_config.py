@@ -138,7 +138,9 @@ class ModelConfig:
     def __post_init__(self):
         for name, choices in _choices(type(self)).items():
             if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r} is none of {', '.join(map(str, choices))}")
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} must be one of {', '.join(map(str, choices))}"
+                )
         for least, names in _AT_LEAST.items():
             for name in names:
                 value = getattr(self, name)
@@ -150,18 +152,18 @@ class ModelConfig:
             used = getattr(self, other) in values
             if not used and value != type(self).__dataclass_fields__[name].default:
                 raise ValueError(
-                    f"{name}={value!r} means nothing with {other}={getattr(self, other)!r}; leave it out, or set"
-                    f" {other} to {' or '.join(values)}"
+                    f"{name}={value!r} has no effect with {other}={getattr(self, other)!r}. Remove it, or set "
+                    f"{other} to {' or '.join(values)}"
                 )
         self._check_layers()
         self._check_heads()
         self._check_positions()
         if self.pad_id is not None and not 0 <= self.pad_id < self.vocab_size:
-            raise ValueError(f"pad_id={self.pad_id} is no id of a vocabulary of {self.vocab_size}")
+            raise ValueError(f"pad_id={self.pad_id} must be at least 0 and below {self.vocab_size}")
         if self.tie != "none" and self.d_output not in (None, self.d_model):
             raise ValueError(
-                f"d_output={self.d_output} differs from d_model={self.d_model}, so the output can't share the"
-                " embedding's matrix; set tie='none'"
+                f"d_output={self.d_output} differs from d_model={self.d_model}, so the output cannot share "
+                "the embedding matrix. Set tie='none'"
             )
 
     @property
@@ -183,7 +185,7 @@ class ModelConfig:
                 wanted = "at least 1" if there else "0"
                 raise ValueError(f"{name}={value} must be {wanted} with architecture={self.architecture!r}")
         if self.n_classes == 1 or self.n_classes < 0:
-            raise ValueError(f"n_classes={self.n_classes} must be at least 2, or 0 for embeddings of texts")
+            raise ValueError(f"n_classes={self.n_classes} must be at least 2, or 0 for text embeddings")
 
     def _check_heads(self):
         divided = [] if self.head_dim is not None else [("d_model", "n_heads")]
@@ -198,17 +200,17 @@ class ModelConfig:
     def _check_positions(self):
         if self.positions == "rotary" and self.head_width % 2:
             raise ValueError(
-                f"positions='rotary' turns pairs, but a head has {self.head_width}; set an even head_dim"
+                f"positions='rotary' requires an even head size, but it is {self.head_width}. Set an even head_dim"
             )
         if self.position_base != "length" and not 0.0 < self.position_base < math.inf:
             raise ValueError(f"position_base={self.position_base} must be a number above 0, or 'length'")
         if self.positions == "relative" and not 4 <= self.position_buckets < 2 * self.position_reach:
             raise ValueError(
-                f"position_buckets={self.position_buckets} must be at least 4 and less than twice"
-                f" position_reach={self.position_reach}"
+                f"position_buckets={self.position_buckets} must be at least 4 and less than 2 * "
+                f"position_reach={2 * self.position_reach}"
             )
         if self.positions == "inverse" and self.position_start == 0:
-            raise ValueError("position_start=0 gives 1/0 with positions='inverse'; set position_start=1")
+            raise ValueError("position_start=0 divides by 0 with positions='inverse'. Set position_start=1")
 
 
 @cache

@@ -44,7 +44,7 @@ class _Model(nn.Module):
         super().__init__()
         if config.architecture != architecture:
             raise ValueError(
-                f"architecture={config.architecture!r} where a model of {architecture!r} is built"
+                f"config.architecture={config.architecture!r} must be {architecture!r} for this class"
             )
         self.config = config
 

@@ -151,7 +151,7 @@ def test_other_words_and_other_translations_are_opened_taken_and_given_back(at, 
         "target": [wholes[0]],
     }
     page.click(".word.chosen >> nth=0")
-    page.click("text=Back to the model's best")
+    page.click("text=Restore the best translation")
     shown(visited, [best])
     page.click("#others")
     page.wait_for_selector(".choices .whole b")
@@ -243,7 +243,7 @@ def test_a_text_is_gone_on_with_by_the_settings(at, site):
     page.click("summary")
     page.fill("#temperature", "warm")
     page.click("#write")
-    assert page.text_content("#status") == "Temperature: give a number from 0."
+    assert page.text_content("#status") == "Temperature must be a number of at least 0."
     visited.check()
 
 

@@ -138,8 +138,8 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(at, stack):
     page.wait_for_selector("dialog")
     assert not page.query_selector("dialog .alert")
     page.keyboard.press("Escape")
-    page.wait_for_selector("#status:text('Without a key')")
-    page.click("text=Give a key")
+    page.wait_for_selector("#status:text('The server requires a key')")
+    page.click("text=Enter a key")
     page.wait_for_selector("dialog")
     assert all("401" in one for one in visited.complaints)  # a browser writes them down by itself
 
@@ -147,9 +147,9 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(at, stack):
 @pytest.mark.parametrize(
     ("status", "message", "said"),
     [
-        (429, "the server is full", "The server is full. Trying again in 1 s."),
-        pytest.param(503, STOPPING, "The server is about to stop. Trying again in 1 s.", marks=full),
-        pytest.param(503, LOADING, "The server is loading its models. Trying again in 1 s.", marks=full),
+        (429, "the server is full", "The server is busy. Retrying in 1 s."),
+        pytest.param(503, STOPPING, "The server is shutting down. Retrying in 1 s.", marks=full),
+        pytest.param(503, LOADING, "The server is loading its models. Retrying in 1 s.", marks=full),
     ],
 )
 def test_it_says_why_it_waits_and_tries_again(at, site, status, message, said):

@@ -43,7 +43,7 @@ def trained(tmp_path_factory, files):
 def test_what_was_read_and_found_is_said(trained, files):
     _, outcome = trained
     assert f"{files[0]}: 120 rows read, 120 used, 0 skipped" in outcome.err
-    assert "24 of 120 texts are split off for validation" in outcome.err
+    assert "24 of 120 texts are held out for validation" in outcome.err
     assert "2 labels: other " in outcome.err
     assert "accuracy" in outcome.err
     assert "calibration error" in outcome.err
@@ -159,7 +159,7 @@ def test_files_are_named_as_they_are_typed(tmp_path, monkeypatch):
 def test_the_card_names_the_labels(trained):
     folder, _ = trained
     card = attendo("info", folder).out
-    assert "labels      other (" in card and "counting words:" in " ".join(card.split())
+    assert "labels      other (" in card and "naive Bayes baseline:" in " ".join(card.split())
     user = library.load(folder)
     assert isinstance(user, Classifier)
     assert user.temperature == library.load(folder).card["validation"]["temperature"]
@@ -241,9 +241,9 @@ def test_another_shape_than_the_weights_have_is_refused(masked, files, tmp_path)
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ("a\tx\n" * 30, "only one label, 'a', in 30 rows; a classifier needs at least two"),
-        ("".join(f"l{i}\ttext {i}\n" for i in range(40)), "this is no column of labels"),
-        ("", "is empty; give a file with at least one row"),
+        ("a\tx\n" * 30, "only one label, 'a', in 30 rows (expected at least two labels)"),
+        ("".join(f"l{i}\ttext {i}\n" for i in range(40)), "This is not a label column"),
+        ("", "is empty (expected at least one row"),
     ],
 )
 def test_what_no_classifier_learns_from_is_refused(rows, said, tmp_path):
@@ -283,7 +283,7 @@ def test_a_label_unseen_in_training_is_told_before_training_and_the_folder_stays
     assert said.startswith(f"{strange}:1: the label 'hail' was not seen in training")
     outcome = attendo("train", "classification", *options, "--valid", files[0])
     assert outcome.code == 0, outcome.err
-    assert "120 of 120 validation texts are training texts too" in outcome.err
+    assert "120 of 120 validation texts are training texts" in outcome.err
 
 
 @pytest.mark.parametrize("task", ["classification", "translation"])
@@ -350,4 +350,4 @@ def test_copies_and_contradictions_are_said_before_training(tmp_path):
         "plan", "classification", "--train", table, *settings(SMALL), *ONE_LAYER, "--threads", "1"
     ).err
     assert "exact copies of an earlier row: 2 (lines 41, 43)" in said
-    assert "texts with another label earlier on: 1 (line 42)" in said
+    assert "texts have a different label in an earlier row: 1 (line 42)" in said

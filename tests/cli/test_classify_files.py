@@ -39,7 +39,7 @@ def test_a_table_of_texts_gets_its_labels(folder, tmp_path):
     ]
     assert refused(*asked) == f"{out} is there already; take another name, or remove it"
     unknown = refused(*asked[:4], "--output", tmp_path / "b.csv", "--columns", "text")
-    assert "has no column 'text' (found: 'id', 'body'); mend --columns, or use numbers" in unknown
+    assert "has no column 'text' (found: 'id', 'body'). Fix --columns, or use column numbers" in unknown
     for name in ("labels.xlsx", "labels.txt"):
         assert "let it end in one" in refused(*asked[:4], "--output", tmp_path / name)
 
@@ -62,10 +62,12 @@ def test_columns_of_the_input_are_kept_before_what_was_found(folder, tmp_path):
         told = [(row["id"], row["price"], row["text"], row["label"] != "") for row in rows]
         assert told == [("7", "", "rain", True), ("8", "0.5", "", False), ("", "", "", False)]
     end = ["--output", tmp_path / "b.csv", "--keep"]
-    assert "'opened' (found: 'id', 'price', 'text'); mend --columns or --keep" in refused(
+    assert "'opened' (found: 'id', 'price', 'text'). Fix --columns or --keep" in refused(
         *start, table, "--columns", "3", *end, "id,opened"
     )
-    assert "a column 'label' of its own; give this one by its number" in refused(*start, table, *end, "label")
-    assert "names one column twice" in refused(*start, table, *end, "id,id")
-    assert "write id,opened or 1,2" in refused(*start, table, *end, "id,")
-    assert refused(*start, lines, *end, "id") == f"{lines}: a text file has no columns; leave out --keep"
+    assert "already has a column 'label'. Give this column by its number" in refused(
+        *start, table, *end, "label"
+    )
+    assert "one column is named twice" in refused(*start, table, *end, "id,id")
+    assert "for example id,opened" in refused(*start, table, *end, "id,")
+    assert refused(*start, lines, *end, "id") == f"{lines}: a text file has no columns. Remove --keep"

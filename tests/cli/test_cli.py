@@ -112,7 +112,7 @@ def test_the_version():
         (["train", "translation", "--steps", "3", "--minutes", "1"], "give one of --steps and --minutes"),
         (["train", "translation", "--preset", "smal"], "did you mean small?"),
         (["train", "translation", "--preset", "x"], "there are base, big, demo, lecture, small, tiny"),
-        (["train", "translation", "--set", "d_model"], "write section.key=value"),
+        (["train", "translation", "--set", "d_model"], "expected section.key=value"),
         (["train", "translation", "--set", "training.steps=-1"], "steps=-1 must be above 0"),
         (
             ["train", "translation", "--train", "forecasts", "--out", "no", "--valid", "F"],
@@ -184,7 +184,7 @@ def test_training_leaves_a_run_folder_and_says_what_it_did(trained):
     }
     assert {path.name for path in folder.iterdir()} == names
     assert outcome.out == ""
-    for said in ("120 rows read, 120 used", "split off for validation", "step 5: BLEU", "done: all 12 steps"):
+    for said in ("120 rows read, 120 used", "held out for validation", "step 5: BLEU", "done: all 12 steps"):
         assert said in outcome.err
     assert "\r" not in outcome.err  # no live line where there is no terminal
 
@@ -303,7 +303,7 @@ def test_n_best_lines_and_json(trained):
     assert [(value["line"], value["source"]) for value in values] == [(1, "rain"), (2, "snow")]
     found = [f"{candidate['score']:.4f}" for value in values for candidate in value["translations"]]
     assert found == [row[1] for row in rows]
-    assert "choose it between 1 and beam" in refused("translate", trained[0], "rain", "--n-best", "9")
+    assert "must be between 1 and beam" in refused("translate", trained[0], "rain", "--n-best", "9")
 
 
 def test_lines_are_translated_as_they_come():

@@ -62,11 +62,11 @@ def test_a_missing_file_is_named_before_anything_slow(tmp_path, pairs, trained):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "is empty; give a file with at least one row of data"),
+        ("", "is empty (expected at least one row of data)"),
         ("rain\nsnow\n", "none of 2 rows can be used: 2 wrong number of columns: lines 1, 2"),
         ("rain\t\n\tsnow\n", "1 no target: line 1, 1 no source: line 2; fill the field or delete the row"),
-        ("rain\t雨\nsnow\t雪\nhail\tひょう\n", "3 usable rows are too few to split off validation rows"),
-        ("rain\t雨\n" * 30, "all of its 30 rows share one source"),
+        ("rain\t雨\nsnow\t雪\nhail\tひょう\n", "3 usable rows are too few to hold out validation rows"),
+        ("rain\t雨\n" * 30, "all 30 rows have the same source"),
     ],
     ids=["empty", "one column", "empty fields", "three rows", "only duplicates"],
 )
@@ -96,11 +96,11 @@ def test_unequal_parallel_files_are_refused_with_both_counts(tmp_path, monkeypat
     source = write(tmp_path / "s.txt", "".join(f"rain {i}\n" for i in range(n_sources)))
     target = write(tmp_path / "t.txt", "".join(f"雨 {i}\n" for i in range(n_targets)))
     out = tmp_path / "run"
-    said = f"{source} has {n_sources} lines and {target} has {n_targets};"
+    said = f"{source} has {n_sources} lines but {target} has {n_targets} (expected"
     assert said in train_refused("--train-source", source, "--train-target", target, "--out", out)
     assert said in refused("doctor", source, target)
     monkeypatch.chdir(tmp_path)  # names are as they were given
-    said = f"s.txt has {n_sources} lines and t.txt has {n_targets}; line n"
+    said = f"s.txt has {n_sources} lines but t.txt has {n_targets} (expected equal numbers: line n"
     assert train_refused("--train-source", "s.txt", "--train-target", "t.txt", "--out", out).startswith(said)
     assert refused("doctor", "s.txt", "t.txt").startswith(said)
     assert not out.exists()
@@ -222,9 +222,9 @@ def test_a_model_that_is_no_translator_is_refused(tmp_path):
         ("model.n_heads=3", "d_model=16 is not divisible by n_heads=3; try n_heads="),
         ("model.d_model=wide", 'model.d_model = "wide"'),
         ("training.schedule=linear", 'training.schedule = "linear"'),
-        ("tokenizer.vocab_size=0", "vocab_size is 0; it must be 1 or more"),
-        ("decoding.n_best=9", "n_best is 9 with beam 4"),
-        ("model.positions=inverse", "set position_start=1"),
+        ("tokenizer.vocab_size=0", "vocab_size=0 must be at least 1"),
+        ("decoding.n_best=9", "n_best=9 must be between 1 and beam=4"),
+        ("model.positions=inverse", "Set position_start=1"),
     ],
 )
 def test_a_wrong_value_is_refused_before_anything_slow(tmp_path, setting, said):
@@ -284,7 +284,7 @@ def test_a_config_cut_at_the_end_of_any_line_is_noticed(folder):
     for n in range(1, len(lines)):
         config.write_text("".join(lines[:n]))
         message = refused("info", folder)
-        assert "config.toml was cut short" in message or "config.toml is not valid TOML" in message, n
+        assert "config.toml is truncated" in message or "config.toml is not valid TOML" in message, n
 
 
 def test_a_damaged_checkpoint_is_passed_over(folder):
@@ -293,7 +293,7 @@ def test_a_damaged_checkpoint_is_passed_over(folder):
     newest.write_bytes(newest.read_bytes()[:-1])
     outcome = attendo("resume", folder)
     assert outcome.code == 0
-    assert "passed over step-5" in outcome.err
+    assert "skipped damaged checkpoint step-5" in outcome.err
     assert "resumed step-2" in outcome.err  # which ended a shorter run, and is no end of this one
     assert "done: all 5 steps done" in outcome.err
     for path in (folder / "checkpoints").glob("step-*"):

@@ -132,7 +132,7 @@ def test_the_seed_is_that_of_the_samples(place):
         (["t1", "t2", "pairs.tsv", "--context", "8"], "--context means nothing for this task"),
         (["t1", "t2", "pairs.tsv", "--tokenize", "13b"], "choose one of 13a"),
         (["t1", "t2", "pairs.tsv", "--samples", "9"], "'--samples'"),
-        (["c1", "c3", "labelled.tsv"], "know different labels, 'dry' only one of them"),
+        (["c1", "c3", "labelled.tsv"], "know different labels, 'dry' not in both"),
         (["l1", "l3", "long.txt", "--metric", "loss"], "the tokenizers differ"),
         (["m1", "m1", "long.txt"], "m1 gives vectors, which have no measure on a file"),
     ],

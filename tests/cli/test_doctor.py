@@ -32,9 +32,7 @@ def test_the_doctor_compares_with_two_parallel_files(tmp_path, pairs):
     found = json.loads(attendo("doctor", pairs, *files, "--json").out)
     assert found["findings"]["leaks"]["lines"] == [4]
     assert found["against"]["used"] == 2
-    assert "a table of pairs is given alone" in refused(
-        "doctor", pairs, "--against", pairs, "--against", pairs
-    )
+    assert "Give a table as a single file" in refused("doctor", pairs, "--against", pairs, "--against", pairs)
     both = "for two parallel files give both: --against SOURCE --against TARGET"
     assert both in refused("doctor", pairs, *files[:2])
     assert "not from 3" in refused("doctor", pairs, *files, "--against", tmp_path / "test.ja")
@@ -46,9 +44,9 @@ def test_what_windows_adds_to_text_files_is_said_to_be_taken_off(tmp_path, pairs
         text = "".join(f"{row[side]}\r\n" for row in rows)
         (tmp_path / name).write_bytes(text.encode("utf-8-sig" if side else "utf-8"))
     clean = attendo("doctor", tmp_path / "a.en", tmp_path / "a.ja")
-    said = "  byte order marks and Windows line ends are there, and taken off while reading"
+    said = "  byte order marks and Windows line endings were found and are removed while reading"
     assert clean.code == 0 and clean.out.splitlines()[2] == said and len(said) <= 80
-    assert "taken off" not in attendo("doctor", pairs).out
+    assert "are removed" not in attendo("doctor", pairs).out
 
 
 def test_a_table_that_may_be_of_labelled_texts_is_told_how_to_say_so(tmp_path):
@@ -64,10 +62,10 @@ def test_pairs_that_look_like_labels_are_told_the_columns_for_labels(tmp_path, p
     table = tmp_path / "labels.tsv"
     for order, side, columns in ((1, "source", "label=1,text=2"), (-1, "target", "label=2,text=1")):
         table.write_text("".join("\t".join(row[::order]) + "\n" for row in rows))
-        said = f"  {side}: only 2 different; if these are labels, --columns {columns}"
+        said = f"  {side}: only 2 different values; for labels use --columns {columns}"
         assert said in attendo("doctor", table).out.splitlines()
         assert "2 labels" in attendo("doctor", table, "--columns", columns).out
     assert json.loads(attendo("doctor", table, "--json").out)["like_labels"]["columns"] == "label=2,text=1"
-    assert "if these are labels" not in attendo("doctor", pairs).out
+    assert "for labels use" not in attendo("doctor", pairs).out
     table.write_text("".join(f"{label}\tyes {n % 5}\n" for n, (label, _) in enumerate(rows)))
-    assert "if these are labels" not in attendo("doctor", table).out  # no side has texts
+    assert "for labels use" not in attendo("doctor", table).out  # no side has texts

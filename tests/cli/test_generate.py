@@ -41,7 +41,7 @@ def trained(tmp_path_factory, text):
 def test_what_was_read_and_split_off_is_said(trained, text):
     _, outcome = trained
     assert f"{text}: 1 file, 1 document" in outcome.err
-    assert "the last 10% of the text is split off for validation" in outcome.err
+    assert "the last 10% of the text is held out for validation" in outcome.err
     assert "bits a byte" in outcome.err
 
 
@@ -152,7 +152,7 @@ def test_the_rows_of_a_table_are_accounted_for_whatever_the_run_learned_from(tra
     assert f"{table}: 1 file, 40 documents\n{table}: 42 rows read, 40 used, {skipped}\n" in outcome.err
     numbered = attendo("evaluate", folder, table, "--column", "2", "--header", "--json")
     assert json.loads(numbered.out)["reading"]["accounts"][0]["used"] == 40
-    assert refused("evaluate", folder, table).endswith("; mend the row, or choose with --column")
+    assert refused("evaluate", folder, table).endswith("; fix the row, or choose columns with --column")
     assert "give --column" in refused("evaluate", folder, table, "--columns", "2")
     assert "a text file has no columns" in refused("evaluate", folder, text, "--column", "2")
 
@@ -193,7 +193,11 @@ def test_resuming_goes_on(trained):
 @pytest.mark.parametrize(
     ("content", "options", "said"),
     [
-        ("rain and snow, snow and rain\n" * 2, ["--set", "model.max_len=500"], "less than one window of 500"),
+        (
+            "rain and snow, snow and rain\n" * 2,
+            ["--set", "model.max_len=500"],
+            "fewer than one window of 500",
+        ),
         (" \n\n\t ", [], "no document (no text: "),
         ("", [], "no document (empty file: "),
         ("one\n" * 400, ["--set", "model.n_encoder_layers=1"], "n_encoder_layers=1 must be 0"),

@@ -119,7 +119,7 @@ def test_the_command_stops_and_goes_on_to_the_same_bytes(run_folder, tmp_path, m
     [
         (["--input", "F"], "--input and --output belong together"),
         (["--input", "F", "--output", "G", "rain"], "give texts, or --input and --output"),
-        (["--input", "F", "--output", "G", "--top-p", "2"], "top_p is 2.0"),
+        (["--input", "F", "--output", "G", "--top-p", "2"], "top_p=2.0 must be"),
     ],
     ids=str,
 )

@@ -47,11 +47,11 @@ def test_bad_folders_and_key_files_are_refused(folder, tmp_path):
     assert "DIR" in refused("serve")
     twin = tmp_path / folder.name
     twin.mkdir()
-    assert "have one name" in refused("serve", folder, twin)
+    assert "have the same name" in refused("serve", folder, twin)
     assert "is given twice" in refused("serve", folder, folder)
     (tmp_path / "keys").write_text("# none yet\n", encoding="utf-8")
     assert "no key" in refused("serve", folder, "--api-key-file", tmp_path / "keys")
-    assert "can't be read" in refused("serve", folder, "--api-key-file", tmp_path / "missing")
+    assert "cannot read the keys" in refused("serve", folder, "--api-key-file", tmp_path / "missing")
     missing = attendo("serve", tmp_path / "none")
     assert (missing.code, missing.out) == (2, "")
     assert str(tmp_path / "none") in missing.error

@@ -111,7 +111,7 @@ def test_f15_token_and_learned_position():
     used = embedding.tokens.weight.grad.abs().sum(1) > 0
     assert used.nonzero().flatten().tolist() == [1, 3]
     assert (embedding.positions.weight.grad.abs().sum(1) > 0).tolist() == [True] * 3 + [False] * 2
-    with pytest.raises(ValueError, match="6 tokens, but learned positions end at max_len=5"):
+    with pytest.raises(ValueError, match="6 tokens, but the learned positions end at max_len=5"):
         embedding(torch.zeros(1, 6, dtype=torch.long))
 
 
@@ -260,5 +260,5 @@ def test_rows_of_different_length_turn_by_their_own_positions():
 def test_each_architecture_builds_its_own_model():
     assert isinstance(model(**SIZES), EncoderDecoder)
     assert isinstance(model(**CLASSIFIER), EncoderClassifier)
-    with pytest.raises(ValueError, match="architecture='decoder' where a model of 'classifier' is built"):
+    with pytest.raises(ValueError, match=r"config\.architecture='decoder' must be 'classifier'"):
         EncoderClassifier(ModelConfig(vocab_size=5, **ALONE))

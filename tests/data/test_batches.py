@@ -93,7 +93,7 @@ def test_a_million_rows_take_seconds() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="batch_tokens is 0"):
+    with pytest.raises(ValueError, match="batch_tokens=0 must be"):
         token_batches(np.array([1]), np.array([1]), 0, 0, 0)
     with pytest.raises(ValueError, match="2 source lengths but 1"):
         token_batches(np.array([1, 2]), np.array([1]), 8, 0, 0)

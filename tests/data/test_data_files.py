@@ -113,11 +113,11 @@ def test_parallel_files_in_many(tmp_path):
     assert list(read_pairs(source)) == [(1, "a", "A"), (2, "b", "B"), (3, "c", "C")]
     assert [path.name for path in source.paths()] == ["1.en", "1.de", "2.en", "2.de"]
     write(folder / "2.de", "C\nD\n")
-    with pytest.raises(AttendoError, match=rf"{folder}/2\.en has 1 lines and {folder}/2\.de has 2") as caught:
+    with pytest.raises(AttendoError, match=rf"{folder}/2\.en has 1 lines but {folder}/2\.de has 2") as caught:
         next(read_pairs(source))  # before the first pair of all
     assert "line n" in str(caught.value)
     write(folder / "3.en", "e\n")
-    with pytest.raises(AttendoError, match=r"\*\.en are 3 files and .*\*\.de 2"):
+    with pytest.raises(AttendoError, match=r"\*\.en has 3 files but .*\*\.de has 2"):
         source.parts()
 
 
@@ -182,7 +182,7 @@ def test_labelled_texts_in_many_files(tmp_path):
 def test_headers_that_were_read_as_rows_are_found_in_many_files(tmp_path):
     text = "label\ttext\n" + "".join(f"{'ab'[i % 2]}\ttext {i}\n" for i in range(40))
     folder = shards(tmp_path, {"1.tsv": text, "2.tsv": text})
-    with pytest.raises(AttendoError, match=rf"{folder}/1\.tsv:1: .*'label'; .* give `header`"):
+    with pytest.raises(AttendoError, match=rf"{folder}/1\.tsv:1: .*'label'\. .* add `header`"):
         _ = LabelledCorpus(LabelledData(train=(str(folder),)), silent).counts
     counts = LabelledCorpus(LabelledData(train=(str(folder),), header=True, valid=("v",)), silent).counts
     assert counts == {"a": 40, "b": 40}

@@ -118,7 +118,7 @@ def test_columns_of_one_language_are_not_called_swapped(tmp_path):
     reasons = {finding.check.name: finding.not_checked for finding in report.findings if finding.not_checked}
     assert reasons == {
         "leaks": "no file to compare with",
-        "swapped": "the columns are too alike, or too few rows",
+        "swapped": "the columns are too alike, or there are too few rows",
     }
     assert any("swapped: not checked" in line for line in report.lines())
 
@@ -130,7 +130,7 @@ def test_japanese_cut_into_words_by_spaces_is_found_on_either_side(tmp_path):
         report = examine(source_of(tmp_path / "a.tsv", turned))
         assert found(report) == {"spaced": (55, (6, 7, 8))}
         assert report.lines()[-1] == f"             ({CHECKS[-1].instead})" and report.found
-        assert report.as_json()["findings"]["spaced"]["fix"].startswith("take the spaces out")
+        assert report.as_json()["findings"]["spaced"]["fix"].startswith("remove the spaces")
 
 
 @pytest.mark.parametrize(
@@ -314,15 +314,15 @@ def test_parse_drop():
     assert parse_drop(",".join(every)) == every
     for wrong, said in {
         "duplicate": "no such check; did you mean duplicates",
-        "xyz": "no such check; known are duplicates, near-duplicates, leaks",
-        "spaced": "most rows would go; take the spaces out",
+        "xyz": "no such check; known checks: duplicates, near-duplicates, leaks",
+        "spaced": "this would remove most rows. Instead, remove the spaces",
     }.items():
         with pytest.raises(AttendoError, match=f"`drop` {wrong}: {said}"):
             parse_drop(wrong)
 
 
 def test_leaks_need_another_file(tmp_path):
-    with pytest.raises(AttendoError, match="`drop` leaks: there is no other file"):
+    with pytest.raises(AttendoError, match="`drop` leaks requires a second file"):
         examine(source_of(tmp_path / "a.tsv", [("one", "eins")]), drop=parse_drop("leaks"))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from attendo.data import formats
 from attendo.data.corpora import parse_columns
 from attendo.data.row_report import LINE_CAP
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, install_command
 
 # --- columns ----------------------------------------------------------------------------------------------
 
@@ -45,11 +45,11 @@ def test_columns_of_a_tsv_file(tmp_path):
     assert read(path, columns=("2", "3"))[0] == [(1, "en", "ja"), *wanted]
     assert read(path, columns=("3", "2"), header=True, reverse=True)[0] == wanted
     assert "no column 'de' (found: 'id', 'en', 'ja')" in refusal(path, columns=("en", "de"))
-    assert refusal(path, columns=("1", "4"), header=True).endswith("('id', 'en', 'ja'); mend `columns`")
+    assert refusal(path, columns=("1", "4"), header=True).endswith("('id', 'en', 'ja'). Fix `columns`")
     assert "4, only 3" in refusal(path, columns=("1", "4"), header=True)
     one = refusal(write(tmp_path / "one.tsv", "one\n"))
-    assert one.endswith("1 column where 2 are expected); mend the row, or choose with `columns`")
-    assert "has 3 columns ('id', 'en', 'ja'); choose with `columns`" in refusal(path, header=True)
+    assert one.endswith("1 column found, 2 expected); fix the row, or choose columns with `columns`")
+    assert "has 3 columns ('id', 'en', 'ja'). Choose with `columns`" in refusal(path, header=True)
     assert read(path) == ([(4, "3", "three")], {"wrong number of columns": (3, [1, 2, 3])})
     twice = write(tmp_path / "b.tsv", "en\ten\tja\na\tb\tc\n")
     assert "more than one column 'en'" in refusal(twice, columns=("en", "ja"))
@@ -178,7 +178,7 @@ def test_jsonl_keys(tmp_path):
     two = write(tmp_path / "two.jsonl", '{"en": "one", "ja": "ichi"}\n')
     assert read(two)[0] == [(1, "one", "ichi")]
     three = write(tmp_path / "three.jsonl", '{"id": 7, "en": "one", "ja": "ichi"}\n')
-    assert "choose with `columns` source=NAME,target=NAME" in refusal(three)
+    assert "Choose with `columns` source=NAME,target=NAME" in refusal(three)
     assert read(three, columns=("2", "3"))[0] == [(1, "one", "ichi")]
     assert "no 'de' among" in refusal(three, columns=("en", "de"))
 
@@ -198,8 +198,8 @@ def test_parquet_rows_and_faults(tmp_path):
     assert skipped == {"no source": (1, [2]), "too long": (1, [3]), "invalid UTF-8": (1, [4])}
     packed = write(tmp_path / "b.parquet.gz", gzip.compress(path.read_bytes()))
     assert read(packed, columns=("2", "1"))[0][0] == (1, "one", "1")
-    assert "choose with `columns`" in refusal(path)
-    assert "no sound Parquet file" in refusal(write(tmp_path / "cut.parquet", path.read_bytes()[:-10]))
+    assert "Choose with `columns`" in refusal(path)
+    assert "not a valid Parquet file" in refusal(write(tmp_path / "cut.parquet", path.read_bytes()[:-10]))
     assert "is empty" in refusal(write(tmp_path / "none.parquet", b""))
 
 
@@ -221,4 +221,4 @@ def test_a_parquet_file_of_one_large_value_in_many_rows_takes_no_memory_for_each
 
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert 'pip install "attendo[data]"' in refusal(write(tmp_path / "a.parquet", b"PAR1"))
+    assert install_command("data") in refusal(write(tmp_path / "a.parquet", b"PAR1"))

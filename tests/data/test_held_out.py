@@ -44,5 +44,5 @@ def test_the_split_is_the_same_in_every_process():
 def test_too_little_to_split():
     with pytest.raises(AttendoError, match=r"f.tsv: 3 usable rows .* `valid`"):
         held_out(["a", "b", "c"], "f.tsv")
-    with pytest.raises(AttendoError, match=r"share one source.* `valid`"):
+    with pytest.raises(AttendoError, match=r"have the same source.* `valid`"):
         held_out(["a"] * 100)

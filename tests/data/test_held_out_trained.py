@@ -70,7 +70,7 @@ def test_rows_of_the_start_do_not_validate(tmp_path, task, column):
     assert resumed_run(second).run.task.all_validation == found.all_validation
     # a file that is named is left out where it was trained on, and a chain has all
     found, said = run_on(third, task, {"train": [files[1]], "valid": [both]}, second)
-    assert any(f"{KNOWN}: they are left out" in line for line in said)
+    assert any(f"{KNOWN} and are not used" in line for line in said)
     assert validating(found) == held
     assert len(trained_rows(third, "all")) == len({*parts[0], *parts[1]})
 

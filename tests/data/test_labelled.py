@@ -94,16 +94,16 @@ def test_a_missing_label_is_named_with_its_column(tmp_path, columns, named):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (["pos"] * 7, "f.tsv: only one label, 'pos', in 7 rows; a classifier needs at least two"),
+        (["pos"] * 7, "f.tsv: only one label, 'pos', in 7 rows (expected at least two labels)"),
         ([], "f.tsv: no label in 0 rows"),
         (
             [f"sentence {i}" for i in range(30)],
             "f.tsv: 30 different labels in 30 rows ('sentence 0', 'sentence 1', 'sentence 2', 'sentence 3', "
-            "'sentence 4', …): this is no column of labels; choose with `columns` label=…,text=…",
+            "'sentence 4', …). This is not a label column: choose columns with `columns` label=…,text=…",
         ),
         (
             ["label", *"aabbab"],
-            "f.tsv:1: no other row has the label 'label'; if the line is a header, give `header`",
+            "f.tsv:1: no other row has the label 'label'. If the line is a header, add `header`",
         ),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_label_in_the_first_row_of_a_csv_is_no_header():
 def test_counting_stops_where_labels_are_far_too_many():
     read = itertools.count(1)
     endless = (LabelledRow(i, str(i), "") for i in read)
-    with pytest.raises(AttendoError, match="no column of labels"):
+    with pytest.raises(AttendoError, match="not a label column"):
         count_labels(endless, "f")
     assert next(read) == MOST_LABELS + 2
 
@@ -136,7 +136,7 @@ def test_counting_stops_where_labels_are_far_too_many():
 def test_a_label_set_knows_its_names_and_no_others():
     labels = LabelSet(tuple("abcdefg"))
     assert [labels.id_of(name, "") for name in labels.names] == list(range(len(labels))) == list(range(7))
-    message = "t.tsv:9: the label 'x' was not seen in training; known are 'a', 'b', 'c', 'd', 'e', …"
+    message = "t.tsv:9: the label 'x' was not seen in training (known: 'a', 'b', 'c', 'd', 'e', …"
     with pytest.raises(AttendoError, match=re.escape(message)):
         labels.id_of("x", "t.tsv:9")
     for wrong in [("a",), ("b", "a"), ("a", "a")]:
@@ -218,9 +218,11 @@ def test_training_windows_are_drawn_from_all_there_are():
 def test_what_becomes_of_long_texts_is_said():
     assert (
         LongTexts(max_tokens=9).summary(1, 3)
-        == "1 of 3 texts have more than 9 tokens; their first 4 and last 5 are kept"
+        == "1 of 3 texts have more than 9 tokens; only the first 4 and last 5 tokens are used"
     )
-    assert LongTexts(max_tokens=9, long="window").summary(2, 3).endswith("they are read through windows of 9")
+    assert (
+        LongTexts(max_tokens=9, long="window").summary(2, 3).endswith("they are read in windows of 9 tokens")
+    )
     with pytest.raises(ValueError, match="max_tokens=3 must be at least 4"):
         LongTexts(max_tokens=3)
 

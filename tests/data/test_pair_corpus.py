@@ -23,7 +23,7 @@ def test_validation_pairs_are_split_off_and_train_no_more(tmp_path):
     held = {source for source, _ in found.validation(1000)[0]}
     assert len(train) + len(held) == 200 and not train & held
     assert found.n_pairs == len(train) == 160
-    assert any("40 of 200 pairs are split off" in line for line in said)
+    assert any("40 of 200 pairs are held out" in line for line in said)
     assert any("200 rows read, 200 used, 0 skipped" in line for line in said)
 
 
@@ -108,7 +108,7 @@ def test_languages_that_the_scripts_speak_against_are_named(tmp_path):
     assert warned(tmp_path / "pairs.tsv", source="ja", target=None) == [
         "warning: `source_language` ja, but the source is Latin: give `reverse`"
     ]
-    assert warned(*names, source="en", target="ru")[0].endswith("look at the data, or mend `target_language`")
+    assert warned(*names, source="en", target="ru")[0].endswith("check the data, or fix `target_language`")
     swapped = {"source": "ja", "target": "en"}
     said = "`source_language` ja, but the source is Latin: swap the files, or give `reverse`"
     assert warned(*names, **swapped) == [f"warning: {said}"]  # what an older run goes on with
@@ -117,7 +117,7 @@ def test_languages_that_the_scripts_speak_against_are_named(tmp_path):
         _ = corpus(*names, said=lines, source_language="ja", target_language="en").size
     assert len(lines) == 1 and "warning" not in lines[0]
     with pytest.raises(
-        AttendoError, match=r"leave out `reverse`, or swap `source_language` and `target_language`$"
+        AttendoError, match=r"remove `reverse`, or swap `source_language` and `target_language`$"
     ):
         _ = corpus(*names, source_language="en", target_language="ja", reverse=True).size
 
@@ -152,7 +152,7 @@ def test_languages_of_one_script_in_the_wrong_order_end_a_new_run(tmp_path, sour
     _ = corpus(file, said=said, **right | {"source_language": "it"}).size
     assert (
         said[1].startswith("warning: `source_language` it, but the source is ")
-        and "look at the data" in said[1]
+        and "check the data" in said[1]
     )
 
 
@@ -168,12 +168,12 @@ def test_what_is_in_no_language_raises_no_alarm(tmp_path, row):
 
 @pytest.mark.parametrize(
     ("code", "likely"),
-    [("english", "did you mean en?"), ("jp", "did you mean ja?"), ("xx", "give one as en, ja")],
+    [("english", "did you mean en?"), ("jp", "did you mean ja?"), ("xx", "use a code such as en, ja")],
 )
 def test_what_is_no_language_code_begins_no_run(tmp_path, code, likely):
     file = pairs_file(tmp_path, 60)
     with pytest.raises(
-        AttendoError, match=rf"^`target_language` {code}: no such language code \(BCP 47\); {likely}"
+        AttendoError, match=rf"^`target_language` {code}: not a language code \(BCP 47\); {likely}"
     ):
         _ = corpus(file, target_language=code).size
     assert corpus(file, target_language=code).n_pairs  # an older run goes on
@@ -197,11 +197,11 @@ def test_a_row_without_end_neither_trains_nor_validates_and_is_said(tmp_path, ba
     tokenizer = train_tokenizer(found.texts(), TokenizerConfig(vocab_size=600))
     store = found.store(tokenizer, 100)
     assert sorted({*range(1, 63)} - {*store.row_numbers.tolist()}) == [31, 62]
-    assert said[-1] == "2 pairs of more than 100 tokens left out (lines 31, 62)"
+    assert said[-1] == "2 pairs with more than 100 tokens skipped (lines 31, 62)"
     again = found.store(tokenizer, 100)  # from the cache
     assert again.facts == store.facts and said[-1] == said[-2]
     assert [len(part) for part in found.validation(10, tokenizer, 100)] == [5, 5]
-    assert said[-1] == "1 of 6 validation pairs have more than 100 tokens: they are left out"
+    assert said[-1] == "1 of 6 validation pairs have more than 100 tokens and are not used"
     assert len(found.store(tokenizer)) == 62  # an older run's
 
 
@@ -239,7 +239,7 @@ def test_test_rows_may_stand_in_two_parallel_files(tmp_path):
 
 def test_dropping_leaks_says_what_to_compare_with(tmp_path):
     file = str(pairs_file(tmp_path, 3))
-    with pytest.raises(AttendoError, match=r"give one with `against` or `valid`$"):
+    with pytest.raises(AttendoError, match=r"Give one with `against` or `valid`$"):
         PairData(train=(file,), drop="leaks").check()
     with pytest.raises(AttendoError, match="`against` SOURCE `against` TARGET, or `valid_source` and"):
         PairData(train=(file, file), drop="leaks").check()

@@ -177,7 +177,7 @@ def test_the_caller_may_know_the_script_better():
 
 
 def test_wrong_use_is_refused():
-    with pytest.raises(ValueError, match="limit is 0; it must be at least 1"):
+    with pytest.raises(ValueError, match="limit=0 must be at least 1"):
         split_text("a", 0, len)
     with pytest.raises(ValueError, match="1 texts for 2 pieces"):
         Segments(("a", "b"), ("", "", "")).joined(["c"])

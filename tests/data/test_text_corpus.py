@@ -21,7 +21,7 @@ def test_what_is_split_off_trains_no_more_and_nothing_is_lost(tmp_path):
     assert parts["train"] + parts["valid"] == file.read_text(encoding="utf-8")
     assert len(parts["valid"]) == pytest.approx(0.1 * len(file.read_text()), abs=100)
     assert found.n_characters == len(parts["train"])
-    assert said == ["the last 10% of the text is split off for validation", f"{file}: 1 file, 1 document"]
+    assert said == ["the last 10% of the text is held out for validation", f"{file}: 1 file, 1 document"]
 
 
 def test_lines_are_documents_if_asked(tmp_path):
@@ -64,11 +64,11 @@ def test_the_store_is_another_for_other_texts_or_another_reading(tmp_path):
 
 
 def test_what_cannot_be_is_refused_before_anything_begins(tmp_path):
-    with pytest.raises(AttendoError, match="brings its own validation files"):
+    with pytest.raises(AttendoError, match="has its own validation files"):
         TextData(valid=("x.txt",)).check()
     with pytest.raises(AttendoError, match=r"no\.txt"):
         TextData(train=(str(tmp_path / "no.txt"),)).check()
     short = text_file(tmp_path, 2)
     found = corpus(short, valid=(str(short),))
-    with pytest.raises(AttendoError, match="less than one window of 500"):
+    with pytest.raises(AttendoError, match="fewer than one window of 500"):
         found.windows(train_tokenizer(found.texts(), TokenizerConfig(kind="character")), 500)

@@ -109,7 +109,7 @@ def test_a_run_goes_on_where_it_was() -> None:
 def test_a_text_shorter_than_a_window_is_refused() -> None:
     require_window(stream_of([3, 4]), 9, "short.txt")
     with pytest.raises(
-        AttendoError, match=r"short\.txt has 9 tokens .* one window of 10; .* context to 9 or less"
+        AttendoError, match=r"short\.txt has 9 tokens .* one window of 10\. .* model.max_len to 9 or less"
     ):
         require_window(stream_of([3, 4]), 10, "short.txt")
 

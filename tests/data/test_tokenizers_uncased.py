@@ -86,7 +86,7 @@ def test_the_file_tells_its_kind(tmp_path: Path) -> None:
     text = (tmp_path / "tokenizer.json").read_text("utf-8")
     changed = re.sub(r"<br\\\\s\*/\?>", "<hr>", text)
     assert changed != text
-    with pytest.raises(AttendoError, match="cuts texts in another way"):
+    with pytest.raises(AttendoError, match="splits texts differently"):
         LearnedTokenizer(changed)
 
 

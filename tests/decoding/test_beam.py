@@ -234,14 +234,14 @@ def test_best_tokens_are_those_of_a_full_stable_sort(seed, vocab, k, levels, dty
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
-        ({"beam": 0}, "beam is 0"),
-        ({"beam": 2, "n_best": 3}, "n_best is 3 with beam 2"),
-        ({"n_best": 0}, "n_best is 0"),
+        ({"beam": 0}, "beam=0 must be"),
+        ({"beam": 2, "n_best": 3}, "n_best=3 must be between 1 and beam=2"),
+        ({"n_best": 0}, "n_best=0 must be"),
         ({"length_penalty": math.nan}, "length_penalty"),
         ({"max_length_ratio": -1.0}, "max_length_ratio"),
         ({"max_length_extra": 0}, "max_length_extra"),
         ({"batch_tokens": 0}, "batch_tokens"),
-        ({"refill": True, "beam_groups": 2}, "refill is set with beam_groups above 1"),
+        ({"refill": True, "beam_groups": 2}, "refill cannot be used with beam_groups above 1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings_, message):

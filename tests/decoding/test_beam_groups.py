@@ -94,22 +94,22 @@ def test_the_penalty_counts_how_often_earlier_groups_took_a_token():
 
 BAD = [
     *(
-        (name, value, "expected 0 to")
+        (name, value, "must be between 0 and")
         for name in ("min_length", "no_repeat_ngram")
         for value in (-1, math.inf)
     ),
     *(
-        (name, value, "expected 0 to")
+        (name, value, "must be between 0 and")
         for name in ("coverage_penalty", "diversity_penalty")
         for value in (-0.1, math.nan, math.inf)
     ),
-    *(("beam_groups", groups, "it must be at least 1 and divide beam") for groups in (0, -1, 3, 8)),
-    ("length_norm", "mean", "choose gnmt or plain"),
+    *(("beam_groups", groups, "must be at least 1 and divide beam") for groups in (0, -1, 3, 8)),
+    ("length_norm", "mean", "must be gnmt or plain"),
 ]
 
 
 @pytest.mark.parametrize(("name", "value", "remedy"), BAD)
 def test_options_out_of_range_are_refused_in_one_line(name, value, remedy):
-    with pytest.raises(ValueError, match=f"^{name} is .*{remedy}.*$") as error:
+    with pytest.raises(ValueError, match=f"^{name}=.*{remedy}.*$") as error:
         DecodingConfig(**{name: value})
     assert str(value) in str(error.value)

@@ -188,10 +188,10 @@ def search_with(table, prefix, config, limit=9):
 @pytest.mark.parametrize(
     ("prefix", "message"),
     [
-        ((2, 3, 2), "prefix of source 0 has 3 tokens, its text may have 3"),
-        ((2, EOS), f"token id {EOS}, which no text has"),
-        ((BOS,), f"token id {BOS}, which no text has"),
-        ((-2,), "token id -2, which no text has"),
+        ((2, 3, 2), "prefix of source 0 has 3 tokens, but its translation may have 3"),
+        ((2, EOS), f"token id {EOS}, which no text contains"),
+        ((BOS,), f"token id {BOS}, which no text contains"),
+        ((-2,), "token id -2, which no text contains"),
         ((2, 4), "token id 4, the vocabulary has 4"),
     ],
 )
@@ -250,7 +250,7 @@ def torch_pairs(second):
 
 
 def test_coverage_without_attention_is_refused():
-    with pytest.raises(AttendoError, match="gives no attention weights"):
+    with pytest.raises(AttendoError, match="requires attention weights"):
         search(Table(), [(1,)], [3], DecodingConfig(coverage_penalty=0.2))
     table = Table()
     cache = table.start([(1,)], 4, 3)

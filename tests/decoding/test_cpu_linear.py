@@ -87,7 +87,7 @@ def test_a_product_in_8_bits_is_that_of_the_rounded_numbers(rows, width, outputs
 
 
 def test_a_single_input_is_refused():
-    with pytest.raises(ValueError, match="in_features=1 is too narrow"):
+    with pytest.raises(ValueError, match="in_features=1 is too small"):
         Int8Linear(nn.Linear(1, 4))
 
 

@@ -278,15 +278,15 @@ def test_a_file_gives_back_what_was_saved_and_refuses_what_is_not_its_own(transl
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(AttendoError, match="damaged"):
         load_shortlist(path, tokenizer)
-    with pytest.raises(AttendoError, match="not there"):
+    with pytest.raises(AttendoError, match="no such file"):
         load_shortlist(tmp_path / "none", tokenizer)
-    with pytest.raises(AttendoError, match="per_token is 0"):
+    with pytest.raises(AttendoError, match="per_token=0 must be"):
         shortlist_of_pairs(tokenizer, PAIRS, per_token=0)
 
 
 def test_a_translator_keeps_to_it_in_all_but_scores_and_refuses_what_does_not_go_with_it(run):
     loaded = Translator.load(run)
-    with pytest.raises(AttendoError, match="no shortlist that attendo wrote"):
+    with pytest.raises(AttendoError, match="not a shortlist file of attendo"):
         load_shortlist(run / "model.safetensors", loaded.tokenizer)
     loaded.shortlist = shortlist_of_pairs(loaded.tokenizer, PAIRS, per_token=5, frequent=10)
     full = Translator.load(run).score(PAIRS[:2])
@@ -321,4 +321,4 @@ def test_the_commands(run, translator, tmp_path):
     ids = set(short["translations"][0]["token_ids"])
     assert ids and ids <= listed
     assert not set(free["translations"][0]["token_ids"]) <= listed
-    assert "is not there" in refused("translate", run, text, "--shortlist", tmp_path / "none")
+    assert "no such file" in refused("translate", run, text, "--shortlist", tmp_path / "none")

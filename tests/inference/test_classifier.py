@@ -133,7 +133,7 @@ def test_a_text_without_content_counts_as_the_most_frequent_label():
 
 def test_a_label_that_training_did_not_see_is_named_with_its_row():
     rows = [LabelledRow(1, "dry", "rain"), LabelledRow(7, "hot", "rain")]
-    message = "test.tsv:7: the label 'hot' was not seen in training; known are 'cold', 'dry', 'wet':"
+    message = "test.tsv:7: the label 'hot' was not seen in training (known: 'cold', 'dry', 'wet')"
     with pytest.raises(AttendoError, match=re.escape(message)):
         classifier().evaluate(rows, "test.tsv")
 

@@ -296,7 +296,7 @@ def test_a_run_of_another_task_and_a_wrong_decoding_table_are_refused(tmp_path):
     with pytest.raises(AttendoError, match="attendo translate"):
         Generator.load(tmp_path)
     bundle.tables["decoding"] = {"top_p": 2.0}
-    with pytest.raises(AttendoError, match="top_p is 2"):
+    with pytest.raises(AttendoError, match="top_p=2"):
         Generator.from_bundle(bundle, tiny_decoder(tokenizer.vocab_size))
 
 

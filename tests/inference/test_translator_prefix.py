@@ -63,7 +63,7 @@ def test_prefixes_that_are_refused(tmp_path):
         translator.translate(["a", "b"], prefixes=["c"])
     with pytest.raises(
         AttendoError,
-        match="a prefix has 8 tokens; with a source of 2 a text may have 8, its end included: shorten it, or",
+        match=r"a prefix has 8 tokens, .* of a source of 2 tokens may have 8, .* Shorten it, or raise",
     ):
         translator.translate(["a"], prefixes="b" * 8)
     assert translator.translate(["a"], prefixes="b" * 7)[0].text[:7] == "b" * 7
@@ -71,7 +71,7 @@ def test_prefixes_that_are_refused(tmp_path):
     with pytest.raises(AttendoError, match="the prefix 'qqq' has a word that the tokenizer does not know"):
         words.translate(["rain"], prefixes="qqq")
     short = tiny_translator(TOKENIZERS["byte"], max_len=10, max_length_extra=99)
-    with pytest.raises(AttendoError, match=r"may have 10, its end included: shorten it$"):
+    with pytest.raises(AttendoError, match=r"may have 10, end token included\. Shorten it$"):
         short.translate(["a"], prefixes="b" * 10)
     folder = save_run(tmp_path / "run", translator)
     assert "raise max_length_extra" in refused("translate", folder, "a", "--prefix", "b" * 8)

@@ -321,14 +321,14 @@ def test_edits_end_with_the_with_block():
             Temper("encoder", 1.0),
             "Temper 'encoder' matches no attention layer; there are: encoder.blocks.0.self_",
         ),
-        (Off(CROSS, (4,)), f"Off '{CROSS}': there is no head 4; {CROSS} has 0 to 3"),
-        (Temper("*", 2.0, (0, -1)), "there is no head -1; encoder.blocks.0.self_attention has 0 to 3"),
-        (Off(FEED, (0,)), f"Off '{FEED}': a feed-forward net has no heads; only its whole output"),
+        (Off(CROSS, (4,)), f"Off '{CROSS}': no head 4 (expected 0 to 3 in {CROSS})"),
+        (Temper("*", 2.0, (0, -1)), "no head -1 (expected 0 to 3 in encoder.blocks.0.self_attention)"),
+        (Off(FEED, (0,)), f"Off '{FEED}': a feed-forward network has no heads. Edit its whole output"),
         (Temper(FEED, 2.0), "a feed-forward net has no heads"),
-        (Temper(CROSS, -1.0), "inverse_temperature=-1.0 must be 0 or more"),
+        (Temper(CROSS, -1.0), "inverse_temperature=-1.0 must be at least 0"),
         (Temper(CROSS, math.nan), "inverse_temperature=nan must be 0 or more"),
         (Mean(CROSS, torch.ones(16), (1,)), "a mean of the whole output takes no heads"),
-        (OffByRow(CROSS, torch.ones(3, 3).bool()), "wants bool [rows, 4]"),
+        (OffByRow(CROSS, torch.ones(3, 3).bool()), "(expected bool [rows, 4]"),
         (OffByRow(CROSS, torch.ones(3, 4)), "off is torch.float32 [3, 4]"),
     ],
 )
@@ -342,11 +342,11 @@ def test_what_cannot_be_edited_is_said_at_once(edit, message):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (Replace(CROSS, torch.ones(4, 4)), "weights [4, 4] do not fit those of"),
+        (Replace(CROSS, torch.ones(4, 4)), "the weights have shape [4, 4] (expected a shape"),
         (Mean(CROSS, torch.ones(3, 4)), f"mean is [3, 4], {CROSS} wants [4, 4]"),
         (Mean(FEED, torch.ones(5)), f"mean is [5], {FEED} wants [16]"),
-        (OffByRow(CROSS, torch.ones(2, 4).bool()), f"off has 2 rows, {CROSS} is run on 3"),
-        (OffByRow(OWN, torch.ones(6, 4).bool()), f"off has 6 rows, {OWN} is run on 3"),
+        (OffByRow(CROSS, torch.ones(2, 4).bool()), f"off has 2 rows, but {CROSS} has a batch of 3"),
+        (OffByRow(OWN, torch.ones(6, 4).bool()), f"off has 6 rows, but {OWN} has a batch of 3"),
     ],
 )
 def test_what_does_not_fit_is_said_in_the_pass(edit, message):

@@ -230,10 +230,14 @@ def test_the_error_rate_is_that_of_counted_links(rows):
 @pytest.mark.parametrize(
     ("lines", "sizes", "message"),
     [
-        (["0-0", "1--2"], None, "gold, line 2: '1--2' is no link"),
-        (["0-0 -1-2"], None, "gold, line 1: '-1-2' is no link"),
-        (["²-1"], None, "gold, line 1: '²-1' is no link"),
-        (["0-0 3-1"], [(3, 2)], "gold, line 1: '3-1' is outside the 3 and 2 words; they count from 0"),
+        (["0-0", "1--2"], None, "gold, line 2: '1--2' is not a link"),
+        (["0-0 -1-2"], None, "gold, line 1: '-1-2' is not a link"),
+        (["²-1"], None, "gold, line 1: '²-1' is not a link"),
+        (
+            ["0-0 3-1"],
+            [(3, 2)],
+            "gold, line 1: '3-1' is outside the 3 and 2 words (counted from 0)",
+        ),
         (["0-0", ""], [(1, 1)], "gold, line 2: there are only 1 pairs"),
         (["0-0"], [(1, 1), (1, 1)], "gold has 1 lines for 2 pairs"),
     ],
@@ -242,7 +246,7 @@ def test_links_that_cannot_be_read_are_named(lines, sizes, message):
     with pytest.raises(AttendoError) as found:
         parse_links(lines, "gold", sizes)
     assert message in str(found.value)
-    with pytest.raises(AttendoError, match="2 alignments are found and 1 given"):
+    with pytest.raises(AttendoError, match="2 alignments computed but 1 given"):
         alignment_error_rate([(), ()], parse_links([""], "gold"))
 
 

@@ -217,10 +217,10 @@ def test_nothing_is_kept_unless_asked(model, batch):
     assert len(record) == 2
     assert record[LAYERS[3]].parts == ("weights", "key")
     assert record[LAYERS[5]].parts == ("weights",)
-    with pytest.raises(AttendoError, match=r"cross_attention\.scores was not recorded; add"):
+    with pytest.raises(AttendoError, match=r"cross_attention\.scores was not recorded\. Use"):
         _ = record[LAYERS[3]].scores
     with pytest.raises(
-        AttendoError, match=r"encoder\.blocks\.0\.self_attention is not recorded; recorded are"
+        AttendoError, match=r"encoder\.blocks\.0\.self_attention was not recorded \(recorded:"
     ):
         _ = record[LAYERS[0]]
 

@@ -16,7 +16,7 @@ from tiny_translator import tiny_tokenizer
 
 import attendo as attendo_package
 from attendo.data import forecasts
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, install_command
 from attendo.inference import Translator
 from attendo.interop import exporting, requirements
 from attendo.interop.exporting import exportable, not_exportable
@@ -133,7 +133,7 @@ def test_a_place_that_is_taken(run, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
     said = refused("export", run, tmp_path / "out", "--to", "ctranslate2")
-    assert "out is there already; give a folder that is new or empty" in said
+    assert "out already exists. Give a folder that is new or empty" in said
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["mine"]
     assert "make it first" in refused("export", run, tmp_path / "no" / "out", "--to", "ctranslate2")
 
@@ -143,7 +143,7 @@ def test_a_place_that_is_taken(run, tmp_path):
     [
         (["--to", "tensorflow"], "--to tensorflow is none of huggingface, ctranslate2, argos, onnx"),
         (["--to", "ctranslate2", "--quantization", "int3"], "--quantization int3 is none of float32, int8"),
-        (["--to", "ctranslate2", "--languages", "en,de"], "--languages means nothing with --to ctranslate2"),
+        (["--to", "ctranslate2", "--languages", "en,de"], "--languages has no effect with --to ctranslate2"),
         (["--to", "argos", "--languages", "en"], "--languages en is not two codes"),
         (["--to", "ctranslate2", "--valid", "none.tsv"], "none.tsv"),
     ],
@@ -156,7 +156,7 @@ def test_options_that_make_no_sense(run, tmp_path, options, said):
 def test_a_failure_leaves_nothing_behind(run, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "TOO_FAR", -1.0)
     said = refused("export", run, tmp_path / "out", "--to", "ctranslate2", "--rows", 3)
-    assert "ctranslate2 computes something else" in said
+    assert "the ctranslate2 export differs from the model" in said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -166,9 +166,9 @@ def test_a_missing_package_is_named_with_the_remedy(run, tmp_path, monkeypatch):
 
     monkeypatch.setattr(requirements, "import_module", gone)
     said = refused("export", run, tmp_path / "out", "--to", "ctranslate2")
-    assert said == 'ctranslate2 is not installed; pip install "attendo[interop]"'
+    assert said == f"ctranslate2 is not installed. Run: {install_command('interop')}"
     said = refused("export", run, tmp_path / "out", "--to", "huggingface")
-    assert said == 'transformers is not installed; pip install "attendo[interop]"'
+    assert said == f"transformers is not installed. Run: {install_command('interop')}"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -177,15 +177,15 @@ def test_the_package_of_a_missing_module_is_named(monkeypatch):
         raise ModuleNotFoundError("No module named 'google'", name="google")
 
     monkeypatch.setattr(requirements, "import_module", gone)
-    with pytest.raises(AttendoError, match=r'^protobuf is not installed; pip install "attendo\[interop\]"$'):
+    with pytest.raises(AttendoError, match=r"^protobuf is not installed\. Run: pip install"):
         requirements.required("sentencepiece.sentencepiece_model_pb2")
 
 
 @pytest.mark.parametrize(
     ("options", "clause"),
     [
-        ({"value_dim": 4}, "value_dim=4 differs from the width of a query head, 8"),
-        ({"attention_norm": True}, "attention_norm=True is computed otherwise by CTranslate2"),
+        ({"value_dim": 4}, "value_dim=4 differs from the query head size 8"),
+        ({"attention_norm": True}, "attention_norm=True is computed differently by CTranslate2"),
         ({"embedding_norm_eps": 1e-3}, "embedding_norm_eps=0.001 differs from norm_eps=1e-05"),
     ],
 )
@@ -212,7 +212,7 @@ def test_an_option_that_came_later_is_refused_until_it_is_known(monkeypatch):
     config = ModelConfig(vocab_size=11, activation="silu")
     monkeypatch.setattr(requirements, "KNOWN_OPTIONS", requirements.KNOWN_OPTIONS - {"activation"})
     assert exportable(config, "bpe", "ctranslate2") == (
-        "activation='silu' is not known to the export to CTranslate2"
+        "activation='silu' is not supported by the export to CTranslate2"
     )
 
 
@@ -228,7 +228,7 @@ def test_training_says_at_its_start_where_the_model_can_not_go(tmp_path, monkeyp
     assert "not to huggingface: value_dim=4" in said
     assert "not to ctranslate2, argos: value_dim=4 differs" in said
     said = refused("export", before, tmp_path / "out", "--to", "ctranslate2")
-    assert "can't be exported to ctranslate2: value_dim=4 differs" in said
+    assert "cannot be exported to ctranslate2: value_dim=4 differs" in said
 
 
 def test_the_modules_load_without_the_packages(monkeypatch):

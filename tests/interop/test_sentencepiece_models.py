@@ -44,5 +44,5 @@ def test_any_text_has_the_same_pieces(both, text):
 
 def test_another_kind_is_refused(tmp_path):
     tokenizer = train_tokenizer(["a b"], TokenizerConfig(kind="word"))
-    with pytest.raises(AttendoError, match=r"kind='word' can't be a SentencePiece model"):
+    with pytest.raises(AttendoError, match=r"kind='word' cannot be written as a SentencePiece model"):
         sentencepiece_model(tokenizer, tmp_path / "tokenizer.json")

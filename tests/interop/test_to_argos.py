@@ -67,9 +67,9 @@ def test_it_translates_as_argos_translate_calls_it(exported):
 @pytest.mark.parametrize(
     ("languages", "given", "said"),
     [
-        ({}, None, "names no source language, and Argos Translate asks for it; give `languages` en,de"),
+        ({}, None, "names no source language, which Argos Translate requires. Give `languages` en,de"),
         ({"source": "en", "target": None}, None, "names no target language"),
-        ({}, ("en", "../x"), "'../x' is no code of a language"),
+        ({}, ("en", "../x"), "'../x' is not a language code"),
     ],
 )
 def test_languages_that_nobody_has_told(exported, tmp_path, languages, given, said):

@@ -214,29 +214,32 @@ def test_a_value_asked_for_twice_is_computed_once(tmp_path):
 def test_what_has_no_form_is_named():
     config = translator_config()
     object.__setattr__(config, "activation", "snake")
-    assert to_onnx.why_not(config, "bpe") == "activation='snake' has no form in ONNX yet"
+    assert to_onnx.why_not(config, "bpe") == "activation='snake' is not supported by the export to ONNX"
     later = dataclasses.make_dataclass(
         "Later", [("n_experts", int, 1)], bases=(ModelConfig,), frozen=True, kw_only=True
     )
     assert to_onnx.why_not(later(vocab_size=9), "bpe") is None
-    assert to_onnx.why_not(later(vocab_size=9, n_experts=2), "bpe") == "n_experts=2 has no form in ONNX yet"
+    assert (
+        to_onnx.why_not(later(vocab_size=9, n_experts=2), "bpe")
+        == "n_experts=2 is not supported by the export to ONNX"
+    )
 
 
 def test_missing_packages_are_named(tmp_path, monkeypatch):
     model = random_model(translator_config())
     translator = exported(model, tmp_path)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(AttendoError, match=r'onnxruntime is not installed; pip install "attendo\[interop\]"'):
+    with pytest.raises(AttendoError, match=r"onnxruntime is not installed\. Run: pip install"):
         translator.start([[5]], 1)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(AttendoError, match=r'pip install "attendo\[interop\]"'):
+    with pytest.raises(AttendoError, match=r"pip install .*interop"):
         exported(model, tmp_path)
 
 
 def test_a_damaged_folder_is_named(tmp_path):
     translator = exported(random_model(translator_config()), tmp_path)
     (tmp_path / "weights.bin").write_bytes(b"short")
-    with pytest.raises(AttendoError, match=r"encoder.onnx can't be run \(.*\); export the model again"):
+    with pytest.raises(AttendoError, match=r"encoder.onnx cannot be run \(.*\)\. Export the model again"):
         translator.start([[5]], 1)
     (tmp_path / "onnx.json").write_text("{")
     with pytest.raises(AttendoError, match=r"onnx.json or card.json is damaged"):
@@ -249,7 +252,7 @@ def test_positions_end_where_the_model_says(tmp_path):
     )
     assert len(generator.logits(ids_of([12]))[0]) == 12
     with pytest.raises(
-        AttendoError, match="a text has 13 tokens, and the exported model reads up to max_len=12"
+        AttendoError, match="a text has 13 tokens, but the exported model reads at most max_len=12"
     ):
         generator.logits(ids_of([13]))
     with pytest.raises(AttendoError, match="a text has no tokens"):

@@ -78,7 +78,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path):
     path.write_bytes(data)
     answer = film_answer(tiny_look(user=tiny_user(), folder=folder), PATH, 0)
     assert [frame["step"] for frame in answer["frames"]] == [1, 0]
-    assert answer["note"].startswith("passed over step-2")
+    assert answer["note"].startswith("skipped damaged checkpoint step-2")
 
 
 def test_a_run_without_checkpoints_has_one_frame_and_is_told_how_to_keep_more(tmp_path):

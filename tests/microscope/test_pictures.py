@@ -33,7 +33,7 @@ def test_a_wide_matrix_with_both_signs_runs_from_blank_to_black():
     values = np.tile(np.linspace(-1, 1, 60), (2, 1))
     lines = picture_lines(Picture("matrix", TITLE, values))
     assert lines[1] == " " * 12 + "░" * 12 + "▒" * 12 + "▓" * 12 + "█" * 12
-    assert lines[-1] == "Blank is -1, then ░▒▓█ up to 1 in equal steps."
+    assert lines[-1] == "Blank is -1; ░▒▓█ show equal steps up to 1."
 
 
 def test_curves_stand_on_one_scale():

@@ -129,7 +129,7 @@ def test_a_model_that_has_diverged_is_named_as_such():
     user = looked_model("classification", hostile_tokenizer())
     with torch.no_grad():
         user.model.output_proj.weight.fill_(torch.nan)
-    with pytest.raises(AttendoError, match="training has diverged"):
+    with pytest.raises(AttendoError, match="training diverged"):
         json_of(Session(user).answer("look", {"text": "rain"}))
 
 
@@ -151,7 +151,7 @@ def test_many_may_ask_at_once(server):
 
 
 def test_a_port_in_use_is_named(server):
-    with pytest.raises(AttendoError, match=f"port {server.port} .* another by `port`"):
+    with pytest.raises(AttendoError, match=f"port {server.port} .* another with `port`"):
         LookServer(server.session, server.port)
     with socket.create_connection(("127.0.0.1", server.port)) as open_line:
         open_line.sendall(b"nonsense\r\n\r\n")

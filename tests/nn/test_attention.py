@@ -165,8 +165,8 @@ def test_the_seam_has_a_fixed_place_and_no_parameters():
     ("sizes", "message"),
     [
         ({"n_heads": 3}, "d_model=8 is not divisible by n_heads=3"),
-        ({"n_heads": 4, "n_kv_heads": 3}, "n_heads=4 is not a multiple of n_kv_heads=3"),
-        ({"n_heads": 4, "n_kv_heads": 0}, "n_heads=4 is not a multiple of n_kv_heads=0"),
+        ({"n_heads": 4, "n_kv_heads": 3}, "n_heads=4 must be a multiple of n_kv_heads=3"),
+        ({"n_heads": 4, "n_kv_heads": 0}, "n_heads=4 must be a multiple of n_kv_heads=0"),
     ],
 )
 def test_heads_that_do_not_fit_are_refused(sizes, message):

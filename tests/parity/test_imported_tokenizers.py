@@ -175,7 +175,7 @@ def test_an_mbart_reads_and_writes_a_language(tmp_path: Path, name: str) -> None
     config = tiny.config_of("mbart", len(oracle), decoder_start_token_id=german)
     found = read_tokenizer(tmp_path, config, source_language="de_DE", target_language="en_XX")
     assert found.specials.begin == (english,)
-    refused(tmp_path, config, "choose what is translated from by `source_language`")
+    refused(tmp_path, config, "choose the source language with `source_language`")
     with pytest.raises(AttendoError, match="no language 'qq_XX'"):
         read_tokenizer(tmp_path, config, source_language="qq_XX")
 
@@ -208,7 +208,9 @@ def test_a_marian_has_two_sides(folders: dict[str, Folder], tmp_path: Path) -> N
     config = folder.config | {"decoder_start_token_id": pad_id, "bad_words_ids": [[pad_id]]}
     assert read_tokenizer(folder.saved, config).specials.begin == (tokenizer.pad_id,)
     tiny.marian(tmp_path, ("deu", "fra"))
-    with pytest.raises(AttendoError, match=r"several languages; choose one by `target_language`: deu, fra"):
+    with pytest.raises(
+        AttendoError, match=r"several languages\. Choose one with `target_language`: deu, fra"
+    ):
         read_tokenizer(tmp_path, folder.config)
     found = read_tokenizer(tmp_path, folder.config, target_language="deu")
     [code] = found.specials.around_source[0]
@@ -256,15 +258,15 @@ def refused(folder: Path, config: dict, match: str) -> None:
 def test_bad_folders_are_refused_in_a_line(folders: dict[str, Folder], tmp_path: Path) -> None:
     config = tiny.config_of("gpt2", 400)
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-    refused(tmp_path, config, r"has no tokenizer: no tokenizer\.json, .* copy them from where")
+    refused(tmp_path, config, r"has no tokenizer \(expected tokenizer\.json, .* Copy these files from")
     refused(tmp_path, tiny.config_of("marian", 9), "has no source.spm; a MarianMT")
     whole = (folders["gpt2"].saved / "tokenizer.json").read_text("utf-8")
     for text, match in (
         (whole[:900], "damaged .no valid JSON"),
-        ("[]", "no file of the tokenizers library"),
-        ('{"model": {"type": "BPE"}}', "no tokenizer that can be read"),
-        (whole.replace('"ByteLevel"', '"Bytes"'), "no tokenizer that can be read"),
-        (whole.replace('"BPE"', '"WordLevel", "unk_token": "the"'), "no tokenizer that can be read|special"),
+        ("[]", "not a file of the tokenizers library"),
+        ('{"model": {"type": "BPE"}}', "not a readable tokenizer"),
+        (whole.replace('"ByteLevel"', '"Bytes"'), "not a readable tokenizer"),
+        (whole.replace('"BPE"', '"WordLevel", "unk_token": "the"'), "not a readable tokenizer|special"),
     ):
         (tmp_path / "tokenizer.json").write_text(text, "utf-8")
         refused(tmp_path, config, match)
@@ -274,12 +276,12 @@ def test_bad_folders_are_refused_in_a_line(folders: dict[str, Folder], tmp_path:
     refused(tmp_path, config, "tokenizer_config.json is damaged")
     (tmp_path / "spm").mkdir()
     (tmp_path / "spm" / "spiece.model").write_bytes(b"no model")
-    refused(tmp_path / "spm", tiny.config_of("t5", 400), "no SentencePiece model, or was cut short")
+    refused(tmp_path / "spm", tiny.config_of("t5", 400), "not a SentencePiece model, or is truncated")
     tiny.spiece(tmp_path / "spm" / "spiece.model")
-    refused(tmp_path / "spm", config, "how a gpt2 numbers the pieces of spiece.model is not")
-    refused(tmp_path / "spm", tiny.config_of("mamba9", 400), "transformers can't read spiece.model")
+    refused(tmp_path / "spm", config, "unknown numbering of the pieces of spiece.model in a gpt2")
+    refused(tmp_path / "spm", tiny.config_of("mamba9", 400), "transformers cannot read spiece.model")
     tiny.spiece(tmp_path / "spm" / "spiece.model", model_type="char", vocab_size=80)
-    refused(tmp_path / "spm", tiny.config_of("t5", 400), "only SentencePiece models of kind unigram or bpe")
+    refused(tmp_path / "spm", tiny.config_of("t5", 400), "unsupported SentencePiece model")
 
 
 def test_damaged_files_of_a_run_are_refused_in_a_line(folders: dict[str, Folder], tmp_path: Path) -> None:
@@ -287,8 +289,8 @@ def test_damaged_files_of_a_run_are_refused_in_a_line(folders: dict[str, Folder]
     folders["marian"].tokenizer.save(path)
     whole = path.read_text("utf-8")
     for text, match in (
-        (whole[: len(whole) // 2], "not a tokenizer file .* copy it back"),
-        (whole.replace('"attendo_tokenizer": 1', '"attendo_tokenizer": 2'), "format 2 of a tokenizer is unk"),
+        (whole[: len(whole) // 2], "not a tokenizer file .* Restore the file"),
+        (whole.replace('"attendo_tokenizer": 1', '"attendo_tokenizer": 2'), "unknown tokenizer format 2"),
         (whole.replace('"marks"', '"mark"'), "mark is missing or unknown"),
         (whole.replace('"eos_id": 0', '"eos_id": 100000'), "specials.eos_id=100000 is not an id"),
         (whole.replace('"eos_id"', '"eos"'), "specials.eos is missing or unknown"),

@@ -175,7 +175,7 @@ def without(*names):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (truncated, "model.safetensors is damaged or cut short"),
+        (truncated, "model.safetensors is damaged or truncated"),
         (changed(**{"transformer.wpe.weight": None}), "the weights have no transformer.wpe.weight"),
         (changed(**{"extra.weight": torch.zeros(3)}), "the weights have extra.weight, which"),
         (
@@ -184,7 +184,7 @@ def without(*names):
         ),
         (
             changed(**{"lm_head.weight": torch.ones(330, 16)}),
-            "lm_head.weight is not the embedding, but config.json",
+            "lm_head.weight differs from the embedding, but config.json",
         ),
         (configured(n_layer=2), "the weights have no transformer.h.1.attn.c_attn.weight"),
         (configured(n_embd=32), "says [330, 32]"),
@@ -193,13 +193,13 @@ def without(*names):
         (configured(activation_function="mish"), 'activation_function="mish" has no counterpart'),
         (
             configured(scale_attn_by_inverse_layer_idx=True),
-            "scale_attn_by_inverse_layer_idx=true has no counterpart",
+            "scale_attn_by_inverse_layer_idx=true is not supported",
         ),
         (pickled, "pytorch_model.bin is a pickle"),
         (without("model.safetensors"), "has no model.safetensors"),
         (without("tokenizer.json", "vocab.json", "merges.txt"), "has no tokenizer"),
         (without("config.json"), "config.json: no such file"),
-        (lambda folder: (folder / "config.json").write_text("{"), "config.json is no valid JSON"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json is not valid JSON"),
     ],
 )
 def test_a_spoiled_folder_is_refused_in_one_line_and_nothing_is_written(gpt2, tmp_path, spoil, words):

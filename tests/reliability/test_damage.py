@@ -43,7 +43,11 @@ def test_every_flip_and_every_cut_is_noticed(tmp_path, n):
         whole = damage(file, rng)
         found, damaged = newest_checkpoint(tmp_path)
         noticed += found == older
-        assert len(damaged) == 1 and damaged[0].startswith("passed over step-8: ") and file.name in damaged[0]
+        assert (
+            len(damaged) == 1
+            and damaged[0].startswith("skipped damaged checkpoint step-8: ")
+            and file.name in damaged[0]
+        )
         file.write_bytes(whole)
     assert noticed == n
     assert newest_checkpoint(tmp_path) == (newest, [])
@@ -69,9 +73,9 @@ def test_a_run_goes_on_from_the_checkpoint_before_and_ends_the_same(ended, tmp_p
     said = []
     run = resumed_run(folder, say=said.append)
     assert run.run.progress.step == 3
-    assert [line.split(":")[0] for line in said if "passed over" in line] == [
-        "passed over step-6",
-        "passed over step-4",
+    assert [line.split(":")[0] for line in said if "skipped damaged" in line] == [
+        "skipped damaged checkpoint step-6",
+        "skipped damaged checkpoint step-4",
     ]
     finished(run)
     assert traces(folder) == traces(ended) and lasting(log(folder)) == lasting(log(ended))
@@ -97,4 +101,4 @@ def test_files_that_do_not_belong_there_change_nothing(ended, tmp_path):
     (folder / "checkpoints" / "step-6" / "notes.txt").write_text("mine")
     said = []
     assert resumed_run(folder, say=said.append).run.progress.step == 6
-    assert len([line for line in said if line.startswith("passed over step-7")]) == 1
+    assert len([line for line in said if line.startswith("skipped damaged checkpoint step-7")]) == 1

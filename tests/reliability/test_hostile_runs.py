@@ -321,7 +321,7 @@ def test_a_size_that_the_weights_do_not_have_takes_no_memory(memory, run, positi
             used(folder)  # nothing in the files contradicts it, and nothing is computed so far ahead
             continue
         with pytest.raises(
-            AttendoError, match=rf"{key}|config.toml makes|not in both|position_reach|divisible"
+            AttendoError, match=rf"{key}|config.toml defines|not in both|position_reach|divisible"
         ):
             used(folder)
 
@@ -330,7 +330,7 @@ def test_a_size_that_the_weights_do_not_have_takes_no_memory(memory, run, positi
     ("table", "values", "said"),
     [
         ("model", {"max_len": 1}, "max_len=1 is too small for tokenizer.json (expected at least 2)"),
-        ("model", {"n_encoder_layers": 10**6}, "fewer than config.toml has layers"),
+        ("model", {"n_encoder_layers": 10**6}, "fewer than the layers in config.toml"),
         ("decoding", {"beam": 10**9}, "beam is 1000000000 (expected 1 to 10,000)"),
         ("decoding", {"length_penalty": 1e308}, "length_penalty is 1e+308 (expected -20 to 20)"),
         (

@@ -90,7 +90,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_with_a_word(ended):
     said = []
     run = resumed_run(folder, say=said.append)
     assert run.run.progress.step == 10
-    assert any("passed over step-12" in line for line in said)
+    assert any("skipped damaged checkpoint step-12" in line for line in said)
 
 
 def test_more_steps_go_on_where_the_run_ended(ended):

@@ -169,7 +169,7 @@ def test_damaged_checkpoints_are_passed_over_by_name(run):
     said = []
     found = verify_resume(run, say=said.append)
     assert (found.start, found.end, found.differing) == (4, 6, "")
-    assert any(line.startswith("passed over step-9: ") for line in said)
+    assert any(line.startswith("skipped damaged checkpoint step-9: ") for line in said)
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(AttendoError, match="has no sound checkpoint; let training reach its first"):
         verify_resume(run)

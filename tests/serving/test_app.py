@@ -92,7 +92,7 @@ def test_errors_have_their_answers(name):
 @pytest.mark.parametrize(
     ("headers", "body", "said"),
     [
-        ({}, {"q": SECRET}, "n is missing; give it"),
+        ({}, {"q": SECRET}, "the field n is missing"),
         ({}, {"n": SECRET, "q": "x"}, "n: input should be a valid integer"),
         ({}, [SECRET], "the body: "),
         ({"Content-Type": "application/json"}, b'{"n": ', "not valid JSON"),
@@ -240,14 +240,14 @@ def test_health_while_models_load_and_while_it_drains():
         return [ask(app, "GET", path).status for path in paths]
 
     assert statuses() == [200, 503, 503, 200, 503]
-    assert "loaded" in ask(app, "POST", "/v1/test/echo").error
+    assert "loading" in ask(app, "POST", "/v1/test/echo").error
     models.load()
     assert statuses() == [200] * 5
     state.draining = True
     assert statuses() == [200, 503, 503, 200, 503]
     answer = ask(app, "GET", "/readyz")
     assert (answer["retry-after"], answer["connection"]) == ("5", "close")
-    assert "about to stop" in answer.error
+    assert "shutting down" in answer.error
 
 
 def test_what_was_let_in_before_the_drain_is_answered():

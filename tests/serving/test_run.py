@@ -94,7 +94,7 @@ def test_it_listens_while_it_loads(tmp_path):
     with Server(tmp_path, Loading(ready=False)) as server:
         assert server.get("/livez")[0] == 200
         status, body = server.get("/readyz")
-        assert (status, "loaded" in json.loads(body)["error"]) == (503, True)
+        assert (status, "loading" in json.loads(body)["error"]) == (503, True)
         assert server.get("/test/slow?seconds=0")[0] == 503
         assert not server.events("told ready")
         server.until_ready()
@@ -122,13 +122,13 @@ def test_a_folder_that_is_no_model_ends_it(tmp_path):
 def test_a_port_in_use():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = f"^port {port} is in use; choose another by `port`, or `port` 0 for any free one$"
+        said = rf"^port {port} is in use\. Choose another with `port` \(0: any free port\)$"
         with pytest.raises(AttendoError, match=said):
             run.serve(State(NoModels()), port=port)
 
 
 def test_a_host_that_cannot_be_had():
-    said = r"^192\.0\.2\.1, port 0 can't be had \([^()]+\); choose others by"
+    said = r"^cannot listen on 192\.0\.2\.1, port 0 \([^()]+\). Choose others with"
     with pytest.raises(AttendoError, match=said):
         run.serve(State(NoModels()), host="192.0.2.1", port=0)  # an address of no machine (RFC 5737)
 

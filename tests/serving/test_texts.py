@@ -35,7 +35,7 @@ def refused(path, body, app=APP):
 def test_another_method_is_told_the_one_to_send_it_by():
     answer = ask(APP, "GET", "/classify")
     assert answer.status == 405
-    assert answer.error == "this path does not take that method; send it by POST"
+    assert answer.error == "this path does not support that method; use POST"
 
 
 @settings(max_examples=20)
@@ -107,18 +107,23 @@ def test_a_long_text_is_scored_in_windows():
     [
         ("/classify", {}, 422, "the body: give text, or texts"),
         ("/classify", {"text": "a", "texts": ["b"]}, 422, "give text, or texts"),
-        ("/classify", {"text": "a", "model": "enja"}, 400, "is a translator, and this wants a classifier"),
-        ("/classify", {"text": "a", "model": "none"}, 404, "there is no model of this name"),
-        ("/classify", {"texts": ["a"] * 300}, 413, "300 texts are more than the 256"),
+        (
+            "/classify",
+            {"text": "a", "model": "enja"},
+            400,
+            "is a translator, not a classifier",
+        ),
+        ("/classify", {"text": "a", "model": "none"}, 404, "no model has this name"),
+        ("/classify", {"texts": ["a"] * 300}, 413, "300 texts (at most 256"),
         ("/classify", {"text": "a" * 60_000}, 413, "a text has 60,000 characters"),
-        ("/tokenize", {"text": "a"}, 400, "name one as model: enja, writer, rain, mask"),
+        ("/tokenize", {"text": "a"}, 400, "set model to one of: enja, writer, rain, mask"),
         ("/tokenize", {"text": 5, "model": "enja"}, 422, "text: input should be a valid string"),
-        ("/detokenize", {"ids": [70_000], "model": "enja"}, 400, "token id 70000 is not one of"),
+        ("/detokenize", {"ids": [70_000], "model": "enja"}, 400, "token id 70000 must be between"),
         ("/detokenize", {"ids": [True], "model": "enja"}, 422, "ids[0]: input should be a valid integer"),
         ("/score", {"source": "a"}, 422, "give source and target"),
         ("/score", {"text": "a", "source": "a", "target": "b"}, 422, "give source and target"),
         ("/score", {"pairs": [{"source": "a", "goal": "b"}]}, 422, "target is missing"),
-        ("/score", {"source": "a " * 400, "target": "b"}, 400, "the model reads 59; split it"),
+        ("/score", {"source": "a " * 400, "target": "b"}, 400, "(at most 59); split it"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(path, body, status, said):

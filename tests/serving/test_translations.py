@@ -57,7 +57,7 @@ def test_its_client_asks_unchanged():
         assert client.languages()[0] == {"code": "en", "name": "English", "targets": ["ja"]}
         with pytest.raises(urllib.error.HTTPError, match="400") as wrong:
             client.detect("It will rain.")
-        assert "give source" in json.loads(wrong.value.read())["error"]
+        assert "set source" in json.loads(wrong.value.read())["error"]
         wrong.value.close()
         with pytest.raises(urllib.error.HTTPError, match="401") as wrong:
             LibreTranslateAPI(address, api_key="wrong").translate("rain", "en", "ja")
@@ -141,7 +141,7 @@ def test_the_pair_chooses_the_model(pairs):
 def test_auto_is_the_only_language_or_refused(pairs):
     (answer,) = posted({"q": ["rain", "snow"], "source": "auto", "target": "ja"})
     assert answer.json()["detectedLanguage"] == [{"confidence": 0.0, "language": "en"}] * 2
-    assert refused(app=pairs, q="rain", source="auto", target="ja").endswith("give source, one of en, und")
+    assert refused(app=pairs, q="rain", source="auto", target="ja").endswith("set source to one of en, und")
 
 
 @pytest.mark.parametrize(
@@ -150,18 +150,18 @@ def test_auto_is_the_only_language_or_refused(pairs):
         ({"source": "en", "target": "ja"}, "q is missing"),
         ({"q": "rain", "target": "ja"}, "Invalid request: missing source parameter"),
         ({"q": "rain", "source": "en", "target": ""}, "Invalid request: missing target parameter"),
-        (PAIR | {"q": "rain", "source": "fr"}, "fr is not supported; there is en to ja"),
+        (PAIR | {"q": "rain", "source": "fr"}, "fr is not supported; available: en to ja"),
         (PAIR | {"q": "rain", "target": "fr"}, "fr is not available as a target language from en"),
-        (PAIR | {"q": "rain", "format": "html"}, "html format is not supported"),
+        (PAIR | {"q": "rain", "format": "html"}, "format html is not supported"),
         (PAIR | {"q": "rain", "alternatives": 16}, "alternatives parameter must be <= 15"),
         (PAIR | {"q": "rain", "alternatives": "1"}, "alternatives: input should be a valid integer"),
         (PAIR | {"q": 5}, "q: input should be a valid string, or input should be a valid array"),
         (PAIR | {"q": []}, "q: list should have at least 1 item"),
         (PAIR | {"q": ["rain", 5]}, "q[1]: input should be a valid string"),
-        (PAIR | {"q": "rain", "beam": 17}, "beam is 17; this server gives at most 16"),
+        (PAIR | {"q": "rain", "beam": 17}, "beam=17 must be at most 16"),
         (PAIR | {"q": "rain", "prefix": ["a", "b"]}, "2 prefixes for 1 texts"),
-        (PAIR | {"q": "rain", "prefix": "雨" * 50}, "shorten it"),
-        ({"q": "rain", "model": "enja", "target": "de"}, "enja translates to ja, not to de"),
+        (PAIR | {"q": "rain", "prefix": "雨" * 50}, "shorten the prefix"),
+        ({"q": "rain", "model": "enja", "target": "de"}, "enja translates to ja, not de"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(body, said):

@@ -233,9 +233,9 @@ def test_collapsed_outputs_are_seen_after_three_evaluations_and_not_in_the_first
     [
         (lambda i: "no", "32 of 32 sample outputs are the same"),
         (lambda i: "", "32 of 32 sample outputs are empty"),
-        (lambda i: f"text {i % 12}", "32 sample outputs are only 12 different texts"),
-        (lambda i: f"start {i}" + " of" * 20, "32 of 32 sample outputs are one word over and over"),
-        (lambda i: f"{i}" + "の" * 20, "32 of 32 sample outputs are one word over and over"),
+        (lambda i: f"text {i % 12}", "32 sample outputs contain only 12 different texts"),
+        (lambda i: f"start {i}" + " of" * 20, "32 of 32 sample outputs repeat one word"),
+        (lambda i: f"{i}" + "の" * 20, "32 of 32 sample outputs repeat one word"),
         (lambda i: f"source {i}", "32 of 32 sample outputs are copies of their input"),
     ],
 )
@@ -290,7 +290,7 @@ def test_heads_are_told_when_they_are_dead_twice():
     ]  # fmt: skip
     assert said(Coach(CONFIG, 0.1), reports, ALIVE) == []
     two = dead_heads(["a[0]", "a[1]"], ["a[0]", "a[1]"], 8, 0.1, 9)
-    assert two is not None and two.seen == "2 of 8 heads do nothing: a[0] and 1 more"
+    assert two is not None and two.seen == "2 of 8 heads have no effect: a[0] and 1 more"
 
 
 # ---- the coach

@@ -235,7 +235,7 @@ def test_rows_in_no_shard_are_an_error(tmp_path):
 def test_a_missing_shard_is_named(tmp_path):
     for rank in (0, 2):
         save_rows({"w": Rows(torch.ones(1), rank, 3)}, tmp_path / shard_name("model", Ranks(rank, 3)))
-    with pytest.raises(AttendoError, match=r"no model-2-of-3\.safetensors; copy it back"):
+    with pytest.raises(AttendoError, match=r"no model-2-of-3\.safetensors\. Restore the file"):
         Stored(tmp_path, "model")
     with pytest.raises(AttendoError, match=r"no optimizer\.safetensors"):
         Stored(tmp_path, "optimizer")

@@ -114,7 +114,7 @@ def test_patience_ends_a_run_that_gets_no_better(tmp_path):
     run = tiny_run(tmp_path, TinyTask(values=[1.0, 2.0, 1.5, 1.5]), steps=1000, patience=2)
     best = [r.is_best for r in train(run) if r.kind == "evaluation"]
     assert best == [True, True, False, False]
-    assert run.progress.ended == "no better for 2 evaluations"
+    assert run.progress.ended == "no improvement in 2 evaluations (early stopping)"
     assert (run.progress.best, run.progress.best_step) == (2.0, 8)
 
 

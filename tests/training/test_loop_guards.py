@@ -56,7 +56,7 @@ def test_an_update_that_is_not_finite_is_left_out_and_its_module_named(tmp_path,
     handle = spoiled(run, path, number)
     report = update(run, run.task.batches(1, 0, 1)[:1])
     handle.remove()
-    assert report.kind == "skipped" and report.note.startswith(f"{path} is not finite at step 2")
+    assert report.kind == "skipped" and report.note.startswith(f"{path} is non-finite at step 2")
     assert same(kept, weights(run)) and run.progress.step == 1 and run.progress.batch == 2
     after = run.optimizer.state_dict()["state"][0]
     assert all(torch.equal(state[key], after[key]) for key in state)
@@ -69,13 +69,13 @@ def test_a_gradient_that_is_not_finite_names_its_parameter(tmp_path):
     name = "decoder.blocks.0.feed_forward.out_proj.weight"
     run.model.get_parameter(name).register_hook(lambda grad: grad * math.inf)
     report = update(run, run.task.batches(1, 0, 0)[:1])
-    assert report.note.startswith(f"the gradient of {name} is not finite") and math.isfinite(report.loss)
+    assert report.note.startswith(f"the gradient of {name} is non-finite") and math.isfinite(report.loss)
 
 
 def test_three_in_a_row_end_the_run_and_nothing_that_is_not_finite_is_saved(tmp_path):
     run = tiny_run(tmp_path / "c", checkpoint_every=1)
     reports = []
-    with pytest.raises(AttendoError, match=r"3 updates in a row.*lower training.learning_rate"):
+    with pytest.raises(AttendoError, match=r"3 updates in a row.*Lower training.learning_rate"):
         for report in train(run):
             reports.append(report)
             if report.progress.step == 2 and report.kind == "checkpoint":
@@ -91,7 +91,7 @@ def test_weights_that_are_not_finite_reach_no_checkpoint_and_no_evaluation(tmp_p
     run = tiny_run(tmp_path)
     with torch.no_grad():
         run.model.output_proj.weight[3, 3] = math.nan
-    with pytest.raises(AttendoError, match=r"weight is not finite at step 0, so nothing is saved"):
+    with pytest.raises(AttendoError, match=r"weight is non-finite at step 0, so no checkpoint was saved"):
         write_checkpoint(tmp_path, snapshot(run))
     assert not checkpoints(tmp_path)
 
@@ -141,7 +141,7 @@ def test_the_gradient_of_a_cut_batch_in_float64(tmp_path):
 def test_a_single_row_that_does_not_fit_is_told(tmp_path):
     run = tiny_run(tmp_path)
     ShortOfMemory(run, 0)
-    with pytest.raises(AttendoError, match=r"out of memory at step 1 with .* of a single row.*smaller model"):
+    with pytest.raises(AttendoError, match=r"out of memory at step 1 with .* in a single row.*smaller model"):
         update(run, run.task.batches(1, 0, 0)[:1])
 
 

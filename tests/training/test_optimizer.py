@@ -41,12 +41,12 @@ def stepped(optimizer, model, n, first=0):
     [
         ({"ema_decay": 1.0}, "ema_decay=1.0 must be at least 0 and below 1"),
         ({"ema_decay": -0.1}, "ema_decay=-0.1"),
-        ({"ema_decay": 0.9, "average_last": 3}, "set ema_decay=0 or average_last=1"),
+        ({"ema_decay": 0.9, "average_last": 3}, "Set ema_decay=0 or average_last=1"),
         ({"accumulation": 0}, "accumulation=0 must be above 0"),
         ({"steps": None}, "exactly one of"),
         ({"epochs": 1}, "exactly one of"),
         ({"steps": 0}, "steps=0 must be above 0"),
-        ({"steps": None, "minutes": 1, "schedule": "cosine"}, "needs its end in steps"),
+        ({"steps": None, "minutes": 1, "schedule": "cosine"}, "requires a fixed number of steps"),
         ({"label_smoothing": 1.0}, "label_smoothing=1.0"),
     ],
 )

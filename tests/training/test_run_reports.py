@@ -25,7 +25,7 @@ def test_an_evaluation_fits_80_columns():
     report = Report("evaluation", Progress(), evaluation=Evaluation(measures, "loss"), is_best=True)
     lines = evaluation_lines(report)
     assert len(lines) == 2 and max(map(len, lines)) <= 80
-    words = "loss 12.345  perplexity 100000.00  accuracy 50.0 %  macro-F1 50.0 %  calibration error 50.0 %"
+    words = "loss 12.345  perplexity 100000.00  accuracy 50.0%  macro-F1 50.0%  calibration error 50.0%"
     assert "  ".join(line.strip() for line in lines) == f"step 0: {words}  best loss so far"
     by_f1 = Report("evaluation", Progress(), evaluation=Evaluation(measures, "macro_f1"), is_best=True)
     assert evaluation_lines(by_f1)[-1].endswith("best macro-F1 so far")
@@ -33,21 +33,21 @@ def test_an_evaluation_fits_80_columns():
 
 def test_the_end_says_what_was_kept():
     measures = {"loss": 0.6, "accuracy": 0.73, "perplexity": 1.822, "step": 600}
-    for deciding, said in (("accuracy", "accuracy 73.0 %"), ("loss", "loss 0.600, perplexity 1.82")):
+    for deciding, said in (("accuracy", "accuracy 73.0%"), ("loss", "loss 0.600, perplexity 1.82")):
         found = Evaluation(measures, deciding)
         report = Report("end", Progress(best_step=600, step=900), evaluation=found, note="time budget used")
         assert report_lines(report)[1:] == [f"kept: step 600, {said}"]
     assert len(report_lines(Report("end", Progress(), note="time budget used"))) == 1
 
 
-def test_the_end_says_where_counting_words_does_better():
+def test_the_end_says_where_naive_bayes_scores_higher():
     for reached, better in ((0.797, True), (0.73, False)):
         found = Evaluation({"accuracy": 0.73, "accuracy_counting_words": reached}, "accuracy")
-        said = report_lines(Report("end", Progress(), evaluation=found))[2:]
-        assert bool(said) == better and all(len(line) <= 79 for line in said)
-        assert not said or said[0].startswith(
-            "counting words does better, accuracy 79.7 %: give it more rows"
-        )
+        for epoch, advice in ((0, "give it more time"), (3, "give more rows")):
+            said = report_lines(Report("end", Progress(epoch=epoch), evaluation=found))[2:]
+            assert bool(said) == better and all(len(line) <= 79 for line in said)
+            assert not said or said[0] == "a naive Bayes baseline scores higher (accuracy 79.7%):"
+            assert not said or advice in said[1]
 
 
 def test_each_evaluation_shows_another_text_and_its_label():

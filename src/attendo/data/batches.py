@@ -326,7 +326,7 @@ def token_batches(
         ValueError: The numbers of lengths differ, or `batch_tokens` is below 1.
     """
     if batch_tokens < 1:
-        raise ValueError(f"batch_tokens is {batch_tokens}; it must be 1 or more")
+        raise ValueError(f"batch_tokens={batch_tokens} must be at least 1")
     n_rows = len(source_lengths)
     if target_lengths is not None and len(target_lengths) != n_rows:
         raise ValueError(f"{n_rows} source lengths but {len(target_lengths)} target lengths")

@@ -64,12 +64,12 @@ class PairSource:
     def __post_init__(self) -> None:
         if len(self.files) not in (1, 2):
             raise AttendoError(
-                f"pairs come from one file or from two parallel files, not from {len(self.files)}; for many,"
-                " give a folder or a quoted pattern, as 'shards/*.tsv'"
+                f"pairs must come from one file or from two parallel files, not from {len(self.files)}. For "
+                "many files, give a folder or a quoted pattern, for example 'shards/*.tsv'"
             )
         if len(self.files) == 2 and (self.columns or self.header):
             raise AttendoError(
-                f"{self.name}: two parallel files have no columns; leave out `columns` and `header`"
+                f"{self.name}: two parallel files have no columns. Remove `columns` and `header`"
             )
 
     @property
@@ -87,8 +87,9 @@ class PairSource:
         found = [expanded(name, None) for name in self.files]
         if len(found[0]) != len(found[1]):
             raise AttendoError(
-                f"{self.files[0]} are {plural(len(found[0]), 'file')} and {self.files[1]} {len(found[1]):,}; parallel"
-                " files belong together in the order of their names"
+                f"{self.files[0]} has {plural(len(found[0]), 'file')} but {self.files[1]} has "
+                f"{len(found[1]):,}. Parallel files are paired by the order of their names: add the missing "
+                "files"
             )
         return list(zip(*found, strict=True))
 
@@ -130,11 +131,11 @@ def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
     elif not named and len(parts) == len(roles):
         columns = tuple(parts)
     else:
-        raise AttendoError(f"`columns` {text!r} is not of the form {forms}")
+        raise AttendoError(f"invalid `columns` {text!r} (expected {forms})")
     if not all(columns) or any(column.isdecimal() and int(column) == 0 for column in columns):
-        raise AttendoError(f"`columns` {text!r}: columns are names, or numbers from 1; write {forms}")
+        raise AttendoError(f"invalid `columns` {text!r} (expected names, or numbers from 1). Write {forms}")
     if len(set(columns)) < len(columns):
-        raise AttendoError(f"`columns` {text!r} names one column twice; write {forms}")
+        raise AttendoError(f"invalid `columns` {text!r}: one column is named twice. Write {forms}")
     return columns
 
 
@@ -146,12 +147,12 @@ def parse_kept(text: str, taken: Sequence[str]) -> Columns:
     """
     columns = tuple(part.strip() for part in text.split(","))
     if not all(columns) or "0" in columns:
-        raise AttendoError(f"`keep` {text!r}: columns are names, or numbers from 1; write id,opened or 1,2")
+        raise AttendoError(f"invalid `keep` {text!r} (expected names or numbers, for example id,opened)")
     if len(set(columns)) < len(columns):
-        raise AttendoError(f"`keep` {text!r} names one column twice; leave one of them out")
+        raise AttendoError(f"invalid `keep` {text!r}: one column is named twice. Remove one of them")
     if clash := set(columns) & set(taken):
         raise AttendoError(
-            f"`keep` {text!r}: the output has a column {min(clash)!r} of its own; give this one by its number"
+            f"invalid `keep` {text!r}: the output already has a column {min(clash)!r}. Give this column by its number"
         )
     return columns
 
@@ -233,7 +234,7 @@ def read_lines(
     if suffix(path) in (".tsv", ".csv", ".jsonl", ".parquet"):
         rows = _raw_rows(path, wanted)
     elif column is not None or header:
-        raise AttendoError(f"{path}: a text file has no columns; leave out `columns` and `header`")
+        raise AttendoError(f"{path}: a text file has no columns. Remove `columns` and `header`")
     else:
         rows = _whole_lines(path, keep_empty)
     blank = ("",) if keep_skipped else None
@@ -249,7 +250,7 @@ def read_with_kept(
     An unreadable row has blank fields. Raises AttendoError as `read_rows` does.
     """
     if suffix(path) not in TABLES:
-        raise AttendoError(f"{path}: a text file has no columns; leave out `keep`")
+        raise AttendoError(f"{path}: a text file has no columns. Remove `keep`")
     wanted = Wanted(("text",), (column or "text", *kept), header, f"{row_report.option} or `keep`")
     rows = _raw_rows(path, wanted)
     yield from _counted_rows(
@@ -317,11 +318,11 @@ def _raw_rows(path: Path, wanted: Wanted, both: str = "") -> Iterator[RawRow]:
         case ".parquet":
             return read_parquet(path, wanted)
         case other:
-            parallel = f", or for two parallel files give both: {both}" if both else ""
-            raise AttendoError(
-                f"{path}: unknown format {other!r}; "
-                f"use .tsv, .csv, .jsonl, .txt or .parquet, each optionally .gz{parallel}"
-            )
+            remedy = "Use .tsv, .csv, .jsonl, .txt or .parquet, each optionally .gz"
+            remedy += f"; for two parallel files give both: {both}" if both else ""
+            if other in (".xlsx", ".xls", ".ods"):
+                remedy = "Save the table as CSV (UTF-8) in the spreadsheet program"
+            raise AttendoError(f"{path}: unknown format {other!r}. {remedy}")
 
 
 def _whole_lines(path: Path, keep_empty: bool) -> Iterator[RawRow]:
@@ -343,14 +344,14 @@ def _require_parallel(source: Path, target: Path) -> None:
     for path in (source, target):
         if suffix(path) in TABLES:
             raise AttendoError(
-                f"{path}: parallel files are plain text, one text a line; a table of pairs is given alone"
+                f"{path}: parallel files must be plain text, one text per line. Give a table as a single file"
             )
     counts = count_lines(source), count_lines(target)
     if counts[0] != counts[1]:
         raise AttendoError(
-            f"{_from_here(source)} has {counts[0]:,} lines and {_from_here(target)} has {counts[1]:,}; line n of one"
-            " must belong to line n of the other: compare both with the files that they were made from to find where"
-            " they drift apart"
+            f"{_from_here(source)} has {counts[0]:,} lines but {_from_here(target)} has {counts[1]:,} "
+            "(expected equal numbers: line n of one file is the translation of line n of the other). Compare "
+            "both with their originals to find the missing lines"
         )
 
 
@@ -371,7 +372,7 @@ def _parallel_rows(source: Path, target: Path) -> Iterator[RawRow]:
             else:
                 yield number, (first, second) if first or second else RowError("empty line")
     except ValueError:
-        raise AttendoError(f"{source} or {target} changed while it was read; read them again") from None
+        raise AttendoError(f"{source} or {target} changed while it was read. Read the files again") from None
 
 
 def _within(path: Path, row_error: RowError) -> RowError:

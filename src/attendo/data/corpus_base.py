@@ -84,8 +84,8 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
             return None
         held = split_of_new(self._split, self.trained, self.say)
         self.say(
-            f"{held.n_held_out:,} of {held.n_rows:,} {self.noun}s are split off for validation (by a hash of the"
-            f" {self.hashed})"
+            f"{held.n_held_out:,} of {held.n_rows:,} {self.noun}s are held out for validation (by a hash of "
+            f"the {self.hashed})"
         )
         return held
 

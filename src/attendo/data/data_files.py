@@ -34,7 +34,7 @@ def expanded(name: Path, suffixes: tuple[str, ...] | None) -> tuple[Path, ...]:
     found = glob.glob(str(pattern), root_dir=base, recursive=True)  # noqa: PTH207 (Path's finds hidden files)
     files = [Path(file) for file in found if (base / file).is_file()]
     if not files:
-        raise AttendoError(f"{name}: no file matches this pattern; check it, and that the files are there")
+        raise AttendoError(f"{name}: no file matches this pattern. Fix it, or check the files")
     return tuple(base / file for file in sorted(files, key=Path.as_posix))
 
 
@@ -59,7 +59,7 @@ def _inside(folder: Path, suffixes: tuple[str, ...] | None) -> tuple[Path, ...]:
     if not files:
         ends = "" if suffixes is None else f" ends in {' or '.join(suffixes)}"
         raise AttendoError(
-            f"{folder}: no file in this folder{ends}; name the files, or a quoted pattern, as '{folder}/*'"
+            f"{folder}: no file in this folder{ends}. Name files or a quoted pattern, such as '{folder}/*'"
         )
     return files
 
@@ -83,7 +83,7 @@ def require_file(path: Path) -> None:
         raise AttendoError(f"{path}: no such file; check the path")
     if not path.is_file():
         raise AttendoError(
-            f"{path} is not a regular file; data is read more than once, so save it to a file first"
+            f"{path} is not a regular file. Data is read more than once, so save it to a file first"
         )
 
 
@@ -96,11 +96,11 @@ def open_binary(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
             yield stream
     except EOFError:
         raise AttendoError(
-            f"{path} is cut short: its gzip data ends too early; copy or download it again"
+            f"{path} is truncated: its gzip data ends too early. Copy or download it again"
         ) from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise AttendoError(
-            f"{path} is no sound gzip file ({error}); copy it again or correct its name"
+            f"{path} is not a valid gzip file ({error}). Copy it again, or rename it"
         ) from None
 
 
@@ -115,10 +115,10 @@ def physical_lines(path: Path, keep_ends: bool = False) -> Iterator[tuple[int, b
             number += 1
             if number == 1:
                 if chunk.startswith((b"\xff\xfe", b"\xfe\xff")):
-                    raise AttendoError(f"{path} is UTF-16; save it as UTF-8")
+                    raise AttendoError(f"{path} is UTF-16 (expected UTF-8). Save it as UTF-8")
                 if chunk.startswith(b"PK\x03\x04"):
                     raise AttendoError(
-                        f"{path} is a zip file, as a spreadsheet is; save it as text (CSV UTF-8)"
+                        f"{path} is a zip archive, perhaps a renamed spreadsheet (.xlsx). Save it as CSV (UTF-8)"
                     )
                 chunk = chunk.removeprefix(_BOM)
             if chunk.endswith(b"\n"):
@@ -142,7 +142,7 @@ def taken_off(paths: Iterable[Path]) -> str:
                 first = stream.readline(LINE_CAP)
             has_mark |= first.startswith(_BOM)
             has_ends |= first.endswith(b"\r\n")
-    found = {"byte order marks": has_mark, "Windows line ends": has_ends}
+    found = {"byte order marks": has_mark, "Windows line endings": has_ends}
     return " and ".join(words for words, is_there in found.items() if is_there)
 
 

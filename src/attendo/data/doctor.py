@@ -62,10 +62,10 @@ def parse_drop(text: str) -> frozenset[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name in instead:
-            raise AttendoError(f"`drop` {name}: most rows would go; {instead[name]}")
+            raise AttendoError(f"`drop` {name}: this would remove most rows. Instead, {instead[name]}")
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            hint = f"did you mean {near[0]}?" if near else f"known checks: {', '.join(known)}"
             raise AttendoError(f"`drop` {name}: no such check; {hint}")
     return frozenset(names)
 
@@ -98,9 +98,7 @@ def examine(
     """
     others = [other for other in (against, validation) if other is not None]
     if "leaks" in drop and not others:
-        raise AttendoError(
-            "`drop` leaks: there is no other file to compare with; name one (doctor: `against` F)"
-        )
+        raise AttendoError("`drop` leaks requires a second file to compare with. Give one with `against` F")
     sample = even_sample(read_pairs(source, strict), SAMPLE_ROWS)
     profile = _learned_profile(sample)
     with RowTable() as table, RowTable() as compared:
@@ -113,9 +111,9 @@ def examine(
     if is_reversed := any(theirs.is_reverse_of(statistics) for _, theirs in read):
         not_checked["leaks"] = OTHER_WAY_ROUND
     if profile is None and not comparison.scripts_differ:
-        not_checked["swapped"] = "the columns are too alike, or too few rows"
+        not_checked["swapped"] = "the columns are too alike, or there are too few rows"
     if not all(comparison.usual):
-        not_checked["wrong-script"] = "no usual script in one column"
+        not_checked["wrong-script"] = "one column has no dominant script"
     return Report(
         row_report=row_report,
         against=None if against is None else read[0][0],
@@ -155,7 +153,7 @@ def filtered(pairs: Iterable[Pair], report: Report, row_report: RowReport) -> It
         if number >= len(report.verdicts):
             if report.drop:
                 raise AttendoError(
-                    f"{row_report.place(number)}: the file changed since it was examined; start again"
+                    f"{row_report.place(number)}: the file changed while it was examined. Start again"
                 )
             yield pair
         elif verdict := report.verdicts[number]:

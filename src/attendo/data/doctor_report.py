@@ -26,25 +26,25 @@ class Check:
 
 CHECKS = (
     Check("duplicates", "duplicate", "exact copies of an earlier row"),
-    Check("near-duplicates", "near duplicate", "an earlier row but for case, digits, signs"),
-    Check("leaks", "leak", "source stands in the other file, too"),
-    Check("several-targets", "source with another target", "source has another target earlier on"),
-    Check("length-ratio", "odd length ratio", "over 3 times longer or shorter than usual"),
-    Check("swapped", "swapped columns", "source and target look swapped"),
+    Check("near-duplicates", "near duplicate", "earlier row with other case, digits or punctuation"),
+    Check("leaks", "leak", "source also appears in the other file"),
+    Check("several-targets", "source with another target", "source has a different target in an earlier row"),
+    Check("length-ratio", "odd length ratio", "more than 3 times longer or shorter than usual"),
+    Check("swapped", "swapped columns", "source and target seem to be swapped"),
     Check("untranslated", "untranslated copy", "target is a copy of the source"),
-    Check("wrong-script", "wrong script", "a side in another script than its column"),
-    Check("control-characters", "control character", "control or odd invisible characters"),
+    Check("wrong-script", "wrong script", "text in another script than the rest of its column"),
+    Check("control-characters", "control character", "control or unusual invisible characters"),
     Check("normalization", "not normalized", "not in Unicode form NFC"),
     Check(
         "spaced",
         "",
         "spaces between words in a language that has none",
-        "take the spaces out, or translate only text that is cut so, too",
+        "remove the spaces, or translate only text that is segmented in the same way",
     ),
 )
 """In the order in which a row with several troubles is given its reason when it is dropped."""
 
-OTHER_WAY_ROUND = "the other file's sides are swapped: turn them"
+OTHER_WAY_ROUND = "swap source and target of the other file first"
 """Why no leak is looked for: sources would be compared with targets, and none be found."""
 
 
@@ -87,9 +87,9 @@ def report_head(row_report: RowReport, against: RowReport | None, taken_off: str
         for reason, entry in row_report.skipped.items()
     ]
     if taken_off:
-        out.append(f"  {taken_off} are there, and taken off while reading")
+        out.append(f"  {taken_off} were found and are removed while reading")
     if against is not None:
-        out += [f"  against {against.file}", f"  {plural(against.used, 'row')} of it used"]
+        out += [f"  against {against.file}", f"  {plural(against.used, 'row')} of the other file used"]
     return out
 
 
@@ -113,9 +113,7 @@ class LikeLabels:
     columns: str
 
     def line(self) -> str:
-        return (
-            f"  {self.side}: only {self.n_different} different; if these are labels, `columns` {self.columns}"
-        )
+        return f"  {self.side}: only {self.n_different} different values; for labels use `columns` {self.columns}"
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ class Report:
         if self.like_labels is not None:
             out.append(self.like_labels.line())
         for name, side in (("source", self.source), ("target", self.target)):
-            script = f"{side.script} {side.share:.1%}" if side.script else "no one script"
+            script = f"{side.script} {side.share:.1%}" if side.script else "no dominant script"
             out.append(
                 f"  {name}: {script}, {side.mean_length:.0f} characters on average, "
                 f"longest {side.longest:,} ({row_report.places([side.longest_line], 1)})"
@@ -174,16 +172,14 @@ class Report:
         sides = zip(("source", "target"), self.seen, strict=True)
         if languages := [f"{name} {name_of(seen.language)}" for name, seen in sides if seen.language]:
             out.append(f"  languages: {', '.join(languages)}")
-        out.append(
-            f"  target / source length: median {middle:.2f}, 1 % below {low:.2f}, 1 % above {high:.2f}"
-        )
+        out.append(f"  target / source length: median {middle:.2f}, 1% below {low:.2f}, 1% above {high:.2f}")
         for finding in self.findings:
             fix = self._dropped(finding) or ("" if finding.check.instead else f"  ({finding.check.fix})")
             out += finding.told(row_report, fix)
             if finding.count and finding.check.instead:
                 out.append(f"             ({finding.check.instead})")
         if sum(finding.count > 0 and not finding.check.instead for finding in self.findings) > 1:
-            out.append("  names after `drop` can be joined by commas")
+            out.append("  several names after `drop` are separated by commas")
         return out
 
     def as_json(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Only LF (or CRLF) ends a line; U+2028 and similar characters are text.
 
 import csv
 import json
+import re
 import shutil
 import tempfile
 from collections import deque
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 from attendo.data.data_files import TOO_LONG, decode, open_binary, physical_lines, text_lines
 from attendo.data.row_report import LINE_CAP, RowError
 from attendo.display.formats import plural
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, install_command
 
 _MOST_TRIES = 100  # to find the end of a record whose quotes are odd: each reads it again
 Fields = tuple[str, ...]
@@ -54,7 +55,7 @@ def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> list[int]:
         len(names) == 1 < len(roles) and ";" in names[0]
     ):  # as spreadsheets save where a comma is a decimal point
         raise AttendoError(
-            f"{path}: its columns have semicolons between them; save it with commas, or as .tsv"
+            f"{path}: the columns are separated by semicolons (expected commas). Save it with commas, or as .tsv"
         )
     found = ", ".join(repr(name[:40]) for name in names[:8]) + (", …" if len(names) > 8 else "")
     if columns is None:
@@ -63,13 +64,13 @@ def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> list[int]:
         if len(names) == len(roles):
             return list(range(len(roles)))
         choice = f"{option} {by_name(roles)}{instead}"
-        raise AttendoError(f"{path} has {plural(len(names), 'column')} ({found}); choose with {choice}")
+        raise AttendoError(f"{path} has {plural(len(names), 'column')} ({found}). Choose with {choice}")
     picks = []
     for column in columns:
         if column.isdecimal():
             if int(column) > len(names):
                 raise AttendoError(
-                    f"{path} has no column {column}, only {len(names)} ({found}); mend {option}"
+                    f"{path} has no column {column}, only {len(names)} ({found}). Fix {option}"
                 )
             picks.append(int(column) - 1)
         elif names.count(column) == 1:
@@ -77,7 +78,7 @@ def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> list[int]:
         else:
             trouble = "no column" if column not in names else "more than one column"
             raise AttendoError(
-                f"{path} has {trouble} {column!r} (found: {found}); mend {option}, or use numbers"
+                f"{path} has {trouble} {column!r} (found: {found}). Fix {option}, or use column numbers"
             )
     return picks
 
@@ -110,7 +111,7 @@ def read_tsv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
         elif len(fields) == width:
             yield number, tuple([fields[i] for i in picks])
         else:
-            yield number, _wrong_width(len(fields), width or max(picks) + 1)
+            yield number, _wrong_width(len(fields), width or max(picks) + 1, text)
 
 
 def read_csv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
@@ -207,7 +208,7 @@ def read_jsonl(path: Path, wanted: Wanted) -> Iterator[RawRow]:
             yield number, RowError("invalid JSON", str(error)[:100])
             continue
         if not isinstance(value, dict):
-            yield number, RowError("invalid JSON", f"{type(value).__name__} in place of an object")
+            yield number, RowError("invalid JSON", f"{type(value).__name__} instead of an object")
             continue
         if keys is None:
             names = list(value)
@@ -233,9 +234,7 @@ def read_parquet(path: Path, wanted: Wanted) -> Iterator[RawRow]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise AttendoError(
-            f'{path}: reading Parquet needs pyarrow; run pip install "attendo[data]"'
-        ) from None
+        raise AttendoError(f"{path}: Parquet requires pyarrow. Run: {install_command('data')}") from None
     number = 0
     with ExitStack() as stack:
         stream = stack.enter_context(open_binary(path))
@@ -267,7 +266,7 @@ def read_parquet(path: Path, wanted: Wanted) -> Iterator[RawRow]:
         except (pyarrow.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0][:100]
             raise AttendoError(
-                f"{path} is no sound Parquet file after row {number} ({reason}); copy it again"
+                f"{path} is not a valid Parquet file after row {number} ({reason}). Copy it again"
             ) from None
 
 
@@ -279,7 +278,7 @@ def as_text(value: Any) -> str | RowError:
         return ""
     if isinstance(value, int):
         return json.dumps(value)
-    return RowError("not text", f"{type(value).__name__} in place of text")
+    return RowError("not text", f"{type(value).__name__} instead of text")
 
 
 def as_kept(value: Any) -> str:
@@ -360,7 +359,7 @@ def _fields_or_error(fields: list[str | RowError]) -> Fields | RowError:
 def _header(path: Path, first: tuple[int, str | RowError] | None) -> list[str]:
     """The names in the first line of a tab-separated file."""
     if first is None:
-        raise AttendoError(f"{path} is empty; give a file with a header and at least one row of data")
+        raise AttendoError(f"{path} is empty (expected a header and at least one row of data)")
     if isinstance(first[1], RowError):
         raise _no_header(path, first[1])
     return first[1].split("\t")
@@ -368,9 +367,11 @@ def _header(path: Path, first: tuple[int, str | RowError] | None) -> list[str]:
 
 def _no_header(path: Path, row_error: RowError) -> AttendoError:
     return AttendoError(
-        f"{path}:1: no readable header ({row_error.reason}); the first line must name the columns"
+        f"{path}:1: no readable header ({row_error.reason}). The first line must contain the column names"
     )
 
 
-def _wrong_width(found: int, wanted: int) -> RowError:
-    return RowError("wrong number of columns", f"{plural(found, 'column')} where {wanted} are expected")
+def _wrong_width(found: int, wanted: int, text: str = "") -> RowError:
+    spaced = found == 1 and len(re.split(" {2,}", text.strip())) == wanted
+    hint = "; spaces instead of tabs?" if spaced else ""
+    return RowError("wrong number of columns", f"{plural(found, 'column')} found, {wanted} expected{hint}")

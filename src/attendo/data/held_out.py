@@ -66,8 +66,8 @@ def held_out(
     n_rows, n_new, rows_of, largest_first = _smallest_hashes(sources, trained)
     if n_rows < FEWEST_ROWS:
         raise AttendoError(
-            f"{name}: {n_rows} usable rows are too few to split off validation rows, "
-            f"which takes {FEWEST_ROWS}; give more rows, or a validation file with `valid`"
+            f"{name}: {n_rows} usable rows are too few to hold out validation rows (expected at least "
+            f"{FEWEST_ROWS}). Give more rows, or a validation file with `valid`"
         )
     wanted = min(max(LEAST, int(round(n_rows * share, 6))), MOST, n_rows // 5)
     wanted = wanted if n_new == n_rows else min(wanted, n_new // 2)
@@ -81,8 +81,8 @@ def held_out(
             n_held_out += rows_of[-negative]
     if len(rows_of) < 2:
         raise AttendoError(
-            f"{name}: all of its {n_rows:,} rows share one source, so no validation rows can be split off; "
-            "give a validation file with `valid`"
+            f"{name}: all {n_rows:,} rows have the same source, so no validation rows can be held out. Check "
+            "the columns, or give a validation file with `valid`"
         )
     if not taken:
         fewest = min(rows_of, key=lambda key: (rows_of[key], key))
@@ -123,7 +123,7 @@ NAME = "trained_rows.safetensors"
 FINAL = 10
 """The last choice uses at most this many times the rows of each evaluation."""
 
-KNOWN = "are among the training rows of the run that this one starts from"
+KNOWN = "are training rows of the run that this run starts from"
 """Why a validation row is left out."""
 
 Row = TypeVar("Row")
@@ -187,9 +187,9 @@ def trained_rows(folder: Path, part: Literal["before", "all"]) -> TrainedRows | 
     try:
         hashes = load_file(path)[part]
     except (SafetensorError, KeyError) as error:
-        raise AttendoError(f"{path} is damaged ({error}); copy it back") from None
+        raise AttendoError(f"{path} is damaged ({error}). Restore the file") from None
     if hashes.dtype != np.uint64 or (hashes[1:] <= hashes[:-1]).any():
-        raise AttendoError(f"{path} is damaged (expected sorted 64-bit hashes); copy it back")
+        raise AttendoError(f"{path} is damaged (expected sorted 64-bit hashes). Restore the file")
     return TrainedRows(hashes)
 
 
@@ -210,7 +210,7 @@ def validation_rows(
         if rows and not kept:
             say(f"warning: all {plural(len(rows), f'validation {noun}')} {why}: scores will be inflated")
         elif len(kept) < len(rows):
-            say(f"{len(rows) - len(kept):,} of {len(rows):,} validation {noun}s {why}: they are left out")
+            say(f"{len(rows) - len(kept):,} of {len(rows):,} validation {noun}s {why} and are not used")
             rows = kept
     step = max(1, -(-len(rows) // most)) if most else 1
     last = max(1, step // FINAL)

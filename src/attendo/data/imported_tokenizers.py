@@ -29,7 +29,7 @@ FORMAT = 1
 MOST_GROWTH = 10_000
 MOST_IDS = 1 << 24
 _KEYS = {"attendo_tokenizer", "vocab_size", "specials", "marks", "pieces", "source", "target"}
-_REMEDY = "copy it back, or import the model again"
+_REMEDY = "Restore the file, or import the model again"
 
 
 def byte_letters() -> dict[str, int]:
@@ -94,13 +94,11 @@ def require_bounded(document: Mapping[str, Any]) -> None:
         known |= {*part.get("special_tokens", ())}
         used |= {str(part["SpecialToken"].get("id"))} if "SpecialToken" in part else set()
     if missing := sorted(used - known):
-        raise AttendoError(
-            f"the tokenizer puts {missing[0]!r} around a text, but has no id for it; {_REMEDY}"
-        )
+        raise AttendoError(f"the tokenizer adds {missing[0]!r} to each text, but has no id for it. {_REMEDY}")
     if growth > MOST_GROWTH or document.get("padding") or document.get("truncation"):
         raise AttendoError(
-            f"the tokenizer makes a text up to {min(growth, 10**9):,} times as long, pads or cuts it (expected at most"
-            f" {MOST_GROWTH:,} times, no padding and no truncation); {_REMEDY}"
+            f"the tokenizer lengthens a text up to {min(growth, 10**9):,} times, pads it or truncates it "
+            f"(expected at most {MOST_GROWTH:,} times, no padding and no truncation). {_REMEDY}"
         )
 
 
@@ -173,10 +171,10 @@ class ImportedTokenizer(Tokenizer):
                 )
             if document["attendo_tokenizer"] != FORMAT:
                 raise AttendoError(
-                    f"format {document['attendo_tokenizer']!r} of a tokenizer is unknown; upgrade attendo"
+                    f"unknown tokenizer format {document['attendo_tokenizer']!r}. Upgrade attendo"
                 )
             if not 0 < (size := int(document["vocab_size"])) < MOST_IDS:
-                raise AttendoError(f"vocab_size={str(size)[:40]} is no size of a vocabulary; {_REMEDY}")
+                raise AttendoError(f"vocab_size={str(size)[:40]} is not a valid vocabulary size. {_REMEDY}")
             self.vocab_size = size
             self.specials = _specials(document["specials"], self.vocab_size)
             self._marks = {int(i): str(piece) for i, piece in document["marks"].items()}
@@ -189,10 +187,10 @@ class ImportedTokenizer(Tokenizer):
         except AttendoError:
             raise
         except Exception as error:
-            raise AttendoError(f"not a tokenizer file ({str(error)[:200]}); {_REMEDY}") from error
+            raise AttendoError(f"not a tokenizer file ({str(error)[:200]}). {_REMEDY}") from error
         if max(found, default=0) >= self.vocab_size:
             raise AttendoError(
-                f"the tokenizer has an id {max(found)}, the model's vocab_size is {self.vocab_size}; {_REMEDY}"
+                f"the tokenizer has token id {max(found)}, but vocab_size is {self.vocab_size}. {_REMEDY}"
             )
         own = self.specials
         self.pad_id = own.pad_id
@@ -312,7 +310,7 @@ def _specials(table: Mapping[str, Any], vocab_size: int) -> SpecialTokens:
     """The ids of a file, once they are found to be ids of the model. Raises AttendoError."""
     names = {field.name for field in fields(SpecialTokens)} - {"no_target"}
     if differing := sorted(table.keys() ^ {*names, "silent", "never"}):
-        raise AttendoError(f"specials.{differing[0]} is missing or unknown; {_REMEDY}")
+        raise AttendoError(f"specials.{differing[0]} is missing or unknown. {_REMEDY}")
     given: dict[str, Any] = {}
     for name in names:
         value = table[name]
@@ -326,7 +324,7 @@ def _specials(table: Mapping[str, Any], vocab_size: int) -> SpecialTokens:
         if pair or not ids or isinstance(value, list) != is_list:
             wanted = "a list of ids" if is_list else "an id"
             raise AttendoError(
-                f"specials.{name}={value} is not {wanted} of a vocabulary of {vocab_size}; {_REMEDY}"
+                f"specials.{name}={value} must be {wanted} in a vocabulary of {vocab_size}. {_REMEDY}"
             )
         given[name] = value
         if name.startswith("around"):
@@ -335,7 +333,7 @@ def _specials(table: Mapping[str, Any], vocab_size: int) -> SpecialTokens:
         elif isinstance(value, list):
             given[name] = tuple(value)
     if not given["begin"]:
-        raise AttendoError(f"specials.begin is empty; {_REMEDY}")
+        raise AttendoError(f"specials.begin is empty. {_REMEDY}")
     return SpecialTokens(**given, no_target=-1)
 
 

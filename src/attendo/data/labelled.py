@@ -103,20 +103,19 @@ def count_labels(
             break
     if len(counts) < 2:
         found = f"only one label, {', '.join(map(shown, counts))}," if counts else "no label"
-        raise AttendoError(f"{name}: {found} in {plural(n_rows, 'row')}; a classifier needs at least two")
+        raise AttendoError(f"{name}: {found} in {plural(n_rows, 'row')} (expected at least two labels)")
     if len(counts) > min(MOST_LABELS, max(2, n_rows / 2)):
         raise AttendoError(
-            f"{name}: {len(counts):,} different labels in {plural(n_rows, 'row')} ({_listed(list(counts))}): this is"
-            " no column of labels; choose with `columns` label=…,text=…"
+            f"{name}: {len(counts):,} different labels in {plural(n_rows, 'row')} ({_listed(list(counts))}). "
+            "This is not a label column: choose columns with `columns` label=…,text=…"
         )
     n_files = 1 if row_report is None else max(1, len(row_report.parts))
     others = [count for label, count in counts.items() if label != in_line_1]
     if counts.get(in_line_1) == n_files and len(others) > 1 and min(others) > n_files:
         found = "no other row has" if n_files == 1 else f"as few rows as files, {n_files:,}, have"
         raise AttendoError(
-            f"{(row_report or RowReport(name)).place(1)}: {found} the label"
-            f" {shown(in_line_1)}; if the line is a header, give `header`; if not, delete it: a class needs more than"
-            " one text"
+            f"{(row_report or RowReport(name)).place(1)}: {found} the label {shown(in_line_1)}. If the line "
+            "is a header, add `header`; otherwise delete it, since each class needs more than one text"
         )
     return dict(sorted(counts.items()))
 
@@ -134,7 +133,7 @@ class LabelSet:
 
     def __post_init__(self) -> None:
         if list(self.names) != sorted(set(self.names)) or len(self.names) < 2:
-            raise ValueError(f"the labels {self.names} must be two or more different names, sorted")
+            raise ValueError(f"labels={self.names} must be two or more different names in sorted order")
 
     def __len__(self) -> int:
         return len(self.names)
@@ -143,8 +142,8 @@ class LabelSet:
         """The id of a label. Raises AttendoError, naming `where` ("file:line"), for one that training did not see."""
         if name not in self._ids:
             raise AttendoError(
-                f"{where}: the label {shown(name)} was not seen in training; known are {_listed(self.names)}: correct"
-                " the row or delete it, choose other `columns`, or train again with such rows"
+                f"{where}: the label {shown(name)} was not seen in training (known: {_listed(self.names)}). "
+                "Fix or delete the row, choose other `columns`, or train again with such rows"
             )
         return self._ids[name]
 
@@ -261,12 +260,12 @@ class LongTexts:
         """The number of overlong texts and their treatment, in words.
 
         >>> LongTexts(max_tokens=256).summary(1200, 25000)
-        '1,200 of 25,000 texts have more than 256 tokens; their first 128 and last 128 are kept'
+        '1,200 of 25,000 texts have more than 256 tokens; only the first 128 and last 128 tokens are used'
         """
         head, tail = self._n_head, self.max_tokens - self._n_head
         fate = {
-            "cut": f"their first {head} and last {tail} are kept",
-            "window": f"they are read through windows of {self.max_tokens}",
+            "cut": f"only the first {head} and last {tail} tokens are used",
+            "window": f"they are read in windows of {self.max_tokens} tokens",
         }
         return f"{n_long:,} of {n_texts:,} texts have more than {self.max_tokens} tokens; {fate[self.long]}"
 

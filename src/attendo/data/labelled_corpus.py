@@ -59,8 +59,8 @@ class LabelledDataset(TokenDataset):
     def __post_init__(self) -> None:
         if self.token_dropout and self._dropped < 0:
             raise AttendoError(
-                f"token_dropout={self.token_dropout} puts unknown tokens in, and the tokenizer has none, nor a mask;"
-                " set it to 0"
+                f"token_dropout={self.token_dropout} requires an unknown or mask token, but the tokenizer has "
+                "neither. Set it to 0"
             )
         if not 0.0 <= self.token_dropout < 1.0:
             raise ValueError(f"token_dropout={self.token_dropout} must be at least 0 and below 1")
@@ -156,8 +156,8 @@ class LabelledData:
         for name, files in (("train", self.train), ("valid", self.valid)):
             if len(files) > 1 or (name == "train" and not files):
                 raise ValueError(
-                    f"{name} names {len(files)} files; give one file of labelled texts with --{name}, or many as a"
-                    " folder or a quoted pattern"
+                    f"{name} names {len(files)} files (expected one). Give one file of labeled texts with "
+                    f"--{name}, or a folder or quoted pattern for several"
                 )
         if not 0.0 <= self.token_dropout < 1.0:
             raise ValueError(f"token_dropout={self.token_dropout} must be at least 0 and below 1")
@@ -216,7 +216,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
         )
         if empty := [label for label, count in counts.items() if not count]:
             raise AttendoError(
-                f"{self._source.name}: all rows of {empty[0]!r} are for validation; give a file with `valid`"
+                f"{self._source.name}: all rows of {empty[0]!r} were held out. Give a validation file with `valid`"
             )
         shown = [f"{label} {count:,}" for label, count in counts.items()]
         self.say(f"{len(counts)} labels: {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}")
@@ -229,7 +229,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
             known = hashes.keys() & (source_hash(row.text) for row in self.rows())
             n_rows = hashes.total()
             if n := sum(hashes[key] for key in known):
-                self.say(f"{n:,} of {n_rows:,} validation texts are training texts too: the scores flatter")
+                self.say(f"{n:,} of {n_rows:,} validation texts are training texts: scores will be inflated")
         return self._validation(most, {})
 
     @property
@@ -262,7 +262,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
         if material.n_long:
             self.say(data.long_texts.summary(material.n_long, material.n_rows))
         if weights is not None:
-            self.say("the classes are unbalanced: a row of a rare one counts more (data.class_weights)")
+            self.say("the classes are unbalanced: rare classes get a larger weight (data.class_weights)")
         return material
 
     def facts(self) -> dict[str, Any]:

@@ -21,8 +21,8 @@ FEWEST = 10
 
 CHECKS = (
     Check("duplicates", "duplicate", "exact copies of an earlier row"),
-    Check("several-labels", "text with another label", "text has another label earlier on"),
-    Check("leaks", "leak", "text stands in the other file, too"),
+    Check("several-labels", "text with another label", "text has a different label in an earlier row"),
+    Check("leaks", "leak", "text also appears in the other file"),
     Check("rare-labels", "rare label", f"the label has fewer than {FEWEST} rows"),
 )
 
@@ -37,7 +37,7 @@ class Repeats(NamedTuple):
 
     def lines(self, row_report: RowReport) -> list[str]:
         """The findings for display, one line per kind."""
-        kinds = ("exact copies of an earlier row", "texts with another label earlier on")
+        kinds = ("exact copies of an earlier row", "texts have a different label in an earlier row")
         return [
             f"{kind}: {len(rows):,} ({row_report.places(rows[:3], len(rows))})"
             for kind, rows in zip(kinds, self, strict=True)
@@ -108,7 +108,7 @@ class LabelledReport:
             f"  text: {self.n_characters / row_report.used:.0f} characters on average, longest {longest:,}"
             f" ({row_report.places([line], 1)})"
         )
-        out.append(f"  {len(self.counts):,} labels, the rarest last:")
+        out.append(f"  {len(self.counts):,} labels, the least frequent last:")
         common = self.counts.most_common()
         shown = common if len(common) <= 12 else [*common[:6], ("…", 0), *common[-5:]]
         out += [f"    {count:>9,}  {label[:60]}" if count else "            …" for label, count in shown]

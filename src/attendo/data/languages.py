@@ -48,7 +48,7 @@ def require_code(option: str, code: str | None) -> None:
 
     >>> require_code("`target_language`", "jp")
     Traceback (most recent call last):
-    attendo.errors.AttendoError: `target_language` jp: no such language code (BCP 47); did you mean ja?
+    attendo.errors.AttendoError: `target_language` jp: not a language code (BCP 47); did you mean ja?
     """
     if code is None:
         return
@@ -61,8 +61,8 @@ def require_code(option: str, code: str | None) -> None:
     near = get_close_matches(code.lower(), codes, 1, 0.7)
     # the code of a country is taken for that of the language spoken there
     likely = codes[near[0]] if near else LIKELY_SUBTAGS.get(f"und-{code.upper()}", "").partition("-")[0]
-    remedy = f"did you mean {likely}?" if likely else "give one as en, ja or pt-BR"
-    raise AttendoError(f"{option} {code}: no such language code (BCP 47); {remedy}")
+    remedy = f"did you mean {likely}?" if likely else "use a code such as en, ja or pt-BR"
+    raise AttendoError(f"{option} {code}: not a language code (BCP 47); {remedy}")
 
 
 _TEXTS = 200  # more change no verdict

@@ -60,7 +60,7 @@ class PairData:
 
     def __post_init__(self):
         if not self.train:
-            raise ValueError("train names no file; give `train` F, or `train_source` F `train_target` F")
+            raise ValueError("no training file. Give `train` F, or `train_source` F `train_target` F")
 
     def training_source(self) -> PairSource:
         return self._source(self.train, "`train_source` F `train_target` F")
@@ -90,7 +90,7 @@ class PairData:
             reverse=self.reverse and columns is None,
         )
         if len(files) == 2 and (columns or header):
-            raise AttendoError("two parallel files have no columns; leave out `columns` and `header`")
+            raise AttendoError("two parallel files have no columns. Remove `columns` and `header`")
         return data._source(tuple(map(str, files)), "SOURCE TARGET")
 
     @property
@@ -108,9 +108,9 @@ class PairData:
             return "", False
         option = "`source_language`" if found.side == "source" else "`target_language`"
         if not found.swapped:
-            remedy = f"look at the data, or mend {option}"
+            remedy = f"check the data, or fix {option}"
         elif self.reverse:
-            remedy = "leave out `reverse`, or swap `source_language` and `target_language`"
+            remedy = "remove `reverse`, or swap `source_language` and `target_language`"
         else:
             remedy = f"{'swap the files, or ' if len(self.train) == 2 else ''}give `reverse`"
         return f"{option} {found.language}, but the {found.side} is {found.what}: {remedy}", found.is_sure
@@ -128,7 +128,7 @@ class PairData:
         if self.embedded:
             if self.valid or self.drop or self.against:
                 raise AttendoError(
-                    f"`train` {FORECASTS} brings its own validation rows; leave out `valid`, `against` and `drop`"
+                    f"`train` {FORECASTS} has its own validation rows. Remove `valid`, `against` and `drop`"
                 )
             return
         compared = self.compared()
@@ -137,7 +137,7 @@ class PairData:
         if "leaks" in self.drops() and not compared:
             ways = f"{AGAINST}, or `valid_source` and `valid_target`"
             raise AttendoError(
-                "`drop` leaks: there is no other file to compare with; give one with "
+                "`drop` leaks requires a second file to compare with. Give one with "
                 + (ways if len(self.train) == 2 else "`against` or `valid`")
             )
 
@@ -244,7 +244,7 @@ class PairCorpus(RowCorpus[Pair]):
         left_out = {f"have more than {max_tokens:,} tokens": is_long} if tokenizer and max_tokens else {}
         each, final = self._validation(most, left_out)
         if not each:
-            raise AttendoError(f"{self.data.train[0]}: no validation rows could be split off; give `valid`")
+            raise AttendoError(f"{self.data.train[0]}: no validation rows could be held out. Use `valid`")
         return [(source, target) for _, source, target in each], [(s, t) for _, s, t in final]
 
     def texts(self) -> Iterator[str]:
@@ -290,10 +290,11 @@ class PairCorpus(RowCorpus[Pair]):
         )
         if (left_out := store.facts.left_out)[1]:
             lines = row_report.places(*left_out)
-            self.say(f"{plural(left_out[1], 'pair')} of more than {max_tokens:,} tokens left out ({lines})")
+            self.say(f"{plural(left_out[1], 'pair')} with more than {max_tokens:,} tokens skipped ({lines})")
         if not len(store):
             raise AttendoError(
-                f"{row_report.file}: no pair has {max_tokens:,} tokens or fewer; split the texts"
+                f"{row_report.file}: no pair has {max_tokens:,} tokens or fewer. Raise data.max_tokens, or "
+                "split texts"
             )
         return store
 

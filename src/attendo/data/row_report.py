@@ -16,14 +16,14 @@ MANY_ROWS = 20
 REMEDIES = {
     "empty line": "delete the line",
     **{f"no {role}": "fill the field or delete the row" for role in ("source", "target", "label", "text")},
-    "wrong number of columns": "mend the row, or choose with {option}",
+    "wrong number of columns": "fix the row, or choose columns with {option}",
     "invalid UTF-8": "save the file as UTF-8",
     "NUL character": "remove the character",
     "too long": f"split the row (a line may have {LINE_CAP:,} bytes)",
     "broken quoting": "double each quote inside a quoted field and close the field",
     "invalid JSON": "write one JSON object a line",
-    "missing key": "add the key, or choose with {option}",
-    "not text": "put text into the field",
+    "missing key": "add the key, or choose keys with {option}",
+    "not text": "write text into the field",
     "lone surrogate": r"write the character as a pair of \u escapes, or as UTF-8",
 }
 """Each reason a reader skips a row for, and what the user can do about it; {option} is the one for columns."""
@@ -142,8 +142,8 @@ class RowReport:
         """
         if strict:
             raise AttendoError(
-                f"{self.place(number)}: {row_error}; {self._remedy(row_error.reason)}, "
-                "or leave out `strict` to skip such rows"
+                f"{self.place(number)}: {row_error}; {self._remedy(row_error.reason)}, or remove `strict` to "
+                "skip such rows"
             )
         entry = self.skipped.setdefault(row_error.reason, Skipped(detail=row_error.detail))
         entry.count += 1
@@ -167,11 +167,11 @@ class RowReport:
             AttendoError: No row is usable, or most of many rows have another encoding.
         """
         if self.read == 0:
-            raise AttendoError(f"{self.file} is empty; give a file with at least one row of data")
+            raise AttendoError(f"{self.file} is empty (expected at least one row of data)")
         encoded = self.skipped.get("invalid UTF-8", Skipped()).count
         if self.used and self.read >= MANY_ROWS and 2 * encoded > self.read:
             raise AttendoError(
-                f"{self.file}: {encoded:,} of {plural(self.read, 'row')} are not UTF-8; save the file as UTF-8"
+                f"{self.file}: {encoded:,} of {plural(self.read, 'row')} are not UTF-8. Save the file as UTF-8"
             )
         if self.used == 0:
             reason, worst = max(self.skipped.items(), key=lambda item: item[1].count)
@@ -211,7 +211,7 @@ class RowReport:
         return [*map(self.place, numbers)] if len(self.parts) > 1 else numbers
 
     def _remedy(self, reason: str) -> str:
-        return REMEDIES.get(reason, "leave out `drop`, or drop less").format(option=self.option)
+        return REMEDIES.get(reason, "remove `drop`, or name fewer checks").format(option=self.option)
 
     def _reasons(self) -> str:
         return ", ".join(

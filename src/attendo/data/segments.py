@@ -154,7 +154,7 @@ class Segments:
         ('It rains. It is windy.', '雨だ。風も強い。')
         """
         if len(texts) != len(self.pieces):
-            raise ValueError(f"{len(texts)} texts for {len(self.pieces)} pieces; give one for each")
+            raise ValueError(f"{len(texts)} texts for {len(self.pieces)} pieces (expected one each)")
         was_spaced = _spaced(self.pieces)
         if spaced is None:
             spaced = _spaced(texts)
@@ -225,7 +225,7 @@ def split_text(
     ('One. Two.', 'Three.')
     """
     if limit < 1:
-        raise ValueError(f"limit is {limit}; it must be at least 1")
+        raise ValueError(f"limit={limit} must be at least 1")
     found = _segments(text, _line_cuts(text) if segment == "paragraph" else ())
     found = _finer(
         found,

@@ -44,9 +44,9 @@ class TextSplit:
     def line(self) -> str:
         if self.held is None:
             which = "the text" if len(self.lengths) == 1 else "each document"
-            return f"the last {TAIL_SHARE:.0%} of {which} is split off for validation"
+            return f"the last {TAIL_SHARE:.0%} of {which} is held out for validation"
         counts = f"{self.held.n_held_out:,} of {self.held.n_rows:,}"
-        return f"{counts} documents are split off for validation (by a hash of their beginning)"
+        return f"{counts} documents are held out for validation (by a hash of their beginning)"
 
 
 def split_texts(chunks: Iterable[Chunk], name: str) -> TextSplit:
@@ -72,8 +72,8 @@ def split_texts(chunks: Iterable[Chunk], name: str) -> TextSplit:
             raise
     if not any(length * TAIL_SHARE >= 1 for length in lengths):
         raise AttendoError(
-            f"{name}: {sum(lengths):,} characters are too few to split off a part for validation; "
-            "give more text, or a validation file with `valid`"
+            f"{name}: {sum(lengths):,} characters are too few to hold out a part for validation. Give more "
+            "text, or a validation file with `valid`"
         )
     return TextSplit(None, tuple(lengths))
 
@@ -144,7 +144,7 @@ class TextData:
 
     def check(self) -> None:
         if self.embedded and self.valid:
-            raise AttendoError(f"`train` {STDLIB} brings its own validation files; leave out `valid`")
+            raise AttendoError(f"`train` {STDLIB} has its own validation files. Remove `valid`")
         for part in () if self.embedded else ("train", "valid"):
             for file in self.source(part).paths():
                 require_file(file)

@@ -63,18 +63,16 @@ class TextSource:
 
     def __post_init__(self) -> None:
         if not self.files:
-            raise AttendoError("no text is named; give a file, a folder or stdlib")
+            raise AttendoError("no text is given. Give a file, a folder or stdlib")
         with_rows = [has_rows(path) for name in self.files for path in self._named(name)]
         if all(with_rows) and self.documents != "file":
-            raise AttendoError(f"{self.name}: each row is a document; leave out documents={self.documents!r}")
+            raise AttendoError(f"{self.name}: each row is a document. Remove documents={self.documents!r}")
         if (
             not any(with_rows)
             and not any(s in TABLES for s in self.suffixes)
             and (self.column or self.header)
         ):
-            raise AttendoError(
-                f"{self.name}: a text file has no columns; leave out the column and the header"
-            )
+            raise AttendoError(f"{self.name}: a text file has no columns. Remove the column and the header")
 
     @property
     def name(self) -> str:
@@ -100,7 +98,7 @@ class Reading:
     """The progress of reading a source: files used and skipped, and row reports.
 
     >>> Reading("notes", n_files=3, n_documents=2, left_out={"empty file": ["b.txt"]}).line()
-    'notes: 3 files, 2 documents, 1 file left out (empty file: b.txt)'
+    'notes: 3 files, 2 documents, 1 file skipped (empty file: b.txt)'
     """
 
     name: str
@@ -113,7 +111,7 @@ class Reading:
         """The reading report in one line for display, without the row reports."""
         text = f"{self.name}: {plural(self.n_files, 'file')}, {plural(self.n_documents, 'document')}"
         n_left_out = sum(map(len, self.left_out.values()))
-        return f"{text}, {plural(n_left_out, 'file')} left out ({self._reasons()})" if n_left_out else text
+        return f"{text}, {plural(n_left_out, 'file')} skipped ({self._reasons()})" if n_left_out else text
 
     def as_json(self) -> dict[str, Any]:
         row_reports = [report.as_json() for report in self.row_reports]
@@ -131,7 +129,7 @@ class Reading:
     def require_documents(self) -> None:
         """Raise an AttendoError when there was no document at all."""
         if self.n_documents == 0:
-            raise AttendoError(f"{self.name}: no document ({self._reasons()}); give a file with text in it")
+            raise AttendoError(f"{self.name}: no document ({self._reasons()}). Give a file with text")
 
     def _reasons(self) -> str:
         parts = []
@@ -159,7 +157,7 @@ def standard_library(part: Part) -> TextSource:
         if held_out == (part == "valid"):
             chosen.append(folder / inside)
     if not chosen:
-        raise AttendoError(f"{folder}: this Python comes without its source; name a text file to learn from")
+        raise AttendoError(f"{folder}: this Python has no source files. Name a text file to train on")
     return TextSource(tuple(chosen), tolerant=True, label=f"{STDLIB} ({part})")
 
 
@@ -183,7 +181,7 @@ def read_documents(
     for path in source.paths():
         reading.n_files += 1
         if source.tolerant and not _is_text(path):
-            reading.leave_out(path, "no UTF-8 text")
+            reading.leave_out(path, "not UTF-8 text")
             continue
         n_before = reading.n_documents
         for chunk in _chunks(_pieces(path, source, strict, reading)):
@@ -293,7 +291,7 @@ def _decoded(path: Path) -> Iterator[str]:
         while True:
             block = stream.read(_BLOCK)
             if line == 1 and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                raise AttendoError(f"{path} is UTF-16; save it as UTF-8")
+                raise AttendoError(f"{path} is UTF-16 (expected UTF-8). Save it as UTF-8")
             try:
                 text = decoder.decode(block, final=not block)
             except UnicodeDecodeError as error:

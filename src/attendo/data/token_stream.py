@@ -351,8 +351,8 @@ def require_window(stream: TokenStream, context: int, name: str) -> None:
     """Raise AttendoError, naming the text, if it doesn't fill one window."""
     if stream.n_positions < context:
         raise AttendoError(
-            f"{name} has {stream.n_positions:,} tokens (the ends of documents included), less than one window of "
-            f"{context:,}; give more text, or set the context to {stream.n_positions:,} or less (model.max_len)"
+            f"{name} has {stream.n_positions:,} tokens (document ends included), fewer than one window of "
+            f"{context:,}. Give more text, or set model.max_len to {stream.n_positions:,} or less"
         )
 
 

@@ -50,11 +50,11 @@ class TokenizerConfig:
 
     def __post_init__(self) -> None:
         if self.vocab_size is not None and self.vocab_size < 1:
-            raise ValueError(f"vocab_size is {self.vocab_size}; it must be 1 or more")
+            raise ValueError(f"vocab_size={self.vocab_size} must be at least 1")
         if self.min_count < 1:
-            raise ValueError(f"min_count is {self.min_count}; it must be 1 or more")
+            raise ValueError(f"min_count={self.min_count} must be at least 1")
         if not 0 < self.character_coverage <= 1:
-            raise ValueError(f"character_coverage is {self.character_coverage}; it must be in (0, 1]")
+            raise ValueError(f"character_coverage={self.character_coverage} must be above 0 and at most 1")
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
@@ -87,8 +87,8 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
             model = _pieces(texts, config)
         case "imported":
             raise AttendoError(
-                "[tokenizer] kind='imported' is that of a model from elsewhere and can't be learned; start from such a"
-                " model with `init_from`, or choose another kind"
+                "[tokenizer] kind='imported' is only for imported models and cannot be trained. Start from "
+                "such a model with `init_from`, or choose another kind"
             )
     document = tokenizer_document(config.kind, model)
     return LearnedTokenizer(json.dumps(document, ensure_ascii=False, indent=1) + "\n")
@@ -149,7 +149,7 @@ def _pieces(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
     size = config.vocab_size
     if size is None:
         raise AttendoError(
-            f"a {config.kind} tokenizer needs its size: set tokenizer.vocab_size, e.g. to 8000"
+            f"a {config.kind} tokenizer requires a size. Set tokenizer.vocab_size, for example to 8000"
         )
     counts: Counter[str] = Counter()
     with tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="\n") as file:
@@ -256,11 +256,11 @@ def _falling(item: tuple[str, float]) -> tuple[float, str]:
 
 def _require_text(counts: Counter[str]) -> None:
     if not any(entry.strip() for entry in counts):
-        raise AttendoError("there is no text to learn a tokenizer from: every row is empty or was skipped")
+        raise AttendoError("no text to train a tokenizer from: every row is empty or was skipped")
 
 
 def _too_small(config: TokenizerConfig, least: int, what: str) -> AttendoError:
     return AttendoError(
-        f"tokenizer.vocab_size {config.vocab_size} is too small for these texts: {what} need at least {least}; "
-        f"raise it to {least} or more"
+        f"tokenizer.vocab_size={config.vocab_size} is too small for these texts: {what} require at least "
+        f"{least}. Set it to {least} or more"
     )

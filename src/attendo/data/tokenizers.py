@@ -341,7 +341,7 @@ class Tokenizer(ABC):
     def _check(self, ids: Sequence[int]) -> None:
         if len(ids) and not (min(ids) >= 0 and max(ids) < self.vocab_size):
             wrong = next(i for i in ids if not 0 <= i < self.vocab_size)
-            raise AttendoError(f"token id {wrong} is not one of 0 to {self.vocab_size - 1}")
+            raise AttendoError(f"token id {wrong} must be between 0 and {self.vocab_size - 1}")
 
 
 class LearnedTokenizer(Tokenizer):
@@ -379,11 +379,11 @@ class LearnedTokenizer(Tokenizer):
         self.drops_space = self._prefixed or self._worded
         if tuple(self._entries[:4]) != SPECIALS or document["added_tokens"]:
             raise AttendoError(
-                f"a tokenizer file of attendo starts with {' '.join(SPECIALS)} and has no added tokens; "
-                f"this one starts with {' '.join(self._entries[:4])}: train one with attendo"
+                f"an attendo tokenizer file must start with {' '.join(SPECIALS)} and have no added tokens, "
+                f"but this file starts with {' '.join(self._entries[:4])}. Train a tokenizer with attendo"
             )
         if not self._worded and tuple(self._entries[4:260]) != BYTES:
-            raise AttendoError("a tokenizer file of attendo has the 256 byte pieces as ids 4 to 259")
+            raise AttendoError("an attendo tokenizer file must have the 256 byte pieces as ids 4 to 259")
         self._bytes = [self._spelled(i) for i in range(self.vocab_size)]
 
     @property
@@ -515,11 +515,11 @@ def _kind(document: dict[str, Any]) -> Kind:
         kind = "uncased"
     if kind is None:
         raise AttendoError(
-            f"a {document['model']['type']} tokenizer is none of {', '.join(get_args(Kind)[:-1])}"
+            f"unknown tokenizer type {document['model']['type']} (expected {', '.join(get_args(Kind)[:-1])})"
         )
     cuts = tokenizer_document(kind, {})
     if any(document[part] != cuts[part] for part in _CUTTING):
-        raise AttendoError("this tokenizer cuts texts in another way than attendo's: train one with attendo")
+        raise AttendoError("this tokenizer splits texts differently from attendo. Train one with attendo")
     return kind
 
 
@@ -533,8 +533,8 @@ def require_list(texts: Sequence[str]) -> None:
 
     >>> require_list("rain")
     Traceback (most recent call last):
-    attendo.errors.AttendoError: 'rain' is one text; give a list of texts, [text]
+    attendo.errors.AttendoError: 'rain' is one text (expected a list of texts). Write [text]
     """
     if isinstance(texts, str):
         shown = texts if len(texts) <= 30 else f"{texts[:29]}…"
-        raise AttendoError(f"{shown!r} is one text; give a list of texts, [text]")
+        raise AttendoError(f"{shown!r} is one text (expected a list of texts). Write [text]")

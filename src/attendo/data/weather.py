@@ -53,9 +53,9 @@ def generate(n: int, rng: np.random.Generator, start: int | None = None) -> Int[
     'C R R R R R R C S R R R C C C S C R C S'
     """
     if n < 0:
-        raise ValueError(f"n must be 0 or more, not {n}")
+        raise ValueError(f"n={n} must be at least 0")
     if start is not None and not 0 <= start < len(STATES):
-        raise ValueError(f"start must be a state from 0 to {len(STATES) - 1}, not {start}")
+        raise ValueError(f"start={start} must be a state from 0 to {len(STATES) - 1}")
     states = np.empty(n, dtype=np.int64)
     state = start
     for position in range(n):

@@ -40,7 +40,7 @@ def mean_log_probs(logits: Sequence[Float[Tensor, "*batch vocab"]]) -> Float[Ten
     """
     if len({row.shape[-1] for row in logits}) != 1:
         sizes = ", ".join(str(row.shape[-1]) for row in logits)
-        raise ValueError(f"vocabularies of {sizes} entries; models that are averaged share one")
+        raise ValueError(f"vocabularies of {sizes} entries (averaged models must share one vocabulary)")
     # in double precision, so that n equal models give what one gives, to the rounding of that one
     rows = torch.stack([_log_probs(row.double()) for row in logits])
     return rows.logsumexp(0) - torch.tensor(float(len(logits)), dtype=rows.dtype).log().item()

@@ -505,13 +505,11 @@ def advance_rows(
 
 def _check(limits: list[int], config: DecodingConfig, gives_attention: bool) -> None:
     if min(limits, default=1) < 1:
-        raise AttendoError(
-            f"a length limit of {min(limits)} tokens leaves no room for a text; give at least 1"
-        )
+        raise AttendoError(f"a length limit of {min(limits)} tokens is too small (expected at least 1)")
     if config.coverage_penalty and not gives_attention:
         raise AttendoError(
-            f"coverage_penalty is {config.coverage_penalty}, but this model gives no attention weights while it "
-            "searches; set it to 0"
+            f"coverage_penalty={config.coverage_penalty} requires attention weights, which this model does "
+            "not return during search. Set it to 0"
         )
 
 

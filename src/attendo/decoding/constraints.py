@@ -70,8 +70,8 @@ class Constraints:
         wanted = self.prefixes[sources, lengths[sources]]
         if len(wanted) and wanted.max() >= log_probs.shape[1]:
             raise AttendoError(
-                f"a prefix holds token id {wanted.max()}, the vocabulary has {log_probs.shape[1]}; "
-                "encode the prefix with the model's own tokenizer"
+                f"a prefix contains token id {wanted.max()}, but the vocabulary has {log_probs.shape[1]} "
+                "entries. Encode the prefix with the tokenizer of the model"
             )
         at = torch.from_numpy(forced).to(log_probs.device), torch.from_numpy(wanted).to(log_probs.device)
         kept = log_probs[at]
@@ -106,18 +106,18 @@ def _forbid(log_probs: Tensor, rows: np.ndarray, tokens: np.ndarray) -> None:
 def _check_prefixes(prefixes: TokenRows, limits: list[int], special_ids: SpecialIds) -> None:
     if len(prefixes) != len(limits):
         raise AttendoError(
-            f"{len(prefixes)} prefixes for {len(limits)} sources; give one for each, an empty one for none"
+            f"{len(prefixes)} prefixes for {len(limits)} sources (expected one each; empty for none)"
         )
     for number, (prefix, limit) in enumerate(zip(prefixes, limits, strict=True)):
         if len(prefix) >= limit:
             raise AttendoError(
-                f"the prefix of source {number} has {len(prefix)} tokens, its text may have {limit} with the end "
-                "token; shorten the prefix or raise max_length_extra"
+                f"the prefix of source {number} has {len(prefix)} tokens, but its translation may have "
+                f"{limit}, end token included. Shorten the prefix, or raise max_length_extra"
             )
         wrong = [
             token for token in prefix if token < 0 or token in (special_ids.eos_id, *special_ids.banned_ids)
         ]
         if wrong:
             raise AttendoError(
-                f"the prefix of source {number} holds token id {wrong[0]}, which no text has; leave it out"
+                f"the prefix of source {number} contains token id {wrong[0]}, which no text contains. Remove it"
             )

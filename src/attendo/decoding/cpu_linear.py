@@ -57,7 +57,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         if plain.in_features < 2:
             raise ValueError(
-                f"in_features={plain.in_features} is too narrow for 8 bits; keep the layer as it is"
+                f"in_features={plain.in_features} is too small for 8-bit weights. Keep this layer in float32"
             )
         self.in_features = plain.in_features
         self.out_features = plain.out_features

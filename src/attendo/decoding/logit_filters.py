@@ -40,27 +40,25 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         if self.max_tokens < 0:
-            raise ValueError(f"max_tokens is {self.max_tokens}; it must be 0 or more")
+            raise ValueError(f"max_tokens={self.max_tokens} must be at least 0")
         if not 0.0 <= self.temperature < math.inf:
-            raise ValueError(f"temperature is {self.temperature}; it must be 0 (greedy) or a number above 0")
+            raise ValueError(f"temperature={self.temperature} must be 0 (greedy) or a finite number above 0")
         if self.top_k < 0:
-            raise ValueError(f"top_k is {self.top_k}; it must be 1 or more, or 0 for all tokens")
+            raise ValueError(f"top_k={self.top_k} must be at least 1, or 0 for all tokens")
         if not 0.0 < self.top_p <= 1.0:
-            raise ValueError(
-                f"top_p is {self.top_p}; it must be above 0 and at most 1, which takes all tokens"
-            )
+            raise ValueError(f"top_p={self.top_p} must be above 0 and at most 1 (1 keeps all tokens)")
         if not 0.0 <= self.min_p <= 1.0:
-            raise ValueError(f"min_p is {self.min_p}; it must be between 0, which takes all tokens, and 1")
+            raise ValueError(f"min_p={self.min_p} must be between 0 (keeps all tokens) and 1")
         if not 0.0 < self.repetition_penalty < math.inf:
             raise ValueError(
-                f"repetition_penalty is {self.repetition_penalty}; it must be a number above 0, and 1 is none"
+                f"repetition_penalty={self.repetition_penalty} must be a finite number above 0 (1: no penalty)"
             )
         if isinstance(self.stop, str):
-            raise ValueError(f"stop is the text {self.stop!r}; it must be a list of texts: [{self.stop!r}]")
+            raise ValueError(f"stop={self.stop!r} must be a list of texts: [{self.stop!r}]")
         if "" in self.stop:
-            raise ValueError("stop has an empty text, before which every text would end; leave it out")
+            raise ValueError("stop contains an empty text, at which each text would end. Remove it")
         if self.seed is not None and not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed is {self.seed}; it must be between 0 and 2**63 - 1, or left out")
+            raise ValueError(f"seed={self.seed} must be between 0 and 2**63 - 1, or not set")
 
 
 def penalized(

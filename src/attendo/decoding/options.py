@@ -58,19 +58,15 @@ class DecodingConfig:
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
             if not least <= (value := getattr(self, name)) <= most:
-                raise ValueError(
-                    f"{name} is {str(value)[:40]} (expected {least:,} to {most:,}); choose a value in this range"
-                )
+                raise ValueError(f"{name}={str(value)[:40]} must be between {least:,} and {most:,}")
         if not 1 <= self.n_best <= self.beam:
-            raise ValueError(f"n_best is {self.n_best} with beam {self.beam}; choose it between 1 and beam")
+            raise ValueError(f"n_best={self.n_best} must be between 1 and beam={self.beam}")
         if self.length_norm not in ("gnmt", "plain"):
-            raise ValueError(f"length_norm is {self.length_norm!r}; choose gnmt or plain")
+            raise ValueError(f"length_norm={self.length_norm!r} must be gnmt or plain")
         if self.beam_groups < 1 or self.beam % self.beam_groups:
-            raise ValueError(
-                f"beam_groups is {self.beam_groups} with beam {self.beam}; it must be at least 1 and divide beam"
-            )
+            raise ValueError(f"beam_groups={self.beam_groups} must be at least 1 and divide beam={self.beam}")
         if self.refill and self.beam_groups > 1:
-            raise ValueError("refill is set with beam_groups above 1; leave one of them out")
+            raise ValueError("refill cannot be used with beam_groups above 1. Remove one of them")
 
     def max_length(self, source_length: int, capacity: int) -> int:
         """Return the largest number of tokens, including the end token, of the output for a source.
@@ -95,4 +91,4 @@ class SpecialIds:
 
     def __post_init__(self) -> None:
         if self.eos_id in self.banned_ids:
-            raise ValueError(f"banned_ids contains eos_id {self.eos_id}; a text must be able to end")
+            raise ValueError(f"banned_ids contains eos_id {self.eos_id}, so no text could end. Remove it")

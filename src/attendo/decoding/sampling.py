@@ -204,8 +204,8 @@ class Sampler:
         numbers = log_probs.tolist()
         if not all(map(math.isfinite, numbers)):
             raise AttendoError(
-                "the model's logits leave no token to draw (they are not numbers, or all impossible); its weights are"
-                " damaged or diverged"
+                "sampling failed: the logits leave no token to draw (NaN, or -inf for all tokens). The "
+                "weights are damaged, or training diverged"
             )
         if self._seen is not None:
             self._seen.scatter_(-1, chosen, True)
@@ -296,11 +296,11 @@ def configs_of_texts(configs: SamplingConfig | Sequence[SamplingConfig], n: int)
     """
     each = [configs] * n if isinstance(configs, SamplingConfig) else configs
     if len(each) != n:
-        raise AttendoError(f"{len(each)} configs for {n} texts; give one for each, or one for all")
-    if any(config.stop for config in each):
         raise AttendoError(
-            "stop ends a text before a given one, and these come to their own end; leave it out"
+            f"{len(each)} configs for {n} texts (expected one config per text, or one for all)"
         )
+    if any(config.stop for config in each):
+        raise AttendoError("stop is not supported for given texts, which are scored to their end. Remove it")
     return [
         config if config.seed is not None else dataclasses.replace(config, seed=fresh_seed())
         for config in each
@@ -406,7 +406,7 @@ class Sampling:
     def _take(
         self, prompts: TokenRows, configs: Sequence[SamplingConfig], n_drawn: Sequence[int] | None
     ) -> None:
-        assert all(prompts), "a text starts with a token, if only the begin id"
+        assert all(prompts), "each text must start with at least one token, for example the begin id"
         self._sampler.join(prompts, configs, n_drawn)
         numbers = range(self.n_texts, self.n_texts + len(prompts))
         self.n_texts += len(prompts)

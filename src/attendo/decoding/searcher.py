@@ -33,7 +33,7 @@ CPU = torch.device("cpu")
 
 
 def _no_forced(sources: TokenRows, tgt: Tensor) -> Tensor:
-    raise AttendoError("this backend searches only; it does not score given texts")
+    raise AttendoError("this backend only searches; it cannot score given texts")
 
 
 @dataclass(frozen=True)
@@ -298,14 +298,14 @@ class Searcher:
             return
         if len(prefixes) != len(sources):
             raise AttendoError(
-                f"{len(prefixes)} prefixes for {len(sources)} sources; give one for each, an empty one for none"
+                f"{len(prefixes)} prefixes for {len(sources)} sources (expected one each; empty for none)"
             )
         for source, prefix, limit in zip(sources, prefixes, self._limits(sources, config), strict=True):
             if len(prefix) >= limit:
-                remedy = "shorten it" if limit == self.capacity else "shorten it, or raise max_length_extra"
+                remedy = "Shorten it" if limit == self.capacity else "Shorten it, or raise max_length_extra"
                 raise AttendoError(
-                    f"a prefix has {len(prefix)} tokens; with a source of {len(source)} a text may have {limit}, its"
-                    f" end included: {remedy}"
+                    f"a prefix has {len(prefix)} tokens, but the translation of a source of {len(source)} "
+                    f"tokens may have {limit}, end token included. {remedy}"
                 )
 
 

@@ -25,7 +25,7 @@ from attendo.files import with_facts, write_atomic
 
 FORMAT = "attendo shortlist 1"
 MOST_PAIRS = 100_000
-_NONE = "it is no shortlist that attendo wrote; make one with attendo shortlist"
+_NONE = "it is not a shortlist file of attendo. Create one with attendo shortlist"
 
 
 def shortlist_of_pairs(
@@ -34,8 +34,8 @@ def shortlist_of_pairs(
     """Return `learned_shortlist` of the first `MOST_PAIRS` pairs of texts. Raises AttendoError without pairs."""
     if not 1 <= per_token <= tokenizer.vocab_size or not 0 <= frequent <= tokenizer.vocab_size:
         raise AttendoError(
-            f"per_token is {per_token} and frequent {frequent}; choose per_token from 1 and frequent from 0 to"
-            f" {tokenizer.vocab_size}, the size of the vocabulary"
+            f"per_token={per_token} must be at least 1, and frequent={frequent} between 0 and "
+            f"{tokenizer.vocab_size}, the vocabulary size"
         )
     ids = [
         (tokenizer.encode(source), tokenizer.target.encode(target))
@@ -56,7 +56,7 @@ def save_shortlist(path: Path, shortlist: Shortlist, tokenizer: Tokenizer) -> No
 def load_shortlist(path: Path, tokenizer: Tokenizer) -> Shortlist:
     """Load a shortlist file. Raises AttendoError if it is invalid, damaged, or of another tokenizer."""
     if not path.is_file():
-        raise AttendoError(f"{path} is not there; make it with attendo shortlist")
+        raise AttendoError(f"{path}: no such file. Create it with attendo shortlist")
     try:
         with safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
@@ -64,11 +64,11 @@ def load_shortlist(path: Path, tokenizer: Tokenizer) -> Shortlist:
                 raise AttendoError(f"{path}: {_NONE}")
             if header.get("tokenizer_sha256") != tokenizer.sha256:
                 raise AttendoError(
-                    f"{path} is of another tokenizer than the run's; make one for it with attendo shortlist"
+                    f"{path} belongs to another tokenizer. Create it for this run with attendo shortlist"
                 )
             likely, frequent = (file.get_tensor(name).astype(np.int64) for name in ("likely", "frequent"))
     except SafetensorError as error:
-        raise AttendoError(f"{path} is damaged ({error}); make it again with attendo shortlist") from None
+        raise AttendoError(f"{path} is damaged ({error}). Create it again with attendo shortlist") from None
     return Shortlist(likely, frequent)
 
 
@@ -217,7 +217,7 @@ def learned_shortlist(
     links = np.cumsum([(len(source) + 1) * len(target) for source, target in kept])
     kept = kept[: max(1, int(np.searchsorted(links, MOST_LINKS, "right")))]
     if not kept:
-        raise AttendoError("a shortlist is learned from pairs, and there are none; give a file of pairs")
+        raise AttendoError("a shortlist requires sentence pairs, but there are none. Give a file of pairs")
     counts = np.bincount(np.concatenate([np.asarray(target) for _, target in kept]), minlength=vocab_size)
     anywhere = np.argsort(-counts, kind="stable")[:frequent]
     anywhere = np.union1d(anywhere[counts[anywhere] > 0], [eos_id]).astype(np.int64)

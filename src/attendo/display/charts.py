@@ -49,7 +49,7 @@ def picture_lines(picture: Picture, language: Language = "en", width: int = 79) 
     Identity
     a ██
     b   ██
-    Largest 1: · from 5 %, ░ 15 %, ▒ 35 %, ▓ 60 %, █ 80 %.
+    Largest 1: · from 5%, ░ 15%, ▒ 35%, ▓ 60%, █ 80%.
     """
     draw = _matrix if picture.kind == "matrix" else _curves
     lines = [*flowed(picture.title.text(language), width), *draw(picture, language, width)]
@@ -93,10 +93,10 @@ def _matrix_legend(values: Float[np.ndarray, "rows columns"], cell: int) -> Loca
     least, largest = float(values.min()), float(values.max())
     if least < 0 and cell == 1:
         return Localized(
-            f"Blank is {least:.3g}, then {SIGNED[1:]} up to {largest:.3g} in equal steps.",
+            f"Blank is {least:.3g}; {SIGNED[1:]} show equal steps up to {largest:.3g}.",
             f"空白が {least:.3g}、{SIGNED[1:]} の順に等間隔で {largest:.3g} まで。",
         )
-    steps = [(mark, f"{part * 100:.0f} %") for part, mark in reversed(SHADES)]
+    steps = [(mark, f"{part * 100:.0f}%") for part, mark in reversed(SHADES)]
     shown = ", ".join(f"{mark} {'from ' if i == 0 else ''}{part}" for i, (mark, part) in enumerate(steps))
     japanese = "、".join(f"{mark} {part}" for mark, part in steps)
     strongest = max(largest, -least)
@@ -211,9 +211,9 @@ def shade_legend(language: Language = "en", scale: float = 1.0) -> str:
     """The smallest weight of each shade; `scale` is the weight that counts as 1.
 
     >>> shade_legend()
-    'Shades: ·· from 5 %, ░░ 15 %, ▒▒ 35 %, ▓▓ 60 %, ██ 80 %'
+    'Shades: ·· from 5%, ░░ 15%, ▒▒ 35%, ▓▓ 60%, ██ 80%'
     """
-    marks = [f"{mark * CELL} {least * scale * 100:.2g} %" for least, mark in reversed(SHADES)]
+    marks = [f"{mark * CELL} {least * scale * 100:.2g}%" for least, mark in reversed(SHADES)]
     if language == "ja":
         return "濃淡：" + "、".join(marks) + " 以上"
     return "Shades: " + ", ".join(marks).replace(" ", " from ", 1)

@@ -45,5 +45,5 @@ def _text(cell: str | float) -> str:
 
 
 def _is_number(cell: str | float) -> bool:
-    """A number with its deviation or unit counts as one: "0.91 ± 0.02", "97 %"."""
+    """A number with its deviation or unit counts as one: "0.91 ± 0.02", "97%"."""
     return isinstance(cell, str) and cell.removeprefix("-")[:1].isdigit() and not any(map(str.isalpha, cell))

@@ -171,8 +171,8 @@ class LayerEdits:
             new = edit.weights.to(weights).expand_as(weights)
         except RuntimeError:
             raise AttendoError(
-                f"Replace {edit.path!r}: weights {list(edit.weights.shape)} do not fit those of {self.path}, "
-                f"{list(weights.shape)} [batch, heads, queries, keys]; give a shape that broadcasts to it"
+                f"Replace {edit.path!r}: the weights have shape {list(edit.weights.shape)} (expected a shape "
+                f"that broadcasts to {list(weights.shape)} [batch, heads, queries, keys] of {self.path})"
             ) from None
         return new if edit.heads is None else new[:, list(edit.heads)]
 
@@ -185,7 +185,7 @@ class LayerEdits:
         per_source = rows // batch if batch and rows % batch == 0 else 0
         if not per_source or q_len % per_source or not self.path.endswith("cross_attention"):
             raise AttendoError(
-                f"OffByRow {edit.path!r}: off has {rows} rows, {self.path} is run on {batch}; give one a row"
+                f"OffByRow {edit.path!r}: off has {rows} rows, but {self.path} has a batch of {batch}"
             )
         folded = off.unflatten(0, (batch, per_source)).transpose(1, 2)  # [sources, heads, rows of each]
         return folded.repeat_interleave(q_len // per_source, dim=2)[..., None]
@@ -193,7 +193,7 @@ class LayerEdits:
     def _mean(self, edit: Mean, shape: tuple[int, ...], like: Tensor) -> Tensor:
         if tuple(edit.mean.shape) != shape:
             raise AttendoError(
-                f"Mean {edit.path!r}: mean is {list(edit.mean.shape)}, {self.path} wants {list(shape)}"
+                f"Mean {edit.path!r}: mean has shape {list(edit.mean.shape)} (expected {list(shape)} for {self.path})"
             )
         return edit.mean.to(like)
 
@@ -206,7 +206,7 @@ def resolve(edits: Sequence[Edit], places: Mapping[str, int | None]) -> dict[str
     (['blocks.0.self_attention'], ['blocks.0.self_attention', 'blocks.0.feed_forward'])
     >>> resolve([Off("blocks.0.self_attention", heads=(4,))], places)
     Traceback (most recent call last):
-    attendo.errors.AttendoError: Off 'blocks.0.self_attention': there is no head 4; blocks.0.self_attention has 0 to 3
+    attendo.errors.AttendoError: Off 'blocks.0.self_attention': no head 4 (expected 0 to 3 in blocks.0.self_attention)
     """
     found: dict[str, list[Edit]] = {path: [] for path in places}
     for edit in edits:
@@ -252,8 +252,8 @@ def _matched(edit: Edit, places: Mapping[str, int | None]) -> list[str]:
         path for path in fitting if fnmatchcase(path, edit.path)
     ]
     if not matched:
-        kinds = "attention layer or feed-forward net" if whole else "attention layer"
-        raise AttendoError(f"{name} {edit.path!r} matches no {kinds}; there are: {paths_in_short(fitting)}")
+        kinds = "attention layer or feed-forward network" if whole else "attention layer"
+        raise AttendoError(f"{name} {edit.path!r} matches no {kinds}. Available: {paths_in_short(fitting)}")
     return matched
 
 
@@ -261,22 +261,20 @@ def _check(edit: Edit, path: str, n_heads: int | None) -> None:
     named = f"{type(edit).__name__} {edit.path!r}"
     if n_heads is None:
         if not _whole(edit) or (isinstance(edit, Mean) and edit.heads is not None):
-            raise AttendoError(
-                f"{named}: a feed-forward net has no heads; only its whole output can be edited"
-            )
+            raise AttendoError(f"{named}: a feed-forward network has no heads. Edit its whole output instead")
         return
     if isinstance(edit, OffByRow):
         if edit.off.ndim != 2 or edit.off.shape[1] != n_heads or edit.off.dtype != torch.bool:
             raise AttendoError(
-                f"{named}: off is {edit.off.dtype} {list(edit.off.shape)}; {path} wants bool [rows, {n_heads}]"
+                f"{named}: off is {edit.off.dtype} {list(edit.off.shape)} (expected bool [rows, {n_heads}])"
             )
         return
     if isinstance(edit, Temper) and not edit.inverse_temperature >= 0:
-        raise AttendoError(f"{named}: inverse_temperature={edit.inverse_temperature} must be 0 or more")
+        raise AttendoError(f"{named}: inverse_temperature={edit.inverse_temperature} must be at least 0")
     if isinstance(edit, Mean) and edit.mean.ndim == 1 and edit.heads is not None:
         raise AttendoError(
-            f"{named}: a mean of the whole output takes no heads; give it as [heads, value_dim]"
+            f"{named}: a mean of the whole output takes no heads. Give mean as [heads, value_dim]"
         )
     for head in edit.heads or ():
         if not 0 <= head < n_heads:
-            raise AttendoError(f"{named}: there is no head {head}; {path} has 0 to {n_heads - 1}")
+            raise AttendoError(f"{named}: no head {head} (expected 0 to {n_heads - 1} in {path})")

@@ -270,19 +270,19 @@ def parse_links(
     ([(0, 0)], [(0, 0), (1, 2)])
     >>> parse_links(["0-0", "1:1"], "gold")
     Traceback (most recent call last):
-    attendo.errors.AttendoError: gold, line 2: '1:1' is no link; write 0-0 for a sure one, 0?0 for a possible one
+    attendo.errors.AttendoError: gold, line 2: '1:1' is not a link (expected 0-0 if sure, 0?0 if possible)
     """
     found = []
     for number, line in enumerate(lines, 1):
         where = f"{name}, line {number}"
         if lengths is not None and number > len(lengths):
             raise AttendoError(
-                f"{where}: there are only {len(lengths):,} pairs of texts; give one line a pair"
+                f"{where}: there are only {len(lengths):,} pairs of texts (expected one line per pair)"
             )
         found.append(_parsed(line, where, None if lengths is None else lengths[number - 1]))
     if lengths is not None and len(found) < len(lengths):
         raise AttendoError(
-            f"{name} has {len(found):,} lines for {len(lengths):,} pairs of texts; give one line a pair"
+            f"{name} has {len(found):,} lines for {len(lengths):,} pairs of texts (expected one line per pair)"
         )
     return found
 
@@ -293,12 +293,12 @@ def _parsed(line: str, where: str, lengths: tuple[int, int] | None) -> GivenLink
         match = _LINK.fullmatch(word)
         if match is None:
             raise AttendoError(
-                f"{where}: {word[:40]!r} is no link; write 0-0 for a sure one, 0?0 for a possible one"
+                f"{where}: {word[:40]!r} is not a link (expected 0-0 if sure, 0?0 if possible)"
             )
         pair = int(match[1]), int(match[3])
         if lengths is not None and not (pair[0] < lengths[0] and pair[1] < lengths[1]):
             raise AttendoError(
-                f"{where}: {word[:40]!r} is outside the {lengths[0]} and {lengths[1]} words; they count from 0"
+                f"{where}: {word[:40]!r} is outside the {lengths[0]} and {lengths[1]} words (counted from 0)"
             )
         possible.add(pair)
         if match[2] == "-":
@@ -326,7 +326,7 @@ def alignment_error_rate(found: Sequence[Iterable[Pair]], given: Sequence[GivenL
     """
     if len(found) != len(given):
         raise AttendoError(
-            f"{len(found):,} alignments are found and {len(given):,} given; they must be as many"
+            f"{len(found):,} alignments computed but {len(given):,} given (expected equal numbers)"
         )
     hits = total = 0
     for pairs, links in zip(found, given, strict=True):

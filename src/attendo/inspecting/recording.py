@@ -86,9 +86,7 @@ class LayerRecord:
 
     def _part(self, part: Part) -> Tensor:
         if part not in self._parts:
-            raise AttendoError(
-                f"{self._path}.{part} was not recorded; add '*.{part}' to keep, as in recording(model, '*.{part}')"
-            )
+            raise AttendoError(f"{self._path}.{part} was not recorded. Use recording(model, '*.{part}')")
         return self._parts[part]
 
     @property
@@ -157,14 +155,14 @@ class Recording(Generic[ModelT]):
             AttendoError: Nothing was recorded at this path.
         """
         if path not in self._calls:
-            raise AttendoError(f"{path} is not recorded; recorded are: {', '.join(self.paths)}")
+            raise AttendoError(f"{path} was not recorded (recorded: {', '.join(self.paths)})")
         return tuple(LayerRecord(path, parts) for parts in self._calls[path])
 
     def __getitem__(self, path: str) -> LayerRecord:
         """The latest call of this module; AttendoError if it is not recorded or has not run."""
         calls = self.calls(path)
         if not calls:
-            raise AttendoError(f"{path} has not run yet; call record.model(...) within the with block")
+            raise AttendoError(f"{path} has not run yet. Call record.model(...) inside the with block")
         return calls[-1]
 
     def __iter__(self) -> Iterator[str]:
@@ -341,7 +339,7 @@ def _places(model: nn.Module) -> dict[str, _Place]:
 def _wanted(keep: str | Sequence[str], places: dict[str, _Place], name: str) -> dict[str, list[Part]]:
     """The requested parts, by path."""
     if not places:
-        raise AttendoError(f"{name} has no attention layer of attendo; nothing can be recorded")
+        raise AttendoError(f"{name} has no attention layer of attendo, so nothing can be recorded")
     patterns = (keep,) if isinstance(keep, str) else tuple(keep)
     wanted: dict[str, list[Part]] = {path: [] for path in places}
     matched: set[str] = set()
@@ -354,8 +352,8 @@ def _wanted(keep: str | Sequence[str], places: dict[str, _Place], name: str) -> 
     for pattern in patterns:
         if pattern not in matched:
             raise AttendoError(
-                f"keep {pattern!r} matches no layer and part; layers: {', '.join(places)}; "
-                f"parts: {', '.join(PARTS)} (of attention layers; of others output)"
+                f"keep {pattern!r} matches no layer and part. Layers: {', '.join(places)}. Parts: "
+                f"{', '.join(PARTS)} (of attention layers; other layers have only output)"
             )
     return wanted
 

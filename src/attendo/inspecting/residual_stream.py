@@ -174,8 +174,8 @@ def lens_logits(
         case MaskedLM(), "encoder":
             inner = ACTIVATIONS[model.config.activation](model.output_hidden(model.encoder.norm(states)))
             return model.output(model.output_norm(inner))
-    remedy = "lens_cosines has its nearest embeddings" if stack == "encoder" else "take its other stack"
-    raise AttendoError(f"nothing is predicted from the {stack} of {type(model).__name__}; {remedy}")
+    remedy = "use lens_cosines for its nearest embeddings" if stack == "encoder" else "use the other stack"
+    raise AttendoError(f"{type(model).__name__} predicts nothing from the {stack}; {remedy}")
 
 
 def pooled_lens(

@@ -54,7 +54,7 @@ def exportable(config: ModelConfig, kind: Kind, target: Target) -> str | None:
 
     >>> exportable(ModelConfig(vocab_size=11), "bpe", "ctranslate2")
     >>> exportable(ModelConfig(vocab_size=11, value_dim=32), "bpe", "argos")
-    'value_dim=32 differs from the width of a query head, 64, and CTranslate2 has one width for both'
+    'value_dim=32 differs from the query head size 64 (CTranslate2 requires equal sizes)'
     >>> exportable(ModelConfig(vocab_size=11), "word", "argos")
     "tokenizer.kind='word' can't be a SentencePiece model; bpe and unigram can"
     """
@@ -70,7 +70,7 @@ def not_exportable(config: ModelConfig, kind: Kind) -> str | None:
 
     >>> not_exportable(ModelConfig(vocab_size=11), "bpe")
     >>> not_exportable(ModelConfig(vocab_size=11, value_dim=32, norm_eps=0.0), "bpe")[:54]
-    'export: to onnx; not to huggingface: value_dim=32 and '
+    'export: to onnx; not to huggingface: no model of trans'
     """
     if _is_usual(config, kind):
         return None
@@ -132,20 +132,20 @@ def export(
     bundle = load_bundle(folder)
     if (name := bundle.card.get("own_parts")) is not None:
         raise AttendoError(
-            f"{folder} has parts of its own ({name}), which no other program knows; it can't be exported"
+            f"{folder} has custom modules ({name}), which no other program supports: it cannot be exported"
         )
     shape = bundle.model_config, bundle.tokenizer.kind
     if (why := exportable(*shape, target)) is not None:
         goes = " or ".join(_reasons(*shape).get("", []))
         raise AttendoError(
-            f"{folder} can't be exported to {target}: {why}{f'; {goes} takes it' if goes else ''}"
+            f"{folder} cannot be exported to {target}: {why}{f'. {goes} supports it' if goes else ''}"
         )
     require_new(out)
     model = load_model(folder, bundle)
     examples = examples_of(bundle, valid, most)
     with atomic_folder(out) as fresh:
         _module(target).write(folder, bundle, model, fresh, **_settings(target, options))
-        say(f"comparing on {examples.name}")
+        say(f"comparing both models on {examples.name}")
         report = {"target": target, **measured(bundle, model, _module(target).opened(fresh), examples)}
         _require_near(report, options)
         write_atomic(fresh / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
@@ -165,7 +165,7 @@ def _settings(target: Target, options: ExportOptions) -> dict[str, Any]:
         if name in _TAKEN.get(target, ()):
             settings[name] = value
         elif value != getattr(ExportOptions(), name):
-            raise AttendoError(f"`{name}` means nothing with `target` {target}; leave it out")
+            raise AttendoError(f"`{name}` has no effect with `target` {target}. Remove it")
     return settings
 
 
@@ -173,6 +173,6 @@ def _require_near(report: dict[str, Any], options: ExportOptions) -> None:
     far = report.get("largest_difference") or 0.0
     if options.quantization == "float32" and far > TOO_FAR:
         raise AttendoError(
-            f"{report['target']} computes something else (a difference of {far:.2g} nats), so nothing was written;"
-            " this is a fault in attendo: report it"
+            f"the {report['target']} export differs from the model (by {far:.2g} nats), so nothing was "
+            "written. This is a bug in attendo: please report it"
         )

@@ -36,7 +36,7 @@ def _norm(graph: Graph, module: nn.Module, x: str) -> str:
             mean = graph.op("ReduceMean", graph.op("Mul", x, x), graph.constant([-1]))
             size = graph.op("Sqrt", graph.op("Add", mean, graph.constant(module.eps)))
             return graph.op("Mul", graph.op("Div", x, size), graph.weight(module.weight))
-    raise AssertionError(f"no norm: {type(module).__name__}")
+    raise AssertionError(f"not a norm: {type(module).__name__}")
 
 
 def _activation(graph: Graph, kind: Activation, x: str) -> str:

@@ -149,10 +149,10 @@ def parity_lines(found: Mapping[str, Any]) -> list[str]:
         found: The result of `measured`.
 
     >>> parity_lines({"compared": "3 texts", "n": 3, "same_tokens": 1.0, "largest_difference": 2e-6})
-    ['compared on 3 texts', 'the same: tokens 100.0 %', 'largest difference of a score 2.0e-06']
+    ['compared on 3 texts', 'identical: tokens 100.0%', 'largest difference of a score 2.0e-06']
     """
     shares = [
-        f"{words} {100 * found[name]:.1f} %"
+        f"{words} {100 * found[name]:.1f}%"
         for name, words in (
             ("same_tokens", "tokens"),
             ("same_texts", "texts"),
@@ -164,14 +164,14 @@ def parity_lines(found: Mapping[str, Any]) -> list[str]:
         "a score" if "same_tokens" in found else "a log-probability" if "same_choice" in found else "a number"
     )
     lines = [f"compared on {found['compared']}"]
-    lines += [f"the same: {', '.join(shares)}"] if shares else []
+    lines += [f"identical: {', '.join(shares)}"] if shares else []
     if found.get("largest_difference") is not None:
         lines.append(f"largest difference of {what} {found['largest_difference']:.1e}")
     if "bleu" in found:
         score = found["bleu"]
-        lines.append(f"BLEU {score['there']:.2f} there, {score['here']:.2f} here ({score['signature']})")
+        lines.append(f"BLEU {score['there']:.2f} exported, {score['here']:.2f} here ({score['signature']})")
     if "same_texts_own_search" in found:
-        own = f"the same texts as the run's own search {100 * found['same_texts_own_search']:.1f} %"
+        own = f"texts identical to the run's own search: {100 * found['same_texts_own_search']:.1f}%"
         lines.append(f"{own}, BLEU {found['bleu']['own_search']:.2f}" if "bleu" in found else own)
     return lines
 
@@ -250,7 +250,7 @@ def _own_logits(
 ) -> list[Float[np.ndarray, "*len classes"]]:
     """attendo's own logits, as `ForeignModel` returns them. Raises TypeError for a translator."""
     if isinstance(model, EncoderDecoder):
-        raise TypeError("a translator is compared by what it translates")
+        raise TypeError("a translator must be compared by its translations")
     ids, lengths = pad_rows(rows, tokenizer.pad_id, next(model.parameters()).device)
     # padding stands behind what a decoder reads, and changes nothing there
     logits = model(ids) if isinstance(model, DecoderLM) else model(ids, lengths)

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, install_command
 from attendo.model_config import ModelConfig
 
 
@@ -16,12 +16,12 @@ def require_new(out: Path) -> None:
 
     >>> require_new(Path("nowhere/out"))
     Traceback (most recent call last):
-    attendo.errors.AttendoError: nowhere/out: there is no folder nowhere; make it first
+    attendo.errors.AttendoError: nowhere/out: there is no folder nowhere. Create it first
     """
     if not out.absolute().parent.is_dir():
-        raise AttendoError(f"{out}: there is no folder {out.parent}; make it first")
+        raise AttendoError(f"{out}: there is no folder {out.parent}. Create it first")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise AttendoError(f"{out} is there already; give a folder that is new or empty")
+        raise AttendoError(f"{out} already exists. Give a folder that is new or empty")
 
 
 _PACKAGES = {"google": "protobuf"}
@@ -33,16 +33,16 @@ def required(name: str) -> ModuleType:
 
     >>> required("json").__name__
     'json'
-    >>> required("no_such_package")
+    >>> required("no_such_package")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    attendo.errors.AttendoError: no_such_package is not installed; pip install "attendo[interop]"
+    attendo.errors.AttendoError: no_such_package is not installed. Run: pip install ...
     """
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
         module = (error.name or name).partition(".")[0]
         raise AttendoError(
-            f'{_PACKAGES.get(module, module)} is not installed; pip install "attendo[interop]"'
+            f"{_PACKAGES.get(module, module)} is not installed. Run: {install_command('interop')}"
         ) from None
 
 

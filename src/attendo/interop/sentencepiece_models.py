@@ -40,11 +40,11 @@ def sentencepiece_proto(path: Path) -> Any:
     try:
         proto.ParseFromString(path.read_bytes())
     except decode_error:
-        raise AttendoError(f"{path} is no SentencePiece model, or was cut short; copy it again") from None
+        raise AttendoError(f"{path} is not a SentencePiece model, or is truncated. Copy it again") from None
     trainer = proto.trainer_spec
     if not proto.pieces or trainer.model_type not in (_UNIGRAM, _BPE) or trainer.treat_whitespace_as_suffix:
         raise AttendoError(
-            f"{path}: only SentencePiece models of kind unigram or bpe that mark the begin of words can be read"
+            f"{path}: unsupported SentencePiece model (expected kind unigram or bpe, with the start of words marked)"
         )
     return proto
 
@@ -140,11 +140,11 @@ def why_no_sentencepiece(kind: str) -> str | None:
     """The reason why a tokenizer has no SentencePiece model; None if it has one.
 
     >>> why_no_sentencepiece("bpe"), why_no_sentencepiece("word")
-    (None, "tokenizer.kind='word' can't be a SentencePiece model; bpe and unigram can")
+    (None, "tokenizer.kind='word' cannot be written as a SentencePiece model (supported: bpe and unigram)")
     """
     if kind in SPACED:
         return None
-    return f"tokenizer.kind={kind!r} can't be a SentencePiece model; {' and '.join(SPACED)} can"
+    return f"tokenizer.kind={kind!r} cannot be written as a SentencePiece model (supported: {' and '.join(SPACED)})"
 
 
 def sentencepiece_model(tokenizer: Tokenizer, file: Path) -> bytes:

@@ -40,16 +40,14 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
     """The reason why a model cannot be exported to Argos Translate; None if it can.
 
     >>> why_not(ModelConfig(vocab_size=11), "character")
-    "tokenizer.kind='character' can't be a SentencePiece model; bpe and unigram can"
+    "tokenizer.kind='character' cannot be written as a SentencePiece model (supported: bpe and unigram)"
     >>> why_not(ModelConfig(vocab_size=11, architecture="decoder", n_encoder_layers=0), "bpe")
     "architecture='decoder' does not translate, and Argos Translate does nothing else"
     """
     if config.architecture != "encoder-decoder":
-        return (
-            f"architecture={config.architecture!r} does not translate, and Argos Translate does nothing else"
-        )
+        return f"architecture={config.architecture!r} does not translate (Argos Translate supports only translators)"
     if config.positions == "learned" and config.max_len < LONGEST:
-        return f"positions='learned' end at max_len={config.max_len}, and Argos Translate asks for {LONGEST}"
+        return f"positions='learned' end at max_len={config.max_len} (Argos Translate requires {LONGEST})"
     return to_ctranslate2.why_not(config, kind) or why_no_sentencepiece(kind)
 
 
@@ -67,7 +65,7 @@ def write(
 
     >>> write(Path("run"), Bundle({}, None), None, Path("out"), languages=("en", "??"))
     Traceback (most recent call last):
-    attendo.errors.AttendoError: '??' is no code of a language; give `languages` as in en,pt-BR
+    attendo.errors.AttendoError: '??' is not a language code. Give `languages`, for example en,pt-BR
     """
     source, target = _languages(folder, bundle, languages)
     name = f"translate-{source}_{target}"
@@ -97,11 +95,11 @@ def opened(out: Path) -> ArgosPackage:
 
     >>> opened(Path("none"))
     Traceback (most recent call last):
-    attendo.errors.AttendoError: none holds no .argosmodel; export one with `target` argos
+    attendo.errors.AttendoError: none contains no .argosmodel. Export one with `target` argos
     """
     files = sorted(out.glob("*.argosmodel"))
     if not files:
-        raise AttendoError(f"{out} holds no .argosmodel; export one with `target` argos")
+        raise AttendoError(f"{out} contains no .argosmodel. Export one with `target` argos")
     processor, translator = required("sentencepiece"), required("ctranslate2")
     with tempfile.TemporaryDirectory() as place, zipfile.ZipFile(files[0]) as package:
         package.extractall(place)
@@ -161,12 +159,13 @@ def _languages(folder: Path, bundle: Bundle, given: tuple[str, str] | None) -> t
     source, target = given or (known.get("source"), known.get("target"))
     if not source or not target:
         raise AttendoError(
-            f"{folder / 'card.json'} names no {'target' if source else 'source'} language, and Argos Translate asks for"
-            " it; give `languages` en,de, or train with `source_language` en `target_language` de"
+            f"{folder / 'card.json'} names no {'target' if source else 'source'} language, which Argos "
+            "Translate requires. Give `languages` en,de, or train with `source_language` and "
+            "`target_language`"
         )
     for code in (source, target):
         if not (code.isascii() and code.replace("-", "").isalnum()):
-            raise AttendoError(f"{code!r} is no code of a language; give `languages` as in en,pt-BR")
+            raise AttendoError(f"{code!r} is not a language code. Give `languages`, for example en,pt-BR")
     return source, target
 
 
@@ -178,8 +177,8 @@ def _add(package: zipfile.ZipFile, name: str, data: bytes) -> None:
 
 def _readme(facts: Mapping[str, str]) -> str:
     return (
-        f"# {facts['from_name']} to {facts['to_name']}\n\nMade with attendo {version('attendo')}."
-        " Where sentences end is told by rules on characters, without a network.\n"
+        f"# {facts['from_name']} to {facts['to_name']}\n\nMade with attendo {version('attendo')}. Sentence "
+        "boundaries are found by rules on characters, without a network.\n"
     )
 
 

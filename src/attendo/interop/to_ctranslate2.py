@@ -234,21 +234,21 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
 
     >>> why_not(ModelConfig(vocab_size=11), "bpe")
     >>> why_not(ModelConfig(vocab_size=11, value_dim=32), "bpe")
-    'value_dim=32 differs from the width of a query head, 64, and CTranslate2 has one width for both'
+    'value_dim=32 differs from the query head size 64 (CTranslate2 requires equal sizes)'
     """
     if (unknown := unknown_option(config)) is not None:
-        return f"{unknown} is not known to the export to CTranslate2"
+        return f"{unknown} is not supported by the export to CTranslate2"
     if config.value_dim not in (None, config.head_width):
         return (
-            f"value_dim={config.value_dim} differs from the width of a query head, {config.head_width}, and CTranslate2"
-            " has one width for both"
+            f"value_dim={config.value_dim} differs from the query head size {config.head_width} (CTranslate2 "
+            "requires equal sizes)"
         )
     if config.attention_norm and config.architecture == "encoder-decoder":
-        return "attention_norm=True is computed otherwise by CTranslate2 in an encoder-decoder"
+        return "attention_norm=True is computed differently by CTranslate2 in an encoder-decoder"
     if config.embedding_norm_eps not in (None, config.norm_eps):
         return (
-            f"embedding_norm_eps={config.embedding_norm_eps} differs from norm_eps={config.norm_eps}, and CTranslate2"
-            " has one ε for all norms"
+            f"embedding_norm_eps={config.embedding_norm_eps} differs from norm_eps={config.norm_eps} "
+            "(CTranslate2 has one value for all norms)"
         )
     return None
 
@@ -312,8 +312,8 @@ def _calls(bundle: Bundle, model: Model, quantization: Quantization) -> dict[str
             "max_len": model.config.max_len,
             "decoding": dataclasses.asdict(decoding),
             "score": (
-                "a score times len(hypothesis) ** length_penalty is the log-probability;"
-                f" attendo's score is that over {_norm_in_words(decoding)}, by which the hypotheses are ranked anew"
+                "score * len(hypothesis) ** length_penalty is the log-probability; attendo divides it by "
+                f"{_norm_in_words(decoding)} and ranks the hypotheses again by the result"
             ),
             "same_search_in_attendo": "attendo translate DIR --set decoding.refill=true",
         }
@@ -321,7 +321,7 @@ def _calls(bundle: Bundle, model: Model, quantization: Quantization) -> dict[str
         return said | {
             "class": "ctranslate2.Encoder",
             "call": 'forward_batch([["<s>", *tokens]]).last_hidden_state',
-            "head": "head.safetensors holds what follows in attendo: " + _head_in_words(model),
+            "head": "head.safetensors contains the remaining layers: " + _head_in_words(model),
             "architecture": model.config.architecture,
             "pooling": model.config.pooling,
             "output_activation": model.config.output_activation,

@@ -37,10 +37,10 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
 
     >>> why_not(ModelConfig(vocab_size=11), "bpe")
     >>> why_not(ModelConfig(vocab_size=11, positions="alibi"), "bpe")
-    "positions='alibi' is in no model of transformers that is like this one otherwise"
+    "no model of transformers supports positions='alibi' with the other settings here"
     """
     if kind in ("word", "uncased"):
-        return f"tokenizer.kind={kind!r} cuts texts as no tokenizer of transformers does"
+        return f"tokenizer.kind={kind!r} has no equivalent in transformers"
     try:
         place_of(config)
     except AttendoError as error:
@@ -54,7 +54,7 @@ def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
     >>> from tempfile import mkdtemp
     >>> write(Path(), Bundle({"model": {"vocab_size": 9, "positions": "alibi"}}, None), None, Path(mkdtemp()))
     Traceback (most recent call last):
-    attendo.errors.AttendoError: positions='alibi' is in no model of transformers that is like this one otherwise
+    attendo.errors.AttendoError: no model of transformers supports positions='alibi' with the other settings here
     """
     place_of(bundle.model_config)
     own = bundle.tokenizer.specials
@@ -128,8 +128,8 @@ def _tokenizer(bundle: Bundle) -> dict[str, Any]:
     if bundle.tokenizer.kind == "imported":
         if document["target"] is not None or document["source"]["ids"] is not None:
             raise AttendoError(
-                "this imported tokenizer cuts sources and targets in two ways, which no tokenizer.json can say; take"
-                " the tokenizer of the model that it was imported from"
+                "this imported tokenizer treats sources and targets differently, which tokenizer.json cannot "
+                "express. Use the tokenizer of the original model"
             )
         marks = {int(i): piece for i, piece in document["marks"].items()}
         document = document["source"]["library"]

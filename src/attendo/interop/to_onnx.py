@@ -69,7 +69,7 @@ class Session:
             self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # noqa: BLE001  onnxruntime's own have no common class
             reason = str(error).splitlines()[0]
-            raise AttendoError(f"{path} can't be run ({reason}); export the model again") from None
+            raise AttendoError(f"{path} cannot be run ({reason}). Export the model again") from None
         self.outputs = {value.name: value.shape for value in self._session.get_outputs()}
         self.inputs = {value.name: value.shape for value in self._session.get_inputs()}
 
@@ -127,13 +127,13 @@ def check_lengths(lengths: np.ndarray, max_len: int) -> None:
 
     >>> check_lengths(np.array([3, 9]), 8)
     Traceback (most recent call last):
-    attendo.errors.AttendoError: a text has 9 tokens, and the exported model reads up to max_len=8; split the text
+    attendo.errors.AttendoError: a text has 9 tokens, but the exported model reads at most max_len=8. Split the text
     """
     if lengths.min(initial=1) < 1:
-        raise AttendoError("a text has no tokens; give each at least one, its end for instance")
+        raise AttendoError("a text has no tokens (expected at least one, for example the end token)")
     if (most := lengths.max(initial=0)) > max_len:
         raise AttendoError(
-            f"a text has {most} tokens, and the exported model reads up to max_len={max_len}; split the text"
+            f"a text has {most} tokens, but the exported model reads at most max_len={max_len}. Split the text"
         )
 
 
@@ -297,16 +297,16 @@ def opened(out: Path) -> ExportedTranslator | ExportedGenerator | ExportedReader
 
     >>> opened(Path("nowhere"))
     Traceback (most recent call last):
-    attendo.errors.AttendoError: nowhere has no onnx.json; give the folder that `attendo export … --to onnx` wrote
+    attendo.errors.AttendoError: nowhere has no onnx.json. Give the folder that `attendo export … --to onnx` wrote
     """
     if not (out / "onnx.json").is_file():
-        raise AttendoError(f"{out} has no onnx.json; give the folder that `attendo export … --to onnx` wrote")
+        raise AttendoError(f"{out} has no onnx.json. Give the folder that `attendo export … --to onnx` wrote")
     try:
         description, card = (
             json.loads((out / name).read_text("utf-8")) for name in ("onnx.json", "card.json")
         )
     except (OSError, ValueError):
-        raise AttendoError(f"{out}: onnx.json or card.json is damaged; export the model again") from None
+        raise AttendoError(f"{out}: onnx.json or card.json is damaged. Export the model again") from None
     kinds = {"encoder-decoder": ExportedTranslator, "decoder": ExportedGenerator}
     kind = kinds.get(description["architecture"], ExportedReader)
     return kind(out, description, load_tokenizer(out / "tokenizer.json"), card)
@@ -314,44 +314,43 @@ def opened(out: Path) -> ExportedTranslator | ExportedGenerator | ExportedReader
 
 FORMAT = 1
 _READ = [
-    "token_ids: for each text the ids `text.before`, its own and `text.behind`, as the model was trained; rows that are"
-    " shorter are filled behind with `ids.pad`. lengths: how many ids of each row are real, at least 1, at most"
-    " max_len.",
+    "token_ids: for each text, the ids `text.before`, the ids of the text and `text.behind`, as in training; "
+    "shorter rows are padded at the end with `ids.pad`. lengths: the number of real ids of each row, from 1 "
+    "to max_len.",
 ]
 _STEP = [
-    "Run decoder.onnx. logits[:, -1] tells of the token after each row's last; never take one of `ids.never`.",
-    "For the next step: token_ids = the chosen ids, [rows, 1]; lengths + 1; each past_… = the present_… of its name. A"
-    " row has ended with `ids.eos`, or where its length is max_len.",
-    "Rows may be dropped, repeated and put in another order (a beam search does), by the same choice of rows in all"
-    " inputs.",
-    "Several tokens may be given in one step. Rows of different lengths stand with their ends in one line: padding is"
-    " in front, in token_ids and in past_… alike, and lengths counts what is real, the tokens of this step with it.",
+    "Run decoder.onnx. logits[:, -1] predicts the next token of each row; never choose one of `ids.never`.",
+    "For the next step: token_ids = the chosen ids, [rows, 1]; lengths + 1; each past_… = the present_… of "
+    "the same name. A row ends with `ids.eos`, or when its length is max_len.",
+    "Rows can be removed, repeated and reordered (as in a beam search), by the same choice of rows in all inputs.",
+    "Several tokens can be given per step. Rows of different lengths are aligned at their ends: padding "
+    "comes first, in token_ids and in past_…, and lengths counts the real ids, those of this step included.",
 ]
 _LOOPS = {
     "encoder-decoder": [
-        "source_ids: for each text the ids `source.before`, its own and `source.behind`; rows that are shorter are"
-        " filled behind with `ids.pad`. source_lengths: how many ids of each row are real, at least 1, at most"
-        " max_len. Run encoder.onnx once.",
-        "Begin with token_ids = `begin` for every row, [rows, n]; lengths = n for every row; past_key_… and"
-        " past_value_… of no length, [rows, heads, 0, width]; memory_lengths = source_lengths; memory_key_… and"
-        " memory_value_… from the encoder, for a beam each row of these as often as it has hypotheses.",
+        "source_ids: for each text, the ids `source.before`, the ids of the text and `source.behind`; "
+        "shorter rows are padded at the end with `ids.pad`. source_lengths: the number of real ids of each "
+        "row, from 1 to max_len. Run encoder.onnx once.",
+        "Start with token_ids = `begin` for every row, [rows, n]; lengths = n for every row; past_key_… and "
+        "past_value_… of length 0, [rows, heads, 0, width]; memory_lengths = source_lengths; memory_key_… "
+        "and memory_value_… from the encoder, repeated once per hypothesis for a beam search.",
         *_STEP,
     ],
     "decoder": [
-        "Begin with token_ids = `prompt.before` and the ids of the prompt, [rows, n]; lengths = n for every row;"
-        " past_key_… and past_value_… of no length, [rows, heads, 0, width].",
+        "Start with token_ids = `prompt.before` and the ids of the prompt, [rows, n]; lengths = n for every "
+        "row; past_key_… and past_value_… of length 0, [rows, heads, 0, width].",
         *_STEP,
     ],
     "classifier": [
         *_READ,
-        "Run model.onnx. softmax(logits / temperature) are the probabilities of the labels, in the order of `labels` in"
-        " card.json; the temperature is validation.temperature there, else 1. Where there are no labels, logits are the"
-        " vectors of the texts.",
+        "Run model.onnx. softmax(logits / temperature) are the probabilities of the labels, in the order of "
+        "`labels` in card.json; the temperature is validation.temperature in card.json (default: 1). Without "
+        "labels, logits are the vectors of the texts.",
     ],
     "masked": [
         *_READ,
-        "Run model.onnx. logits[row, i] tells which token stands at place i; states are the vectors of the tokens, and"
-        " their mean over the real ones is a vector of the text.",
+        "Run model.onnx. logits[row, i] predicts the token at position i; states are the vectors of the "
+        "tokens, and their mean over the real tokens is a vector of the text.",
     ],
 }
 _CHOICES = {
@@ -374,7 +373,7 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
     choices = ((name, getattr(config, name)) for name in _CHOICES)
     later = next((f"{name}={value!r}" for name, value in choices if value not in _CHOICES[name]), None)
     unknown = unknown_option(config) or later
-    return None if unknown is None else f"{unknown} has no form in ONNX yet"
+    return None if unknown is None else f"{unknown} is not supported by the export to ONNX"
 
 
 def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:

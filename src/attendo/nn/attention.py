@@ -71,7 +71,7 @@ def masked_softmax(
 
 def _require_temperature(inverse_temperature: float) -> None:
     if not inverse_temperature >= 0.0:
-        raise ValueError(f"inverse_temperature={inverse_temperature} must be 0 or more (math.inf is hard)")
+        raise ValueError(f"inverse_temperature={inverse_temperature} must be at least 0 (inf: hard)")
 
 
 def attention_weights(
@@ -274,13 +274,13 @@ class Attention(nn.Module):
         super().__init__()
         if head_dim is None and d_model % n_heads:
             raise ValueError(
-                f"d_model={d_model} is not divisible by n_heads={n_heads}; change one, or give head_dim"
+                f"d_model={d_model} is not divisible by n_heads={n_heads}. Change one of them, or give head_dim"
             )
         self.n_heads = n_heads
         self.n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
         if self.n_kv_heads < 1 or n_heads % self.n_kv_heads:
             raise ValueError(
-                f"n_heads={n_heads} is not a multiple of n_kv_heads={n_kv_heads}; change one of them"
+                f"n_heads={n_heads} must be a multiple of n_kv_heads={n_kv_heads}. Change one of them"
             )
         self.head_dim = d_model // n_heads if head_dim is None else head_dim
         self.value_dim = self.head_dim if value_dim is None else value_dim

@@ -129,7 +129,7 @@ class DecoderCache:
         end = self.longest + key.shape[2]
         if end > self.capacity:
             raise ValueError(
-                f"the cache holds {self.capacity} positions, {end} are needed; start with a larger capacity"
+                f"the cache holds {self.capacity} positions, but {end} are needed. Start with a larger capacity"
             )
         if self.same_length:
             block.key[:, :, self.longest : end] = key

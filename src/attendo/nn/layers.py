@@ -103,7 +103,7 @@ class Dropout(nn.Module):
     def __init__(self, p: float = 0.0):
         super().__init__()
         if not 0.0 <= p < 1.0:
-            raise ValueError(f"dropout={p} is no probability below 1; take one between 0 and 0.9")
+            raise ValueError(f"dropout={p} must be at least 0 and below 1. Common values are 0 to 0.5")
         self.p = p
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

@@ -123,13 +123,13 @@ class Mask:
         if self.segments is not None:
             if self.segments.shape[1] != k_len or q_len > k_len:
                 raise ValueError(
-                    f"segments cover {self.segments.shape[1]} positions, {q_len} queries meet {k_len} keys"
+                    f"segments have {self.segments.shape[1]} positions (expected {q_len} queries and {k_len} keys)"
                 )
             dense = dense & (self.segments[:, None, k_len - q_len :, None] == self.segments[:, None, None, :])
         if self.allowed is not None:
             if self.allowed.shape[-2] not in (1, q_len) or self.allowed.shape[-1] not in (1, k_len):
                 raise ValueError(
-                    f"allowed is {tuple(self.allowed.shape)}, but {q_len} queries meet {k_len} keys"
+                    f"allowed has shape {tuple(self.allowed.shape)} (expected {q_len} queries and {k_len} keys)"
                 )
             dense = dense & self.allowed
         return dense

@@ -124,7 +124,7 @@ class LearnedPositions(nn.Module):
     torch.Size([2, 4])
     >>> positions(torch.tensor([2]), end=3)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: the text has 3 tokens, but learned positions end at max_len=2; split the text, ...
+    ValueError: the text has 3 tokens, but the learned positions end at max_len=2. Split the text, ...
     """
 
     def __init__(self, d_model: int, max_len: int):
@@ -143,8 +143,8 @@ class LearnedPositions(nn.Module):
         """
         if end > self.weight.shape[0]:
             raise ValueError(
-                f"the text has {end} tokens, but learned positions end at max_len={self.weight.shape[0]};"
-                " split the text, or train with a larger model.max_len"
+                f"the text has {end} tokens, but the learned positions end at max_len={self.weight.shape[0]}. "
+                "Split the text, or train with a larger model.max_len"
             )
         return self.weight[positions]
 

@@ -290,6 +290,8 @@ def choose_training(
     say(
         f"model: {layers} layers, d_model {model['d_model']}, dropout {model['dropout']}, {training['precision']}"
     )
+    if device.type == "cpu" and training["precision"] == "float16":
+        say("warning: float16 is for GPUs. On a CPU use `training.precision=bfloat16`, or float32")
     say(
         f"about {steps:,} steps of {training['batch_tokens']:,} tokens, {steps / steps_per_epoch:.1f} epochs;"
         f" peak rate {training['learning_rate']:.2g}"

@@ -39,13 +39,13 @@ health = APIRouter(route_class=ApiRoute, tags=["health"], default_response_class
 
 @health.get("/livez", responses=documented_errors(Fault, 403))
 async def livez(request: ApiRequest) -> Response:
-    """200 as long as the process answers."""
+    """Return 200 while the process is running."""
     return _status("alive")
 
 
 @health.get("/readyz", responses=documented_errors(Fault, 403, 503))
 async def readyz(request: ApiRequest) -> Response:
-    """Return 200 when all models are loaded, and 503 while they load or the server shuts down."""
+    """Return 200 once all models are loaded; 503 while they are loading and while the server is shutting down."""
     state = request.server
     if state.ready:
         return _status("ready")
@@ -54,13 +54,13 @@ async def readyz(request: ApiRequest) -> Response:
 
 @health.get("/health", operation_id="health_health_get", responses=documented_errors(Fault, 401, 403, 503))
 async def health_check(request: ApiRequest) -> Response:
-    """Return the same as /readyz."""
+    """Return the same answer as /readyz."""
     return await readyz(request)
 
 
 @health.get("/metrics", responses=documented_errors(Fault, 401, 403))
 async def metrics(request: ApiRequest) -> Response:
-    """Return all metrics in the format of Prometheus."""
+    """Return all metrics in the text format of Prometheus."""
     return Response(request.server.metrics.text(), media_type=MEDIA_TYPE)
 
 
@@ -80,7 +80,7 @@ def create_app(state: State) -> FastAPI:
     app = FastAPI(
         title="attendo",
         version=__version__,
-        summary="Translate, classify and complete with a Transformer of your own.",
+        summary="Translate, classify and complete texts with your own Transformer.",
         openapi_url=OPENAPI,
         docs_url=None,  # they would fetch their scripts from elsewhere
         redoc_url=None,

@@ -42,17 +42,17 @@ Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 class StreamOptions(Body):
-    """include_usage: the counts come in a last event."""
+    """Options of a stream. include_usage: send the token counts in a last event."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
 class CompletionBody(Body):
-    """A completion request; missing fields use the run's defaults, and n texts have seed, seed + 1, …
+    """A request for completions. Fields that are not set take the values of the run, including max_tokens.
 
-    top_k, min_p and repetition_penalty are extensions. Presence and frequency penalties, logit_bias, suffix, and a
-    best_of other than n are rejected; user is ignored.
+    The n texts of a prompt use the seeds seed, seed + 1, … top_k, min_p and repetition_penalty extend the OpenAI API.
+    presence_penalty, frequency_penalty, logit_bias, suffix and a best_of other than n are rejected; user is ignored.
     """
 
     model: Name | None = None
@@ -79,9 +79,9 @@ class CompletionBody(Body):
 
 
 class LogProbs(BaseModel):
-    """Log-probabilities in nats; null for the first token that the model reads.
+    """The log-probability of each token in nats; null for the first token that the model reads.
 
-    top_logprobs has the most probable tokens of each position; it is null in a stream, or if 0 are requested.
+    top_logprobs: the most likely tokens at each position; null in a stream and if logprobs is 0.
     """
 
     tokens: list[str]
@@ -91,7 +91,7 @@ class LogProbs(BaseModel):
 
 
 class Choice(BaseModel):
-    """One text."""
+    """One generated text."""
 
     text: str
     index: int
@@ -100,7 +100,7 @@ class Choice(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens: those of each prompt once, and all that were drawn or found, ends included."""
+    """Token counts: each prompt counts once; generated tokens include end tokens."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -108,7 +108,7 @@ class Usage(BaseModel):
 
 
 class CompletionAnswer(BaseModel):
-    """The texts: n of the first prompt, then n of the next."""
+    """The generated texts: n for the first prompt, then n for the next prompt."""
 
     id: str
     object: Literal["text_completion"]
@@ -119,7 +119,7 @@ class CompletionAnswer(BaseModel):
 
 
 class ModelFacts(BaseModel):
-    """A model. family, source, target are ours: what it is, and a translator's languages."""
+    """A model. family (its task), source and target (the languages of a translator) extend the OpenAI API."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -133,7 +133,7 @@ class ModelFacts(BaseModel):
 
 
 class ModelList(BaseModel):
-    """All models."""
+    """All models of the server."""
 
     object: Literal["list"]
     data: list[ModelFacts]
@@ -383,14 +383,14 @@ EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
 
 @router.get("/v1/models", responses={200: {"model": ModelList, "links": ONE}})
 async def models(request: ApiRequest) -> Response:
-    """The models that are served."""
+    """List the models of the server."""
     data = [_facts(served) for served in request.server.models]
     return json_response({"object": "list", "data": data})
 
 
 @router.get("/v1/models/{model}", responses={200: {"model": ModelFacts}}, operation_id="model")
 async def model(request: ApiRequest, model: str) -> Response:
-    """One of them."""
+    """Return one model."""
     return json_response(_facts(choose_model(request.server, model)))
 
 
@@ -401,10 +401,9 @@ def _facts(served: ServedModel) -> dict[str, Any]:
 
 @router.post("/v1/completions", **reads(CompletionBody, CompletionAnswer, shape=OpenAIFault, content=EVENTS))
 async def completions(request: ApiRequest) -> Response:
-    """Continue a prompt with a language model, or translate it with a translator and the run's own search.
+    """Complete a prompt with a language model, or translate it with a translator and the search of the run.
 
-    With stream, the text is sent as server-sent events while it is generated; for a translator this is a greedy
-    translation of one text.
+    With stream, the text is sent in server-sent events as it is generated; a translator streams one greedy translation.
     """
     body = await request.read_json(CompletionBody)
     _check(body)
@@ -413,10 +412,10 @@ async def completions(request: ApiRequest) -> Response:
     check_most(body.max_tokens, limits.max_tokens, "max_tokens")
     prompts = _prompts(body)
     if len(prompts) * (body.n or 1) > limits.max_texts:
-        raise ApiError(413, f"prompts times n are more than {limits.max_texts:,} texts; send them in parts")
+        raise ApiError(413, f"prompts times n must be at most {limits.max_texts:,} texts; send them in parts")
     request.check_texts([prompt for prompt in prompts if isinstance(prompt, str)], "prompt")
     longest = max((len(prompt) for prompt in prompts if isinstance(prompt, list)), default=0)
-    check_most(longest, limits.max_characters, "the number of ids of a prompt")
+    check_most(longest, limits.max_characters, "the number of token ids of a prompt")
 
     async def work(served: ServedModel) -> Response:
         if served.family == "translation":
@@ -448,20 +447,20 @@ def _prompts(body: CompletionBody) -> list[str | list[int]]:
 def _check(body: CompletionBody) -> None:
     """Raise ApiError, 400, for options of OpenAI that are not supported."""
     remedies = {
-        "best_of": (body.best_of in (None, body.n or 1), "give n alone; all n texts are given back"),
-        "presence_penalty": (not body.presence_penalty, "leave it out; repetition_penalty may do"),
-        "frequency_penalty": (not body.frequency_penalty, "leave it out; repetition_penalty may do"),
-        "logit_bias": (not body.logit_bias, "leave it out"),
-        "suffix": (not body.suffix, "leave it out; a text is written from left to right"),
-        "stream_options": (body.stream_options is None or bool(body.stream), "it is for stream true"),
+        "best_of": (body.best_of in (None, body.n or 1), "set n only; all n texts are returned"),
+        "presence_penalty": (not body.presence_penalty, "remove it, or use repetition_penalty"),
+        "frequency_penalty": (not body.frequency_penalty, "remove it, or use repetition_penalty"),
+        "logit_bias": (not body.logit_bias, "remove it"),
+        "suffix": (not body.suffix, "remove it; text is generated from left to right"),
+        "stream_options": (body.stream_options is None or bool(body.stream), "it requires stream: true"),
         "logprobs": (
             not (body.stream and body.echo and body.logprobs is not None),
-            "with echo in a stream it isn't told; leave one out",
+            "it cannot be combined with echo in a stream; remove one of them",
         ),
     }
     for name, (fine, remedy) in remedies.items():
         if not fine:
-            raise ApiError(400, f"{name} is not served so: {remedy}", param=name)
+            raise ApiError(400, f"this value of {name} is not supported: {remedy}", param=name)
 
 
 class EventStream(EventSourceResponse):
@@ -569,12 +568,12 @@ def _check_search(body: CompletionBody, prompts: Sequence[Any]) -> None:
     neutral |= {"logprobs": None, "echo": False, "stop": []}
     for name, value in neutral.items():
         if getattr(body, name) not in (None, value):
-            said = f"a translator searches for its text, and {name} means nothing to it; leave it out"
+            said = f"{name} has no effect for a translator, which uses beam search; remove it"
             raise ApiError(400, said, param=name)
     if body.max_tokens == 0:
-        raise ApiError(400, "max_tokens is 0; a translation has at least 1", param="max_tokens")
+        raise ApiError(400, "max_tokens must be at least 1 for a translation", param="max_tokens")
     if body.stream and (len(prompts) > 1 or (body.n or 1) > 1):
-        raise ApiError(400, "a stream is the greedy translation of one prompt; give one, with n 1", param="n")
+        raise ApiError(400, "a stream translates one prompt greedily; send one, with n=1", param="n")
 
 
 def _pieces(head: dict[str, Any], n_read: int, usage: bool) -> Callable[[JobEvent], list[Any]]:

@@ -73,8 +73,8 @@ class ApiRequest(Request):
         if not 0 < seconds <= LONGEST_SECONDS:
             raise ApiError(
                 422,
-                "X-Request-Timeout must be a number of seconds above 0, as 2.5, and at most"
-                f" {LONGEST_SECONDS:,}",
+                f"X-Request-Timeout must be a number of seconds above 0 and at most {LONGEST_SECONDS:,}, for "
+                "example 2.5",
             )
         return seconds
 
@@ -94,19 +94,17 @@ class ApiRequest(Request):
         try:
             return await form_fields(self.headers["content-type"], await self.body())
         except ValueError:  # not UTF-8, among others
-            raise ApiError(
-                400, "the form can't be read; send it in UTF-8, with fewer than 1,000 fields"
-            ) from None
+            raise ApiError(400, "invalid form; send it in UTF-8, with fewer than 1,000 fields") from None
 
     def check_texts(self, texts: Sequence[str], field: str) -> None:
         """Raise ApiError, 413, for more or longer texts than the server takes."""
         limits = self.limits
         if len(texts) > limits.max_texts:
-            message = f"{len(texts):,} texts are more than the {limits.max_texts:,} of a request; send them in parts"
+            message = f"{len(texts):,} texts (at most {limits.max_texts:,} per request); send them in parts"
             raise ApiError(413, message, param=field)
         longest = max(map(len, texts), default=0)
         if longest > limits.max_characters:
-            message = f"a text has {longest:,} characters, the server takes {limits.max_characters:,}"
+            message = f"a text has {longest:,} characters (at most {limits.max_characters:,})"
             raise ApiError(413, f"{message}; send it in parts", param=field)
 
     async def with_model(
@@ -227,17 +225,17 @@ def choose_model(state: State, name: str | None, families: Sequence[TaskName] = 
         if not fit:
             raise ApiError(
                 404,
-                f"no {_model_names(families)} is served here; GET /v1/models lists what is",
+                f"no {_model_names(families)} is served; GET /v1/models lists the models",
                 param="model",
             )
-        raise ApiError(400, f"several models could answer; name one as model: {names}", param="model")
+        raise ApiError(400, f"several models fit this request; set model to one of: {names}", param="model")
     try:
         served = state.models.named(name)
     except KeyError:
-        message = "there is no model of this name; GET /v1/models lists the names"
+        message = "no model has this name; GET /v1/models lists the names"
         raise ApiError(404, message, param="model", code="model_not_found") from None
     if served not in fit:
-        message = f"{name} is a {_model_names([served.family])}, and this wants a {_model_names(families)}"
+        message = f"{name} is a {_model_names([served.family])}, not a {_model_names(families)}"
         raise ApiError(400, f"{message}; GET /v1/models lists the models", param="model")
     return served
 
@@ -252,7 +250,7 @@ def _model_names(families: Sequence[TaskName]) -> str:
 def check_most(value: int | None, most: int, field: str) -> None:
     """Raise ApiError, 400, for a number above the server's limit."""
     if value is not None and value > most:
-        raise ApiError(400, f"{field} is {value:,}; this server gives at most {most:,}", param=field)
+        raise ApiError(400, f"{field}={value:,} must be at most {most:,} on this server", param=field)
 
 
 async def in_thread(n_characters: int, work: Callable[[], T]) -> T:

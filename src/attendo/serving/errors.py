@@ -19,31 +19,29 @@ from attendo.errors import AttendoError
 from attendo.serving.engine import ClientGone, DeadlineExceeded
 from attendo.serving.monitoring import CONTEXT
 
-LOADING = "the models are being loaded; try again in a few seconds"
-STOPPING = "the server is about to stop; ask another one, or try again in a few seconds"
-NO_KEY = "a key is needed: send it as the header Authorization: Bearer KEY, or X-Api-Key: KEY"
-WRONG_KEY = "the key that was sent is none of this server's: compare it with the server's file of keys"
-TOO_LATE = (
-    "the time for this request is up; send less at once, or allow it more by X-Request-Timeout and --timeout"
-)
+LOADING = "the models are still loading; try again in a few seconds"
+STOPPING = "the server is shutting down; try again in a few seconds"
+NO_KEY = "an API key is required: send the header Authorization: Bearer KEY, or X-Api-Key: KEY"
+WRONG_KEY = "the API key is unknown to this server: use a key from its key file (--api-key-file)"
+TOO_LATE = "the request timed out; send less text at once, or raise X-Request-Timeout and --timeout"
 GONE = 499
 """The status in the log for a client that left before its answer."""
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 499: "client_gone"}
 _CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 413: "request_too_large", 504: "timeout"}
 _MEANINGS = {
-    400: "A field is missing or wrong, or the body can't be read.",
-    401: "The key is missing or wrong.",
-    403: "Another name than this machine's, or a page elsewhere that may not ask.",
-    404: "There is no such model.",
-    408: "The body did not come in time.",
-    413: "The request is larger than the server ever takes.",
-    415: "The body is of another media type.",
-    422: "A field is wrong.",
-    429: "The server is full; Retry-After says when to try again.",
-    500: "A fault in attendo.",
-    503: "Models are being loaded, or the server is about to stop; Retry-After says when to try again.",
-    504: "The time for the request is up.",
+    400: "A field is missing or invalid, or the body cannot be read.",
+    401: "The API key is missing or wrong.",
+    403: "The host name or the origin of the page is not allowed.",
+    404: "No model has this name.",
+    408: "The body did not arrive in time.",
+    413: "The request is larger than the server accepts.",
+    415: "The media type of the body is not supported.",
+    422: "A field is invalid.",
+    429: "The server is full. Retry-After gives the seconds to wait.",
+    500: "An internal error of the server.",
+    503: "The models are still loading, or the server is shutting down. Retry-After gives the seconds to wait.",
+    504: "The request timed out.",
 }
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}}
 
@@ -55,7 +53,7 @@ class Fault(BaseModel):
 
 
 class OpenAIFaultDetail(BaseModel):
-    """The line, its kind, and the field and the code where there is one."""
+    """The message, the type of error, and the field and code if there are any."""
 
     message: str
     type: str
@@ -64,7 +62,7 @@ class OpenAIFaultDetail(BaseModel):
 
 
 class OpenAIFault(BaseModel):
-    """The error in the format of OpenAI's API."""
+    """An error in the format of the OpenAI API."""
 
     error: OpenAIFaultDetail
 
@@ -155,12 +153,12 @@ def response_to(scope: Scope, error: Exception) -> Response:
             field = str(wrong["loc"][-1])
             return error_response(scope, 422, f"{field}: {as_clause(wrong['msg'])}", param=field)
         case HTTPException():
-            return error_response(scope, error.status_code, _detail(error), error.headers)
+            return error_response(scope, error.status_code, _detail(error, scope["path"]), error.headers)
         case AttendoError():
             return error_response(scope, 422, str(error))
         case _:
             request_id = scope[CONTEXT].request_id
-            message = f"a fault in attendo; the server's log has it under request id {request_id}"
+            message = f"internal error; the log of the server describes it under request id {request_id}"
             return error_response(scope, 500, message)
 
 
@@ -184,15 +182,17 @@ def as_clause(message: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _detail(error: HTTPException) -> str:
+def _detail(error: HTTPException, path: str) -> str:
     match error.status_code:
+        case HTTPStatus.NOT_FOUND if path == "/v1/chat/completions":
+            return "chat is not supported: no model is trained for chat; use /v1/completions"
         case HTTPStatus.NOT_FOUND if error.detail == "Not Found":
-            return "there is nothing at this path; /openapi.json lists what there is"
+            return "this path does not exist; /openapi.json lists all paths"
         case HTTPStatus.METHOD_NOT_ALLOWED:
             taken = sorted(
                 part.strip() for part in (error.headers or {}).get("Allow", "").split(",") if part.strip()
             )
-            way = f"send it by {' or '.join(taken)}" if taken else "the header Allow says which it takes"
-            return f"this path does not take that method; {way}"
+            way = f"use {' or '.join(taken)}" if taken else "the header Allow lists the methods"
+            return f"this path does not support that method; {way}"
         case _:
             return str(error.detail)

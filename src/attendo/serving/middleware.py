@@ -260,7 +260,7 @@ class Guard:
     async def _body(self, record: ResponseRecord, headers: Headers, receive: Receive) -> bytes | None:
         """Return the whole body; reject it as soon as it is too large or too slow, or if there are too many."""
         most = self.state.config.max_body
-        too_large = ApiError(413, f"a request has at most {most:,} bytes; send it in parts")
+        too_large = ApiError(413, f"the request is too large (at most {most:,} bytes); send it in parts")
         length = headers.get("content-length", "0")
         # int() accepts other digits, signs and spaces, and takes quadratic time for long numbers
         if not (length.isascii() and length.isdigit()) or len(length) > 18 or int(length) > most:
@@ -283,11 +283,9 @@ class Guard:
                     if size > most:
                         raise too_large
                     if self.held > self.most_held:
-                        raise ApiError(
-                            503, "too many requests are coming at a time; try again in a few seconds"
-                        )
+                        raise ApiError(503, "too many requests at a time; try again in a few seconds")
         except TimeoutError:
-            raise ApiError(408, f"the body did not come within {BODY_SECONDS:g} s; send it again") from None
+            raise ApiError(408, f"the body did not arrive within {BODY_SECONDS:g} s; send it again") from None
         finally:
             self.held -= size
         return b"".join(parts)
@@ -300,11 +298,13 @@ def _origin_of(scope: Scope) -> str:
 def _check_sender(state: State, headers: Headers, method: str) -> None:
     """Reject other host names (DNS rebinding), and requests of other sites without permission."""
     if state.hosts is not None and _name_of(headers.get("host", "")) not in state.hosts:
-        raise ApiError(403, "this server answers only as 127.0.0.1 and localhost; open it by one of them")
+        raise ApiError(403, "this server answers only to the names 127.0.0.1 and localhost")
     origin = headers.get("origin")
     allowed = origin is not None and ("*" in state.cors or origin in state.cors)
     if method not in READS and not allowed and _is_elsewhere(headers):
-        raise ApiError(403, "a page elsewhere may not ask; allow it by: attendo serve --cors ORIGIN")
+        raise ApiError(
+            403, "pages of other origins are not allowed; allow them with: attendo serve --cors ORIGIN"
+        )
 
 
 def _is_elsewhere(headers: Headers) -> bool:

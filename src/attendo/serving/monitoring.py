@@ -154,16 +154,16 @@ class Metrics:
         histogram = partial(Histogram, labelnames=["route"], buckets=SECONDS, registry=self.registry)
         self._requests = counter("attendo_requests", "Requests answered.", ["route", "method", "status"])
         self._seconds = histogram(
-            "attendo_request_seconds", "From the head of a request to the end of its answer."
+            "attendo_request_seconds", "Seconds from the head of a request to the end of its answer."
         )
         self._first = histogram(
-            "attendo_first_piece_seconds", "From the head of a request to the first piece of its stream."
+            "attendo_first_piece_seconds", "Seconds from its head to the first piece of a stream."
         )
         self._read = counter("attendo_tokens_in", "Tokens read.", ["model"])
         self._written = counter("attendo_tokens_out", "Tokens written.", ["model"])
         self._swaps = counter(
             "attendo_model_swaps",
-            "Models loaded anew: swapped, or kept where the new one is damaged.",
+            "Reloads of changed models: swapped, or kept if the new files are damaged.",
             ["model", "outcome"],
         )
         self.registry.register(_Live(state))
@@ -200,13 +200,13 @@ _OF_MODELS = (
     ("engine_steps", "Steps of a model.", CounterMetricFamily, "engine.counts.steps"),
     (
         "engine_rows",
-        "Rows that took part in steps; rows a step are the batch.",
+        "Rows that took part in steps; rows per step are the batch size.",
         CounterMetricFamily,
         "engine.counts.rows",
     ),
     ("engine_seconds", "Seconds spent in steps.", CounterMetricFamily, "engine.counts.seconds"),
-    ("engine_jobs", "Jobs not at their end.", GaugeMetricFamily, "engine.going_on"),
-    ("model_created_seconds", "When a model's file was written.", GaugeMetricFamily, "created"),
+    ("engine_jobs", "Unfinished jobs.", GaugeMetricFamily, "engine.going_on"),
+    ("model_created_seconds", "Unix time of a model's file.", GaugeMetricFamily, "created"),
 )
 """Metrics of each model: name, help, kind, and the attribute of ServedModel."""
 
@@ -226,20 +226,20 @@ class _Live(Collector):
         state = self._state
         admission = state.admission
         for name, words, value in (
-            ("ready", "1 when new work is taken.", state.ready),
-            ("working_requests", "Requests being answered.", state.working),
+            ("ready", "1 while new requests are accepted.", state.ready),
+            ("working_requests", "Requests in progress.", state.working),
             ("admitted_requests", "Requests admitted to the models.", admission.requests),
-            ("admitted_cost", "Their cost: tokens x beams x n.", admission.cost),
+            ("admitted_cost", "Cost of the admitted requests: tokens x beams x n.", admission.cost),
         ):
             yield GaugeMetricFamily(f"attendo_{name}", words, value=float(value))
-        yield CounterMetricFamily("attendo_refused", "Requests refused as full.", value=admission.refused)
+        yield CounterMetricFamily("attendo_refused", "Requests rejected with 429.", value=admission.refused)
         for name, words, kind, path in _OF_MODELS:
             metric = kind(f"attendo_{name}", words, labels=["model"])
             for served in state.models:
                 metric.add_metric([served.name], attrgetter(path)(served))
             yield metric
         loaded = GaugeMetricFamily(
-            "attendo_model_loaded_seconds", "When a model was loaded.", labels=["model"]
+            "attendo_model_loaded_seconds", "Unix time when a model was loaded.", labels=["model"]
         )
         for name, moment in state.loaded.items():
             loaded.add_metric([name], moment)

@@ -119,7 +119,7 @@ async def without_slash(model: ModelName) -> Response:
     responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
 )
 async def look_page(request: ApiRequest, model: ModelName) -> Response:
-    """Return the microscope's page, in Japanese if the browser prefers it; with keys it shows nothing of the models."""
+    """Return the microscope page, in Japanese if the browser prefers Japanese."""
     if not request.server.keys:
         choose_model(request.server, model)
     wanted = request.headers.get("accept-language", "")
@@ -134,9 +134,9 @@ BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "b
     "/look/{model}/api/{name}", **reads(Question, dict[str, Any], timeout=False, content=BINARY)
 )
 async def answer(request: ApiRequest, model: ModelName, name: ModelName) -> Response:
-    """The answer to one question of the page."""
+    """Answer one request of the microscope page."""
     if request.media_type != JSON:
-        raise ApiError(415, f"a question is JSON; send it with Content-Type: {JSON}")
+        raise ApiError(415, f"the body must be JSON; send it with Content-Type: {JSON}")
     question = name, _object(await request.body())
 
     async def work(served: ServedModel) -> Response:
@@ -160,7 +160,7 @@ def _object(data: bytes) -> dict[str, Any]:
         body = json.loads(data)
         json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
-        raise ApiError(422, "the question is not valid JSON in UTF-8") from None
+        raise ApiError(422, "the body is not valid JSON in UTF-8") from None
     if not isinstance(body, dict):
-        raise ApiError(422, "the question is not a JSON object")
+        raise ApiError(422, "the body must be a JSON object")
     return body

@@ -84,9 +84,9 @@ class ModelRegistry:
             name = folder.resolve().name
             if name in self.folders:
                 if self.folders[name].resolve() == folder.resolve():
-                    raise AttendoError(f"{folder} is given twice; give it once")
+                    raise AttendoError(f"{folder} is given twice. Give it once")
                 raise AttendoError(
-                    f"{self.folders[name]} and {folder} have one name, {name}; rename one of the two"
+                    f"{self.folders[name]} and {folder} have the same name {name}. Rename one of them"
                 )
             self.folders[name] = folder
         self._options = {"rows": rows, "device": device, "source": source, "target": target, "int8": int8}

@@ -55,7 +55,7 @@ Rows = Annotated[list[Ids], Field(min_length=1, max_length=10_000)]
 TIMEOUT_HEADER = {
     "name": "X-Request-Timeout",
     "in": "header",
-    "description": "Seconds after which the request is given up; at most the server's own limit.",
+    "description": "Seconds after which the request is canceled; at most the limit of the server.",
     "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_SECONDS},
 }
 
@@ -114,7 +114,7 @@ def describe_error(error: ValidationError, kind: type[Body]) -> tuple[str, str |
     """Return a line about the first thing that is wrong, without what was given, and the field."""
     known = list(kind.model_fields)
     if error.error_count() > MOST_MISTAKES:
-        return f"the body has {error.error_count():,} mistakes; the fields are {', '.join(known)}", None
+        return f"the body has {error.error_count():,} errors; the fields are {', '.join(known)}", None
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     first = errors[0]
     if first["type"] == "json_invalid":
@@ -125,10 +125,10 @@ def describe_error(error: ValidationError, kind: type[Body]) -> tuple[str, str |
     name = place[0]
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(name[:60], known, 1) if len(place) == 1 else []
-        remedy = f"is {near[0]} meant?" if near else f"the fields are {', '.join(known)}"
-        return f"{'.'.join(place)[:60]} is no field here; {remedy}", None
+        remedy = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(known)}"
+        return f"unknown field {'.'.join(place)[:60]}; {remedy}", None
     if first["type"] == "missing":
-        return f"{'.'.join(place)} is missing; give it", name
+        return f"the field {'.'.join(place)} is missing", name
     # a field that takes several kinds has an error for each: those of the kind that was given count, if one was
     own = [each for each in errors if each["loc"][:1] == first["loc"][:1]]
     own = [each for each in own if not each["type"].endswith("_type")] or own

@@ -30,12 +30,12 @@ LINGER_SECONDS = 30.0
 MOST = 4096
 """Connections that are open at a time."""
 
-HEAD_TOO_LARGE = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too large; send fewer headers"
+HEAD_TOO_LARGE = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the headers are too large; send fewer headers"
 TOO_MANY_WAIT = (
     HTTPStatus.TOO_MANY_REQUESTS,
-    "too many requests wait on this connection; read the answers first",
+    "too many requests are waiting on this connection; read the answers first",
 )
-NO_UPGRADE = HTTPStatus.BAD_REQUEST, "this server speaks HTTP/1.1 only; send the request without Upgrade"
+NO_UPGRADE = HTTPStatus.BAD_REQUEST, "this server supports HTTP/1.1 only; send the request without Upgrade"
 LENGTHS = (b"content-length", b"transfer-encoding")
 
 
@@ -166,7 +166,7 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are not HTTP."""
-        self._refuse(HTTPStatus.BAD_REQUEST, "this is no valid HTTP request")
+        self._refuse(HTTPStatus.BAD_REQUEST, "not a valid HTTP request")
 
     def _await_request(self) -> None:
         self._size = 0
@@ -183,7 +183,7 @@ class Connection(HttpToolsProtocol):
         self._all.waiting.pop(self, None)
 
     def _too_late(self) -> None:
-        self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request did not come in time; send it again")
+        self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive in time; send it again")
 
     def _linger(self) -> None:
         if self._leaving is None:

@@ -55,8 +55,7 @@ class Admission:
         if cost > self.max_cost:
             raise ApiError(
                 413,
-                f"the request costs {cost:,} (tokens x beams x n), and the server admits {self.max_cost:,} at a time;"
-                " send it in parts",
+                f"the request costs {cost:,} (tokens x beams x n; at most {self.max_cost:,}); send it in parts",
             )
         if not again:
             self.check()
@@ -141,7 +140,7 @@ def read_keys(file: Path) -> Keys:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise AttendoError(f"{file}: the keys can't be read ({why}); give a file of one key a line") from None
+        raise AttendoError(f"{file}: cannot read the keys ({why}). Write one key per line") from None
     keys: list[str] = []
     for number, line in enumerate(lines, 1):
         key = line.strip()
@@ -149,11 +148,11 @@ def read_keys(file: Path) -> Keys:
             continue
         if not (key.isascii() and key.isprintable()) or " " in key:
             raise AttendoError(
-                f"{file}, line {number}: a key has letters, digits and signs of ASCII, and no space"
+                f"{file}, line {number}: a key must consist of ASCII letters, digits and punctuation, without spaces"
             )
         keys.append(key)
     if not keys:
-        raise AttendoError(f"{file} has no key; write one a line, for instance that of: openssl rand -hex 32")
+        raise AttendoError(f"{file} has no key. Write one per line, for example from: openssl rand -hex 32")
     return Keys(keys)
 
 
@@ -191,7 +190,7 @@ class ServingConfig:
         for each in fields(self):
             value = getattr(self, each.name)
             if not value > 0:
-                raise ValueError(f"{each.name} is {value}; it must be more than 0")
+                raise ValueError(f"{each.name}={value} must be above 0")
 
 
 @dataclass(eq=False)

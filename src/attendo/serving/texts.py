@@ -44,7 +44,7 @@ def _one_of(*forms: tuple[str, ...]) -> dict[str, Any]:
 
 
 class ClassifyBody(Body):
-    """A text, or several as texts."""
+    """One text, or a list in texts."""
 
     model_config = ConfigDict(json_schema_extra=_one_of(("text",), ("texts",)))
 
@@ -55,15 +55,15 @@ class ClassifyBody(Body):
     @model_validator(mode="after")
     def _either(self) -> ClassifyBody:
         if len({"text", "texts"} & self.model_fields_set) != 1:
-            raise ValueError("give text, or texts, which is a list")
+            raise ValueError("give text, or texts (a list)")
         self.texts = self.texts or [self.text]
         return self
 
 
 class Label(BaseModel):
-    """A label and all probabilities, most probable first; a text without content has null and no probabilities.
+    """The predicted label and the probabilities of all labels, most probable first. cut: the text was truncated.
 
-    cut: the model read only a part of the n_tokens.
+    An empty text has the label null and no probabilities.
     """
 
     label: str | None
@@ -74,23 +74,23 @@ class Label(BaseModel):
 
 
 class ClassifyAnswer(BaseModel):
-    """One result for each text."""
+    """One result per text, in the same order."""
 
     model: str
     results: list[Label]
 
 
 class TokenizeBody(Body):
-    """A text."""
+    """A text to tokenize."""
 
     text: str
     model: Name | None = None
 
 
 class TokenizeAnswer(BaseModel):
-    """Token ids without begin and end, with their pieces, and their spans (start, end) in characters.
+    """Token ids without begin and end tokens, their pieces, and their spans in the text as (start, end) characters.
 
-    spans is null if the tokenizer does not preserve the text (uncased).
+    spans is null for an uncased tokenizer, which changes the text.
     """
 
     model: str
@@ -100,14 +100,14 @@ class TokenizeAnswer(BaseModel):
 
 
 class DetokenizeBody(Body):
-    """Token ids."""
+    """Token ids to decode."""
 
     ids: Annotated[list[TokenId], Field(max_length=100_000)]
     model: Name | None = None
 
 
 class DetokenizeAnswer(BaseModel):
-    """The text of the ids."""
+    """The decoded text."""
 
     model: str
     text: str
@@ -125,9 +125,9 @@ class Pair(Body):
 
 
 class ScoreBody(Body):
-    """source and target, or pairs, for a translator; text or texts for a language model.
+    """For a translator: source and target, or pairs. For a language model: text, or texts.
 
-    length_penalty: of a translator's score. top: the number of most probable tokens at each position.
+    length_penalty: for translation scores (default: that of the run). top: number of alternatives per position.
     """
 
     model_config = ConfigDict(
@@ -156,7 +156,7 @@ class ScoreBody(Body):
 
 
 class ScoredToken(BaseModel):
-    """A token, its log-probability in nats, and the most probable tokens at its position; "</s>" is the end."""
+    """A token, its log-probability in nats, and the most likely tokens at its position. "</s>" ends a text."""
 
     id: int
     text: str
@@ -165,10 +165,9 @@ class ScoredToken(BaseModel):
 
 
 class Scored(BaseModel):
-    """Log-probabilities in nats, including the end.
+    """The log-probability of a text in nats, end token included. score: normalized by length, for translators.
 
-    score: a translator's, normalized by length. perplexity: a language model's, exp(-log_prob / n_tokens); null on
-    overflow.
+    perplexity: exp(-log_prob / n_tokens), for language models; null if it is too large for a float.
     """
 
     log_prob: float
@@ -181,7 +180,7 @@ class Scored(BaseModel):
 
 
 class ScoreAnswer(BaseModel):
-    """One result for each pair or text."""
+    """One result per pair or text, in the same order."""
 
     model: str
     results: list[Scored]
@@ -200,7 +199,7 @@ BACK = {
 
 @router.post("/classify", **reads(ClassifyBody, ClassifyAnswer))
 async def classify(request: ApiRequest) -> Response:
-    """The label of each text with calibrated probabilities (`attendo classify`)."""
+    """Classify texts with calibrated probabilities, as `attendo classify` does."""
     body = await request.read_json(ClassifyBody)
     texts = body.texts
     request.check_texts(texts, "texts")
@@ -220,7 +219,7 @@ async def classify(request: ApiRequest) -> Response:
 
 @router.post("/tokenize", **reads(TokenizeBody, TokenizeAnswer, timeout=False, links=BACK))
 async def tokenize(request: ApiRequest) -> Response:
-    """The tokens of a text, as a model reads them."""
+    """Split a text into the tokens of a model."""
     body = await request.read_json(TokenizeBody)
     request.check_texts([body.text], "text")
 
@@ -243,7 +242,7 @@ async def tokenize(request: ApiRequest) -> Response:
     operation_id="detokenize",
 )
 async def detokenize(request: ApiRequest) -> Response:
-    """The text that token ids spell; begin, end and padding spell nothing."""
+    """Decode token ids into text; begin, end and padding tokens are skipped."""
     body = await request.read_json(DetokenizeBody)
 
     async def work(served: ServedModel) -> Response:
@@ -256,7 +255,7 @@ async def detokenize(request: ApiRequest) -> Response:
 
 @router.post("/score", **reads(ScoreBody, ScoreAnswer))
 async def score(request: ApiRequest) -> Response:
-    """Score the probability of given translations (`attendo score`) or texts."""
+    """Return the log-probability of given translations (as `attendo score` does) or of given texts."""
     body = await request.read_json(ScoreBody)
     if body.pairs:
         for side in ("source", "target"):
@@ -309,7 +308,7 @@ def _check_lengths(translator: Translator, pairs: Sequence[Pair]) -> None:
             n_tokens = len(tokenizer.encode(text))
             if n_tokens > translator.longest:
                 raise ApiError(
-                    400, f"a text has {n_tokens:,} tokens, the model reads {translator.longest:,}; split it"
+                    400, f"a text has {n_tokens:,} tokens (at most {translator.longest:,}); split it"
                 )
 
 
@@ -359,7 +358,7 @@ def _tokens(
 
 
 class EmbeddingsBody(Body):
-    """Texts, or the ids of texts. dimensions must be the model's own; user is ignored."""
+    """Texts or token ids to embed. dimensions must be the size of the model, if given; user is ignored."""
 
     input: str | Ids | Texts | Rows
     model: Name | None = None
@@ -369,7 +368,7 @@ class EmbeddingsBody(Body):
 
 
 class Embedding(BaseModel):
-    """A vector, as numbers or as the base64 of little-endian float32."""
+    """A vector: a list of numbers, or base64 of little-endian float32 values."""
 
     object: Literal["embedding"]
     index: int
@@ -377,14 +376,14 @@ class Embedding(BaseModel):
 
 
 class EmbeddingUsage(BaseModel):
-    """Tokens read."""
+    """The number of tokens read."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingsAnswer(BaseModel):
-    """The vectors, in the order of the texts."""
+    """One vector per text, in the same order."""
 
     object: Literal["list"]
     data: list[Embedding]
@@ -394,7 +393,7 @@ class EmbeddingsAnswer(BaseModel):
 
 @openai_router.post("/v1/embeddings", **reads(EmbeddingsBody, EmbeddingsAnswer, shape=OpenAIFault))
 async def embeddings(request: ApiRequest) -> Response:
-    """The mean of the hidden states over each text, the special tokens included (`attendo embed`)."""
+    """Embed texts: the mean of the hidden states, special tokens included, as `attendo embed` does."""
     body = await request.read_json(EmbeddingsBody)
     given: Any = body.input
     rows = [given] if isinstance(given, str) or isinstance(given[0], int) else given
@@ -405,7 +404,7 @@ async def embeddings(request: ApiRequest) -> Response:
         tokenizer = embedder.tokenizer
         d_model = embedder.model.config.d_model
         if body.dimensions not in (None, d_model):
-            said = f"dimensions is {body.dimensions}, the model has {d_model}; leave it out"
+            said = f"dimensions={body.dimensions} must be {d_model}, the size of the model; or remove it"
             raise ApiError(400, said, param="dimensions")
 
         def made() -> tuple[list[str], int]:

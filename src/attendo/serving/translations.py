@@ -83,7 +83,7 @@ async def prepared(
     starts = sources.starts or [[] for _ in bounds]
     for start, bound in zip(starts, bounds, strict=True):
         if len(start) >= bound:
-            said = f"a prefix has {len(start)} tokens, and that translation may have {bound - 1}; shorten it"
+            said = f"a prefix has {len(start)} tokens, but the translation may have {bound - 1}; shorten the prefix"
             raise ApiError(400, said, param="prefix")
     cost = config.beam * sum(len(row) + bound for row, bound in zip(sources.rows, bounds, strict=True))
     request.context.tokens_in += sum(map(len, sources.rows))
@@ -233,9 +233,10 @@ Code = Annotated[str, Field(max_length=50)]
 
 
 class TranslateBody(Body):
-    """A translation request: q is a text or a list; source is a code, or "auto" if there is only one.
+    """A request for translations. q: a text, or a list of texts. source: a code, or "auto" if there is only one source.
 
-    Extensions: model (instead of source and target), beam, segment, prefix (one, or one per text), details. Other
+    These fields extend the LibreTranslate API: model (instead of source and target), beam, segment (the unit of
+    translation), prefix (the beginning of the translation: one for all texts, or one per text) and details. Unknown
     fields are ignored, as in LibreTranslate.
     """
 
@@ -255,7 +256,7 @@ class TranslateBody(Body):
 
 
 class DetectBody(Body):
-    """A text whose language is wanted."""
+    """A text whose language is to be detected."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -264,14 +265,14 @@ class DetectBody(Body):
 
 
 class Detected(BaseModel):
-    """The language of the source; confidence 0: it is the only one, without detection."""
+    """The source language. Its confidence is 0: it is the only source language, and nothing is detected."""
 
     confidence: float
     language: str
 
 
 class TranslateAnswer(BaseModel):
-    """A text for a text, lists for a list. omission: only where text is probably missing in a translation."""
+    """One result for a text, a list for a list. omission: present if text is probably missing in a translation."""
 
     translatedText: str | list[str]
     omission: Omission | list[Omission] | None = None
@@ -281,7 +282,7 @@ class TranslateAnswer(BaseModel):
 
 
 class Language(BaseModel):
-    """A language that texts are in, and those that they can be translated to."""
+    """A source language and its target languages."""
 
     code: str
     name: str
@@ -290,11 +291,11 @@ class Language(BaseModel):
 
 @router.post("/translate", **reads(TranslateBody, TranslateAnswer, JSON, FORM))
 async def translate(request: ApiRequest) -> Response:
-    """Translate a text, or a list of texts, by sentences; line breaks and white space between them are kept."""
+    """Translate a text or a list of texts, sentence by sentence. Line breaks and white space are kept."""
     asked = await _question(request)
     state = request.server
     if asked.format == "html":
-        raise ApiError(400, "html format is not supported; send the plain text, with format text")
+        raise ApiError(400, "format html is not supported; send plain text with format text")
     texts = [asked.q] if isinstance(asked.q, str) else asked.q
     n = 1 + (asked.alternatives or 0)
     most = request.limits.max_beam
@@ -303,7 +304,7 @@ async def translate(request: ApiRequest) -> Response:
     prefixes = [asked.prefix] * len(texts) if isinstance(asked.prefix, str) else asked.prefix
     if prefixes is not None and len(prefixes) != len(texts):
         raise ApiError(
-            400, f"{len(prefixes)} prefixes for {len(texts)} texts; give one, or one for each text"
+            400, f"{len(prefixes)} prefixes for {len(texts)} texts (expected one prefix, or one per text)"
         )
     how = TranslateOptions(
         beam=asked.beam, n=n, prefixes=prefixes, alignments=asked.details, segment=asked.segment
@@ -378,18 +379,19 @@ def translator_for(state: State, asked: TranslateBody) -> ServedModel:
         for given, known, which in ((source, served.source, "from"), (target, served.target, "to")):
             if given and known and given not in (AUTO, known):
                 raise ApiError(
-                    400, f"{asked.model} translates {which} {known}, not {which} {given[:50]}; leave one out"
+                    400,
+                    f"{asked.model} translates {which} {known}, not {given[:50]}; remove one of the fields",
                 )
         return served
     translators = state.models.of_family("translation")
     if not translators:
-        raise ApiError(404, "no translator is served here; GET /v1/models lists what is")
+        raise ApiError(404, "no translator is served; GET /v1/models lists the models")
     sources = list(dict.fromkeys(map(_source, translators)))
     if source == AUTO:
         if len(sources) > 1:
             raise ApiError(
                 400,
-                f"auto: languages are not detected here; give source, one of {', '.join(sources)}",
+                f"auto requires a single source language; set source to one of {', '.join(sources)}",
                 param="source",
             )
         (source,) = sources
@@ -407,14 +409,14 @@ def _there_is(translators: Sequence[ServedModel]) -> str:
     """Return the pairs of languages, for a message."""
     pairs = ", ".join(dict.fromkeys(f"{_source(s)} to {_target(s)}" for s in translators))
     unknown = any(UNKNOWN in (_source(s), _target(s)) for s in translators)
-    return f"there is {pairs}" + (
-        " (und: nobody said which; serve it with --from and --to)" if unknown else ""
+    return f"available: {pairs}" + (
+        " (und: undetermined; set the languages of the server with --from and --to)" if unknown else ""
     )
 
 
 @router.get("/languages", responses={200: {"model": list[Language]}})
 async def languages(request: ApiRequest) -> Response:
-    """The languages, each with those that it can be translated to."""
+    """List the languages, each with its target languages."""
     return json_response(languages_of(request.server))
 
 
@@ -433,17 +435,17 @@ def languages_of(state: State) -> list[dict[str, Any]]:
 
 @router.post("/detect", **reads(DetectBody, None, JSON, FORM, timeout=False), status_code=400)
 async def detect(request: ApiRequest) -> Response:
-    """Refused: no model here detects languages."""
+    """Not supported: always answers 400, since no model detects languages."""
     if request.media_type == JSON:
         await request.read_json(DetectBody)
     raise ApiError(
-        400, "languages are not detected here; give source to /translate (GET /languages lists them)"
+        400, "languages are not detected; set source in /translate (GET /languages lists the languages)"
     )
 
 
 @router.get("/frontend/settings", responses={200: {"model": dict[str, Any]}})
 async def settings(request: ApiRequest) -> Response:
-    """Return the settings that a client of LibreTranslate requests first."""
+    """Return the settings that clients of LibreTranslate read first."""
     state = request.server
     known = languages_of(state)
     first = state.models.of_family("translation")[:1]

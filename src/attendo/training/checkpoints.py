@@ -48,10 +48,10 @@ class CheckpointConfig:
     def __post_init__(self):
         if self.every_steps < 0:
             raise ValueError(
-                f"every_steps={self.every_steps} must not be negative; 0 saves at each evaluation"
+                f"every_steps={self.every_steps} must be at least 0 (0 saves at each evaluation)"
             )
         if self.keep_last < 1:
-            raise ValueError(f"keep_last={self.keep_last} must be at least 1, or nothing could be resumed")
+            raise ValueError(f"keep_last={self.keep_last} must be at least 1, so that the run can be resumed")
 
 
 @dataclass
@@ -143,7 +143,7 @@ def load_optimizer(
         if name in found:
             found[name][key] = tensor
     if any(found.values()) and not all(found.values()):
-        raise AttendoError(f"{where} holds another model's optimizer; resume with the run's own config.toml")
+        raise AttendoError(f"{where} has the optimizer of another model. Resume with this run's config.toml")
     state = {index: found[name] for index, name in enumerate(names) if found[name]}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
@@ -203,8 +203,8 @@ def require_finite(model: nn.Module, step: int) -> None:
     for name, parameter in model.named_parameters():
         if not distributed.local(parameter.detach()).isfinite().all():
             raise AttendoError(
-                f"{name} is not finite at step {step}, so nothing is saved; resume from the last checkpoint with a"
-                " lower training.learning_rate"
+                f"{name} is non-finite at step {step}, so no checkpoint was saved. Resume from the last "
+                "checkpoint with a lower training.learning_rate"
             )
 
 
@@ -213,13 +213,13 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str) ->
     parameters = dict(model.named_parameters())
     if missing := sorted(parameters.keys() ^ tensors.keys()):
         raise AttendoError(
-            f"{where}: {missing[0]} is on one side only; the weights belong to another config.toml"
+            f"{where}: {missing[0]} is only in one of file and model. Restore this run's config.toml"
         )
     with torch.no_grad():
         for name, parameter in parameters.items():
             if parameter.shape != tensors[name].shape:
-                shapes = f"{tuple(tensors[name].shape)}, the config says {tuple(parameter.shape)}"
-                raise AttendoError(f"{where}: {name} is {shapes}; the weights belong to another config.toml")
+                shapes = f"{tuple(tensors[name].shape)}, but config.toml defines {tuple(parameter.shape)}"
+                raise AttendoError(f"{where}: {name} has shape {shapes}. Restore this run's config.toml")
             parameter.copy_(tensors[name])
 
 
@@ -325,7 +325,7 @@ def load_checkpoint(path: Path, run: Run) -> str:
         set_random_states(load_file(path / shard_name(RANDOM, ranks)))
         return ""
     seed_rank(run.training.seed, run.progress.step, ranks.rank)
-    return f"{ranks.world} processes instead of {before}: rows come in the same order, but dropout draws other numbers"
+    return f"{ranks.world} processes instead of {before}: the order of rows is the same, but dropout masks differ"
 
 
 def load_state(path: Path, run: Run) -> None:
@@ -360,7 +360,7 @@ def sound_checkpoints(folder: Path, most: int) -> tuple[list[Path], list[str]]:
             verify_manifest(path)
             sound.append(path)
         except OSError as error:  # a DamagedFile, or what the system itself cannot read
-            damaged.append(f"passed over {path.name}: {error}")
+            damaged.append(f"skipped damaged checkpoint {path.name}: {error}")
     return sound, damaged
 
 

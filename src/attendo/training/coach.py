@@ -93,21 +93,21 @@ def output_collapse(history: Sequence[Outputs], learning_rate: float) -> Advice 
     if len(last) < EVALUATIONS or min(each.n for each in last) < MANY:
         return None
     now = last[-1]
-    lower = f"take a lower rate: {much_lower(learning_rate)}"
-    check = "see whether sources and targets belong together, or"
+    lower = f"lower the learning rate: {much_lower(learning_rate)}"
+    check = "check that sources and targets are aligned, or"
     if all(o.alike >= ALIKE * o.n and o.wanted_alike <= VARIED * o.n for o in last):
         equal = "empty" if now.empty == now.alike else "the same"
         seen = f"{now.alike} of {now.n} sample outputs are {equal}"
-        return Advice("output_collapse", seen, f"the input is not used: {check} {lower}")
+        return Advice("output_collapse", seen, f"the model ignores its input: {check} {lower}")
     if all(o.kinds <= FEW_KINDS * o.n and o.wanted_kinds >= MANY_KINDS * o.n for o in last):
-        seen = f"{now.n} sample outputs are only {now.kinds} different texts"
-        return Advice("output_collapse", seen, f"the input is hardly used: {check} {lower}")
+        seen = f"{now.n} sample outputs contain only {now.kinds} different texts"
+        return Advice("output_collapse", seen, f"the model hardly uses its input: {check} {lower}")
     if all(o.repeating >= ALIKE * o.n and o.wanted_repeating <= (1 - VARIED) * o.n for o in last):
-        seen = f"{now.repeating} of {now.n} sample outputs are one word over and over"
+        seen = f"{now.repeating} of {now.n} sample outputs repeat one word"
         return Advice("output_collapse", seen, lower)
     if all(o.copied >= ALIKE * o.n and o.wanted_copied <= (1 - VARIED) * o.n for o in last):
         seen = f"{now.copied} of {now.n} sample outputs are copies of their input"
-        remedy = "look for rows whose target is their source, and for swapped columns: `attendo doctor`"
+        remedy = "check for untranslated rows and swapped columns with `attendo doctor`"
         return Advice("output_collapse", seen, remedy)
     return None
 
@@ -155,7 +155,7 @@ def dead_heads(
     """Heads that did nothing (`names_of_dead`) at this evaluation and the one before.
 
     >>> dead_heads(["a[0]", "b[1]"], ["b[1]"], 8, 0.002, 400).seen
-    '1 of 8 heads does nothing: b[1]'
+    '1 of 8 heads has no effect: b[1]'
     """
     both = [name for name in dead if name in before]
     if not both:
@@ -163,9 +163,9 @@ def dead_heads(
     more = f" and {len(both) - 1} more" if len(both) > 1 else ""
     return Advice(
         "dead_heads",
-        f"{len(both)} of {n_heads} heads {'do' if more else 'does'} nothing: {both[0]}{more}",
-        f"a lower rate or a longer warm-up keeps them: {much_lower(learning_rate)},"
-        f" `training.warmup_steps={max(100, 2 * warmup)}`",
+        f"{len(both)} of {n_heads} heads {'have' if more else 'has'} no effect: {both[0]}{more}",
+        f"use a lower learning rate or a longer warm-up: {much_lower(learning_rate)}, "
+        f"`training.warmup_steps={max(100, 2 * warmup)}`",
     )
 
 
@@ -175,7 +175,7 @@ EARLY_BLOCKS, RECENT_BLOCKS, LONG_BLOCKS, JUMP_BLOCKS = 5, 10, 60, 20
 """Blocks of the start, of the present loss, of a standstill at few tokens, and before a leap."""
 PATIENCE, AFTER_WARMUP = 400, 200
 """Steps before a loss must have fallen at all."""
-JUMP, JUMP_SPREADS, JUMP_NATS, UNTRAINED = 1.3, 6.0, 0.1, 1.25
+JUMP, JUMP_SPREADS, JUMP_NATS, UNTRAINED = 1.3, 6.0, 0.2, 1.25
 """A leap: times the median, robust standard deviations and nats above it; and times an untrained model's loss."""
 FALL, STILL_UNTRAINED, RISE, HIGH_RATE = 0.02, 0.95, 1.01, 0.02
 """The share by which a loss near the untrained model's, or at this high rate, must have fallen; a rise."""
@@ -229,15 +229,15 @@ def loss_jump(
     standard deviations (1.4826 times the median absolute deviation), after Marian's --throw-on-divergence.
 
     >>> loss_jump([2.0, 2.1, 1.9, 2.0, 2.1, 1.9, 2.0, 2.1, 1.9, 2.0, 6.0], 8.0, 500, 0.002).seen
-    'the loss leapt from 2.00 to 6.00 before step 500'
+    'the loss jumped from 2.00 to 6.00 before step 500'
     >>> loss_jump([2.0, 2.1, 1.9, 2.0, 2.1, 1.9, 2.0, 2.1, 1.9, 2.0, 2.3], 8.0, 500, 0.002)
     """
     now, before = blocks[-1], blocks[-1 - JUMP_BLOCKS : -1]
     if untrained is not None and len(blocks) >= 3 and min(blocks[-3:]) > UNTRAINED * untrained:
         return Advice(
             "loss_jump",
-            f"at step {step:,} the loss is {now:.2f}, above the {untrained:.2f} of the untrained model",
-            f"take a much lower rate: {much_lower(learning_rate)}",
+            f"at step {step:,} the loss is {now:.2f}, above the {untrained:.2f} of an untrained model",
+            f"use a much lower learning rate: {much_lower(learning_rate)}",
         )
     if len(before) < RECENT_BLOCKS:
         return None
@@ -247,8 +247,8 @@ def loss_jump(
         return None
     return Advice(
         "loss_jump",
-        f"the loss leapt from {middle:.2f} to {now:.2f} before step {step:,}",
-        f"if it does not come back, take half the rate: `training.learning_rate={learning_rate / 2:.2g}`",
+        f"the loss jumped from {middle:.2f} to {now:.2f} before step {step:,}",
+        f"if it does not recover, halve the learning rate: `training.learning_rate={learning_rate / 2:.2g}`",
     )
 
 
@@ -261,7 +261,7 @@ def no_fall(
     rise counts: masked models stagnate for long at first.
 
     >>> no_fall([6.9] * 20, 6.95, 7.0, 800, 400, 0.002).seen
-    'after 800 steps the loss is 6.90, and was 6.95 by step 100'
+    'after 800 steps the loss is 6.90 (it was 6.95 by step 100)'
     >>> no_fall([6.9] * 20, 6.95, 7.0, 500, 400, 0.002), no_fall([6.9] * 20, 6.95, 9.0, 800, 400, 0.002)
     (None, None)
     """
@@ -274,8 +274,8 @@ def no_fall(
     other = much_lower(peak) if peak >= 1e-4 else "`training.learning_rate=0.001`"
     return Advice(
         "no_fall",
-        f"after {step:,} steps the loss is {now:.2f}, and was {early:.2f} by step 100",
-        f"nothing is learned at this rate: {other} may do; `attendo doctor` checks the data",
+        f"after {step:,} steps the loss is {now:.2f} (it was {early:.2f} by step 100)",
+        f"the model is not learning: try {other}, or check the data with `attendo doctor`",
     )
 
 
@@ -283,7 +283,7 @@ def long_warmup(warmup: int, end: int | None, learning_rate: float) -> Advice | 
     """A run that ends before its rate has reached the peak. end: its last step, None while it is not known.
 
     >>> long_warmup(400, 300, 0.002).seen
-    'the rate warms up for 400 steps, and the run ends after 300'
+    'the learning rate warms up for 400 steps, but the run ends after 300'
     >>> long_warmup(400, 4000, 0.002), long_warmup(400, None, 0.002)
     (None, None)
     """
@@ -291,8 +291,8 @@ def long_warmup(warmup: int, end: int | None, learning_rate: float) -> Advice | 
         return None
     return Advice(
         "long_warmup",
-        f"the rate warms up for {warmup:,} steps, and the run ends after {end:,}",
-        f"so it never reaches {learning_rate:.2g}: `training.warmup_steps={max(1, end // 10)}`, or train longer",
+        f"the learning rate warms up for {warmup:,} steps, but the run ends after {end:,}",
+        f"it never reaches {learning_rate:.2g}: set `training.warmup_steps={max(1, end // 10)}`, or train longer",
     )
 
 
@@ -305,7 +305,7 @@ def small_batch(
     eq. 2.9).
 
     >>> small_batch([4.1] * 60, 5.4, 58.2, 64, 1).seen
-    'the loss has been about 4.10 for 600 steps, and an update sees 58 tokens'
+    'the loss has stayed at about 4.10 for 600 steps with 58 tokens per update'
     >>> small_batch([4.1] * 60, 5.4, 1900.0, 2048, 1)
     """
     if len(blocks) < LONG_BLOCKS or tokens >= FEW_TOKENS:
@@ -317,9 +317,9 @@ def small_batch(
     times = 2 ** round(log2(4 * FEW_TOKENS / max(1.0, tokens)))
     return Advice(
         "small_batch",
-        f"the loss has been about {now:.2f} for {LONG_BLOCKS * BLOCK} steps, and an update sees {tokens:.0f} tokens",
-        f"larger batches get further: `training.batch_tokens={batch_tokens * times}`, or"
-        f" `training.accumulation={accumulation * times}`",
+        f"the loss has stayed at about {now:.2f} for {LONG_BLOCKS * BLOCK} steps with {tokens:.0f} tokens per update",
+        f"use larger batches: `training.batch_tokens={batch_tokens * times}`, or "
+        f"`training.accumulation={accumulation * times}`",
     )
 
 
@@ -360,9 +360,10 @@ def overfitting(evaluations: Sequence[Evaluated], dropout: float) -> Advice | No
     more = f", or `model.dropout={min(0.5, dropout + 0.1):.1g}`" if dropout < 0.5 else ""
     return Advice(
         "overfitting",
-        f"since step {best.step:,} validation loss rose from {best.validation_loss:.3g} to {now.validation_loss:.3g},"
-        f" training loss fell from {best.training_loss:.3g} to {now.training_loss:.3g}",
-        f"rows are learned by heart: give more{more}; `training.patience=3` ends a run there",
+        f"since step {best.step:,} validation loss rose from {best.validation_loss:.3g} to "
+        f"{now.validation_loss:.3g}, training loss fell from {best.training_loss:.3g} to "
+        f"{now.training_loss:.3g}",
+        f"the model is overfitting: add data{more}; `training.patience=3` stops the run early",
     )
 
 

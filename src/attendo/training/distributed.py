@@ -138,9 +138,9 @@ def joined(device: str, timeout_seconds: float) -> Iterator[Ranks]:
         if not isinstance(error, dist.DistError) and not any(word in str(error).lower() for word in LOST):
             raise
         raise AttendoError(
-            f"rank {rank} of {world}: another rank was lost or did not answer within {timeout_seconds:g} s"
-            f" ({str(error).splitlines()[0][:200]}); its own messages say why. The run goes on from its newest"
-            " checkpoint with the same command, or with `attendo resume`"
+            f"rank {rank} of {world}: another rank was lost or did not answer within {timeout_seconds:g} s "
+            f"({str(error).splitlines()[0][:200]}). Its own messages name the cause. To resume from the "
+            "newest checkpoint, run the same command or `attendo resume`"
         ) from error
 
 
@@ -187,7 +187,7 @@ def _agreed_name(store: Store, rank: int, world: int, timeout: timedelta) -> str
                 if store.check([f"attendo/go/{name}"]):
                     return name
         time.sleep(0.01)
-    raise RuntimeError(f"timed out: not all of {world} ranks have come to the store")
+    raise RuntimeError(f"timed out: not all of {world} ranks have joined")
 
 
 # ---- tensors in shards
@@ -343,7 +343,7 @@ class Stored(Mapping[str, Tensor]):
                 found.append(rows[place - begins : high - begins])
                 place = high
         if place < end:
-            raise AttendoError(f"row {place} of {name} is in no shard; resume from another checkpoint")
+            raise AttendoError(f"row {place} of {name} is in no shard. Resume from another checkpoint")
         return found[1] if len(found) == 2 else torch.cat(found)
 
 
@@ -361,7 +361,7 @@ def shard_files(folder: Path, stem: str) -> list[Path]:
     for number in range(1, world + 1):
         if (number, world) not in found:
             name = shard_name(stem, Ranks(number - 1, world))
-            raise AttendoError(f"{folder} has no {name}; copy it back, or resume from another checkpoint")
+            raise AttendoError(f"{folder} has no {name}. Restore the file, or resume from another checkpoint")
     return [found[number, world] for number in range(1, world + 1)]
 
 

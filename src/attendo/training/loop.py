@@ -298,8 +298,9 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
     note = ""
     if too_large != progress.too_large:
         note = (
-            f"out of memory with a batch of {progress.too_large:,} positions: such batches are cut in parts from now"
-            " on, with an equal gradient; a smaller training.batch_tokens with more training.accumulation does the same"
+            f"out of memory with a batch of {progress.too_large:,} positions: such batches are now split, "
+            "with equal gradients. A smaller training.batch_tokens with a larger training.accumulation also "
+            "does this"
         )
     return Report("step", progress, loss, rate, norm, note=note, done=share_done(run))
 
@@ -346,9 +347,9 @@ def require_divisible(run: Run, batch: Batch, trial: bool, error: BaseException)
     """Raise AttendoError where a batch that did not fit into memory cannot be cut."""
     remedy = ""
     if len(batch.ids) < 2:
-        remedy = " of a single row; choose a smaller model, or leave out the longest rows"
+        remedy = " in a single row. Choose a smaller model, or remove the longest rows"
     elif run.executor.is_sharded or (run.ranks.world > 1 and not trial):
-        remedy = "; take a smaller training.batch_tokens with more training.accumulation, which is the same"
+        remedy = ". Use a smaller training.batch_tokens with a larger training.accumulation; the result is the same"
     if remedy:
         size = f"out of memory at step {run.progress.step + 1} with {positions(batch):,} positions"
         raise AttendoError(f"{size}{remedy}") from error
@@ -425,15 +426,16 @@ def skipped_report(run: Run, source: str, loss: float, norm: float) -> Report:
     """
     progress = run.progress
     progress.skipped += 1
-    place = f"{source} is not finite at step {progress.step + 1}"
-    note = f"{place}: its update was left out"
+    place = f"{source} is non-finite at step {progress.step + 1}"
+    note = f"{place}: this update was skipped"
     if run.scaler is not None and math.isfinite(loss) and (scale := run.scaler.get_scale()) >= 1.0:
-        note += f", and the loss is scaled by {scale:,.0f} from now on"
+        note += f", and the loss scale is now {scale:,.0f}"
     else:
         progress.skipped_in_a_row += 1
     if progress.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
         raise AttendoError(
-            f"{place}: {MOST_SKIPPED_IN_A_ROW} updates in a row were not finite; {remedy(run, source)}"
+            f"training diverged: {MOST_SKIPPED_IN_A_ROW} updates in a row had NaN or infinity (the last: {place})."
+            f" {remedy(run, source)}"
         )
     return Report("skipped", progress, loss, gradient_norm=norm, note=note, done=share_done(run))
 
@@ -441,12 +443,14 @@ def skipped_report(run: Run, source: str, loss: float, norm: float) -> Report:
 def remedy(run: Run, source: str) -> str:
     """The remedy for skipped updates, by their `source` (see `find_nonfinite_source`)."""
     part = custom_module_at(run.executor.trained_model, source.removeprefix("the gradient of "))
-    lower = f"with a lower training.learning_rate (now {run.training.learning_rate:.2g})"
+    rate = f"training.learning_rate (now {run.training.learning_rate:.2g})"
     saved = run.folder is not None and checkpoints.checkpoints(run.folder)
     again = "resume from the last checkpoint" if saved else "train again"
     if part is not None:
-        return f"{type(part).__name__}, your part, gives NaN or infinity: correct its formula, then {again}"
-    return f"train {lower}, then {again}" if saved else f"{again} {lower}"
+        return f"Custom module {type(part).__name__} returns NaN or infinity: fix its formula, then {again}"
+    if not saved:
+        return f"Train again with a lower {rate}"
+    return f"Lower {rate} in {run.folder}/config.toml, then run: attendo resume {run.folder}"
 
 
 def find_nonfinite_source(run: Run, micro_batches: Sequence[Batch], before: dict[str, Tensor]) -> str:

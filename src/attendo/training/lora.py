@@ -45,18 +45,18 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
     for parameter in parameters_of(model, parts, "training.frozen"):
         parameter.requires_grad_(False)
     if parts and not any(parameter.requires_grad for parameter in model.parameters()):
-        raise AttendoError(f"training.frozen={list(parts)} leaves nothing to train; leave a part out of it")
+        raise AttendoError(f"training.frozen={list(parts)} leaves nothing to train. Remove an entry")
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
     """A hint for an unknown name: the most similar known name, or the shortest ones.
 
     >>> nearest("q_porj", ["q_proj", "v_proj"]), nearest("x", ["q_proj", "v_proj"])
-    ('did you mean q_proj?', 'there are q_proj, v_proj')
+    ('did you mean q_proj?', 'available: q_proj, v_proj')
     """
     like = get_close_matches(name, known, n=1)
     shortest = [place for place in known if "." not in place]
-    return f"did you mean {like[0]}?" if like else f"there are {', '.join(shortest)}"
+    return f"did you mean {like[0]}?" if like else f"available: {', '.join(shortest)}"
 
 
 def _places(model: nn.Module) -> list[str]:
@@ -171,19 +171,19 @@ def target_paths(model: nn.Module, config: LoraConfig, whole: set[int]) -> list[
         for target, paths in named.items():
             if target == OUTPUT:
                 raise AttendoError(
-                    f"lora.targets: {OUTPUT} is no target, since its matrix may be the embedding's; train it whole:"
-                    f' lora.trained=["{OUTPUT}"]'
+                    f"lora.targets: {OUTPUT} cannot be a target, since it may share the matrix of the "
+                    f'embedding. Train it whole: lora.trained=["{OUTPUT}"]'
                 )
             if not paths:
                 known = list(dict.fromkeys(tail for path in layers for tail in _tails(path)))
                 raise AttendoError(
-                    f"lora.targets: no linear layer is called {target!r}; {nearest(target, known)}"
+                    f"lora.targets: no linear layer is named {target!r}; {nearest(target, known)}"
                 )
         chosen = [path for path in layers if any(path in paths for paths in named.values())]
     left = [p for p in chosen if layers[p].weight.requires_grad and id(layers[p].weight) not in whole]
     if not left:
         raise AttendoError(
-            f"lora.targets={config.targets}: every such layer is frozen, or new and trained whole; leave lora.rank out"
+            f"lora.targets={config.targets}: every such layer is frozen, or new and trained whole. Remove lora.rank"
         )
     return left
 

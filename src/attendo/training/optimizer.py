@@ -174,7 +174,7 @@ class TrainingConfig:
         budgets = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(budgets) != 1:
             raise ValueError(
-                f"give exactly one of steps, epochs, minutes and cpu_minutes, not {budgets or 'none'}"
+                f"give exactly one of steps, epochs, minutes and cpu_minutes (given: {budgets or 'none'})"
             )
         positive = ("batch_tokens", "accumulation", "learning_rate", "evaluate_every", "average_last")
         for name in (*budgets, *positive):
@@ -184,19 +184,19 @@ class TrainingConfig:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
         if self.prefetch < 0:
-            raise ValueError(f"prefetch={self.prefetch} must not be negative; 0 makes no batch ahead")
+            raise ValueError(f"prefetch={self.prefetch} must be at least 0 (0 prepares no batch ahead)")
         if self.ema_decay > 0 and self.average_last > 1:
             raise ValueError(
-                f"ema_decay={self.ema_decay} and average_last={self.average_last} are two averages; "
-                "set ema_decay=0 or average_last=1"
+                f"ema_decay={self.ema_decay} and average_last={self.average_last} cannot be combined. Set "
+                "ema_decay=0 or average_last=1"
             )
         if self.parallel == "fsdp" and self.precision == "float16":
             raise ValueError(
-                "precision='float16' is not for parallel='fsdp'; give bfloat16, or parallel='ddp'"
+                "precision='float16' is not supported with parallel='fsdp'. Use bfloat16, or parallel='ddp'"
             )
         if self.schedule == "cosine" and self.seconds is not None:
             raise ValueError(
-                "schedule='cosine' needs its end in steps; give steps or epochs, or schedule='wsd'"
+                "schedule='cosine' requires a fixed number of steps. Give steps or epochs, or use schedule='wsd'"
             )
 
     @property
@@ -232,13 +232,13 @@ class LoraConfig:
 
     def __post_init__(self):
         if self.rank < 0:
-            raise ValueError(f"rank={self.rank} must not be negative; 8 is usual, 0 is off")
+            raise ValueError(f"rank={self.rank} must be at least 0 (0 is off; a common value is 8)")
         if not self.alpha > 0:
-            raise ValueError(f"alpha={self.alpha} must be above 0; 16 is usual")
+            raise ValueError(f"alpha={self.alpha} must be above 0 (a common value is 16)")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1")
         if not self.targets:
-            raise ValueError('targets=[] leaves nothing to adapt; name layers, or give "all"')
+            raise ValueError('targets=[] leaves nothing to adapt. Name layers, or use "all"')
 
     @property
     def scale(self) -> float:
@@ -319,9 +319,7 @@ class WeightAverage:
 
     def __init__(self, model: nn.Module, decay: float):
         if not 0.0 < decay < 1.0:
-            raise ValueError(
-                f"ema_decay={decay} must lie between 0 and 1; 0.999 is usual, 0 in the config is off"
-            )
+            raise ValueError(f"ema_decay={decay} must be between 0 and 1 (0 is off; a common value is 0.999)")
         self.decay = decay
         self.tensors: dict[str, Tensor] = {
             name: parameter.detach().clone()

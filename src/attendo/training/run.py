@@ -276,7 +276,7 @@ def plan_end(run: Run) -> str | None:
     if config.seconds is not None and spent >= config.seconds:
         return "time budget used"
     if config.patience and progress.evaluations_since_best >= config.patience:
-        return f"no better for {config.patience} evaluations"
+        return f"no improvement in {config.patience} evaluations (early stopping)"
     return None
 
 
@@ -330,7 +330,7 @@ def more_time(run: Run) -> str:
     if config.seconds is None:
         return ""
     option = "`minutes`" if config.minutes is not None else "`cpu_minutes`"
-    return f", or {option} {2 * config.seconds / 60:g} in all"
+    return f", or {option} {2 * config.seconds / 60:g} in total"
 
 
 def due(step: int, every: int) -> bool:
@@ -390,13 +390,13 @@ WIDTH = 79
 _FORMS: dict[str, Callable[[float], str]] = {
     "bleu": "BLEU {:.1f}".format,
     "chrf": "chrF {:.1f}".format,
-    "exact": "exact {:.1f} %".format,
+    "exact": "exact {:.1f}%".format,
     "loss": "loss {:.3f}".format,
     "perplexity": "perplexity {:.2f}".format,
-    "bits_per_byte": "{:.3f} bits a byte".format,
-    "accuracy": lambda share: f"accuracy {100 * share:.1f} %",
-    "macro_f1": lambda share: f"macro-F1 {100 * share:.1f} %",
-    "ece": lambda share: f"calibration error {100 * share:.1f} %",
+    "bits_per_byte": "{:.3f} bits per byte".format,
+    "accuracy": lambda share: f"accuracy {100 * share:.1f}%",
+    "macro_f1": lambda share: f"macro-F1 {100 * share:.1f}%",
+    "ece": lambda share: f"calibration error {100 * share:.1f}%",
 }
 _NAMES = {"chrf": "chrF", "macro_f1": "macro-F1"}
 """Deciding measures that are written differently from their names."""
@@ -460,7 +460,7 @@ def evaluation_lines(report: Report) -> list[str]:
 
 
 def kept_lines(report: Report) -> list[str]:
-    """The kept state and its deciding measure, a loss with its perplexity; advice where counting words is better."""
+    """The kept state and its deciding measure, a loss with its perplexity; advice where naive Bayes is better."""
     if report.evaluation is None:
         return []
     deciding, measures = report.evaluation.deciding, report.evaluation.measures
@@ -471,27 +471,29 @@ def kept_lines(report: Report) -> list[str]:
     if report.evaluation.value < counting:
         [reached] = measured({deciding: counting})
         lines += [
-            f"counting words does better, {reached}: give it more rows,",
-            "    or a start that has read other texts (masked-language-model, `init_from`)",
+            f"a naive Bayes baseline scores higher ({reached}):",
+            "    give more rows, or start from a masked-language-model run (`init_from`)"
+            if report.progress.epoch
+            else "    the run ended within its first epoch, so give it more time",
         ]
     return lines
 
 
 def counted(measures: Mapping[str, float]) -> list[str]:
-    """The measures of counting words on the same texts, in words; none where it was not tried.
+    """The measures of naive Bayes on the same texts, in words; none where it was not tried.
 
     >>> counted({"accuracy": 0.9, "accuracy_counting_words": 0.875, "macro_f1_counting_words": 0.75})
-    ['counting words: accuracy 87.5 %, macro-F1 75.0 %']
+    ['naive Bayes baseline: accuracy 87.5%, macro-F1 75.0%']
     """
     names = [name for name in _FORMS if f"{name}_counting_words" in measures]
     found = {name: measures[f"{name}_counting_words"] for name in names}
-    return [f"counting words: {', '.join(measured(found))}"] if found else []
+    return [f"naive Bayes baseline: {', '.join(measured(found))}"] if found else []
 
 
 def measured(measures: Mapping[str, float]) -> list[str]:
     """The measures that have a form for people, in words.
 
     >>> measured({"loss": 0.5, "accuracy": 0.875, "macro_f1": 0.75})
-    ['loss 0.500', 'accuracy 87.5 %', 'macro-F1 75.0 %']
+    ['loss 0.500', 'accuracy 87.5%', 'macro-F1 75.0%']
     """
     return [form(measures[name]) for name, form in _FORMS.items() if name in measures]

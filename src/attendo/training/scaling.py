@@ -71,7 +71,7 @@ def named_accelerator(name: str, given: Mapping[str, float | None] = MappingProx
     40000000000.0
     """
     if name not in ACCELERATORS:
-        raise AttendoError(f"no accelerator is called {name!r}; there are {', '.join(ACCELERATORS)}")
+        raise AttendoError(f"unknown accelerator {name!r} (expected one of {', '.join(ACCELERATORS)})")
     return replace(ACCELERATORS[name], **{key: value for key, value in given.items() if value is not None})
 
 

@@ -345,8 +345,8 @@ def test_windows_and_weights_are_of_the_longest_windows(tmp_path):
     [
         (None, "no such file"),
         (b"", "texts.txt"),
-        (b"rain \n", "too few to split"),
-        (b"It will rain tomorrow, they say.\n", "less than one window"),
+        (b"rain \n", "too few to hold out"),
+        (b"It will rain tomorrow, they say.\n", "fewer than one window"),
         (b" \n" * 400, "no document"),
         (b"rain " * 2000 + b"\xff", "invalid UTF-8"),
     ],

@@ -84,7 +84,7 @@ class CompiledModel:
         weight = next(model.parameters())
         if weight.device.type != "cpu" or weight.dtype != torch.float32:
             raise NoLibrary(
-                f"the model is {weight.dtype} on {weight.device.type}, not float32 on a processor"
+                f"the model is {weight.dtype} on {weight.device.type} (expected float32 on a CPU)"
             )
         _require_known(model)
         require_suited(8 if int8 else 32)
@@ -222,7 +222,7 @@ class CompiledModel:
             _threads(),
         )
         if wrong >= 0:
-            raise ValueError(f"token id {ids.flatten()[wrong]} is none of a vocabulary of {embedding.n}")
+            raise ValueError(f"token id {ids.flatten()[wrong]} must be between 0 and {embedding.n - 1}")
         return states
 
     # lowering
@@ -263,7 +263,7 @@ class CompiledModel:
         blocks = (Block * len(stack.blocks))(*map(self._block, stack.blocks))
         first = {residual.norm_first for residual in stack.modules() if isinstance(residual, Residual)}
         if len(first) > 1:
-            raise NoLibrary("some of its sub-layers have the norm first, and some last")
+            raise NoLibrary("some of its sublayers apply the norm first, and some last")
         return Stack(len(blocks), self.width, first.pop(), blocks, self._keeper.norm(stack.norm))
 
     def _block(self, block: EncoderBlock | DecoderBlock) -> Block:
@@ -280,11 +280,11 @@ class CompiledModel:
         attend = attention.attend
         keeper = self._keeper
         if attend.inverse_temperature == float("inf"):
-            raise NoLibrary("its attention is hard, not a softmax")
+            raise NoLibrary("its attention is hard (expected softmax)")
         if not (isinstance(attention.q_norm, nn.Identity) and isinstance(attention.k_norm, nn.Identity)):
-            raise NoLibrary("its queries and keys have a norm of their own (attention_norm)")
+            raise NoLibrary("its queries and keys are normalized (attention_norm)")
         if isinstance(attention.positions, RelativeBias):
-            raise NoLibrary("its scores have a trained bias by distance (positions='relative')")
+            raise NoLibrary("its attention uses a trained relative position bias (positions='relative')")
         if attention.positions is not None and not of_itself:
             raise NoLibrary("its cross-attention has positions of its own")
         scale = attention.head_dim**-0.5 if attend.scale is None else attend.scale
@@ -330,7 +330,7 @@ def _require_known(model: Model) -> None:
     """Raise NoLibrary for a model with custom modules."""
     for path, module in model.named_modules():
         if type(module) not in _KNOWN and not isinstance(module, nn.Linear):
-            raise NoLibrary(f"{path} is a {type(module).__name__}, a part that the compiled steps don't know")
+            raise NoLibrary(f"{path} is a {type(module).__name__}, which the compiled steps do not support")
 
 
 def best_of_floats(
@@ -462,8 +462,8 @@ class SlotKVCache:
         """Raise ValueError where no `n` positions more fit into a row."""
         if self._longest + n > self.capacity:
             raise ValueError(
-                f"the cache holds {self.capacity} positions, {self._longest + n} are needed; start with a larger"
-                " capacity"
+                f"the cache holds {self.capacity} positions, but {self._longest + n} are needed. Start with a "
+                "larger capacity"
             )
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:

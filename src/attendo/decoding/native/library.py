@@ -99,7 +99,7 @@ def require_suited(bits: int) -> None:
     """Raise NoLibrary where this processor is not one that the functions are fast on."""
     if not library().attendo_suits(bits):
         raise NoLibrary(
-            f"products of {bits} bits are not faster than torch's on this processor ({platform.machine()})"
+            f"{bits}-bit matrix products are not faster than PyTorch's on this CPU ({platform.machine()})"
         )
 
 
@@ -113,7 +113,7 @@ def find_compiler() -> tuple[str, ...]:
         return (found,)
     if importlib.util.find_spec("ziglang") is not None:
         return sys.executable, "-m", "ziglang", "c++"
-    raise NoLibrary("there is no C++ compiler; install one, for instance g++, or pip install ziglang")
+    raise NoLibrary("no C++ compiler was found. Install one, for example: pip install ziglang")
 
 
 def compile_to(folder: Path, compiler: Sequence[str]) -> None:
@@ -138,7 +138,7 @@ def _loaded(folder: Path) -> ctypes.CDLL:
         path = folder.resolve()
         reason = str(error).replace(str(folder), str(folder.resolve()))
         raise NoLibrary(
-            f"{path} cannot be loaded: {reason}. Delete this folder, or set ATTENDO_CACHE to a folder on another disk"
+            f"{path} cannot be loaded: {reason}. Delete its folder, or set ATTENDO_CACHE to a folder on another disk"
         ) from None
 
 
@@ -167,7 +167,7 @@ def _key(compiler: Sequence[str]) -> str:
         version = subprocess.run([*compiler, "--version"], capture_output=True, check=False).stdout
     except OSError as error:
         raise NoLibrary(
-            f"the C++ compiler {compiler[0]} cannot be run ({error}); set CXX to one that can"
+            f"the C++ compiler {compiler[0]} cannot be run ({error}). Set CXX to a working compiler"
         ) from None
     digest.update(repr((FLAGS, platform.machine(), platform.processor(), _instructions())).encode() + version)
     return digest.hexdigest()[:32]

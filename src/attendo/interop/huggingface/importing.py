@@ -60,10 +60,14 @@ def import_model(
 
     >>> import_model(Path("nowhere"), Path("out"))
     Traceback (most recent call last):
-    attendo.errors.AttendoError: nowhere: no such folder; give one that a Hugging Face model was downloaded to
+    attendo.errors.AttendoError: nowhere: no such folder. Download the model first: pip install huggingface_hub, \
+then hf download NAME --local-dir nowhere
     """
     if not source.is_dir():
-        raise AttendoError(f"{source}: no such folder; give one that a Hugging Face model was downloaded to")
+        raise AttendoError(
+            f"{source}: no such folder. Download the model first: pip install huggingface_hub,"
+            f" then hf download NAME --local-dir {source.name}"
+        )
     require_new(out)
     try:
         bundle, model = _read(source, source_language, target_language)
@@ -73,14 +77,14 @@ def import_model(
         if not is_failure(error):
             raise
         raise AttendoError(
-            f"{source} is not as Hugging Face writes a model ({type(error).__name__}: {str(error)[:200]});"
-            " download the folder again"
+            f"{source} is not a valid Hugging Face model folder ({type(error).__name__}: {str(error)[:200]}). "
+            "Download it again"
         ) from error
     with atomic_folder(out) as folder:
         save_description(folder, bundle)
         save_weights(folder, model, bundle, 0)
     kind, use = bundle.card["imported"]["model_type"], use_of(bundle.card["task"], model.config.architecture)
-    say(f"{kind}: {bundle.card['parameters']:,} parameters; use it with `attendo {use} {out}`")
+    say(f"{kind}: {bundle.card['parameters']:,} parameters. Use it with `attendo {use} {out}`")
     return bundle
 
 
@@ -121,9 +125,7 @@ def _pooled(config: ModelConfig, source: Path) -> tuple[ModelConfig, dict[str, A
         if name.startswith("pooling_mode") and value and name not in POOLINGS.values()
     ]
     if other or len(on) > 1:
-        raise AttendoError(
-            f"1_Pooling/config.json: {', '.join(other or on)} is a pooling that is unknown here"
-        )
+        raise AttendoError(f"1_Pooling/config.json: unsupported pooling {', '.join(other or on)}")
     pooling = on[0] if on else "mean"
     normalize = any(name.endswith("_Normalize") for name in names)
     return build(ModelConfig, asdict(config) | {"pooling": pooling}, "config.json"), {
@@ -188,7 +190,7 @@ def _labels(theirs: Mapping[str, Any], n_classes: int) -> list[str]:
     labels = [str(names.get(str(n), f"LABEL_{n}")) for n in range(n_classes)]
     if len(set(labels)) < len(labels):
         twice = next(label for label in labels if labels.count(label) > 1)
-        raise AttendoError(f"config.json: id2label has {twice!r} twice; give each class a name of its own")
+        raise AttendoError(f"config.json: id2label contains {twice!r} twice. Give each class its own name")
     return labels
 
 

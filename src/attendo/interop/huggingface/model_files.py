@@ -36,16 +36,16 @@ def read_json(path: Path) -> dict[str, Any]:
 
     >>> read_json(Path("nowhere/config.json"))
     Traceback (most recent call last):
-    attendo.errors.AttendoError: nowhere/config.json: no such file; give the whole folder of a Hugging Face model
+    attendo.errors.AttendoError: nowhere/config.json: no such file. Give the complete folder of a Hugging Face model
     """
     if not path.is_file():  # a device or a pipe has no end
-        raise AttendoError(f"{path}: no such file; give the whole folder of a Hugging Face model")
+        raise AttendoError(f"{path}: no such file. Give the complete folder of a Hugging Face model")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise AttendoError(f"{path} is no valid JSON ({error}); download it again") from None
+        raise AttendoError(f"{path} is not valid JSON ({error}). Download it again") from None
     if not isinstance(found, dict):
-        raise AttendoError(f"{path} is no JSON object; download it again")
+        raise AttendoError(f"{path} is not a JSON object. Download it again")
     return found
 
 
@@ -54,20 +54,20 @@ def table_of(theirs: Theirs) -> tuple[Table, Head]:
 
     >>> table_of({"model_type": "mamba"})
     Traceback (most recent call last):
-    attendo.errors.AttendoError: config.json: model_type="mamba" is unknown here; known are bart, bert, camembert, \
-distilbert, gpt2, llama, marian, mbart, mistral, mt5, pegasus, qwen2, qwen3, roberta, t5, xlm-roberta
+    attendo.errors.AttendoError: config.json: model_type="mamba" is not supported (supported: bart, bert, camembert, \
+distilbert, gpt2, llama, marian, mbart, mistral, mt5, pegasus, qwen2, qwen3, roberta, t5, xlm-roberta)
     """
     kind = str(theirs.get("model_type"))
     if kind not in FAMILIES:
         raise AttendoError(
-            f"config.json: model_type={json.dumps(kind)} is unknown here; known are {', '.join(FAMILIES)}"
+            f"config.json: model_type={json.dumps(kind)} is not supported (supported: {', '.join(FAMILIES)})"
         )
     table = next(table for table in FAMILIES[kind] if table.when(theirs))
     names = theirs.get("architectures") or list(table.heads)[:1]
     if (head := table.heads.get(_plain(names[0]))) is None:
         raise AttendoError(
-            f"config.json: architectures={json.dumps(names)} of {kind} is unknown here;"
-            f" known are {', '.join(table.heads)}"
+            f"config.json: architectures={json.dumps(names)} of {kind} is not supported (supported: "
+            f"{', '.join(table.heads)})"
         )
     return table, head
 
@@ -116,12 +116,12 @@ class _Tensors:
     def __call__(self, name: str) -> Tensor:
         """A tensor, in float32. Raises AttendoError for one that isn't there or holds no numbers that count."""
         if (known := self.here(name)) is None:
-            raise AttendoError(f"the weights have no {name}, which config.json asks for; download them again")
+            raise AttendoError(f"the weights have no {name}, which config.json requires. Download them again")
         self.read.add(known)
         found = self._files[known].get_tensor(known)
         if not found.is_floating_point():
             raise AttendoError(
-                f"{known} is {found.dtype}: quantized weights are not read; take the float ones"
+                f"{known} is {found.dtype}: quantized weights are not supported. Use the float weights"
             )
         return found if found.dtype == torch.float64 else found.float()
 
@@ -142,9 +142,9 @@ def _opened(folder: Path, prefix: str) -> Iterator[_Tensors]:
                 file = stack.enter_context(safe_open(path, framework="pt"))
                 files |= dict.fromkeys(file.keys(), file)
             except FileNotFoundError:
-                raise AttendoError(f"{path}: no such file, but {_INDEX} names it; download it, too") from None
+                raise AttendoError(f"{path}: no such file, but {_INDEX} names it. Download it") from None
             except SafetensorError as error:
-                raise AttendoError(f"{path} is damaged or cut short ({error}); download it again") from None
+                raise AttendoError(f"{path} is damaged or truncated ({error}). Download it again") from None
         yield _Tensors(files, prefix)
 
 
@@ -154,7 +154,7 @@ def _weight_files(folder: Path) -> list[Path]:
         names = table.values() if isinstance(table, dict) else [table]
         if strange := [name for name in names if not isinstance(name, str) or Path(name).name != name]:
             raise AttendoError(
-                f"{folder / _INDEX} names {strange[0]!r}, which is no file beside it; download it again"
+                f"{folder / _INDEX} names {strange[0]!r}, which is not a file in its folder. Download it again"
             )
         return [folder / name for name in sorted(set(map(str, names)))]
     if (folder / _WEIGHTS).is_file():
@@ -162,10 +162,10 @@ def _weight_files(folder: Path) -> list[Path]:
     for pattern in _PICKLES:
         for path in folder.glob(pattern):
             raise AttendoError(
-                f"{path} is a pickle, which can run any program when it is read, so it isn't; convert it to"
-                " safetensors where you trust it (huggingface.co/spaces/safetensors/convert)"
+                f"{path} is a pickle file, which can run any program when it is opened, so it was not read. "
+                "If you trust it, convert it to safetensors (huggingface.co/spaces/safetensors/convert)"
             )
-    raise AttendoError(f"{folder} has no {_WEIGHTS}; give the whole folder of a Hugging Face model")
+    raise AttendoError(f"{folder} has no {_WEIGHTS}. Give the complete folder of a Hugging Face model")
 
 
 def read_model(folder: Path, theirs: Theirs | None = None) -> Model:
@@ -207,7 +207,7 @@ def _model_of(theirs: Theirs, table: Table, head: Head, tensors: _Tensors) -> Mo
     if left := tensors.left(table.passed_over):
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise AttendoError(
-            f"the weights have {left[0]}{more}, which a model of config.json's shape lacks; is it of another model?"
+            f"the weights contain {left[0]}{more}, unlike config.json. Take both from one model"
         )
     _fill(model, taken)
     return model.eval()
@@ -226,8 +226,8 @@ def _check_aliases(row: Row, tensors: _Tensors) -> None:
     for alias in row.aliases:
         if tensors.here(alias) is not None and not torch.equal(tensors(alias), tensors(row.theirs)):
             raise AttendoError(
-                f"{alias} and {row.theirs} differ, but config.json says that they are one (tie_word_embeddings);"
-                " set that to false where they are two"
+                f"{alias} and {row.theirs} differ, but config.json ties them (tie_word_embeddings). Set "
+                "tie_word_embeddings to false if they should differ"
             )
 
 
@@ -239,8 +239,8 @@ def _check_unused(row: Row, tensors: _Tensors, name: str, taken: Mapping[str, Te
         return
     if row.ours == ("output_proj.weight",):
         raise AttendoError(
-            f"{name} is not the embedding, but config.json says that they are one (tie_word_embeddings);"
-            " set that to false where they are two"
+            f"{name} differs from the embedding, but config.json ties them (tie_word_embeddings). Set "
+            "tie_word_embeddings to false if they should differ"
         )
     if not (row.flat and not tensor.any()):
         tensors.read.discard(name)
@@ -296,7 +296,7 @@ def place_of(config: ModelConfig) -> Place:
     ('MarianMTModel', 'PegasusForConditionalGeneration')
     >>> place_of(ModelConfig(vocab_size=9, positions="alibi"))
     Traceback (most recent call last):
-    attendo.errors.AttendoError: positions='alibi' is in no model of transformers that is like this one otherwise
+    attendo.errors.AttendoError: no model of transformers supports positions='alibi' with the other settings here
     """
     nearest: list[str] | None = None
     for place in _places(config):
@@ -306,8 +306,7 @@ def place_of(config: ModelConfig) -> Place:
         if nearest is None or len(differing) < len(nearest):
             nearest = differing
     names = " and ".join(f"{name}={getattr(config, name)!r}" for name in (nearest or ["architecture"])[:3])
-    verb = "is" if len(nearest or [1]) == 1 else "are"
-    raise AttendoError(f"{names} {verb} in no model of transformers that is like this one otherwise")
+    raise AttendoError(f"no model of transformers supports {names} with the other settings here")
 
 
 def write_model(model: Model, folder: Path, more: Mapping[str, Any] | None = None) -> str:

@@ -81,7 +81,7 @@ class Must(Option):
 
     >>> Must("use_sliding_window", False).read({"use_sliding_window": True})
     Traceback (most recent call last):
-    attendo.errors.AttendoError: config.json: use_sliding_window=true has no counterpart here, only false has
+    attendo.errors.AttendoError: config.json: use_sliding_window=true is not supported (supported: false)
     """
 
     theirs: str
@@ -184,8 +184,8 @@ class Both(Option):
         encoder, decoder = (theirs.get(name, self.default) for name in names)
         if encoder != decoder:
             raise AttendoError(
-                f"config.json: {names[0]}={encoder} and {names[1]}={decoder} differ; here encoder and decoder have"
-                " as many"
+                f"config.json: {names[0]}={encoder} and {names[1]}={decoder} differ (expected equal values "
+                "for encoder and decoder)"
             )
         return {self.ours: encoder}
 
@@ -205,7 +205,7 @@ class OneSize(Option):
         one, two = theirs.get(self.other), theirs.get(self.theirs)
         if two not in (None, one):
             raise AttendoError(
-                f"config.json: {self.theirs}={two} and {self.other}={one} differ; here they are one"
+                f"config.json: {self.theirs}={two} and {self.other}={one} differ (expected equal values)"
             )
         return {}
 
@@ -274,7 +274,4 @@ class RotaryBase(Option):
 
 def _no_counterpart(key: str, found: Any, *known: Any) -> AttendoError:
     wanted = " and ".join(json.dumps(value) for value in known)
-    has = "has" if len(known) == 1 else "have"
-    return AttendoError(
-        f"config.json: {key}={json.dumps(found)} has no counterpart here, only {wanted} {has}"
-    )
+    return AttendoError(f"config.json: {key}={json.dumps(found)} is not supported (supported: {wanted})")

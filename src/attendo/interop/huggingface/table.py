@@ -55,8 +55,8 @@ class Row:
         wanted = (rows, *shapes[0][1:])
         if tuple(found.shape) != (there := self._there(wanted)):
             raise AttendoError(
-                f"{self.theirs} has shape {list(found.shape)}, but config.json says {list(there)}; one of the two files"
-                " is of another model: take both from one place"
+                f"{self.theirs} has shape {list(found.shape)}, but config.json defines {list(there)}. Take "
+                "both files from one model"
             )
         found = found.flatten() if self.flat else found.mT if self.transposed and found.ndim == 2 else found
         found = found[self._before(theirs) :]

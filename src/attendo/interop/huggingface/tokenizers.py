@@ -83,14 +83,14 @@ class TokenizerFacts:
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
-            raise AttendoError(f"{path} is damaged (no valid JSON: {error}); copy it again") from None
+            raise AttendoError(f"{path} is damaged (not valid JSON: {error}). Copy it again") from None
 
     def table(self, name: str) -> dict[str, Any]:
         if not (self.folder / name).is_file():
             return {}
         table = self.json(name)
         if not isinstance(table, dict):
-            raise AttendoError(f"{self.folder / name} is damaged (no table); copy it again")
+            raise AttendoError(f"{self.folder / name} is damaged (not a JSON object). Copy it again")
         return table
 
 
@@ -131,9 +131,9 @@ def read_tokenizer(
 
     >>> read_tokenizer(Path("nowhere"), {})
     Traceback (most recent call last):
-    attendo.errors.AttendoError: nowhere has no tokenizer: no tokenizer.json, vocab.json with merges.txt, vocab.txt, \
-spiece.model, sentencepiece.bpe.model or tokenizer.model, source.spm with target.spm and vocab.json; copy them from \
-where the model came from
+    attendo.errors.AttendoError: nowhere has no tokenizer (expected tokenizer.json, vocab.json with merges.txt, \
+vocab.txt, spiece.model, sentencepiece.bpe.model or tokenizer.model, or source.spm with target.spm and vocab.json). \
+Copy these files from the original model
     """
     keep_to_one_thread()
     facts = TokenizerFacts(folder, config)
@@ -159,15 +159,15 @@ def _document(facts: TokenizerFacts) -> dict[str, Any]:
         document = facts.json("tokenizer.json")
         if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
             raise AttendoError(
-                f"{folder / 'tokenizer.json'} is no file of the tokenizers library; copy it again"
+                f"{folder / 'tokenizer.json'} is not a file of the tokenizers library. Copy it again"
             )
         return document
     names = next((names for names in _FILES if all((folder / name).is_file() for name in names)), None)
     if names is None:
         raise AttendoError(
-            f"{folder} has no tokenizer: no tokenizer.json, vocab.json with merges.txt, vocab.txt,"
-            " spiece.model, sentencepiece.bpe.model or tokenizer.model, source.spm with target.spm and vocab.json; copy"
-            " them from where the model came from"
+            f"{folder} has no tokenizer (expected tokenizer.json, vocab.json with merges.txt, vocab.txt, "
+            "spiece.model, sentencepiece.bpe.model or tokenizer.model, or source.spm with target.spm and "
+            "vocab.json). Copy these files from the original model"
         )
     if names == ("tokenizer.model",) and facts.kind in _LLAMAS:
         return _llama_document(facts)
@@ -204,11 +204,12 @@ def _converted(facts: TokenizerFacts, names: Sequence[str]) -> dict[str, Any]:
         )
     except Exception as error:
         said = " ".join(str(error).split())[:200]
-        raise AttendoError(f"{folder}: transformers can't read {' and '.join(names)} ({said})") from error
+        raise AttendoError(f"{folder}: transformers cannot read {' and '.join(names)} ({said})") from error
     if not {*names} <= {*tokenizer.vocab_files_names.values()} or not tokenizer.is_fast:
         raise AttendoError(
-            f"{folder}: how a {facts.kind or 'model'} numbers the pieces of {names[0]} is not known; copy its"
-            " tokenizer.json, or make one with transformers (AutoTokenizer.from_pretrained(…).save_pretrained(…))"
+            f"{folder}: unknown numbering of the pieces of {names[0]} in a {facts.kind or 'model'}. Copy its "
+            "tokenizer.json, or save it with transformers "
+            "(AutoTokenizer.from_pretrained(…).save_pretrained(…))"
         )
     return json.loads(tokenizer.backend_tokenizer.to_str())
 
@@ -256,7 +257,7 @@ def _one_sided(
         raise
     except Exception as error:
         raise AttendoError(
-            f"{path} is no tokenizer that can be read ({str(error)[:200]}); copy it again"
+            f"{path} is not a readable tokenizer ({str(error)[:200]}). Copy it again"
         ) from error
     vocab_size = facts.vocab_size if "vocab_size" in facts.config else max(ids.values()) + 1
     marks = {i: piece for i, piece in apart.marks.items() if i < vocab_size}
@@ -264,7 +265,7 @@ def _one_sided(
     is_chosen = facts.has_document and len(around[0]) + len(around[1]) == 2
     if several and source_language is None and not is_chosen:
         raise AttendoError(
-            f"{facts.folder}: choose what is translated from by `source_language`, for instance en_XX"
+            f"{facts.folder}: choose the source language with `source_language`, for example en_XX"
         )
     languages = (
         (source_language, target_language) if several else (None, None)
@@ -298,7 +299,7 @@ def _code(facts: TokenizerFacts, ids: Mapping[str, int], language: str | None) -
         if name in ids:
             return ids[name]
     raise AttendoError(
-        f"{facts.folder}: the tokenizer has no language {language!r}; give a code of its vocabulary"
+        f"{facts.folder}: the tokenizer has no language {language!r}. Give a code from its vocabulary"
     )
 
 
@@ -322,8 +323,8 @@ def _specials(
     eos_id = first(facts.id("eos_token_id"), named("eos"))
     if eos_id is None:
         raise AttendoError(
-            f"{facts.folder}: neither config.json nor the tokenizer's files name an end token (eos_token_id,"
-            " eos_token); add it to config.json"
+            f"{facts.folder}: no end token in config.json or the tokenizer files (eos_token_id, eos_token). "
+            "Add it to config.json"
         )
     bos_id = first(facts.id("bos_token_id"), named("bos"), eos_id)
     pad_id = first(facts.id("pad_token_id"), named("pad"), eos_id)
@@ -375,30 +376,30 @@ def _two_sided(facts: TokenizerFacts, target_language: str | None) -> ImportedTo
     names = ("source.spm", "target.spm", "vocab.json")
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise AttendoError(
-            f"{folder} has no {missing[0]}; a MarianMT model's tokenizer is {', '.join(names)}: copy them from where"
-            " the model came from"
+            f"{folder} has no {missing[0]}. The tokenizer of a MarianMT model consists of {', '.join(names)}: "
+            "copy them from the original model"
         )
     if facts.own.get("separate_vocabs") or (folder / "target_vocab.json").is_file():
         raise AttendoError(
-            f"{folder} has a vocabulary for each language (target_vocab.json); only models with one for both can be"
-            " imported"
+            f"{folder} has one vocabulary per language (target_vocab.json). Only models with one shared "
+            "vocabulary can be imported"
         )
     ids = facts.json("vocab.json")
     if not isinstance(ids, dict) or not all(isinstance(i, int) for i in ids.values()):
-        raise AttendoError(f"{folder / 'vocab.json'} is no table of pieces and their ids; copy it again")
+        raise AttendoError(f"{folder / 'vocab.json'} is not a table of pieces and ids. Copy it again")
     roles = {
         role: facts.name(role) or name for role, name in (("eos", "</s>"), ("unk", "<unk>"), ("pad", "<pad>"))
     }
     if unnamed := [name for name in roles.values() if name not in ids]:
         raise AttendoError(
-            f"{folder / 'vocab.json'} has no {unnamed[0]}, which a MarianMT model needs; copy it again"
+            f"{folder / 'vocab.json'} has no {unnamed[0]}, which a MarianMT model requires. Copy it again"
         )
     unk_id, eos_id = ids[roles["unk"]], ids[roles["eos"]]
     codes = {name[2:-2]: i for name, i in ids.items() if name.startswith(">>") and name.endswith("<<")}
     if codes and target_language not in codes:
         raise AttendoError(
-            f"{folder} translates into several languages; choose one by `target_language`:"
-            f" {', '.join(sorted(codes)[:12])}{' …' * (len(codes) > 12)}"
+            f"{folder} translates into several languages. Choose one with `target_language`: "
+            f"{', '.join(sorted(codes)[:12])}{' …' * (len(codes) > 12)}"
         )
     sides = []
     for name in names[:2]:
@@ -425,8 +426,8 @@ def _check_apart(tokenizer: ImportedTokenizer, names: Sequence[str], path: Path)
     for name, ids in zip(names, tokenizer.encode_batch(names), strict=True):
         if special & set(ids):
             raise AttendoError(
-                f"{path}: the text {name!r} would become a special token, as this tokenizer cuts no texts at spaces; it"
-                " can't be imported"
+                f"{path}: the text {name!r} would become a special token, since this tokenizer does not split "
+                "texts at spaces. It cannot be imported"
             )
 
 

@@ -92,7 +92,7 @@ export function makeServer(askKey, tell) {
       } else if (answer.status === 429) await waited("full", seconds(answer), signal);
       else if (answer.status === 503) {
         const { message } = await problemOf(answer);
-        await waited(message.includes("loaded") ? "loading-models" : "stopping", seconds(answer), signal);
+        await waited(message.includes("loading") ? "loading-models" : "stopping", seconds(answer), signal);
       } else throw await problemOf(answer);
     }
   }
