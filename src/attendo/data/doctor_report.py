@@ -154,7 +154,7 @@ class Report:
         """The report in one line, as `attendo train` prints it."""
         named = [f"leaks not checked, {OTHER_WAY_ROUND}"] if self.against_reversed else []
         named += [f"{f.count:,} {f.check.name}{self._dropped(f)}" for f in self.findings if f.count]
-        return f"{self.row_report.line()}; {', '.join(named) if named else 'nothing else found'}"
+        return f"{self.row_report.line()}; {', '.join(named) if named else 'no other findings'}"
 
     def lines(self) -> list[str]:
         """The report for the terminal, at most 80 columns wide but for file names."""

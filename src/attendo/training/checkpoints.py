@@ -51,7 +51,7 @@ class CheckpointConfig:
                 f"every_steps={self.every_steps} must be at least 0 (0 saves at each evaluation)"
             )
         if self.keep_last < 1:
-            raise ValueError(f"keep_last={self.keep_last} must be at least 1, so that the run can be resumed")
+            raise ValueError(f"keep_last={self.keep_last} must be at least 1 to resume the run")
 
 
 @dataclass

@@ -293,7 +293,7 @@ def learning_rate(config: TrainingConfig, d_model: int, step: int, horizon: Hori
         case "noam":
             return config.learning_rate * noam(step, d_model, config.warmup_steps)
         case "cosine":
-            assert horizon.end is not None, "the config refuses cosine without an end in steps"
+            assert horizon.end is not None, "cosine requires an end in steps"
             return cosine(step, config.learning_rate, config.warmup_steps, horizon.end)
         case "wsd":
             return warmup_stable_decay(step, config.learning_rate, config.warmup_steps, horizon)
