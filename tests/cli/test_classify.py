@@ -204,7 +204,7 @@ def test_the_nearest_rows_of_a_table(masked, tmp_path):
     near.write_text("a\train\nb\tsnow\n")
     options = ["embed", folder, "snow", "--nearest", near, "-n", "1"]
     assert attendo(*options, "--column", "2").out.splitlines()[1] == "2\t1.0000\tsnow"
-    assert "choose with --column" in refused(*options)
+    assert "choose columns with --column" in refused(*options)
 
 
 def test_a_classifier_starts_from_a_masked_model(masked, files, tmp_path):

@@ -44,7 +44,7 @@ def test_what_windows_adds_to_text_files_is_said_to_be_taken_off(tmp_path, pairs
         text = "".join(f"{row[side]}\r\n" for row in rows)
         (tmp_path / name).write_bytes(text.encode("utf-8-sig" if side else "utf-8"))
     clean = attendo("doctor", tmp_path / "a.en", tmp_path / "a.ja")
-    said = "  byte order marks and Windows line endings were found and are removed while reading"
+    said = "  byte order marks and Windows line endings are removed while reading"
     assert clean.code == 0 and clean.out.splitlines()[2] == said and len(said) <= 80
     assert "are removed" not in attendo("doctor", pairs).out
 
@@ -53,7 +53,7 @@ def test_a_table_that_may_be_of_labelled_texts_is_told_how_to_say_so(tmp_path):
     table = tmp_path / "tickets.csv"
     table.write_text("id,category,body\n1,bill,The invoice is wrong.\n")
     assert refused("doctor", table).endswith(
-        "choose with --columns source=NAME,target=NAME for pairs, label=NAME,text=NAME for labelled texts"
+        "Choose with --columns source=NAME,target=NAME for pairs, label=NAME,text=NAME for labelled texts"
     )
 
 

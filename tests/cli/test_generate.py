@@ -42,7 +42,7 @@ def test_what_was_read_and_split_off_is_said(trained, text):
     _, outcome = trained
     assert f"{text}: 1 file, 1 document" in outcome.err
     assert "the last 10% of the text is held out for validation" in outcome.err
-    assert "bits a byte" in outcome.err
+    assert "bits per byte" in outcome.err
 
 
 def test_the_same_seed_writes_the_same_text(trained):
@@ -211,7 +211,7 @@ def test_what_no_model_learns_from_is_refused(content, options, said, tmp_path):
 
 
 def test_options_of_the_draw_are_checked(trained):
-    assert "top_p is 2.0" in refused("generate", trained[0], "--top-p", "2")
+    assert "top_p=2.0 must be" in refused("generate", trained[0], "--top-p", "2")
     assert refused("translate", trained[0], "x").endswith("use it with `attendo generate`")
 
 

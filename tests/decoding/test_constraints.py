@@ -192,7 +192,7 @@ def search_with(table, prefix, config, limit=9):
         ((2, EOS), f"token id {EOS}, which no text contains"),
         ((BOS,), f"token id {BOS}, which no text contains"),
         ((-2,), "token id -2, which no text contains"),
-        ((2, 4), "token id 4, the vocabulary has 4"),
+        ((2, 4), "token id 4, but the vocabulary has 4"),
     ],
 )
 def test_a_prefix_that_no_text_can_have_is_refused(prefix, message):

@@ -315,18 +315,18 @@ def test_edits_end_with_the_with_block():
     [
         (
             Off("decoder.blok*"),
-            "Off 'decoder.blok*' matches no attention layer or feed-forward net; there are: enc",
+            "Off 'decoder.blok*' matches no attention layer or feed-forward network. Available: enc",
         ),
         (
             Temper("encoder", 1.0),
-            "Temper 'encoder' matches no attention layer; there are: encoder.blocks.0.self_",
+            "Temper 'encoder' matches no attention layer. Available: encoder.blocks.0.self_",
         ),
         (Off(CROSS, (4,)), f"Off '{CROSS}': no head 4 (expected 0 to 3 in {CROSS})"),
         (Temper("*", 2.0, (0, -1)), "no head -1 (expected 0 to 3 in encoder.blocks.0.self_attention)"),
         (Off(FEED, (0,)), f"Off '{FEED}': a feed-forward network has no heads. Edit its whole output"),
-        (Temper(FEED, 2.0), "a feed-forward net has no heads"),
+        (Temper(FEED, 2.0), "a feed-forward network has no heads"),
         (Temper(CROSS, -1.0), "inverse_temperature=-1.0 must be at least 0"),
-        (Temper(CROSS, math.nan), "inverse_temperature=nan must be 0 or more"),
+        (Temper(CROSS, math.nan), "inverse_temperature=nan must be at least 0"),
         (Mean(CROSS, torch.ones(16), (1,)), "a mean of the whole output takes no heads"),
         (OffByRow(CROSS, torch.ones(3, 3).bool()), "(expected bool [rows, 4]"),
         (OffByRow(CROSS, torch.ones(3, 4)), "off is torch.float32 [3, 4]"),
@@ -343,8 +343,8 @@ def test_what_cannot_be_edited_is_said_at_once(edit, message):
     ("edit", "message"),
     [
         (Replace(CROSS, torch.ones(4, 4)), "the weights have shape [4, 4] (expected a shape"),
-        (Mean(CROSS, torch.ones(3, 4)), f"mean is [3, 4], {CROSS} wants [4, 4]"),
-        (Mean(FEED, torch.ones(5)), f"mean is [5], {FEED} wants [16]"),
+        (Mean(CROSS, torch.ones(3, 4)), f"mean has shape [3, 4] (expected [4, 4] for {CROSS})"),
+        (Mean(FEED, torch.ones(5)), f"mean has shape [5] (expected [16] for {FEED})"),
         (OffByRow(CROSS, torch.ones(2, 4).bool()), f"off has 2 rows, but {CROSS} has a batch of 3"),
         (OffByRow(OWN, torch.ones(6, 4).bool()), f"off has 6 rows, but {OWN} has a batch of 3"),
     ],

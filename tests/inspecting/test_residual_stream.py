@@ -93,9 +93,9 @@ def test_an_encoder_of_a_translator_has_nearest_embeddings():
 @pytest.mark.parametrize(
     ("architecture", "stack", "remedy"),
     [
-        ("encoder-decoder", "encoder", "lens_cosines"),
+        ("encoder-decoder", "encoder", "use lens_cosines"),
         ("classifier", "decoder", "use the other stack"),
-        ("decoder", "encoder", "DecoderLM"),
+        ("decoder", "encoder", "use lens_cosines"),
     ],
 )
 def test_a_stack_that_predicts_nothing_is_named(architecture, stack, remedy):

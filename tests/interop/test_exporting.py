@@ -50,7 +50,7 @@ def test_a_translator_leaves_with_a_report(run, valid, tmp_path):
     assert (report["n"], report["same_tokens"], report["same_texts"]) == (12, 1.0, 1.0)
     assert report["largest_difference"] < 1e-4
     assert report["bleu"]["there"] == report["bleu"]["here"]
-    assert "the same: tokens 100.0 %, texts 100.0 %" in outcome.out
+    assert "identical: tokens 100.0%, texts 100.0%" in outcome.out
     assert f"compared on 12 rows of {valid}" in outcome.out
     assert {file.stat().st_mode for file in (tmp_path / "out").iterdir()} == {valid.stat().st_mode}
 
@@ -99,7 +99,7 @@ def test_int8_leaves_the_run_as_it_is(run, tmp_path):
 
 
 def test_to_argos(run, tmp_path):
-    assert "give --languages en,de" in refused("export", run, tmp_path / "out", "--to", "argos")
+    assert "Give --languages en,de" in refused("export", run, tmp_path / "out", "--to", "argos")
     assert not (tmp_path / "out").exists()
     outcome = attendo("export", run, tmp_path / "out", "--to", "argos", "--languages", "en,ja", "--rows", 4)
     assert outcome.code == 0, outcome.err
@@ -135,7 +135,7 @@ def test_a_place_that_is_taken(run, tmp_path):
     said = refused("export", run, tmp_path / "out", "--to", "ctranslate2")
     assert "out already exists. Give a folder that is new or empty" in said
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["mine"]
-    assert "make it first" in refused("export", run, tmp_path / "no" / "out", "--to", "ctranslate2")
+    assert "Create it first" in refused("export", run, tmp_path / "no" / "out", "--to", "ctranslate2")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_training_says_at_its_start_where_the_model_can_not_go(tmp_path, monkeyp
     )
     (said,) = [line for line in outcome.err.splitlines() if line.startswith("export: ")]
     assert said.startswith("export: to onnx; not to ")
-    assert "not to huggingface: value_dim=4" in said
+    assert "not to huggingface: no model of transformers supports value_dim=4" in said
     assert "not to ctranslate2, argos: value_dim=4 differs" in said
     said = refused("export", before, tmp_path / "out", "--to", "ctranslate2")
     assert "cannot be exported to ctranslate2: value_dim=4 differs" in said

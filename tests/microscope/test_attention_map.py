@@ -181,7 +181,7 @@ def test_a_long_row_has_a_scale_of_its_own():
     weights = np.zeros((1, 1, 1, MANY + 1))
     weights[..., :2] = [0.125, 0.1]
     text = map_text(AttentionMap("cross", ("a",), ("b",) * (MANY + 1), weights))
-    assert "░░ 1.9 %, ▒▒ 4.4 %, ▓▓ 7.5 %, ██ 10 %" in text
+    assert "░░ 1.9%, ▒▒ 4.4%, ▓▓ 7.5%, ██ 10%" in text
     assert "a ████" in text
 
 

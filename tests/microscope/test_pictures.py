@@ -19,7 +19,7 @@ def test_shades_of_a_matrix():
         "   x z 雨",
         "雨   ··██",
         "ab ▒▒░░",
-        "Largest 2: · from 5 %, ░ 15 %, ▒ 35 %, ▓ 60 %, █ 80 %.",
+        "Largest 2: · from 5%, ░ 15%, ▒ 35%, ▓ 60%, █ 80%.",
     ]
 
 

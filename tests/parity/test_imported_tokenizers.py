@@ -190,7 +190,7 @@ def test_older_files_are_converted_by_transformers_and_a_document_needs_none(
         if kind in ("llama", "marian"):
             assert read_tokenizer(folder.files, folder.config).encode("the dog")
         else:
-            refused(folder.files, folder.config, 'transformers is not installed; pip install "attendo')
+            refused(folder.files, folder.config, r"transformers is not installed\. Run: pip install")
 
 
 def test_a_marian_has_two_sides(folders: dict[str, Folder], tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_bad_folders_are_refused_in_a_line(folders: dict[str, Folder], tmp_path:
     config = tiny.config_of("gpt2", 400)
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     refused(tmp_path, config, r"has no tokenizer \(expected tokenizer\.json, .* Copy these files from")
-    refused(tmp_path, tiny.config_of("marian", 9), "has no source.spm; a MarianMT")
+    refused(tmp_path, tiny.config_of("marian", 9), r"has no source.spm\. The tokenizer of a MarianMT")
     whole = (folders["gpt2"].saved / "tokenizer.json").read_text("utf-8")
     for text, match in (
         (whole[:900], "damaged .no valid JSON"),
@@ -292,7 +292,7 @@ def test_damaged_files_of_a_run_are_refused_in_a_line(folders: dict[str, Folder]
         (whole[: len(whole) // 2], "not a tokenizer file .* Restore the file"),
         (whole.replace('"attendo_tokenizer": 1', '"attendo_tokenizer": 2'), "unknown tokenizer format 2"),
         (whole.replace('"marks"', '"mark"'), "mark is missing or unknown"),
-        (whole.replace('"eos_id": 0', '"eos_id": 100000'), "specials.eos_id=100000 is not an id"),
+        (whole.replace('"eos_id": 0', '"eos_id": 100000'), "specials.eos_id=100000 must be an id"),
         (whole.replace('"eos_id"', '"eos"'), "specials.eos is missing or unknown"),
     ):
         assert text != whole

@@ -177,7 +177,7 @@ def without(*names):
     [
         (truncated, "model.safetensors is damaged or truncated"),
         (changed(**{"transformer.wpe.weight": None}), "the weights have no transformer.wpe.weight"),
-        (changed(**{"extra.weight": torch.zeros(3)}), "the weights have extra.weight, which"),
+        (changed(**{"extra.weight": torch.zeros(3)}), "the weights contain extra.weight, unlike"),
         (
             changed(**{"transformer.ln_f.bias": torch.zeros(3)}),
             "transformer.ln_f.bias has shape [3], but config.json",
@@ -187,10 +187,10 @@ def without(*names):
             "lm_head.weight differs from the embedding, but config.json",
         ),
         (configured(n_layer=2), "the weights have no transformer.h.1.attn.c_attn.weight"),
-        (configured(n_embd=32), "says [330, 32]"),
-        (configured(model_type="mamba"), 'model_type="mamba" is unknown here'),
+        (configured(n_embd=32), "defines [330, 32]"),
+        (configured(model_type="mamba"), 'model_type="mamba" is not supported'),
         (configured(architectures=["GPT2ForTokenClassification"]), "GPT2ForTokenClassification"),
-        (configured(activation_function="mish"), 'activation_function="mish" has no counterpart'),
+        (configured(activation_function="mish"), 'activation_function="mish" is not supported'),
         (
             configured(scale_attn_by_inverse_layer_idx=True),
             "scale_attn_by_inverse_layer_idx=true is not supported",

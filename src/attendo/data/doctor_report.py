@@ -87,7 +87,7 @@ def report_head(row_report: RowReport, against: RowReport | None, taken_off: str
         for reason, entry in row_report.skipped.items()
     ]
     if taken_off:
-        out.append(f"  {taken_off} were found and are removed while reading")
+        out.append(f"  {taken_off} are removed while reading")
     if against is not None:
         out += [f"  against {against.file}", f"  {plural(against.used, 'row')} of the other file used"]
     return out

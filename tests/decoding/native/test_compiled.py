@@ -146,7 +146,7 @@ def test_what_a_source_keeps_does_not_grow_with_the_beam():
 def test_a_cache_that_is_full_says_so():
     compiled = CompiledModel(translator())
     cache = compiled.start(sources(1), 1, 2)
-    with pytest.raises(ValueError, match="holds 2 positions, 3 are needed"):
+    with pytest.raises(ValueError, match="holds 2 positions, but 3 are needed"):
         compiled.states(torch.zeros(1, 3, dtype=torch.long), cache)
 
 

@@ -273,5 +273,5 @@ class RotaryBase(Option):
 
 
 def _no_counterpart(key: str, found: Any, *known: Any) -> AttendoError:
-    wanted = " and ".join(json.dumps(value) for value in known)
+    wanted = ", ".join(json.dumps(value) for value in known)
     return AttendoError(f"config.json: {key}={json.dumps(found)} is not supported (supported: {wanted})")
