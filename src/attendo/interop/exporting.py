@@ -56,7 +56,7 @@ def exportable(config: ModelConfig, kind: Kind, target: Target) -> str | None:
     >>> exportable(ModelConfig(vocab_size=11, value_dim=32), "bpe", "argos")
     'value_dim=32 differs from the query head size 64 (CTranslate2 requires equal sizes)'
     >>> exportable(ModelConfig(vocab_size=11), "word", "argos")
-    "tokenizer.kind='word' can't be a SentencePiece model; bpe and unigram can"
+    "tokenizer.kind='word' cannot be written as a SentencePiece model (supported: bpe and unigram)"
     """
     return _module(target).why_not(config, kind)
 

@@ -42,7 +42,7 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
     >>> why_not(ModelConfig(vocab_size=11), "character")
     "tokenizer.kind='character' cannot be written as a SentencePiece model (supported: bpe and unigram)"
     >>> why_not(ModelConfig(vocab_size=11, architecture="decoder", n_encoder_layers=0), "bpe")
-    "architecture='decoder' does not translate, and Argos Translate does nothing else"
+    "architecture='decoder' does not translate (Argos Translate supports only translators)"
     """
     if config.architecture != "encoder-decoder":
         return f"architecture={config.architecture!r} does not translate (Argos Translate supports only translators)"
