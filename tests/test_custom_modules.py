@@ -174,9 +174,9 @@ def test_it_goes_on_and_that_is_proven_to_the_bit(within, tmp_path, monkeypatch,
     block("go_on.py")
     out = capsys.readouterr().out
     assert out.startswith("step 12: BLEU ") and re.search(
-        r"^made again: step 8 to step 12, ", out, re.MULTILINE
+        r"^replayed: step 8 to step 12, ", out, re.MULTILINE
     )
-    assert out.endswith("the same to the last bit: weights, optimizer, random states\n")
+    assert out.endswith("bit-identical: weights, optimizer, random states\n")
     with pytest.raises(AttendoError, match="was trained with custom modules"):
         verify_resume(Path("runs/near"))
 
@@ -284,7 +284,7 @@ def test_a_function_that_changes_nothing_is_refused(within, tmp_path):
 
 
 def test_what_counts_parts_on_paper_is_refused(within, tmp_path):
-    with pytest.raises(AttendoError, match=r"lora.rank and training.frozen know attendo's parts only"):
+    with pytest.raises(AttendoError, match=r"lora.rank and training.frozen do not support custom modules"):
         run_with(WITH_BIAS, tmp_path / "run", training={"frozen": ["encoder"]})
 
 

@@ -48,7 +48,7 @@ def test_what_was_read_and_found_is_said(trained, files):
     assert "accuracy" in outcome.err
     assert "calibration error" in outcome.err
     assert re.search(
-        r"^to beat on 24 validation texts: always '\w+', .*; counting words, .*", outcome.err, re.M
+        r"^baselines on 24 validation texts: always '\w+', .*; naive Bayes, .*", outcome.err, re.M
     )
     assert re.search(r"^kept: step \d+, ", outcome.err, re.M)
 
@@ -69,11 +69,11 @@ def test_one_line_for_each_text(trained):
 
 @pytest.mark.parametrize("command", ["classify", "embed", "translate", "look", "generate"])
 def test_the_name_of_a_file_is_no_text(command, files):
-    remedies = {"look": "one of them, in quotes", "generate": "--input FILE"}
-    what = f"{'PROMPT' if command == 'generate' else 'TEXT'} is a text"
+    remedies = {"look": "give one of them in quotes", "generate": "use --input FILE"}
+    what = f"{'PROMPT' if command == 'generate' else 'TEXT'} must be a text"
     said = refused(command, "no-run", files[1])
     assert said.startswith(
-        f"Invalid value: '{files[1]}' is a file, and {what}; for its lines give {remedies.get(command, '< FILE')}"
+        f"Invalid value: '{files[1]}' is a file, but {what}. For its lines, {remedies.get(command, 'use < FILE')}"
     )
 
 
@@ -93,7 +93,7 @@ def test_a_table_with_the_columns_of_training_and_lines_without(trained, files, 
     assert attendo("classify", folder, "--input", files[0], "--output", out, "--columns", "1,2").code == 0
     assert len(out.read_text().splitlines()) == 121
     assert refused("classify", folder, "rain", "--columns", "2").endswith(
-        "leave them out; see attendo classify --help"
+        "require --input; see attendo classify --help"
     )
 
 
@@ -109,15 +109,19 @@ def test_evaluation_prints_the_measures_and_the_matrix(trained, files):
     folder, _ = trained
     outcome = attendo("evaluate", folder, files[0])
     assert outcome.code == 0, outcome.err
-    assert "accuracy" in outcome.out and "macro-F1" in outcome.out and "rows are labels" in outcome.out
-    assert "120 of 120 texts stand in the training file, too" in outcome.err
+    assert (
+        "accuracy" in outcome.out
+        and "macro-F1" in outcome.out
+        and "rows: label, columns: prediction" in outcome.out
+    )
+    assert "120 of 120 texts are also in the training file" in outcome.err
     facts = json.loads(attendo("evaluate", folder, files[0], "--json").out)
     assert sum(map(sum, facts["confusion"])) == 120
     counts = {one["label"]: one["support"] for one in facts["classes"]}
     [common] = [label for label in counts if counts[label] == max(counts.values())]
     error = 100 * facts["accuracy_error"]
-    always = f"always '{common}': {counts[common] / 120:.2%}"
-    assert f"one standard error of the accuracy: {error:.2f} points  {always}" in outcome.out
+    always = f"most frequent label ('{common}'): {counts[common] / 120:.2%}"
+    assert f"standard error of the accuracy: {error:.2f} points  {always}" in outcome.out
     assert facts["accuracy"] == pytest.approx(sum(facts["confusion"][i][i] for i in range(2)) / 120)
 
 
@@ -133,9 +137,11 @@ def test_an_evaluation_keeps_what_was_found_with_its_line(trained, tmp_path):
         ("1", "snow", found[0].label, f"{found[0].probability:.4f}", "it will snow ."),
         ("3", "other", found[1].label, f"{found[1].probability:.4f}", "rain"),
     ]
-    assert refused("evaluate", folder, file, "--out", out).startswith(f"{out} is there already; take another")
+    assert refused("evaluate", folder, file, "--out", out).startswith(f"{out} already exists. Choose another")
     for name in ("found.html", "found.txt"):
-        assert "let it end in one" in refused("evaluate", folder, file, "--out", tmp_path / name)
+        assert "must end in .tsv, .csv or .jsonl" in refused(
+            "evaluate", folder, file, "--out", tmp_path / name
+        )
 
 
 def test_a_new_run_validates_on_a_tenth_and_one_without_that_word_as_before(trained, files, tmp_path):
@@ -215,7 +221,7 @@ def test_a_classifier_starts_from_a_masked_model(masked, files, tmp_path):
         "train", "classification", "--train", files[0], "--out", run, "--init-from", start, *budget
     )
     assert outcome.code == 0, outcome.err
-    assert f"tensors start from {start}: embedding, encoder" in outcome.err
+    assert f"tensors are initialized from {start}: embedding, encoder" in outcome.err
     assert "; new: output_proj" in outcome.err
     theirs, own = Embedder.load(start), Embedder.load(run)
     assert own.tokenizer.sha256 == theirs.tokenizer.sha256
@@ -266,7 +272,7 @@ def test_a_header_at_evaluation_is_taken_for_one(trained, files, tmp_path):
     file, lines = tmp_path / "test.tsv", tmp_path / "test.jsonl"
     file.write_text("label\ttext\n" + rows)
     said = refused("evaluate", folder, file)
-    assert f"{file}:1: the label 'label' was not seen in training; if the line is a header, give" in said
+    assert f"{file}:1: label 'label' was not in the training data. If this line is a header, give" in said
     assert attendo("evaluate", folder, file, "--header").code == 0
     file.write_text("hail\tit will hail .\nhail\tmore hail .\n" + rows)  # no header has its like below
     lines.write_text('{"label": "hail", "text": "it will hail ."}\n')  # nor is it an object
@@ -296,7 +302,7 @@ def test_a_second_file_is_refused_and_not_left_out(task, name, files, tmp_path):
 
 def test_what_reads_words_without_case_starts_nothing_that_writes(trained, files, tmp_path):
     options = ["--train", files[1], "--init-from", trained[0], "--out", tmp_path / "run"]
-    assert "reads words without case" in refused("train", "language-model", *options)
+    assert "has an uncased tokenizer" in refused("train", "language-model", *options)
 
 
 def test_words_that_a_tokenizer_does_not_know_are_told_of(trained, tmp_path):
@@ -304,7 +310,7 @@ def test_words_that_a_tokenizer_does_not_know_are_told_of(trained, tmp_path):
     strange.write_text("".join(f"{'ab'[i % 2]}\tqwx{i} zzv{i} vvq{i}\n" for i in range(60)))
     options = ["--train", strange, "--init-from", trained[0], "--out", tmp_path / "run", "--steps", "1"]
     outcome = attendo("train", "classification", *options)
-    assert "% of the words are unknown to the tokenizer" in outcome.err
+    assert "% of the words are not in the vocabulary" in outcome.err
 
 
 def test_a_folder_may_be_named_by_a_text(masked):
@@ -314,7 +320,7 @@ def test_a_folder_may_be_named_by_a_text(masked):
 def test_a_command_of_another_task_names_the_right_one(trained, masked):
     assert refused("translate", trained[0], "x").endswith("use it with `attendo classify`")
     assert refused("classify", masked[0], "x").endswith("use it with `attendo embed`")
-    assert "--beam means nothing for this task" in refused("evaluate", trained[0], __file__, "--beam", "4")
+    assert "--beam does not apply to this task" in refused("evaluate", trained[0], __file__, "--beam", "4")
 
 
 def test_the_doctor_reads_labelled_texts_too(tmp_path):
@@ -335,7 +341,7 @@ def test_the_doctor_reads_labelled_texts_too(tmp_path):
     }
     assert report["labels"] == {"bill": 2, "door": 2, "odd": 1}
     assert "leaks: not checked" in attendo(*asked).out
-    assert "give one" in refused(*asked, test)
+    assert "Give only one" in refused(*asked, test)
     assert "label=NAME,text=NAME" in refused("doctor", table, "--columns", "label=kind,body")
 
 

@@ -37,11 +37,11 @@ def test_a_table_of_texts_gets_its_labels(folder, tmp_path):
         f"{found[1].probability:.4f}",
         "",
     ]
-    assert refused(*asked) == f"{out} is there already; take another name, or remove it"
+    assert refused(*asked) == f"{out} already exists. Choose another name, or remove it"
     unknown = refused(*asked[:4], "--output", tmp_path / "b.csv", "--columns", "text")
     assert "has no column 'text' (found: 'id', 'body'). Fix --columns, or use column numbers" in unknown
     for name in ("labels.xlsx", "labels.txt"):
-        assert "let it end in one" in refused(*asked[:4], "--output", tmp_path / name)
+        assert "must end in .tsv, .csv or .jsonl" in refused(*asked[:4], "--output", tmp_path / name)
 
 
 def test_columns_of_the_input_are_kept_before_what_was_found(folder, tmp_path):

@@ -88,7 +88,7 @@ def test_a_plugin_that_cannot_be_loaded_warns(monkeypatch):
     monkeypatch.setattr("attendo.cli.entry_points", lambda group: [broken])
     with redirect_stderr(io.StringIO()) as said:
         app = build_app()
-    assert "warning: the commands of no_such_package:add can't be loaded" in said.getvalue()
+    assert "warning: the commands of no_such_package:add cannot be loaded" in said.getvalue()
     assert "claims" not in [command.name for command in app.registered_commands]
 
 
@@ -103,13 +103,16 @@ def test_the_version():
         (["train", "translation", "--step", "3"], "No such option: --step"),
         (["train", "translation", "--steps", "many"], "'--steps'"),
         (["train", "translation", "--threads", "0"], "'--threads'"),
-        (["train", "translation", "--train", "F"], "missing --out DIR"),
-        (["train", "translation", "--out", "DIR"], "give --train F"),
+        (["train", "translation", "--train", "F"], "--out DIR, the new run folder, is missing"),
+        (["train", "translation", "--out", "DIR"], "Give --train F"),
         (
             ["train", "translation", "--train-source", "F"],
-            "--train-source and --train-target belong together",
+            "--train-source and --train-target must be given together",
         ),
-        (["train", "translation", "--steps", "3", "--minutes", "1"], "give one of --steps and --minutes"),
+        (
+            ["train", "translation", "--steps", "3", "--minutes", "1"],
+            "--steps and --minutes cannot be combined",
+        ),
         (["train", "translation", "--preset", "smal"], "did you mean small?"),
         (["train", "translation", "--preset", "x"], "available: base, big, demo, lecture, small, tiny"),
         (["train", "translation", "--set", "d_model"], "expected section.key=value"),
@@ -118,7 +121,10 @@ def test_the_version():
             ["train", "translation", "--train", "forecasts", "--out", "no", "--valid", "F"],
             "Remove --valid",
         ),
-        (["resume", "DIR", "--steps", "3", "--more-steps", "1"], "give one of --steps and --more-steps"),
+        (
+            ["resume", "DIR", "--steps", "3", "--more-steps", "1"],
+            "--steps and --more-steps cannot be combined",
+        ),
         (["translate"], "DIR"),
     ],
     ids=str,
@@ -155,7 +161,7 @@ def test_a_fault_of_our_own_is_one_line_too(monkeypatch, pairs):
         raise RuntimeError("two\nlines")
 
     monkeypatch.setattr("attendo.data.doctor.examine", fail)
-    assert refused("doctor", pairs, code=1).startswith("RuntimeError: two lines; this is a fault in attendo")
+    assert refused("doctor", pairs, code=1).startswith("RuntimeError: two lines. This is a bug in attendo")
 
 
 def test_a_reader_that_leaves_is_no_error(pairs):
@@ -224,9 +230,9 @@ def test_each_preset_is_sound(preset):
 def test_resuming_goes_on_and_a_finished_run_says_so(folder):
     finished = attendo("resume", folder)
     assert finished.code == 0
-    assert "has ended (all 12 steps done)" in finished.err
+    assert "has finished (all 12 steps done)" in finished.err
     assert json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["kind"] == "end"
-    assert "has made 12 steps already" in refused("resume", folder, "--steps", "12")
+    assert "has already made 12 steps" in refused("resume", folder, "--steps", "12")
     more = attendo("resume", folder, "--more-steps", "2")
     assert more.code == 0
     assert "done: all 14 steps done" in more.err
@@ -242,7 +248,7 @@ def test_a_stopped_run_has_saved_and_goes_on(tmp_path, pairs, number, code):
     with stopped_at(3, number):
         stopped = attendo("train", "translation", *options)
     assert stopped.code == code
-    assert f"stopped and saved at step 3; go on with: attendo resume {out}" in stopped.err
+    assert f"stopped and saved at step 3. To resume: attendo resume {out}" in stopped.err
     assert [path.name for path in (out / "checkpoints").glob("step-*")] == ["step-3"]
     resumed = attendo("resume", out)
     assert resumed.code == 0
@@ -259,7 +265,7 @@ def test_a_stop_before_the_first_step_says_that_nothing_is_kept(tmp_path, pairs,
     monkeypatch.setattr("attendo.runs.training_run.new_model", interrupted)
     stopped = attendo("train", "translation", "--train", pairs, "--out", tmp_path / "run", *settings(SMALL))
     assert stopped.code == 130
-    assert stopped.err.endswith("stopped before the first step; nothing was kept\n")
+    assert stopped.err.endswith("stopped before the first step; nothing was saved\n")
     assert not (tmp_path / "run").exists()
 
 

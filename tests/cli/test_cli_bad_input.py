@@ -184,11 +184,11 @@ def test_lines_before_one_that_is_not_utf_8_are_translated(trained):
     outcome = attendo("translate", trained, stdin=b"rain\n\nsn\xffow\nhail\n")
     assert outcome.code == 2
     assert outcome.out.count("\n") == 2
-    assert outcome.error == "stdin:3: invalid UTF-8 (byte 0xff at position 3); send UTF-8"
+    assert outcome.error == "stdin:3: invalid UTF-8 (byte 0xff at position 3). Send UTF-8"
 
 
 def test_an_argument_that_is_not_utf_8(trained):
-    assert refused("translate", trained, "ra\udcffin").startswith("TEXT number 1 is not UTF-8")
+    assert refused("translate", trained, "ra\udcffin").startswith("TEXT number 1 is not valid UTF-8")
 
 
 # ---- settings
@@ -213,7 +213,7 @@ def test_an_unknown_key_is_answered_with_the_nearest_right_one(tmp_path, pairs):
 def test_a_model_that_is_no_translator_is_refused(tmp_path):
     settings = ["--set", "model.architecture=decoder", "--set", "model.n_encoder_layers=0"]
     said = refused("train", "translation", "--train", "forecasts", "--out", tmp_path / "run", *settings)
-    assert said.endswith("architecture='decoder' is not for translation; leave it out")
+    assert said.endswith("architecture='decoder' does not apply to translation. Leave it out")
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_folder_in_use_is_refused_and_left_alone(tmp_path, pairs, trained):
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
     said = train_refused("--train", pairs, "--out", trained)
     assert said == (
-        f"{trained} already holds a run; give another --out, or go on with `attendo resume {trained}`"
+        f"{trained} already holds a run. Give another --out, or resume it: attendo resume {trained}"
     )
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
     assert "is a file" in train_refused("--train", pairs, "--out", pairs)
@@ -298,7 +298,7 @@ def test_a_damaged_checkpoint_is_passed_over(folder):
     assert "done: all 5 steps done" in outcome.err
     for path in (folder / "checkpoints").glob("step-*"):
         (path / "progress.json").unlink()
-    assert "no sound checkpoint to resume from" in attendo("resume", folder).error
+    assert "no valid checkpoint to resume from" in attendo("resume", folder).error
 
 
 @contextmanager
@@ -317,7 +317,7 @@ def test_a_folder_without_a_checkpoint_is_not_said_to_go_on(tmp_path, pairs):
     (tmp_path / "config.toml").touch()
     (tmp_path / "model.safetensors").touch()
     said = train_refused("--train", pairs, "--out", tmp_path)
-    assert said.endswith("no checkpoint to go on from; give another --out, or remove it")
+    assert said.endswith("no checkpoint to resume from. Give another --out, or remove it")
 
 
 def test_a_disk_that_is_full_while_saving(tmp_path, pairs, folder):
@@ -329,12 +329,12 @@ def test_a_disk_that_is_full_while_saving(tmp_path, pairs, folder):
     with disk_for_files_of(weights - 1):
         said = train_refused("--train", pairs, "--out", out, code=1)
     assert f"{out / 'model.safetensors'}" in said
-    assert said.endswith(f"no checkpoint was saved: mend that, remove {out}, and train again")
+    assert said.endswith(f"No checkpoint was saved: fix this, remove {out}, and train again")
     before = sorted(folder.rglob("*"))
     with disk_for_files_of(optimizer - 1):
         said = refused("resume", folder, "--more-steps", "1", code=1)
-    assert f"{folder / 'checkpoints' / 'step-3'}: File too large; " in said
-    assert f"step-2 is intact: mend that, then `attendo resume {folder}`" in said
+    assert f"{folder / 'checkpoints' / 'step-3'}: File too large. " in said
+    assert f"step-2 is intact: fix this, then run `attendo resume {folder}`" in said
     assert sorted(folder.rglob("*")) == before
     assert attendo("resume", folder).code == 0
     assert (folder / "checkpoints" / "step-3").is_dir()

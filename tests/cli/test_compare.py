@@ -101,11 +101,11 @@ def test_what_a_person_reads(place, monkeypatch):
     assert lines[:4] == ["A  t1", "B  t2", "12 rows, 1,000 samples", ""]
     assert lines[4].startswith("BLEU  nrefs:1|") and "tok:none" in lines[4]
     assert [line[:8].strip() for line in lines[5:8]] == ["A", "B", "B − A"]
-    assert "(chance of such a difference between equals: p = " in lines[8]
+    assert "(probability if the models are equal: p = " in lines[8]
     assert max(map(len, lines)) <= 80
     assert "12 rows read, 12 used" in outcome.err and "translating with B" in outcome.err
     same = attendo("compare", "t1", "t1", "pair*.tsv").out  # one file, by a pattern
-    assert "  not told apart at 95 % (chance of such a difference between equals: p = 1.00)" in same
+    assert "  no clear difference (probability if the models are equal: p = 1.00)" in same
 
 
 def test_the_seed_is_that_of_the_samples(place):
@@ -121,20 +121,23 @@ def test_the_seed_is_that_of_the_samples(place):
     [
         (
             ["t1", "c1", "pairs.tsv"],
-            "t1 is for translation, c1 for classification; compare models of one task",
+            "t1 is for translation, c1 for classification. Compare models of one task",
         ),
         (["m1", "t1", "pairs.tsv"], "m1 is for masked-language-model, t1 for translation"),
         (["t1", "none", "pairs.tsv"], "none: no such run folder"),
         (["t1", "t2", "none.tsv"], "none.tsv"),
         (["t1", "t2", "none*.tsv"], "none*.tsv: no file matches this pattern"),
         (["t1", "t2"], "Missing argument"),
-        (["t1", "t2", "pairs.tsv", "--metric", "accuracy"], "is none of this task; take bleu, chrf, exact"),
-        (["t1", "t2", "pairs.tsv", "--context", "8"], "--context means nothing for this task"),
+        (
+            ["t1", "t2", "pairs.tsv", "--metric", "accuracy"],
+            "--metric accuracy is unknown (expected bleu, chrf, exact)",
+        ),
+        (["t1", "t2", "pairs.tsv", "--context", "8"], "--context does not apply to this task"),
         (["t1", "t2", "pairs.tsv", "--tokenize", "13b"], "choose one of 13a"),
         (["t1", "t2", "pairs.tsv", "--samples", "9"], "'--samples'"),
-        (["c1", "c3", "labelled.tsv"], "know different labels, 'dry' not in both"),
+        (["c1", "c3", "labelled.tsv"], "have different labels: only one of them has 'dry'"),
         (["l1", "l3", "long.txt", "--metric", "loss"], "the tokenizers differ"),
-        (["m1", "m1", "long.txt"], "m1 gives vectors, which have no measure on a file"),
+        (["m1", "m1", "long.txt"], "m1 computes vectors, for which there is no metric"),
     ],
     ids=str,
 )
@@ -147,4 +150,4 @@ def test_runs_that_read_a_file_differently_are_not_compared(place, tmp_path):
     (tmp_path / "turned").mkdir()
     folder = translator(tmp_path / "turned", 0, reverse="true")
     said = refused("compare", place / "t1", folder, place / "pairs.tsv")
-    assert "read its columns differently; say with --columns which to take" in said
+    assert "read different columns. Choose them with --columns" in said

@@ -19,19 +19,19 @@ def test_the_demo_start_to_finish_and_again(tmp_path, monkeypatch):
         begun = attendo("demo", "--out", out, *quick)
     assert begun.code == 130
     said = begun.err.splitlines()[:2]
-    assert said[0].startswith("Learning") and all(len(line) <= 80 for line in said)
+    assert said[0].startswith("Training") and all(len(line) <= 80 for line in said)
     first = attendo("demo", "--out", out, "--test", "5")  # goes on
     assert first.code == 0, first.err
     assert "resumed step-1" in first.err
-    assert "exact match 0.0 %" in first.out
-    assert "most similar training forecast: 0.0 %" in first.out
+    assert "exact match 0.0%" in first.out
+    assert "most similar training forecast: 0.0%" in first.out
     assert "Cross-attention" in first.out
     assert all(len(line) <= 80 for line in first.out.splitlines() if str(out) not in line)
     assert "<html" in (out / "look.html").read_text(encoding="utf-8").lower()
     again = attendo("demo", "--out", out, "--test", "5")
     assert again.out == first.out
-    assert "holds a finished demo" in again.err
-    assert "need --fresh" in refused("demo", "--out", out, "--cpu-minutes", "1")
+    assert "using the finished demo" in again.err
+    assert "require --fresh" in refused("demo", "--out", out, "--cpu-minutes", "1")
     monkeypatch.setattr(View, "save", lambda self, path: None)  # enough of them
     shutil.rmtree(out / "checkpoints")
     (out / "metrics.jsonl").unlink()  # killed before its first checkpoint: it begins again

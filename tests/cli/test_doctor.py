@@ -53,7 +53,7 @@ def test_a_table_that_may_be_of_labelled_texts_is_told_how_to_say_so(tmp_path):
     table = tmp_path / "tickets.csv"
     table.write_text("id,category,body\n1,bill,The invoice is wrong.\n")
     assert refused("doctor", table).endswith(
-        "Choose with --columns source=NAME,target=NAME for pairs, label=NAME,text=NAME for labelled texts"
+        "Choose with --columns source=NAME,target=NAME for pairs, label=NAME,text=NAME for labeled texts"
     )
 
 

@@ -24,7 +24,7 @@ def test_rows_the_other_way_round_are_refused(tmp_path):
     for file, side in zip(files, (1, 0), strict=True):
         file.write_text("".join(f"{pair[side]}\n" for pair in PAIRS), encoding="utf-8")
     said = refused("evaluate", run, *files, "--beam", "1")
-    assert said == f"{SAID}Japanese: give the files in the other order"
+    assert said == f"{SAID}Japanese. Give the files in the other order"
 
 
 def test_only_what_speaks_against_the_languages_is_told(capsys):
@@ -32,13 +32,13 @@ def test_only_what_speaks_against_the_languages_is_told(capsys):
     for languages, pairs in ((ENGLISH, PAIRS), ({"source": None, "target": None}, swapped), ({}, swapped)):
         warn_of_order(languages, pairs, are_parallel=False)
     assert capsys.readouterr().err == ""
-    with pytest.raises(AttendoError, match=r": choose the columns with --columns SOURCE,TARGET$"):
+    with pytest.raises(AttendoError, match=r"\. Choose the columns with --columns SOURCE,TARGET$"):
         warn_of_order(ENGLISH, swapped, are_parallel=False)
     warn_of_order(ENGLISH | {"target": None}, swapped, are_parallel=False)
     assert (
         capsys.readouterr().err
-        == f"warning: {SAID}Japanese: choose the columns with --columns SOURCE,TARGET\n"
+        == f"warning: {SAID}Japanese. Choose the columns with --columns SOURCE,TARGET\n"
     )
     warn_of_order(ENGLISH, [(source, source) for source, _ in PAIRS], are_parallel=True)
     said = capsys.readouterr().err
-    assert said.startswith("warning: ") and said.endswith("the target is Latin: look at the rows\n")
+    assert said.startswith("warning: ") and said.endswith("the target is Latin. Check the rows\n")

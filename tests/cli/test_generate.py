@@ -61,7 +61,7 @@ def test_the_same_seed_writes_the_same_text(trained):
 
 def test_the_seed_is_said_where_something_was_drawn(trained):
     folder, _ = trained
-    said = "writes this again)"
+    said = "(to generate this text again: "
     options = ["generate", folder, "It", "--max-tokens", "3"]
     assert said in attendo(*options).err
     assert said in attendo(*options, "--top-k", "2").err
@@ -109,11 +109,11 @@ def test_a_prompt_longer_than_the_context_is_cut_with_a_word(trained):
     folder, _ = trained
     outcome = attendo("generate", folder, "x" * 30, "--max-tokens", "2")
     assert (
-        "the prompt has 6 tokens more than the model's context of 24; as many at its beginning are left out"
+        "the prompt is 6 tokens longer than the context length of 24; its beginning was truncated"
         in outcome.err
     )
     outcome = attendo("generate", folder, "x" * 25, "--max-tokens", "2")
-    assert "the prompt has 1 token more than" in outcome.err
+    assert "the prompt is 1 token longer than" in outcome.err
 
 
 def test_characters_never_seen_are_spelled_in_bytes(trained):
@@ -131,9 +131,9 @@ def test_perplexity_with_its_window(trained, text):
     assert facts["n_characters"] == len(text.read_text(encoding="utf-8")) == facts["n_targets"] - 1
     assert facts["perplexity"] == pytest.approx(math.exp(facts["nats"] / facts["n_targets"]))
     assert facts["bits_per_byte"] == pytest.approx(facts["nats"] / math.log(2) / facts["n_bytes"])
-    assert "learned from windows" not in outcome.err
+    assert "was trained with at most" not in outcome.err
     outcome = attendo("evaluate", folder, text, "--context", "5000")
-    assert "the model learned from windows of 24 tokens; 5,000 is new to it" in outcome.err
+    assert "note: the model was trained with at most 24 tokens of context, fewer than 5,000" in outcome.err
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_the_rows_of_a_table_are_accounted_for_whatever_the_run_learned_from(tra
     numbered = attendo("evaluate", folder, table, "--column", "2", "--header", "--json")
     assert json.loads(numbered.out)["reading"]["accounts"][0]["used"] == 40
     assert refused("evaluate", folder, table).endswith("; fix the row, or choose columns with --column")
-    assert "give --column" in refused("evaluate", folder, table, "--columns", "2")
+    assert "Use --column" in refused("evaluate", folder, table, "--columns", "2")
     assert "a text file has no columns" in refused("evaluate", folder, text, "--column", "2")
 
 
@@ -173,15 +173,15 @@ def test_what_a_run_says_of_its_files_does_not_stand_in_the_way_of_others(traine
 
 def test_words_that_are_not_known_make_the_bits_a_lower_bound():
     assert _text_loss_lines(TextLoss(12 * math.log(2), 4, 0, 6, 8, context=64, stride=32)) == [
-        "perplexity 8.000, 1.3863 nats a character and 1.5000 bits a byte",
+        "perplexity 8.000, 1.3863 nats per character, 1.5000 bits per byte",
         "(context 64, stride 32, 4 tokens)",
     ]
     lines = _text_loss_lines(TextLoss(9.2e6, 10**6, 99_999, 10**6, 10**6, context=5000, stride=5000))
-    assert lines[0] == "perplexity 9897.129, at least 9.2000 nats a character and 13.2728 bits a byte"
-    assert lines[2] == "(99,999 unknown words among them, not spelled out: spelling costs more)"
+    assert lines[0] == "perplexity 9897.129, at least 9.2000 nats per character, 13.2728 bits per byte"
+    assert lines[2] == "(99,999 unknown words, each counted as one token, not spelled out)"
     assert max(map(len, lines)) <= 80
     (_, _, last) = _text_loss_lines(TextLoss(1.0, 2, 1, 3, 3, context=4, stride=4))
-    assert "(1 unknown word among" in last
+    assert "(1 unknown word, each" in last
 
 
 def test_resuming_goes_on(trained):

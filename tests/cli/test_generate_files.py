@@ -79,7 +79,7 @@ def test_each_line_is_as_the_command_writes_it_alone(run_folder, tmp_path):
         )
         assert json.loads(alone.out)["text"] == found["text"]
     n_cut = sum(found["cut"] > 0 for found in facts)
-    assert n_cut and f"{n_cut} of 8 prompts were longer than the model's context" in outcome.err
+    assert n_cut and f"{n_cut} of 8 prompts were longer than the context length" in outcome.err
 
 
 def test_line_breaks_are_spaces(tmp_path, monkeypatch):
@@ -107,9 +107,9 @@ def test_the_command_stops_and_goes_on_to_the_same_bytes(run_folder, tmp_path, m
         within.setattr(Generator, "generate_batch", interrupted)
         stopped = attendo(*command)
     assert stopped.code == 128 + signal.SIGTERM
-    assert "stopped; 6 of 8 lines are done, and the same command goes on from there\n" in stopped.err
-    assert "was begun with seed null, this is 3" in refused(*command, "--seed", "3")
-    assert attendo(*command).err.startswith("going on: 6 of 8 lines are done\n")
+    assert "stopped; 6 of 8 lines are done. Run the same command again to resume\n" in stopped.err
+    assert "was started with seed null, now it is 3" in refused(*command, "--seed", "3")
+    assert attendo(*command).err.startswith("resuming: 6 of 8 lines are done\n")
     attendo(*command[:-1], tmp_path / "whole")
     assert out.read_bytes() == (tmp_path / "whole").read_bytes()
 
@@ -117,8 +117,8 @@ def test_the_command_stops_and_goes_on_to_the_same_bytes(run_folder, tmp_path, m
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--input", "F"], "--input and --output belong together"),
-        (["--input", "F", "--output", "G", "rain"], "give texts, or --input and --output"),
+        (["--input", "F"], "--input and --output must be given together"),
+        (["--input", "F", "--output", "G", "rain"], "TEXT and --input cannot be combined"),
         (["--input", "F", "--output", "G", "--top-p", "2"], "top_p=2.0 must be"),
     ],
     ids=str,

@@ -212,7 +212,7 @@ def test_progress_over_a_file(run, pairs, monkeypatch):
     outcome = attendo("look", run, "--over", pairs[0])
     shown = [line for line in outcome.err.splitlines() if " batches  " in line]
     assert [line.split("%")[0].strip() for line in shown] == [f"{n / 7:.0%}"[:-1] for n in range(1, 8)]
-    assert re.fullmatch(r" 29%  2 of 7 batches  [\d,.]+ a second  .* left", shown[1])
+    assert re.fullmatch(r" 29%  2 of 7 batches  [\d,.]+ per second  .* left", shown[1])
 
 
 def test_ranking_over_a_file(run, pairs, tmp_path):
@@ -228,9 +228,9 @@ def test_ranking_over_a_file(run, pairs, tmp_path):
         assert f" {head.effect:+.4f} ± {head.standard_error:.4f}" in line
         assert line.endswith(head.path)
     said = " ".join(outcome.out.split())
-    assert f"of a row's translation, all heads on: {found.log_prob:.3f} nats, the mean of 4 rows." in said
-    assert "±: the standard error over the rows" in said
-    assert "AER: the alignment error rate" in said
+    assert f"of a row's translation with all heads: {found.log_prob:.3f} nats (mean of 4 rows)." in said
+    assert "±: standard error over the rows" in said
+    assert "AER: alignment error rate" in said
     assert all(columns(line) <= 80 for line in outcome.out.splitlines())
     facts = json.loads(attendo("look", run, "--over", file, "--json").out)
     assert facts["n_rows"] == 4
@@ -258,8 +258,8 @@ def test_ranking_of_every_family(runs, tmp_path, family, of):
     said = " ".join(outcome.out.split())
     assert of in said
     assert "AER" not in said
-    assert "Of 1 rows only the beginning was read" in said
-    assert "--alignments is for translation models" in refused(
+    assert "1 rows were truncated to the context length" in said
+    assert "--alignments applies only to translation models" in refused(
         "look", runs / family, "--over", file, "--alignments", file
     )
 
@@ -297,51 +297,54 @@ def test_the_live_page_until_a_signal(run, monkeypatch, number):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "missing TEXT, what the model reads; or give --serve, or --over FILE"),
-        ([""], "nothing to look at in an empty text"),
+        ([], "TEXT is missing. Give a text, --serve or --over FILE"),
+        ([""], "the text is empty. Give a sentence"),
         ([TEXT, "--out", "map.jpg"], "must end in .html, .png, .svg, .csv"),
-        ([TEXT, "--out", "nowhere/map.png"], "there is no folder nowhere; make it first"),
+        ([TEXT, "--out", "nowhere/map.png"], "folder nowhere does not exist. Create it first"),
         (
             [TEXT, "--out", "FOLDER.html"],
-            "FOLDER.html is a folder; name a file in it, as FOLDER.html/page.html",
+            "FOLDER.html is a folder (expected a file, for example FOLDER.html/page.html)",
         ),
         ([TEXT, "--head", "3"], "there is no head 3; cross has 1 to 2"),
         ([TEXT, "--layer", "2"], "there is no layer 2; cross has 1 to 1"),
         ([TEXT, "--stack", "middle"], "'--stack'"),
-        ([TEXT, "--off", f"{CROSS}:3"], "the head behind the colon is 1 to 2"),
-        ([TEXT, "--off", f"{CROSS}:0"], "the head behind the colon is 1 to 2"),
+        ([TEXT, "--off", f"{CROSS}:3"], "the head must be 1 to 2"),
+        ([TEXT, "--off", f"{CROSS}:0"], "the head must be 1 to 2"),
         (
             [TEXT, "--off", "nope:2"],
-            "--off nope:2: there is no such layer; there are encoder.blocks.0.self_attention, encoder.",
+            "--off nope:2: no such layer. The layers are encoder.blocks.0.self_attention, encoder.",
         ),
         (
             [TEXT, "--off", "decoder.blocks.0.cross_atention"],
-            f"there is no such layer; did you mean {CROSS}?",
+            f"no such layer. Did you mean {CROSS}?",
         ),
-        ([TEXT, "--off", "*.feed_forward:1"], "feed-forward nets have no heads; leave out :1"),
-        ([TEXT, "--off", "*:3"], "--off *:3: the head behind the colon is 1 to 2"),
-        (["--serve", "--off", "nope"], "--off nope: there is no such layer"),
-        ([TEXT, "--beta", "-1"], "--beta -1 must be a number from 0, or inf"),
-        ([TEXT, "--beta", "nan"], "--beta nan must be a number from 0, or inf"),
+        ([TEXT, "--off", "*.feed_forward:1"], "feed-forward layers have no heads. Remove :1"),
+        ([TEXT, "--off", "*:3"], "--off *:3: the head must be 1 to 2"),
+        (["--serve", "--off", "nope"], "--off nope: no such layer"),
+        ([TEXT, "--beta", "-1"], "--beta -1 must be a number of 0 or more, or inf"),
+        ([TEXT, "--beta", "nan"], "--beta nan must be a number of 0 or more, or inf"),
         ([TEXT, "--beam", "17"], "beam=17 must be 1 to 16"),
-        ([TEXT, "--over", "F"], "--over and TEXT do not go together"),
-        (["--over", "F", "--off", "x"], "--over and --off do not go together"),
-        (["--over", "F", "--beta", "2"], "--over and --beta do not go together"),
-        (["--serve", "--json"], "--serve and --json do not go together"),
-        (["--serve", "--head", "1"], "--head is of the map of a text; give TEXT, too, or leave --head out"),
+        ([TEXT, "--over", "F"], "--over and TEXT cannot be combined"),
+        (["--over", "F", "--off", "x"], "--over and --off cannot be combined"),
+        (["--over", "F", "--beta", "2"], "--over and --beta cannot be combined"),
+        (["--serve", "--json"], "--serve and --json cannot be combined"),
+        (["--serve", "--head", "1"], "--head requires TEXT"),
         (
             [TEXT, "--alignments", "F"],
-            "--alignments goes with --over; give that, too, or leave --alignments out",
+            "--alignments requires --over",
         ),
-        ([TEXT, "--port", "0"], "--port goes with --serve; give that, too, or leave --port out"),
-        ([TEXT, "--open"], "--open goes with --serve; give that, too, or leave --open out"),
-        ([TEXT, "--target", "a", "--beam", "2"], "--target and --beam do not go together"),
-        ([TEXT, "--max-tokens", "3"], "--max-tokens is for language models, and this is a translation model"),
-        (["--over", "F", "--stack", "cross"], "--over and --stack do not go together"),
-        (["--over", "F", "--beam", "0"], "--over and --beam do not go together"),
+        ([TEXT, "--port", "0"], "--port requires --serve"),
+        ([TEXT, "--open"], "--open requires --serve"),
+        ([TEXT, "--target", "a", "--beam", "2"], "--target and --beam cannot be combined"),
+        (
+            [TEXT, "--max-tokens", "3"],
+            "--max-tokens applies only to language models, not to a translation model",
+        ),
+        (["--over", "F", "--stack", "cross"], "--over and --stack cannot be combined"),
+        (["--over", "F", "--beam", "0"], "--over and --beam cannot be combined"),
         (["--over", "nowhere.tsv"], "nowhere.tsv: no such file"),
-        (["\udcff"], "is not UTF-8"),
-        ([TEXT, "--target", "\udcff"], "is not UTF-8"),
+        (["\udcff"], "is not valid UTF-8"),
+        ([TEXT, "--target", "\udcff"], "is not valid UTF-8"),
     ],
 )
 def test_one_line_for_each_mistake(run, tmp_path, monkeypatch, arguments, said):
@@ -360,8 +363,8 @@ def test_options_of_another_family(runs, family, option, way):
         " model" if family == "classification" else " language model"
     )
     said = refused("look", runs / family, *way, *option)
-    assert f"{option[0]} is for " in said
-    assert f"language models, and this is a {name}; leave it out" in said
+    assert f"{option[0]} applies only to " in said
+    assert f"language models, not to a {name}. Leave it out" in said
 
 
 def test_what_cannot_be_written_is_said_first(run, tmp_path, monkeypatch):
@@ -371,10 +374,10 @@ def test_what_cannot_be_written_is_said_first(run, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(tempfile, "TemporaryFile", denied)
         said = refused("look", run, TEXT, "--out", tmp_path / "page.html", code=1)
-    assert f"nothing can be written in {tmp_path} (permission denied); choose another folder" in said
+    assert f"cannot write to {tmp_path} (permission denied). Choose another folder" in said
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     said = refused("look", run, TEXT, "--out", tmp_path / "map.png")
-    assert 'a picture needs matplotlib: pip install "attendo[plots]"; or write .html or .csv' in said
+    assert ".png requires matplotlib. Write .html or .csv, or run: pip install" in said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -387,6 +390,6 @@ def test_a_masked_model_fills_in_what_is_hidden(runs):
     found = view.result.tokenizer.pieces([int(view.result.logits[3].argmax())])[0]
     out = attendo("look", folder, text).out.splitlines()
     assert out[:2] == [f"    {text}", f"  → {' '.join([*words[:2], found, *words[3:]])}"]
-    assert out[2] == f"    log-probability {view.outcome['log_prob']:.2f} of the token filled in"
+    assert out[2] == f"    log-probability {view.outcome['log_prob']:.2f} of the token predicted"
     plain = attendo("look", folder, " ".join(words)).out
-    assert "the likeliest token at each place, since the text has no <mask>" in " ".join(plain.split())
+    assert "the most likely token at each position, because the text has no <mask>" in " ".join(plain.split())

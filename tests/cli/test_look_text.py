@@ -20,7 +20,7 @@ def test_a_label_comes_with_the_tokens_that_matter_most(monkeypatch):
     pieces = [piece.strip("▁") for piece in view.map().query_pieces]
     listed = ", ".join(f"{pieces[i]} {-gained[i]:+.2f}" for i in order[: look_text.MOST_TOKENS])
     assert " ".join(line.strip() for line in printed).endswith(
-        f" its log-probability changes without: {listed}"
+        f" log-probability change without a token: {listed}"
     )
     monkeypatch.setattr(look_text, "MOST_WORK", 10)
     assert text_lines(view, None, None, None, "en", "answer") == printed[:3]

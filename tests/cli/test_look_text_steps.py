@@ -98,11 +98,9 @@ def test_the_terminal_and_json_have_the_same_numbers(run, language):
 
 
 def test_what_is_refused(run):
-    assert refused("look", run, TEXT, "--query", 99).startswith(
-        "there is no query 99; the map has the rows 1"
-    )
-    assert "--query and --heads do not go together" in refused("look", run, TEXT, "--query", 1, "--heads")
-    assert "--query and --serve do not go together" in refused("look", run, "--serve", "--query", 1)
+    assert refused("look", run, TEXT, "--query", 99).startswith("there is no query 99; the map has rows 1")
+    assert "--query and --heads cannot be combined" in refused("look", run, TEXT, "--query", 1, "--heads")
+    assert "--query and --serve cannot be combined" in refused("look", run, "--serve", "--query", 1)
 
 
 def test_a_row_that_looks_at_all_alike_names_no_key(run):
@@ -117,7 +115,7 @@ def test_a_row_that_looks_at_all_alike_names_no_key(run):
 
 @pytest.mark.parametrize(
     ("language", "said"),
-    [("en", "they change the log-probability of {} by "), ("ja", "この変更で「{}」の対数確率は")],
+    [("en", "the changes move the log-probability of {} by "), ("ja", "この変更で「{}」の対数確率は")],
 )
 def test_edits_tell_whose_probability_they_change(run, language, said):
     asked = [TEXT, "--beta", "Hard", "--language", language]
@@ -138,7 +136,7 @@ def test_edits_tell_whose_label_they_make_less_probable(tokenizer):
         [line.strip() for line in text_lines(even, None, None, None, language, "answer")]
         for language in ("en", "ja")
     )
-    assert f"they change the probability of {label} by {points:+.1f} points" in en
+    assert f"the changes move the probability of {label} by {points:+.1f} points" in en
     assert any(line.startswith(f"この変更で「{label}」の確率は") for line in ja)
 
 

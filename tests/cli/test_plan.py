@@ -93,10 +93,10 @@ def test_what_it_prints_fits_80_columns_and_names_what_is_measured(pairs, tmp_pa
         "(measured)",
         "assumed",
         "data sheet",
-        "nothing of this is measured",
+        "nothing is measured",
     ):
         assert said in outcome.out
-    assert "steps 12: 12 updates" in outcome.out and "0.02 CPU-s an update" in outcome.out
+    assert "steps 12: 12 updates" in outcome.out and "0.02 CPU-s per update" in outcome.out
 
 
 def test_updates_are_really_tried(pairs):
@@ -120,18 +120,18 @@ def test_the_end_that_is_asked_for_decides_the_updates(pairs, quick, option, upd
 
 def test_a_price_of_this_machine(pairs, quick):
     outcome = attendo("plan", "--train", pairs, *settings(SMALL), "--price", 36_000, "--threads", 1)
-    assert "2.40 at 36000 an hour" in outcome.out  # 12 updates of 0.02 s
+    assert "2.40 at 36000 per hour" in outcome.out  # 12 updates of 0.02 s
 
 
 def test_a_model_too_large_for_this_machine_is_counted_and_not_tried(pairs, monkeypatch, quick):
     monkeypatch.setattr(planning, "measured_pace", lambda *arguments: pytest.fail("tried"))
     huge = joined(SMALL, {"model": {"d_model": 16_384, "d_ff": 65_536, "n_encoder_layers": 40}})
     outcome = attendo("plan", "--train", pairs, *settings(huge))
-    assert "no update was tried: the model does not fit into memory here" in outcome.out
-    assert "(assumed)" in outcome.out and "it does not fit here" in outcome.out
+    assert "no update was run: the model does not fit into memory here" in outcome.out
+    assert "(assumed)" in outcome.out and "too large for this machine" in outcome.out
     slow = joined(SMALL, {"model": {"d_model": 1024, "d_ff": 4096}})
     outcome = attendo("plan", "--train", pairs, *settings(slow))
-    assert "no update was tried: it would take about" in outcome.out
+    assert "no update was run: it would take about" in outcome.out
 
 
 def test_on_paper_the_same_tokens_are_read_by_more(pairs, quick):
@@ -163,13 +163,16 @@ def test_own_figures_of_an_accelerator(pairs, quick):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "give --train F"),
+        ([], "Give --train F"),
         (["--train", "F", "--accelerator", "abacus", "--accelerators", "2"], "there are a100"),
-        (["sorting", "--train", "F"], "no task is called 'sorting'"),
+        (["sorting", "--train", "F"], "unknown task 'sorting'"),
         (["--train", "nowhere.tsv"], "nowhere.tsv"),
-        (["--train", "F", "--steps", "3", "--minutes", "1"], "give one of --steps and --minutes"),
-        (["--train-source", "F"], "--train-source and --train-target belong together"),
-        (["classification", "--train-source", "F", "--train-target", "G"], "of a translator; give --train"),
+        (["--train", "F", "--steps", "3", "--minutes", "1"], "--steps and --minutes cannot be combined"),
+        (["--train-source", "F"], "--train-source and --train-target must be given together"),
+        (
+            ["classification", "--train-source", "F", "--train-target", "G"],
+            "apply only to a translator. Use --train",
+        ),
     ],
     ids=str,
 )

@@ -14,6 +14,7 @@ from forked import begun_child
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
 from attendo.cli import main
+from attendo.errors import install_command
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def folder(tmp_path_factory):
         (["--host", "0.0.0.0"], "--api-key-file"),
         (["--host", "::"], "--no-key"),
         (["--cors", "example.org"], "https://example.org"),
-        (["--cors", "https://example.org/page"], "is no origin"),
+        (["--cors", "https://example.org/page"], "is not an origin"),
         (["--drain", "0"], "--drain 0"),
         (["--timeout", "inf"], "--timeout inf"),
         (["--watch", "-1"], "--watch -1"),
@@ -61,7 +62,7 @@ def test_without_its_packages_it_says_how_to_get_them(folder, monkeypatch):
     found = importlib.util.find_spec
     missing = lambda name, *more: None if name == "uvicorn" else found(name, *more)  # noqa: E731
     monkeypatch.setattr("attendo.cli.serve.find_spec", missing)
-    assert 'pip install "attendo[serve]"' in refused("serve", folder)
+    assert install_command("serve") in refused("serve", folder)
 
 
 def test_it_serves_until_it_is_told_to_stop(folder, tmp_path):

@@ -57,7 +57,7 @@ def test_the_command_gives_the_lines_that_stdin_gives(run_folder, tmp_path, monk
     assert 0 < n_split < 40
     assert f"{n_split} of 40 texts were translated in parts; --segment none" in outcome.err
     n_endless = sum(not translation.candidates[0].finished for translation in wanted)
-    assert f"{n_endless} of 40 translations met their length limit before their end\n" in outcome.err
+    assert f"{n_endless} of 40 translations reached their length limit before their end\n" in outcome.err
     assert outcome.err.splitlines()[-1].startswith("done: 40 lines in ")
     attendo(
         "translate", run_folder, "--input", file, "--output", tmp_path / "json", "--json", "--longest", "20"
@@ -85,10 +85,10 @@ def test_the_command_stops_and_goes_on(run_folder, tmp_path, monkeypatch):
         within.setattr(Translator, "translate", interrupted)
         stopped = attendo(*command)
     assert stopped.code == 128 + signal.SIGTERM
-    assert "stopped; 6 of 12 lines are done, and the same command goes on from there\n" in stopped.err
-    assert "was begun with beam 2, this is 1" in refused(*command, "--beam", "1")
+    assert "stopped; 6 of 12 lines are done. Run the same command again to resume\n" in stopped.err
+    assert "was started with beam 2, now it is 1" in refused(*command, "--beam", "1")
     resumed = attendo(*command)
-    assert resumed.err.startswith("going on: 6 of 12 lines are done\n")
+    assert resumed.err.startswith("resuming: 6 of 12 lines are done\n")
     attendo("translate", run_folder, "--input", file, "--output", tmp_path / "whole")
     assert out.read_bytes() == (tmp_path / "whole").read_bytes()
 
@@ -96,11 +96,11 @@ def test_the_command_stops_and_goes_on(run_folder, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--input", "F"], "--input and --output belong together"),
-        (["--output", "G"], "--input and --output belong together"),
-        (["--input", "F", "--output", "G", "rain"], "give texts, or --input and --output"),
-        (["--longest", "2", "rain"], "longest is 2; choose it from 8 to 63"),
-        (["--set", "model.d_model=8", "rain"], "a search has settings of decoding only"),
+        (["--input", "F"], "--input and --output must be given together"),
+        (["--output", "G"], "--input and --output must be given together"),
+        (["--input", "F", "--output", "G", "rain"], "TEXT and --input cannot be combined"),
+        (["--longest", "2", "rain"], "longest=2 must be 8 to 63"),
+        (["--set", "model.d_model=8", "rain"], "only settings of [decoding] can be set here"),
         (["--set", "decoding.no_repeat=3", "rain"], "no_repeat_ngram"),
         (["--set", "decoding.min_length=-1", "rain"], "min_length"),
     ],

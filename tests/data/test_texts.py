@@ -265,9 +265,9 @@ def test_what_is_split_off_is_said() -> None:
 
     def broken() -> Iterator[Chunk]:
         yield Chunk("abc", True)
-        raise AttendoError("line 2 is not UTF-8")
+        raise AttendoError("line 2 is not valid UTF-8")
 
-    with pytest.raises(AttendoError, match="line 2 is not UTF-8"):
+    with pytest.raises(AttendoError, match="line 2 is not valid UTF-8"):
         split_texts(broken(), "the text")
     one = split_texts([Chunk("a line\n" * 30, True)], "t")
     assert one.line() == "the last 10% of the text is held out for validation"

@@ -92,7 +92,7 @@ def test_the_file_tells_its_kind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["translation", "language-model"])
 def test_what_forgets_case_cannot_write(name: str) -> None:
-    with pytest.raises(AttendoError, match=r"kind='uncased' forgets case.*choose bpe"):
+    with pytest.raises(AttendoError, match=r"kind='uncased' drops case.*Choose bpe"):
         check_tables(family_of(name), {"tokenizer": {"kind": "uncased"}}, "--set")
 
 

@@ -261,4 +261,4 @@ def test_coverage_from_the_command_line(run_folder):
     plain = json.loads(attendo(*arguments).out)["translations"][0]
     assert covered["score"] < plain["score"]
     said = refused(*arguments, "--int8", "--set", "decoding.coverage_penalty=0.2")
-    assert "--int8 gives no attention for decoding.coverage_penalty; leave one of them out" in said
+    assert "--int8 and decoding.coverage_penalty cannot be combined. Leave one of them out" in said

@@ -112,17 +112,15 @@ def test_it_goes_on_where_it_was_stopped(source, tmp_path):
 def test_other_options_or_another_input_are_refused(source, tmp_path):
     out = tmp_path / "out.txt"
     half_done(source, out, beam=4, model="a" * 64)
-    begun, remedy = f"{out}.part was begun with", f"remove {out}.part and out.txt.part.json to begin anew"
+    begun, remedy = f"{out}.part was started with", f"remove {out}.part and out.txt.part.json to start again"
     said = refusal(source, out, beam=2, model="a" * 64)
-    assert said == f"{begun} beam 4, this is 2; go on as it was begun, or {remedy}"
-    assert f"{begun} model aaaaaaaaaaaa…, this is bbbbbbbbbbbb…" in refusal(
+    assert said == f"{begun} beam 4, now it is 2. Use the same options, or {remedy}"
+    assert f"{begun} model aaaaaaaaaaaa…, now it is bbbbbbbbbbbb…" in refusal(
         source, out, beam=4, model="b" * 64
     )
-    assert f"{begun} beam 4, this is null" in refusal(source, out, model="a" * 64)
+    assert f"{begun} beam 4, now it is null" in refusal(source, out, model="a" * 64)
     source.write_bytes(source.read_bytes() + b".")
-    assert refusal(source, out, beam=4, model="a" * 64).startswith(
-        f"{source} is not as it was when {out}.part"
-    )
+    assert refusal(source, out, beam=4, model="a" * 64).startswith(f"{source} has changed since {out}.part")
 
 
 def test_what_is_damaged_is_refused(source, tmp_path):
@@ -131,25 +129,27 @@ def test_what_is_damaged_is_refused(source, tmp_path):
     whole = part.read_bytes()
     for damaged in (whole[:10], b"x" + whole[1:]):
         part.write_bytes(damaged)
-        assert refusal(source, out).startswith(f"{part} is not as it was written; bring it back, or remove")
+        assert refusal(source, out).startswith(
+            f"{part} was changed after it was written. Restore it, or remove"
+        )
     part.write_bytes(whole)
     for text in ("{", "[]", '{"format": 2}', '{"format": 1}'):
         before = journal.read_bytes()
         journal.write_text(text)
-        assert refusal(source, out).startswith(f"{journal} is damaged; remove {part} and")
+        assert refusal(source, out).startswith(f"{journal} is damaged. To fix this, remove {part} and")
         journal.write_bytes(before)
     journal.unlink()
-    assert refusal(source, out) == f"{part} is there, but out.txt.part.json beside it is not; move it away"
+    assert refusal(source, out) == f"{part} exists, but out.txt.part.json does not. Move {part} away"
     assert part.read_bytes() == whole
 
 
 def test_what_is_there_is_not_written_over(source, tmp_path):
     out = tmp_path / "out.txt"
     out.write_text("mine")
-    assert refusal(source, out) == f"{out} is there already; take another name, or remove it"
-    assert refusal(source, source) == f"{source} is the input; give the output another name"
-    assert "give a file in a folder that exists" in refusal(source, tmp_path / "no" / "out.txt")
-    assert "give a file in a folder that exists" in refusal(source, tmp_path)
+    assert refusal(source, out) == f"{out} already exists. Choose another name, or remove it"
+    assert refusal(source, source) == f"{source} is also the input. Give the output another name"
+    assert "Give a file in an existing folder" in refusal(source, tmp_path / "no" / "out.txt")
+    assert "Give a file in an existing folder" in refusal(source, tmp_path)
     assert "no such file" in refusal(tmp_path / "no.txt", tmp_path / "new")
     assert (out.read_text(), listed(tmp_path)) == ("mine", ["in.txt", "out.txt"])
 
@@ -170,7 +170,8 @@ def test_two_processes_do_not_write_one_file(source, tmp_path):
         fcntl.flock(held, fcntl.LOCK_EX)
         before = part.read_bytes()
         assert (
-            refusal(source, tmp_path / "out.txt") == f"{part} is being written by another process; let it end"
+            refusal(source, tmp_path / "out.txt")
+            == f"{part} is being written by another process. Wait until it ends"
         )
     assert part.read_bytes() == before
 

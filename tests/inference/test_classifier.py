@@ -150,12 +150,12 @@ def test_a_run_folder_holds_all_it_takes(tmp_path):
 
 def test_what_does_not_fit_is_refused(tmp_path):
     card = {"task": "classification", "labels": {"a": 1, "b": 1}}
-    with pytest.raises(AttendoError, match=r"names 2 labels, the model has 3 classes; .*card\.json"):
+    with pytest.raises(AttendoError, match=r"names 2 labels, but the model has 3 classes\. .*card\.json"):
         Classifier.load(saved(tmp_path / "a", config(), card))
     with pytest.raises(AttendoError, match=r"names 0 labels"):
         Classifier.load(saved(tmp_path / "no", config(), {"task": "classification"}))
     positions = config(positions="learned", max_len=100)
-    with pytest.raises(AttendoError, match=r"max_tokens=100 .*max_len=100; lower max_tokens"):
+    with pytest.raises(AttendoError, match=r"max_tokens=100 .*max_len=100\. Lower max_tokens"):
         Classifier.load(saved(tmp_path / "b", positions, {"labels": COUNTS}, max_tokens=100))
     assert Classifier.load(saved(tmp_path / "c", positions, {"labels": COUNTS}, max_tokens=99)).classify(
         ["a" * 999]

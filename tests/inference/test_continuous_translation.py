@@ -121,8 +121,8 @@ def test_searches_that_nobody_needs_do_not_gather(monkeypatch):
     ("change", "texts", "message"),
     [
         ({"coverage_penalty": 0.2}, ["rain"], "coverage penalty"),
-        ({"beam": 2}, ["rain"], "take beam 1"),
-        ({"beam": 1}, ["rain", "snow"], "give one text"),
+        ({"beam": 2}, ["rain"], "Use beam 1"),
+        ({"beam": 1}, ["rain", "snow"], "and one text"),
     ],
 )
 def test_what_cannot_go_on_side_by_side_is_refused(change, texts, message):

@@ -45,15 +45,15 @@ def test_a_long_text_is_read_in_stretches():
     np.testing.assert_allclose(
         found.embed([first + second], "max")[0], np.concatenate(parts).max(0), atol=1e-6
     )
-    with pytest.raises(AttendoError, match="more than the 16 tokens"):
+    with pytest.raises(AttendoError, match="context length of 16 tokens"):
         found.token_vectors(first + second)
 
 
 def test_what_is_not_there_is_named():
     found = embedder("masked")
-    with pytest.raises(AttendoError, match=r"layers 0 \(the embedding\) to 2"):
+    with pytest.raises(AttendoError, match=r"must be 0 \(the embedding\) to 2"):
         found.embed(["a"], layer=3)
-    with pytest.raises(AttendoError, match="none of max, mean, first"):
+    with pytest.raises(AttendoError, match="expected max, mean, first"):
         found.embed(["a"], "last")
 
 

@@ -266,7 +266,7 @@ def test_a_very_long_prompt_and_half_a_character_are_read():
 
 def test_the_generation_is_there_when_the_last_piece_has_come():
     stream = generator_of().stream("the", max_tokens=5)
-    with pytest.raises(AttendoError, match="take all pieces"):
+    with pytest.raises(AttendoError, match="Read all pieces"):
         _ = stream.generation
     assert "".join(stream) == stream.generation.text and next(stream, None) is None
 

@@ -122,7 +122,7 @@ def test_nothing_to_translate(translator):
 
 @pytest.mark.parametrize("longest", [7, 64, 0, -1])
 def test_a_length_that_the_model_cannot_read_is_refused(translator, longest):
-    with pytest.raises(AttendoError, match=f"longest is {longest}; choose it from 8 to 63"):
+    with pytest.raises(AttendoError, match=f"longest={longest} must be 8 to 63"):
         translator.translate(["rain"], longest=longest)
 
 
@@ -135,9 +135,9 @@ def test_a_recording_holds_the_parts(translator):
 
 def test_a_text_to_score_cannot_be_split(tokenizer):
     translator = tiny_translator(tokenizer, max_len=30, positions="learned")
-    with pytest.raises(AttendoError, match=r"\(expected at most 29\); split the text"):
+    with pytest.raises(AttendoError, match=r"\(expected at most 29\)\. Split the text"):
         translator.score([(PARAGRAPH, "rain")])
-    with pytest.raises(AttendoError, match=r"\(expected at most 29\); split the text"):
+    with pytest.raises(AttendoError, match=r"\(expected at most 29\)\. Split the text"):
         translator.score([("rain", PARAGRAPH)])
 
 

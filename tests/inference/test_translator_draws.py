@@ -270,8 +270,10 @@ def test_a_draw_without_a_seed_says_which_it_was(run_folder):
     for lines in (["rain"], ["rain", "fog"]):
         found = attendo("translate", run_folder, *lines, "--temperature", "2")
         note = found.err.splitlines()[-1]
-        assert note.startswith("(--seed ") and note.endswith(" draws this again)")
-        again = attendo("translate", run_folder, *lines, "--temperature", "2", "--seed", note.split()[1])
+        assert note.startswith("(to sample this again: --seed ")
+        again = attendo(
+            "translate", run_folder, *lines, "--temperature", "2", "--seed", note.split()[-1].rstrip(")")
+        )
         assert again.out == found.out and "--seed" not in again.err
     assert "--seed" not in attendo("translate", run_folder, "rain", "--temperature", "0").err
 
@@ -295,21 +297,21 @@ def test_what_was_begun_with_other_options_is_not_gone_on_with(run_folder, tmp_p
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--top-p", "0.9"], "--top-p is for draws; give --temperature too"),
-        (["--seed", "1"], "--seed is for draws; give --temperature too"),
+        (["--top-p", "0.9"], "--top-p applies only to sampling. Add --temperature"),
+        (["--seed", "1"], "--seed applies only to sampling. Add --temperature"),
         (["--temperature", "-1"], "temperature=-1.0 must be 0 (greedy) or a finite number above 0"),
         (["--temperature", "1", "--top-p", "2"], "top_p=2.0 must be"),
-        (["--temperature", "1", "--beam", "4"], "--temperature and --beam do not go together"),
-        (["--temperature", "1", "--n-best", "2"], "--temperature and --n-best do not go together"),
+        (["--temperature", "1", "--beam", "4"], "--temperature and --beam cannot be combined"),
+        (["--temperature", "1", "--n-best", "2"], "--temperature and --n-best cannot be combined"),
         (
             ["--temperature", "1", "--set", "decoding.no_repeat_ngram=3"],
-            "--temperature and --set decoding.no_repeat_ngram do not go together; with it are max_length_ratio",
+            "--temperature and --set decoding.no_repeat_ngram cannot be combined (possible: max_length_ratio",
         ),
-        (["--stream", "--beam", "4"], "--stream and --beam do not go together"),
-        (["--stream", "--json"], "--stream and --json do not go together"),
-        (["--stream", "--temperature", "1"], "--stream and --temperature do not go together"),
-        (["--stream", "--set", "decoding.beam=2"], "--stream and --set decoding.beam do not go together"),
-        (["--stream", "another text"], "--stream is for one TEXT"),
+        (["--stream", "--beam", "4"], "--stream and --beam cannot be combined"),
+        (["--stream", "--json"], "--stream and --json cannot be combined"),
+        (["--stream", "--temperature", "1"], "--stream and --temperature cannot be combined"),
+        (["--stream", "--set", "decoding.beam=2"], "--stream and --set decoding.beam cannot be combined"),
+        (["--stream", "another text"], "--stream requires exactly one TEXT"),
     ],
 )
 def test_options_that_do_not_go_together(run_folder, options, said):

@@ -144,7 +144,7 @@ def test_a_place_that_is_taken(run, tmp_path):
         (["--to", "tensorflow"], "--to tensorflow is none of huggingface, ctranslate2, argos, onnx"),
         (["--to", "ctranslate2", "--quantization", "int3"], "--quantization int3 is none of float32, int8"),
         (["--to", "ctranslate2", "--languages", "en,de"], "--languages has no effect with --to ctranslate2"),
-        (["--to", "argos", "--languages", "en"], "--languages en is not two codes"),
+        (["--to", "argos", "--languages", "en"], "--languages en must be two codes"),
         (["--to", "ctranslate2", "--valid", "none.tsv"], "none.tsv"),
     ],
 )

@@ -104,8 +104,8 @@ def test_a_long_run_is_shown_in_a_few_frames_evenly(tmp_path, monkeypatch):
 
 
 def test_what_has_no_film_says_so(tmp_path):
-    with pytest.raises(AttendoError, match="in memory alone"):
+    with pytest.raises(AttendoError, match="only in memory"):
         film_answer(tiny_look(), PATH, 0)
     seen = tiny_look(user=tiny_user(), folder=save_run(tmp_path / "run", tiny_user()))
-    with pytest.raises(AttendoError, match="no attention head"):
+    with pytest.raises(AttendoError, match="not an attention head"):
         film_answer(seen, PATH, 2)

@@ -246,7 +246,7 @@ def test_matrices_are_those_of_the_formula(options):
         for row, wanted in zip(answer["contribution"], expected, strict=True):
             assert row == pytest.approx(wanted, rel=1e-5)
         assert not off or max(answer["contribution"][1]) == 0.0
-    with pytest.raises(AttendoError, match="no attention layer"):
+    with pytest.raises(AttendoError, match="not an attention layer"):
         matrices_answer(tiny_look(user=user), "decoder.blocks.0")
 
 

@@ -65,7 +65,7 @@ def test_a_feed_forward_net_has_a_layer_and_no_heads():
     answer = effects_answer(seen, path)
     expected = sum(_answer_log_probs(seen, [Off(path)])) - sum(_answer_log_probs(seen, []))
     assert answer == {"path": path, "layer": {"delta": pytest.approx(expected, abs=1e-4)}}
-    with pytest.raises(AttendoError, match="no attention layer or feed-forward net"):
+    with pytest.raises(AttendoError, match="not an attention or feed-forward layer"):
         effects_answer(seen, "decoder.blocks.0")
 
 
@@ -163,7 +163,7 @@ def test_a_head_that_looks_where_people_link_has_no_alignment_error():
     assert {
         (h.path, h.head): h.alignment_error for h in ranked.heads if h.alignment_error is not None
     } == found
-    with pytest.raises(AttendoError, match="only a translator"):
+    with pytest.raises(AttendoError, match="only to the heads of a translator"):
         head_alignment_errors(tiny_user("language-model"), pairs, links)
 
 

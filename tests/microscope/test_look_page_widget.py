@@ -46,8 +46,8 @@ def test_answers_are_the_sessions(user):
     )
     for wrong, said in (
         (asked("tensor", key=key, path="nowhere"), "is not one of"),
-        (asked("dance", key=key), "no question 'dance'"),
-        (asked("look", text=""), "empty text"),
+        (asked("dance", key=key), "unknown question 'dance'"),
+        (asked("look", text=""), "the text is empty"),
         (back | {"name": 3, "body": {}}, "a question is"),
         (back | {"name": "look", "body": [1]}, "a question is"),
     ):
@@ -67,7 +67,7 @@ def test_a_fault_is_told_and_not_raised(user, monkeypatch):
     monkeypatch.setattr(session, "answer", lambda name, body: 1 / 0)
     reply = reply_to(session, asked("model"))
     assert reply is not None
-    assert reply[0]["error"] == "a fault in attendo: ZeroDivisionError: division by zero"
+    assert reply[0]["error"] == "a bug in attendo: ZeroDivisionError: division by zero"
 
 
 def test_what_is_no_number_is_told_in_a_sentence(user, monkeypatch):
@@ -93,7 +93,7 @@ def test_the_widget_answers_what_it_is_sent(user, monkeypatch):
 
 def test_without_anywidget_one_line_says_what_to_do(user, monkeypatch):
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    with pytest.raises(AttendoError, match=r'pip install "attendo\[notebook\]"'):
+    with pytest.raises(AttendoError, match=r'pip install ".*\[notebook\]"'):
         attendo.look(user, TEXT).widget()
 
 

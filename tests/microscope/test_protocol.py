@@ -38,11 +38,11 @@ def test_requests_and_answers_are_those_of_the_same_questions():
 @pytest.mark.parametrize(
     ("name", "body", "message"),
     [
-        ("nothing", {}, "there is no question 'nothing'"),
+        ("nothing", {}, "unknown question 'nothing'"),
         ("lens", {"stack": "encoder"}, "lens.key"),
         ("tree", {"key": "a", "beam": 0}, "tree.beam = 0"),
         ("film", {"key": "a", "path": "b", "head": True}, "film.head = true"),
-        ("look", {"text": "a", "edits": {}}, "edits is not a list of tables"),
+        ("look", {"text": "a", "edits": {}}, "edits must be a list of tables"),
         ("look", {"text": "a", "edits": [{"kind": "off", "path": "b", "heads": 1}]}, "heads"),
     ],
 )

@@ -79,9 +79,9 @@ def test_what_a_form_of_another_page_could_send_is_refused(server):
         ("/api/look", b"[]", "not a JSON object"),
         ("/api/look", b"\xff\xfe", "not valid JSON"),
         ("/api/look", b'{"text": 3}', "look.text = 3"),
-        ("/api/nothing", b"{}", "no question 'nothing'"),
+        ("/api/nothing", b"{}", "unknown question 'nothing'"),
         ("/look", b"{}", "/api/NAME"),
-        ("/api/../look", b"{}", "no question"),
+        ("/api/../look", b"{}", "unknown question"),
     ],
 )
 def test_a_wrong_question_gets_one_line(server, path, body, message):

@@ -88,7 +88,7 @@ def test_where_none_is_whole_the_run_is_refused_and_each_is_named(ended, tmp_pat
     for path in checkpoints(folder / "checkpoints"):
         damage(path / rng.choice(sorted(FILES)), rng)
     said = []
-    with pytest.raises(AttendoError, match=r"run has no sound checkpoint to resume from; train again into"):
+    with pytest.raises(AttendoError, match=r"run has no valid checkpoint to resume from. Train again in"):
         resumed_run(folder, say=said.append)
     assert [line.split(":")[0].split()[-1] for line in said] == ["step-6", "step-4", "step-3", "step-2"]
 

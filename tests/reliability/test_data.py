@@ -77,7 +77,7 @@ def spoil(store):
     write_manifest(store, json.loads((store / "manifest.json").read_text())["extra"])
 
 
-MADE_ANEW = "the token store was not as it had been; it was made anew, and is the same"
+MADE_ANEW = "the token store had changed; it was rebuilt with identical content"
 
 
 def test_a_store_that_was_lost_is_made_again(cut):
@@ -105,7 +105,7 @@ def test_texts_that_give_other_tokens_than_then_are_refused_with_both_hashes(cut
     card["data"]["content"] = "f" * 64
     (folder / "card.json").write_text(json.dumps(card))
     with pytest.raises(
-        AttendoError, match=rf"content {content[:12]}, was ffffffffffff\); install the versions"
+        AttendoError, match=rf"content {content[:12]}, was ffffffffffff\)\. Install the versions"
     ):
         resumed_run(folder)
 
@@ -117,7 +117,7 @@ def test_a_second_process_in_the_folder_is_refused(cut):
         assert free
         for second in (lambda: resumed_run(folder), lambda: finished(run)):
             with pytest.raises(
-                AttendoError, match=r"another process trains in .*run; wait for its end, or stop it"
+                AttendoError, match=r"another process is training in .*run\. Wait until it ends, or stop it"
             ):
                 second()
     goes_on(folder, wanted, [])

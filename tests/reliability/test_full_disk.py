@@ -51,11 +51,11 @@ def goes_on(folder, file, whole):
     assert not [path for path in folder.rglob(".*") if path.name != ".lock"]
 
 
-def remedy(folder, first="mend that"):
+def remedy(folder, first="fix this"):
     found, _ = newest_checkpoint(folder / "checkpoints")
     if found is None:
-        return f"no checkpoint was saved: {first}, remove {folder}, and train again"
-    return f"{found.name} is intact: {first}, then `attendo resume {folder}`"
+        return f"No checkpoint was saved: {first}, remove {folder}, and train again"
+    return f"{found.name} is intact: {first}, then run `attendo resume {folder}`"
 
 
 def fails_at(call, lasting, folder, run, message):
@@ -163,7 +163,7 @@ def test_the_command_ends_with_1_and_one_line(tmp_path, file):
     with no_file_above(67_000):
         said = refused("resume", folder, "--more-steps", "4", code=1)
     assert "File too large" in said and said.endswith(
-        f"step-4 is intact: mend that, then `attendo resume {folder}`"
+        f"step-4 is intact: fix this, then run `attendo resume {folder}`"
     )
 
 

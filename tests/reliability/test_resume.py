@@ -53,7 +53,7 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_end_comes_to_it(tmp_pa
     assert outcome.code == 0 and "done: all 10 steps done" in outcome.err
     assert traces(cut) == traces(whole) and lasting(log(cut)) == lasting(log(whole))
     assert [line["kind"] for line in log(cut)][-2:] == ["step", "end"]
-    assert attendo("resume", cut).err.endswith("(all 10 steps done); train further with --more-steps N\n")
+    assert attendo("resume", cut).err.endswith("(all 10 steps done). To train longer, use --more-steps N\n")
     assert lasting(log(cut)) == lasting(log(whole))
 
 
@@ -108,7 +108,7 @@ def test_an_end_that_was_edited_is_said(ended):
     said, config = [], folder / "config.toml"
     config.write_text(config.read_text().replace("steps = 12\n", "steps = 18\n"))
     assert resumed_run(folder, say=said.append).run.progress.ended is None
-    assert "config.toml has another end than at step-12: steps 18, was steps 12" in said
+    assert "the end in config.toml has changed since step-12: steps 18, was steps 12" in said
 
 
 def test_changed_data_are_refused_with_both_hashes(ended):
@@ -121,7 +121,7 @@ def test_changed_data_are_refused_with_both_hashes(ended):
 def test_without_a_checkpoint_there_is_nothing_to_resume(ended):
     folder, _ = ended
     shutil.rmtree(folder / "checkpoints")
-    with pytest.raises(AttendoError, match="no sound checkpoint to resume from"):
+    with pytest.raises(AttendoError, match="no valid checkpoint to resume from"):
         resumed_run(folder)
 
 

@@ -191,7 +191,7 @@ def test_training_from_python_saves_before_a_signal_goes_on(tmp_path, unbroken, 
     settings = joined(SMALL, SETTINGS)
     with pytest.raises(raised):
         attendo.train(file, tmp_path / "run", settings=settings, say=say)
-    assert said[-1] == f"stopped and saved at step 4; go on with: attendo resume {tmp_path / 'run'}"
+    assert said[-1] == f"stopped and saved at step 4. To resume: attendo resume {tmp_path / 'run'}"
     assert before == [signal.getsignal(each) for each in CODES]
     resumed_run(tmp_path / "run").to_end(said.append)
     assert said[-2].startswith("done: ") and traces(tmp_path / "run") == traces(whole)

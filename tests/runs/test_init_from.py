@@ -191,13 +191,13 @@ def test_bad_settings_are_one_line_and_leave_no_folder(settings, said, file, bas
 
 def test_adapters_want_a_model_that_was_trained(file, tmp_path):
     line = refused(*TRAIN, "--train", file, "--out", tmp_path / "run", "--set", "lora.rank=8")
-    assert "lora.rank=8 adapts a model that was trained before; give it with --init-from DIR" in line
+    assert "lora.rank=8 requires a trained model. Give one with --init-from DIR" in line
 
 
 def test_an_adapter_of_other_weights_is_refused(tuned, base, tmp_path):
-    with pytest.raises(AttendoError, match="was learned on other weights"):
+    with pytest.raises(AttendoError, match="was trained on other weights"):
         with_adapter(tuned, tuned / "adapter.safetensors")
-    with pytest.raises(AttendoError, match="is no adapter"):
+    with pytest.raises(AttendoError, match="is not an adapter"):
         with_adapter(base, tuned / "model.safetensors")
     with pytest.raises(AttendoError, match="no such file"):
         with_adapter(base, tmp_path / "adapter.safetensors")

@@ -179,7 +179,7 @@ def test_names_are_short_where_they_differ(tmp_path):
     ("name", "content", "said"),
     [
         ("metrics.jsonl", b'{"kind": "step", "step": 20}\nnothing\n', r"metrics.jsonl:2: damaged"),
-        ("metrics.jsonl", b"", "has nothing to show yet"),
+        ("metrics.jsonl", b"", "has no entries to show yet"),
         ("card.json", b'{"task": "transl', "card.json is damaged"),
         ("card.json", b"[1]", "card.json is damaged"),
         ("config.toml", b"[model\n", "config.toml"),

@@ -78,9 +78,7 @@ def test_some_steps_are_compared_where_the_log_has_their_chain(run):
     said = []
     found = verify_resume(run, 2, said.append)
     assert (found.end, found.chains, found.differing) == (3, 1, "")
-    assert said[-1].endswith(
-        "at its checkpoints alone, the next of them at step 3: 3 steps are made again, not 2"
-    )
+    assert said[-1].endswith("only at logged checkpoints: replaying 3 steps, to step 3, instead of 2")
 
 
 def test_a_run_with_one_checkpoint_is_made_again_from_its_beginning(run):
@@ -108,7 +106,7 @@ def test_a_run_that_started_from_another_needs_two_checkpoints(tmp_path, file, e
     assert "rows read" in said[0]  # and accounted for, as in any run
     assert verify_resume(folder).differing == ""
     keep(folder, 4)
-    with pytest.raises(AttendoError, match=r"has a single checkpoint and began from .*; let training reach"):
+    with pytest.raises(AttendoError, match=r"has a single checkpoint and started from .*\. Train until"):
         verify_resume(folder)
 
 
@@ -161,7 +159,7 @@ def test_another_number_of_threads_is_said(run, monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", numbers.append)
     verify_resume(run, say=said.append, threads=2)
     assert numbers == [2]
-    assert any(line.startswith("2 threads instead of 1: ") for line in said)
+    assert any(line.startswith("note: 2 threads instead of 1, so") for line in said)
 
 
 def test_damaged_checkpoints_are_passed_over_by_name(run):
@@ -171,7 +169,7 @@ def test_damaged_checkpoints_are_passed_over_by_name(run):
     assert (found.start, found.end, found.differing) == (4, 6, "")
     assert any(line.startswith("skipped damaged checkpoint step-9: ") for line in said)
     shutil.rmtree(run / "checkpoints")
-    with pytest.raises(AttendoError, match="has no sound checkpoint; let training reach its first"):
+    with pytest.raises(AttendoError, match=r"has no valid checkpoint\. Train until the first"):
         verify_resume(run)
 
 
@@ -179,16 +177,16 @@ def test_the_command_says_what_was_the_same(run):
     outcome = attendo("verify-resume", run)
     assert outcome.code == 0
     assert outcome.out.splitlines() == [
-        "made again: step 6 to step 9, 1 thread",
-        "the same to the last bit: losses, gradient norms, rows",
-        "the same to the last bit: weights, optimizer, random states",
+        "replayed: step 6 to step 9, 1 thread",
+        "bit-identical: losses, gradient norms, rows",
+        "bit-identical: weights, optimizer, random states",
     ]
     keep(run, 3, 9)
     some = attendo("verify-resume", run, "--steps", "4")
     assert some.code == 0
     assert some.out.splitlines() == [
-        "made again: step 3 to step 7, 1 thread",
-        "the same to the last bit: losses, gradient norms, rows",
+        "replayed: step 3 to step 7, 1 thread",
+        "bit-identical: losses, gradient norms, rows",
     ]
 
 
@@ -196,11 +194,11 @@ def test_the_command_ends_with_1_where_something_differs(run):
     flip(run / "checkpoints" / "step-9", "model.safetensors")
     outcome = attendo("verify-resume", run)
     assert outcome.code == 1
-    assert "NOT the same: weights" in outcome.out.splitlines()
+    assert "NOT identical: weights" in outcome.out.splitlines()
 
 
 def test_the_command_ends_with_2_where_there_is_nothing_to_prove(run, tmp_path):
     shutil.rmtree(run / "checkpoints")
-    assert "has no sound checkpoint" in refused("verify-resume", run)
+    assert "has no valid checkpoint" in refused("verify-resume", run)
     assert "no such run folder" in refused("verify-resume", tmp_path / "nothing")
     assert "'--steps'" in refused("verify-resume", run, "--steps", "0")

@@ -9,7 +9,7 @@ from attendo.training.run import Evaluation, Report, evaluation_lines, report_li
 
 def test_what_is_said_fits_80_columns_of_a_terminal(monkeypatch, capsys):
     long = f"tickets.csv: 3,600 rows read, {', '.join(f'{n} no target: line {n}' for n in range(6))}"
-    typed = f"go on with: attendo resume {'run' * 30}"
+    typed = f"To resume: attendo resume {'run' * 30}"
     say(long)
     assert capsys.readouterr().err == f"{long}\n"
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

@@ -39,26 +39,26 @@ from attendo.cli.reporting import escaping, say, with_flags
 __all__ = ["build_app", "main"]
 
 COMMANDS: tuple[tuple[str, Callable[..., int], str], ...] = (
-    ("demo", demo.demo, "See it all work, in a few minutes."),
-    ("resume", resume.resume, "Go on with a run from its checkpoint."),
-    ("verify-resume", resume.verify_resume, "Prove that a run resumes exactly."),
-    ("plan", plan.plan, "What training would take: size, memory, time, cost."),
-    ("translate", translate.translate, "Translate texts, the lines of stdin or of a file."),
-    ("score", score.score, "Log-probabilities of given translations."),
-    ("info", info.info, "The card of a run."),
-    ("shortlist", shortlist.shortlist, "Which tokens a translation may have, for speed."),
-    ("evaluate", evaluate.evaluate, "BLEU, accuracy or perplexity on a file."),
-    ("compare", compare.compare, "Which of two models is better on a file."),
-    ("report", report.report, "The learning curves of runs, as a page and a PNG."),
-    ("look", look.look, "Look inside: attention, heads, the search."),
-    ("serve", serve.serve, "Serve models over HTTP, to programs and people."),
-    ("export", export.export, "A model for Hugging Face, CTranslate2, Argos or ONNX."),
-    ("eject", eject.eject, "A model as one file of plain PyTorch."),
-    ("classify", classify.classify, "Label texts, the lines of stdin, or a table."),
-    ("generate", generate.generate, "Continue a text."),
-    ("embed", embed.embed, "Vectors of texts, by any model; the nearest lines of a file."),
-    ("import", import_model.import_, "A model of Hugging Face's as a run folder."),
-    ("doctor", doctor.doctor, "Check pairs or labelled texts before training."),
+    ("demo", demo.demo, "Train and try a small translator, in a few minutes."),
+    ("resume", resume.resume, "Resume a run from its newest checkpoint."),
+    ("verify-resume", resume.verify_resume, "Check that a resumed run gives identical results."),
+    ("plan", plan.plan, "Predict model size, memory, time and cost of a training run."),
+    ("translate", translate.translate, "Translate texts, the lines of stdin or a file."),
+    ("score", score.score, "Print the log-probabilities of given translations."),
+    ("info", info.info, "Print the facts of a run: model, data, progress, scores."),
+    ("shortlist", shortlist.shortlist, "Make a list of likely target tokens, for faster translation."),
+    ("evaluate", evaluate.evaluate, "Measure a model on a file: BLEU, accuracy or perplexity."),
+    ("compare", compare.compare, "Test which of two models is better on a file."),
+    ("report", report.report, "Draw the learning curves of runs, as a page and a PNG."),
+    ("look", look.look, "Look inside a model: attention, heads, beam search."),
+    ("serve", serve.serve, "Serve models over HTTP, as an API and a web page."),
+    ("export", export.export, "Export a model to Hugging Face, CTranslate2, Argos or ONNX."),
+    ("eject", eject.eject, "Write a model as one readable file of plain PyTorch."),
+    ("classify", classify.classify, "Label texts, the lines of stdin or a table."),
+    ("generate", generate.generate, "Generate text that continues a prompt."),
+    ("embed", embed.embed, "Compute vectors of texts, or find the nearest lines."),
+    ("import", import_model.import_, "Import a Hugging Face model as a run folder."),
+    ("doctor", doctor.doctor, "Check sentence pairs or labeled texts before training."),
 )
 """The name, function and short help of each command, in the order of `attendo --help`."""
 
@@ -83,7 +83,7 @@ def build_app() -> typer.Typer:
         try:
             plugin.load()(app)
         except (ImportError, AttributeError) as error:
-            say(f"warning: the commands of {plugin.value} can't be loaded: {error}")
+            say(f"warning: the commands of {plugin.value} cannot be loaded: {error}")
     return app
 
 
@@ -95,10 +95,10 @@ def _command() -> Callable[..., object]:
 
 def root(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the version and leave."),
-    debug: bool = typer.Option(False, "--debug", help="Show where an error came from; stands anywhere."),
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    debug: bool = typer.Option(False, "--debug", help="Print the traceback of an error; allowed anywhere."),
 ) -> None:
-    """Train, run and look inside your own Transformer.
+    """Train, run, inspect and serve your own Transformer.
 
     Start with: attendo demo
     """
@@ -156,14 +156,16 @@ def print_error(error: Exception) -> int:
         case TyperException():
             said = error.format_message().replace(": Value error, ", ": ").rstrip(".")  # pydantic's prefix
             context: typer.Context | None = getattr(error, "ctx", None)
+            if context and context.command_path == "attendo train" and said.startswith("No such option"):
+                said += ". Name the task before the options, for example attendo train translation"
             text, code = f"{said}; see {context.command_path if context else 'attendo'} --help", 2
         case OSError():
             place = f"{error.filename}: " if error.filename else ""
             text, code = f"{place}{error.strerror or error}", 1
         case MemoryError():
-            text, code = "out of memory; take shorter texts, a smaller batch or a smaller model", 1
+            text, code = "out of memory. Use shorter texts, a smaller batch or a smaller model", 1
         case _:
-            text = f"{type(error).__name__}: {error}; this is a fault in attendo: run it again with --debug, report it"
+            text = f"{type(error).__name__}: {error}. This is a bug in attendo: run again with --debug, and report it"
             code = 1
     print("error:", " ".join(with_flags(text).split()), file=sys.stderr)
     return code

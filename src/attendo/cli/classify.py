@@ -28,23 +28,24 @@ def classify(
     *,
     folder: Folder,
     texts: Texts = None,
-    source: Path | None = option("F", "A table of texts, or lines of a .txt; with --output.", "--input"),
-    out: Path | None = option("G", "Where they go with their labels: .tsv, .csv or .jsonl.", "--output"),
+    source: Path | None = option("F", "Table of texts, or .txt file of one text per line.", "--input"),
+    out: Path | None = option("G", "Output table with the labels: .tsv, .csv or .jsonl.", "--output"),
     columns: str | None = option(
-        "C", "Of --input: text=body, or 2. Else as in training.", "--columns", "--column"
+        "C", "Text column of --input: text=body or 2 (default: as in training).", "--columns", "--column"
     ),
-    keep: str | None = option("C", "Columns of --input to have in --output, too: id,opened."),
+    keep: str | None = option("C", "Columns of --input to copy to --output, for example id,opened."),
     header: Header = None,
     as_json: JsonLines = False,
     machine: Machine,
 ) -> int:
-    """Label texts, or each line of stdin: one output line for each, the label, a tab and its probability.
+    """Label texts, the lines of stdin, or the rows of a table.
 
-    The probabilities are calibrated on the validation rows. Of a line without text, the tab alone.
+    For each text, prints one line: the label, a tab and the probability of the label. The probabilities are calibrated
+    on the validation rows. For a line without text, prints only the tab.
 
-    --input reads .csv, .tsv, .jsonl or .parquet, perhaps .gz, as training does. --output gets one row for each that
-    was read, in order: its line in F, the label, the probability, the text; before them the columns of --keep, by name
-    or number from 1. A row without text, or one that cannot be read, has no label.
+    --input reads .csv, .tsv, .jsonl or .parquet files, also .gz. --output gets one row per input row, in order: the
+    columns of --keep (by name, or by number from 1), the line number in F, the label, the probability and the text. A
+    row without text, or a row that cannot be read, has no label.
 
     Example: attendo classify runs/mine "what a lovely film"
 
@@ -53,13 +54,13 @@ def classify(
     from attendo.inference import Classifier
 
     files = both_files(source, out, bool(texts))
-    refuse_file_name(texts, "give < FILE, or --input FILE --output G")
+    refuse_file_name(texts, "use < FILE, or --input FILE --output G")
     if files:
         refuse("--input", {"--json": as_json})
         return _classify_file(folder, *files, columns, keep, header, machine.chosen())
     refuse_if(
         (columns, keep, header) != (None, None, None),
-        "--columns, --keep and --header are of --input; give that, too, or leave them out",
+        "--columns, --keep and --header require --input",
     )
     classifier = Classifier.load(folder, machine.chosen())
     counter = Counter("lines")

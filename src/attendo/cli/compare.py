@@ -54,38 +54,38 @@ Sums = tuple["dict[str, RowSums]", "dict[str, RowSums]"]
 class TaskOptions(OptionGroup):
     """The options of which each is for some tasks only."""
 
-    tokenize: str | None = option("T", "For BLEU, as of evaluate: 13a, none, char, intl, zh …")
+    tokenize: str | None = option("T", "BLEU tokenizer: 13a, none, char, intl … (default: as in evaluate).")
     beam: Beam = None
-    context: int | None = option("N", "Language models: tokens seen at once; else each its own.", min=1)
+    context: int | None = option("N", "Language models: context in tokens (default: the model's own).", min=1)
     columns: Columns = None
-    column: str | None = option("C", "Language models: the texts' column. Else as in training.")
+    column: str | None = option("C", "Language models: text column (default: as in training).")
     header: Header = None
 
 
 @with_groups
 def compare(
     *,
-    first: Path = argument("DIR", "A run's folder: model A."),
-    second: Path = argument("DIR", "Another run's folder: model B."),
+    first: Path = argument("DIR", "Run folder of model A."),
+    second: Path = argument("DIR", "Run folder of model B."),
     files: Files,
     metrics: list[str] | None = option(
         "M",
-        "bleu, chrf, exact | accuracy, macro-f1 | loss, perplexity, bits-per-byte; repeatable.",
+        "Metric (repeatable): bleu, chrf, exact | accuracy, macro-f1 | loss, perplexity, bits-per-byte.",
         "--metric",
     ),
-    samples: int = option("N", "Samples of the rows.", min=100, default=1000),
-    seed: int = option("N", "The same seed, the same samples.", min=0, default=12345),
+    samples: int = option("N", "Number of bootstrap samples of the rows.", min=100, default=1000),
+    seed: int = option("N", "Random seed of the samples.", min=0, default=12345),
     options: TaskOptions,
     as_json: OneJson = False,
     machine: Machine,
 ) -> int:
-    """Compare two models of one task on a file that neither has seen, by paired bootstrap (Koehn 2004).
+    """Compare two models of one task on a file, by paired bootstrap (Koehn 2004).
 
-    Both work through the same rows. Then as many rows are drawn from them, with replacement, 1,000 times, and
-    both are scored on each such sample: 95 % of the scores, and of their differences, lie in the interval printed
-    behind. p is how often chance alone makes a difference as large between equally good models; above 0.05, the file
-    does not tell the two apart. Language models of two tokenizers are compared in bits a byte; a long document
-    counts as one row for each 1,000 bytes.
+    Use a file that neither model was trained on. Both models process the same rows. The rows are then resampled with
+    replacement, 1,000 times, and both models are scored on each sample. Each score and each difference is printed with
+    its 95% confidence interval. p is the probability of such a difference between two equally good models; if p is
+    above 0.05, the file does not show which model is better. Language models with different tokenizers are compared in
+    bits per byte. A long document counts as one row per 1,000 bytes.
 
     Example: attendo compare runs/old runs/new test.tsv
     """
@@ -101,7 +101,7 @@ def compare(
     users = (load(first, device), load(second, device))
     if type(users[0]) is not type(users[1]):
         tasks = [load_bundle(folder).card.get("task", "another task") for folder in folders]
-        raise AttendoError(f"{first} is for {tasks[0]}, {second} for {tasks[1]}; compare models of one task")
+        raise AttendoError(f"{first} is for {tasks[0]}, {second} for {tasks[1]}. Compare models of one task")
     match users:
         case Translator(), Translator():
             only(options, "tokenize", "beam", "columns", "header")
@@ -148,11 +148,11 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     ]
     p = found.p_value
     p_text = f"p = {p:.4f}" if p < 0.01 else f"p = {p:.2f}"
-    what = {"first": "A is better", "second": "B is better", None: "not told apart at 95 %"}[verdict.better]
+    what = {"first": "A is better", "second": "B is better", None: "no clear difference"}[verdict.better]
     return [f"{verdict.name}  {verdict.signature}".rstrip(), *lines, f"  {what} ({_CHANCE} {p_text})", ""]
 
 
-_CHANCE = "chance of such a difference between equals:"
+_CHANCE = "probability if the models are equal:"
 _FORMS = {
     "bleu": ".2f",
     "chrf": ".2f",
@@ -184,7 +184,7 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
 def _chosen(asked: list[str] | None, known: Sequence[str], usual: Sequence[str]) -> list[str]:
     """The measures asked for."""
     for metric in asked or ():
-        refuse_if(metric not in known, f"--metric {metric} is none of this task; take {', '.join(known)}")
+        refuse_if(metric not in known, f"--metric {metric} is unknown (expected {', '.join(known)})")
     return list(dict.fromkeys(asked or usual))
 
 
@@ -207,11 +207,11 @@ def _translations(
     if all(ways[0]) and ways[0] == ways[1][::-1]:
         raise AttendoError(
             f"{folders[0]} translates from {ways[0][0]} to {ways[0][1]}, {folders[1]} from {ways[1][0]} to"
-            f" {ways[1][1]}; compare models of one direction"
+            f" {ways[1][1]}. Compare models of the same direction"
         )
     if pairs[0] != pairs[1]:
         raise AttendoError(
-            f"{files[0]}: {folders[0]} and {folders[1]} read its columns differently; say with --columns which to take"
+            f"{files[0]}: {folders[0]} and {folders[1]} read different columns. Choose them with --columns"
         )
     sums = []
     warn_of_order(languages[0], pairs[0], len(files) == 2)
@@ -242,8 +242,8 @@ def _classifications(
     labels = [set(user.labels.names) for user in users]
     if differing := sorted(labels[0] ^ labels[1]):
         raise AttendoError(
-            f"{folders[0]} and {folders[1]} know different labels, {differing[0]!r} only one of them; compare"
-            " classifiers of the same labels"
+            f"{folders[0]} and {folders[1]} have different labels: only one of them has {differing[0]!r}. Compare"
+            " classifiers with the same labels"
         )
     sources = [
         data_of(CLASSIFICATION, folder).source(files[0], options.columns, options.header)
@@ -254,7 +254,7 @@ def _classifications(
     say(row_report.line())
     if sources[1] != sources[0] and list(read_labelled(sources[1])) != rows:
         raise AttendoError(
-            f"{files[0]}: {folders[0]} and {folders[1]} read its columns differently; say with --columns which to take"
+            f"{files[0]}: {folders[0]} and {folders[1]} read different columns. Choose them with --columns"
         )
     refuse_header(rows, sources[0], users[0])
     sums = [classification_sums(user, rows, metrics, sources[0].name) for user in users]
@@ -278,7 +278,7 @@ def _text_sums(
     metrics = _chosen(asked, TEXT_METRICS, ("loss", "bits-per-byte") if alike else ("bits-per-byte",))
     refuse_if(
         not alike and {"loss", "perplexity"} & set(metrics),
-        "the tokenizers differ, so a token is not the same for both; take --metric bits-per-byte",
+        "the tokenizers differ, so values per token are not comparable. Use --metric bits-per-byte",
     )
     # documents are what they are for A: the text is the same for both
     source = texts_of(data_of(LANGUAGE_MODEL, folders[0]), files, options.column, options.header)

@@ -20,18 +20,16 @@ SENTENCE = "Tomorrow it will rain in Sapporo in the afternoon if it snows in the
 
 
 def demo(
-    out: Path = option(
-        "DIR", "The run's folder; a finished demo in it is used again.", default=Path("runs/demo")
-    ),
-    fresh: bool = switch("--fresh", "Remove the demo in DIR and train anew."),
-    cpu_minutes: float | None = option("M", "CPU time to train for."),
-    test: int = option("N", "Held-out forecasts to translate.", min=1, default=1000),
-    set_: list[str] | None = option("K=V", "One setting, as training.seed=2.", "--set"),
+    out: Path = option("DIR", "Run folder; a finished demo in it is used again.", default=Path("runs/demo")),
+    fresh: bool = switch("--fresh", "Remove the demo in DIR and train again."),
+    cpu_minutes: float | None = option("M", "CPU time to train for, in minutes (default: 4.5)."),
+    test: int = option("N", "Number of held-out forecasts to translate.", min=1, default=1000),
+    set_: list[str] | None = option("K=V", "A setting, for example training.seed=2; repeatable.", "--set"),
     threads: Threads = None,
 ) -> int:
-    """Train a translator of weather forecasts, test it on held-out ones, and show where it looks.
+    """Train a translator of weather forecasts, test it on held-out forecasts, and show its attention.
 
-    Everything it needs comes with attendo; it takes a few minutes.
+    The data is part of attendo, and the demo takes a few minutes.
 
     Example: attendo demo
     """
@@ -46,7 +44,7 @@ def demo(
         code = _begin(out, tables, clock)
     elif cpu_minutes is not None or set_:
         raise typer.BadParameter(
-            f"{out} holds a demo; --cpu-minutes and --set need --fresh, which trains anew"
+            f"{out} already holds a demo. --cpu-minutes and --set require --fresh, which trains it again"
         )
     else:
         code = _go_on(out, clock)
@@ -55,7 +53,7 @@ def demo(
     translator = load(out)
     _test(translator, test)
     _show(translator, out)
-    print("\nNow you:")
+    print("\nNext steps:")
     print(f'  attendo translate {out} "On Monday it will snow in Oslo."')
     print(f"  attendo look {out} --serve")
     print(f"  attendo info {out}")
@@ -97,8 +95,8 @@ def _begin(out: Path, tables: dict[str, dict[str, Any]], clock: Clock) -> int:
     if _is_begun(out) or (out / "config.toml").exists():
         say(f"removing the demo in {out}")
         shutil.rmtree(out)
-    say("Learning to translate weather forecasts from English into Japanese, from")
-    say("nothing: first a tokenizer from the embedded corpus, then a small Transformer.")
+    say("Training a translator of weather forecasts from English into Japanese:")
+    say("first a tokenizer on the built-in corpus, then a small Transformer.")
     with preparing():
         run = new_run(family_of("translation"), tables, out, say, clock)
     return follow(run)
@@ -110,7 +108,7 @@ def _go_on(out: Path, clock: Clock) -> int:
     from attendo.runs.tracking import last_entry
 
     if last_entry(out / "metrics.jsonl").get("kind") == "end":
-        say(f"{out} holds a finished demo: it is used again (--fresh trains anew)")
+        say(f"using the finished demo in {out} (--fresh trains it again)")
         return 0
     run = resumed_run(out, None, say, clock=clock)
     return 0 if run.has_ended else follow(run)
@@ -128,8 +126,8 @@ def _test(translator: Translator, n_pairs: int) -> None:
         if text != target:
             print("\n".join(_wrapped("≠ ", target)))
     nearest = forecasts.nearest_neighbor_baseline(forecasts.pairs(FORECAST_PAIRS, "train"), pairs)
-    print(f"\nexact match {found.measures['exact']:.1f} %")
-    print(f"(taking the translation of the most similar training forecast: {100 * nearest:.1f} %)")
+    print(f"\nexact match {found.measures['exact']:.1f}%")
+    print(f"(baseline, the translation of the most similar training forecast: {100 * nearest:.1f}%)")
 
 
 def _show(translator: Translator, out: Path) -> None:
@@ -140,10 +138,10 @@ def _show(translator: Translator, out: Path) -> None:
     view = View(look(translator, ask_for(translator, SENTENCE), out))
     print("\n".join(["", *_wrapped("  ", SENTENCE), *_wrapped("→ ", view.map().answer), "", str(view), ""]))
     view.save(out / "look.html")
-    print(f"all there is to see, as a page: {out / 'look.html'}")
+    print(f"page with all views: {out / 'look.html'}")
     try:
         view.save(out / "map.png")
-        print(f"the map as a picture: {out / 'map.png'}")
+        print(f"picture of the map: {out / 'map.png'}")
     except AttendoError as error:  # matplotlib is an extra
         print(error)
 

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    files: list[Path] = argument("F...", "Rows: a file, a folder, 'a quoted/*.tsv'; or two parallel."),
+    files: list[Path] = argument("F...", "Data: a file, a folder, 'a quoted/*.tsv' or two parallel files."),
     against: list[Path] | None = option(
-        "F", "Test rows, whose sources or texts must not be in F; twice for two parallel."
+        "F", "Test data, which must not share texts with F; give it twice for two parallel files."
     ),
-    columns: str | None = option("C", "source=en,target=ja or 1,2; or label=category,text=body."),
-    header: bool = switch("--header", "The .tsv file starts with a header."),
+    columns: str | None = option("C", "Columns: source=en,target=ja or 1,2; or label=category,text=body."),
+    header: bool = switch("--header", "Treat the first line of a .tsv file as a header."),
     as_json: OneJson = False,
 ) -> int:
-    """Check training data: pairs, or labelled texts where --columns names label and text.
+    """Check training data: sentence pairs, or labeled texts if --columns names label and text.
 
-    Of pairs: bad rows, duplicates, leaks, odd lengths, swapped columns, wrong script, and more. Each finding comes with
-    a count, three line numbers and the --drop that leaves those rows out of training. Of labelled texts: bad rows,
-    duplicates, contradicting labels, leaks, rare labels. The exit code is 1 if anything was found. Of many files the
-    line numbers come with their names.
+    Sentence pairs are checked for bad rows, duplicates, leaks, unusual lengths, swapped columns, wrong scripts and
+    more. Each finding is printed with a count, three line numbers and the --drop option that leaves these rows out of
+    training. Labeled texts are checked for bad rows, duplicates, contradicting labels, leaks and rare labels. If there
+    are several files, each line number includes the file name. The exit code is 1 if there are findings.
 
     Example: attendo doctor train.tsv --against test.tsv
 
@@ -56,13 +56,13 @@ def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, h
     from attendo.data.labelled import LABELLED
 
     chosen = None if columns is None else parse_columns(columns)
-    instead = f" for pairs, {by_name(LABELLED)} for labelled texts"
+    instead = f" for pairs, {by_name(LABELLED)} for labeled texts"
     source = PairSource(tuple(files), chosen, header, instead=instead)
     return examine(source, beside(against, chosen, header, instead=instead) if against else None)
 
 
 def _names_label(columns: str | None) -> bool:
-    """Whether --columns is of labelled texts, whose roles are others than those of pairs."""
+    """Whether --columns names the columns of labeled texts instead of pairs."""
     roles = [part.partition("=")[0].strip() for part in (columns or "").split(",") if "=" in part]
     return "label" in roles or "text" in roles
 

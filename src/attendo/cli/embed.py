@@ -19,24 +19,24 @@ def embed(
     *,
     folder: Folder,
     texts: Texts = None,
-    pooling: Pooling | None = option("P", "mean, max or first, over the tokens; else the run's own, mean."),
-    layer: int | None = option("N", "0: the embedding, N: behind block N; else the last."),
-    nearest: Path | None = option("F", "Print the nearest lines of this file instead."),
-    n: int = option("N", "How many of them.", "-n", min=1, default=5),
-    column: str | None = option("C", "The texts' column where that file is a table."),
+    pooling: Pooling | None = option("P", "Pooling of the tokens: mean, max or first (default: the run's)."),
+    layer: int | None = option("N", "Layer: 0 is the embedding, N is block N (default: the last)."),
+    nearest: Path | None = option("F", "Print the nearest lines of this file instead of vectors."),
+    n: int = option("N", "Number of nearest lines.", "-n", min=1, default=5),
+    column: str | None = option("C", "Text column, if the file of --nearest is a table."),
     machine: Machine,
 ) -> int:
-    """Vectors of texts, or of each line of stdin, by any trained model: one JSON object a line.
+    """Compute vectors of texts, or of the lines of stdin, with any trained model.
 
-    With --nearest each text behind ">", and below it the lines of a file whose vectors point most nearly the same
-    way: line, cosine and text.
+    Prints one JSON object per text. With --nearest, prints ">" and the text, and below it the lines of a file with the
+    highest cosine similarity: line number, cosine and text.
 
     Example: attendo embed runs/mine "a strong wind" --nearest lines.txt
     """
     from attendo.inference import Embedder
     from attendo.inference.embedder import nearest_rows
 
-    refuse_file_name(texts, "give < FILE")
+    refuse_file_name(texts, "use < FILE")
     embedder = Embedder.load(folder, machine.chosen())
     others = None if nearest is None else _lines_of(nearest, column)
     vectors = None if others is None else embedder.embed([text for _, text in others], pooling, layer)

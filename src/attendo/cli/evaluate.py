@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from attendo.inference.perplexity import TextLoss
 
 
-ONE_NAME = "labelled texts are read from one file, or from a folder or a quoted pattern of them; give one"
-NO_MEASURE = "{} gives vectors, which have no measure on a file; use it with attendo embed"
+ONE_NAME = "labeled texts are read from one file, one folder or one quoted pattern. Give only one"
+NO_MEASURE = "{} computes vectors, for which there is no metric. Use it with attendo embed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,31 +50,30 @@ class TaskOptions(OptionGroup):
     """The options of which each is for some tasks only."""
 
     tokenize: str | None = option(
-        "T", "For BLEU: 13a, none, char, intl, zh, ja-mecab. Else 13a, or char where words are not spaced."
+        "T", "BLEU tokenizer: 13a, none, char, intl, zh, ja-mecab (default: 13a, or char without spaces)."
     )
     beam: Beam = None
     length_penalty: Penalty = None
-    context: int | None = option("N", "Language model: tokens seen at once; else its own.", min=1)
-    stride: int | None = option("N", "Language model: tokens scored per window; else all.", min=1)
+    context: int | None = option("N", "Language model: context in tokens (default: the model's own).", min=1)
+    stride: int | None = option("N", "Language model: tokens scored per window (default: all).", min=1)
     columns: Columns = None
-    column: str | None = option("C", "Language model: the texts' column. Else as in training.")
+    column: str | None = option("C", "Language model: text column (default: as in training).")
     header: Header = None
-    out: Path | None = option("F", "Keep the translations, one a line; or a table of the labels.")
+    out: Path | None = option("F", "File for the translations (one per line) or the predicted labels.")
 
 
 @with_groups
 def evaluate(
     *, folder: Folder, files: Files, options: TaskOptions, as_json: OneJson = False, machine: Machine
 ) -> int:
-    """Measure a model on a file it has not seen.
+    """Measure a model on a file that it was not trained on.
 
-    A translator: BLEU and chrF by sacreBLEU with their signatures, exact matches, perplexity of the targets. A
-    classifier: accuracy, macro-F1, calibration error, scores by label, the confusion matrix. A language model:
-    perplexity and bits a byte over whole documents, each by itself; context and stride are printed with them.
+    For a translator: BLEU and chrF by sacreBLEU with their signatures, exact matches, and perplexity of the targets.
+    For a classifier: accuracy, macro-F1, calibration error, scores per label, and the confusion matrix. For a language
+    model: perplexity and bits per byte of whole documents, with the context length and the stride.
 
-    --out writes a new file. Of a classifier it is a table (.tsv, .csv or .jsonl): each used row's line in F, its
-    label, the label found, that one's probability, and the text. Rows that were skipped are not in it; the line
-    numbers say which.
+    --out writes a new file. For a classifier, the file is a table (.tsv, .csv or .jsonl) of the line number in F, the
+    label, the predicted label, its probability and the text. Skipped rows are not in the table.
 
     Example: attendo evaluate runs/mine test.tsv
     """
@@ -109,8 +108,8 @@ def only(options: OptionGroup, *allowed: str) -> None:
     """BadParameter for an option of another task: one that was given and is not among those that are allowed."""
     others = {"columns": "column", "column": "columns"}
     for name in options.given():
-        remedy = f"give {flag(others[name])}" if others.get(name) in allowed else "leave it out"
-        refuse_if(name not in allowed, f"{flag(name)} means nothing for this task; {remedy}")
+        remedy = f"Use {flag(others[name])}" if others.get(name) in allowed else "Leave it out"
+        refuse_if(name not in allowed, f"{flag(name)} does not apply to this task. {remedy}")
 
 
 def _check_out(out: Path) -> None:
@@ -118,7 +117,7 @@ def _check_out(out: Path) -> None:
     from attendo.inference.batch_files import require_absent
 
     if not out.absolute().parent.is_dir():
-        raise AttendoError(f"--out {out}: there is no folder {out.parent}; make it first")
+        raise AttendoError(f"--out {out}: folder {out.parent} does not exist. Create it first")
     require_absent(out)
 
 
@@ -146,7 +145,7 @@ def _translations(
     beam = beam or translator.decoding.beam
     facts = {"account": row_report.as_json(), "beam": beam, "scores": scores} | result.measures
     lines = [f"{found.name} {found.value:.2f}  {found.signature}" for found in result.scores]
-    loss = f"loss {result.measures['loss']:.4f} nats a token"
+    loss = f"loss {result.measures['loss']:.4f} nats per token"
     lines.append(f"perplexity {result.measures['perplexity']:.3f}  {loss}  (beam {beam})")
     return facts, lines
 
@@ -171,7 +170,7 @@ def _classifications(
     say(row_report.line())
     refuse_header(rows, source, classifier)
     if n := n_known(data, rows):
-        say(f"{n:,} of {len(rows):,} texts stand in the training file, too: the scores flatter")
+        say(f"{n:,} of {len(rows):,} texts are also in the training file, so the scores are inflated")
     result = classifier.evaluate(rows, source.name)
     if out is not None:
         with label_table(out, ("line", "label", "found", "probability", "text")) as write:
@@ -195,8 +194,8 @@ def refuse_header(rows: list[LabelledRow], source: LabelledSource, classifier: C
         return
     if sum(row.label == label for row in rows) == 1:
         raise AttendoError(
-            f"{source.name}:1: the label {shown(label)} was not seen in training; if the line is a header, give"
-            " --header; if not, correct the row or delete it, or choose other --columns"
+            f"{source.name}:1: label {shown(label)} was not in the training data. If this line is a header, give"
+            " --header. Otherwise fix or delete the row, or choose other --columns"
         )
 
 
@@ -217,9 +216,9 @@ def _commonest(result: Assessment) -> str:
 def _assessment_lines(result: Assessment) -> list[str]:
     m = result.measures
     lines = [
-        f"accuracy {m['accuracy']:.2%}  macro-F1 {m['macro_f1']:.2%}  loss {m['loss']:.4f} nats a text",
-        f"one standard error of the accuracy: {100 * m['accuracy_error']:.2f} points"
-        f"  always {_commonest(result)}: {m['commonest']:.2%}",
+        f"accuracy {m['accuracy']:.2%}  macro-F1 {m['macro_f1']:.2%}  loss {m['loss']:.4f} nats per text",
+        f"standard error of the accuracy: {100 * m['accuracy_error']:.2f} points"
+        f"  most frequent label ({_commonest(result)}): {m['commonest']:.2%}",
         f"calibration error {m['ece']:.2%} (uncalibrated {m['ece_uncalibrated']:.2%})",
         "",
     ]
@@ -230,7 +229,7 @@ def _assessment_lines(result: Assessment) -> list[str]:
     if len(result.classes) <= 10:
         labels = [score.label for score in result.classes]
         body = [[label, *row] for label, row in zip(labels, result.confusion.tolist(), strict=True)]
-        lines += ["", "rows are labels, columns found", "", *table_lines(["label", *labels], body)]
+        lines += ["", "rows: label, columns: prediction", "", *table_lines(["label", *labels], body)]
     return lines
 
 
@@ -251,7 +250,7 @@ def _perplexity(
     longest = generator.model.config.max_len
     context = options.context or longest
     if context > longest:
-        say(f"the model learned from windows of {longest:,} tokens; {context:,} is new to it")
+        say(f"note: the model was trained with at most {longest:,} tokens of context, fewer than {context:,}")
     found = text_loss(
         generator.model, stream.documents(), context, options.stride, specials=generator.tokenizer.specials
     )
@@ -275,13 +274,13 @@ def _text_loss_lines(found: TextLoss) -> list[str]:
     """The measures, and the window without which they say nothing; an unknown word costs less than its spelling."""
     least = "at least " if found.n_unknown else ""
     lines = [
-        f"perplexity {found.perplexity:.3f}, {least}{found.nats_per_character:.4f} nats a character and"
-        f" {found.bits_per_byte:.4f} bits a byte",
+        f"perplexity {found.perplexity:.3f}, {least}{found.nats_per_character:.4f} nats per character,"
+        f" {found.bits_per_byte:.4f} bits per byte",
         f"(context {found.context}, stride {found.stride}, {plural(found.n_targets, 'token')})",
     ]
     if found.n_unknown:
         words = plural(found.n_unknown, "unknown word")
-        lines.append(f"({words} among them, not spelled out: spelling costs more)")
+        lines.append(f"({words}, each counted as one token, not spelled out)")
     return lines
 
 
@@ -290,8 +289,8 @@ def _text_loss_lines(found: TextLoss) -> list[str]:
 
 SCRIPT_PAIRS = 1000
 """The pairs that are examined, at most about this number."""
-_OTHER_FILES = "give the files in the other order"
-_OTHER_COLUMNS = "choose the columns with --columns SOURCE,TARGET"
+_OTHER_FILES = "Give the files in the other order"
+_OTHER_COLUMNS = "Choose the columns with --columns SOURCE,TARGET"
 
 
 def warn_of_order(
@@ -313,8 +312,8 @@ def warn_of_order(
         return
     remedy = _OTHER_FILES if are_parallel else _OTHER_COLUMNS
     way = "from" if found.side == "source" else "to"
-    said = f"the run translates {way} {found.language}, but the {found.side} is {found.what}: "
-    said += remedy if found.swapped else "look at the rows"
+    said = f"the run translates {way} {found.language}, but the {found.side} is {found.what}. "
+    said += remedy if found.swapped else "Check the rows"
     if found.is_sure:
         raise AttendoError(said)
     say(f"warning: {said}")
@@ -331,8 +330,8 @@ def warn_of_guessing(translator: Translator, log_prob: float, n_tokens: int, are
     if (found := perplexity(log_prob, n_tokens)) > size:
         remedy = _OTHER_FILES if are_parallel else _OTHER_COLUMNS
         say(
-            f"warning: perplexity {found:,.0f} is above {size:,}, the size of the vocabulary: the model has"
-            f" hardly been trained, or source and target are swapped; {remedy}"
+            f"warning: perplexity {found:,.0f} is above {size:,}, the size of the vocabulary. The model is hardly"
+            f" trained, or source and target are swapped. {remedy}"
         )
 
 

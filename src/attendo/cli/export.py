@@ -12,21 +12,21 @@ from attendo.display.width import shown
 
 def export(
     folder: Folder,
-    out: Path = argument("OUT", "A folder that is new or empty."),
-    target: str = option("T", "huggingface, ctranslate2, argos or onnx.", "--to", default=...),
+    out: Path = argument("OUT", "New or empty folder for the exported model."),
+    target: str = option("T", "Export format: huggingface, ctranslate2, argos or onnx.", "--to", default=...),
     quantization: str = option(
-        "Q", "Of the weights, ctranslate2 and argos: float32, int8, float16 …", default="float32"
+        "Q", "Number type of ctranslate2 and argos weights: float32, int8, float16 …", default="float32"
     ),
-    languages: str | None = option("en,de", "Source and target, for argos; else the run's."),
-    valid: list[Path] | None = option("F", "Rows to compare on; else the run's validation rows."),
-    rows: int = option("N", "At most so many of them.", min=1, default=500),
+    languages: str | None = option("en,de", "Source and target language for argos (default: the run's)."),
+    valid: list[Path] | None = option("F", "Data for the comparison (default: the run's validation rows)."),
+    rows: int = option("N", "Maximum number of rows for the comparison.", min=1, default=500),
     threads: Threads = None,
 ) -> int:
-    """Write a model for another program, and compare the two.
+    """Export a model to another program, and compare the results of both.
 
-    What was written is opened by that program and run on the run's validation rows, on those of --valid, or on built-in
-    texts. The report, attendo-parity.json, lies beside the model. Where the other program computes something else,
-    nothing is written.
+    The other program loads the exported model and processes the run's validation rows, the rows of --valid, or built-in
+    texts. The comparison is stored in attendo-parity.json in the output folder. If the other program cannot compute the
+    same function, nothing is written.
 
     Example: attendo export runs/mine mine.ct2 --to ctranslate2 --quantization int8
     """
@@ -40,11 +40,11 @@ def export(
         ("--to", target, TARGETS),
         ("--quantization", quantization, get_args(Quantization)),
     ):
-        refuse_if(value not in known, f"{name} {value} is none of {', '.join(known)}")
+        refuse_if(value not in known, f"{name} {value} is unknown (expected {', '.join(known)})")
     source, comma, into = (languages or "").partition(",")
     refuse_if(
         languages is not None and not (source and comma and into),
-        f"--languages {languages} is not two codes; write source,target as in en,de",
+        f"--languages {languages} must be two codes, source,target, for example en,de",
     )
     use_threads(threads)
     options = ExportOptions(

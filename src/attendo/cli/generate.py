@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 class WritingOptions(OptionGroup):
     """How a text is written: options of SamplingConfig."""
 
-    max_tokens: int | None = option("N", "Most tokens; else 200.", min=1)
-    temperature: float | None = option("T", "0 is greedy; else 1.")
-    top_k: int | None = option("K", "Only the K likeliest tokens.")
-    top_p: float | None = option("P", "Only the likeliest, together at least P.")
-    min_p: float | None = option("P", "None below P times the likeliest.")
-    repetition_penalty: float | None = option("R", "Above 1: tokens seen before become less likely.")
-    stop: list[str] | None = option("S", "End before this; repeatable.")
-    seed: int | None = option("N", "The same seed, the same text.")
+    max_tokens: int | None = option("N", "Maximum number of new tokens (default: 200).", min=1)
+    temperature: float | None = option("T", "Sampling temperature; 0 is greedy (default: 1).")
+    top_k: int | None = option("K", "Sample only from the K most likely tokens.")
+    top_p: float | None = option("P", "Sample only from the most likely tokens with total probability P.")
+    min_p: float | None = option("P", "Sample only tokens with at least P times the largest probability.")
+    repetition_penalty: float | None = option("R", "Penalty for repeated tokens; 1 is none.")
+    stop: list[str] | None = option("S", "Text to stop before; repeatable.")
+    seed: int | None = option("N", "Random seed; the same seed gives the same text.")
 
 
 @with_groups
@@ -54,21 +54,22 @@ def generate(
     *,
     context: typer.Context,
     folder: Folder,
-    prompt: str | None = argument("[PROMPT]", "In quotes; - is stdin. Else a new text.", default=None),
+    prompt: str | None = argument("[PROMPT]", "Prompt in quotes; - is stdin (default: none).", default=None),
     writing: WritingOptions,
     source: Input = None,
     out: Output = None,
-    as_json: bool = switch("--json", "One JSON object, at the end; of a file, one a line."),
+    as_json: bool = switch("--json", "Print one JSON object; with --input, one per line."),
     machine: Machine,
 ) -> int:
-    """Continue a text, or write a new one; prompt and text appear as they are written.
+    """Generate text that continues a prompt, and print the text while it is generated.
 
-    Options left out are the run's own. Of stdin (PROMPT -) the line break at its end is left out. --json: prompt,
-    text, token_ids, log_probs (nats), finished_by, cut, unknown, slides, seed, window (of token ids, at the end).
+    Defaults are the run's [decoding] settings. If PROMPT is -, the prompt is all of stdin without the line break at its
+    end. --json prints prompt, text, token_ids, log_probs (nats), finished_by, cut, unknown, slides, seed and window
+    (the final token ids).
 
-    --input: each line is a prompt, and gives a line, prompt and text; a line break in it is written as a space. The
-    seed of a line is a function of --seed, 0 if left out, and its number. A file may have any size; a run that was
-    stopped or killed goes on with the same command.
+    --input reads one prompt per line. Each output line is a prompt with its text; line breaks are written as spaces.
+    The seed of a line depends on --seed (default: 0) and the line number. The file can have any size. To resume an
+    interrupted command, run it again.
 
     Example: attendo generate runs/mine "Once upon a time" --temperature 0.8
 
@@ -79,7 +80,7 @@ def generate(
     files = both_files(source, out, prompt is not None)
     words = " ".join([prompt or "", *context.args])
     refuse_if(context.args, f'put the prompt in quotes: attendo generate {folder} "{words}"')
-    refuse_file_name([prompt] if prompt else None, "give --input FILE --output G", "PROMPT")
+    refuse_file_name([prompt] if prompt else None, "use --input FILE --output G", "PROMPT")
     text = stdin_text() if prompt == "-" else prompt or ""
     generator = Generator.load(folder, machine.chosen())
     make_ready(generator)
@@ -120,8 +121,8 @@ class _Generating:
     def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
         """What to say at the end; `counts` are those of all lines."""
         said = {
-            "cut": "prompts were longer than the model's context; as much at their beginnings was not read",
-            "unknown": "prompts hold words that the model does not know",
+            "cut": "prompts were longer than the context length; their beginnings were truncated",
+            "unknown": "prompts contain words that are not in the vocabulary",
         }
         return [f"{counts[name]:,} of {n_lines:,} {text}" for name, text in said.items() if counts.get(name)]
 
@@ -136,11 +137,11 @@ def _generate(generator: Generator, prompt: str, given: dict[str, Any], as_json:
     stream = generator.stream(prompt, **given)
     if stream.cut:
         say(
-            f"the prompt has {plural(stream.cut, 'token')} more than the model's context of"
-            f" {generator.model.config.max_len:,}; as many at its beginning are left out"
+            f"the prompt is {plural(stream.cut, 'token')} longer than the context length of"
+            f" {generator.model.config.max_len:,}; its beginning was truncated"
         )
     if stream.unknown:
-        say(f"the model does not know {plural(stream.unknown, 'token')} of the prompt")
+        say(f"not in the vocabulary: {plural(stream.unknown, 'token')} of the prompt")
     if not as_json:
         sys.stdout.write(prompt)
     for piece in stream:
@@ -150,5 +151,5 @@ def _generate(generator: Generator, prompt: str, given: dict[str, Any], as_json:
     print(json.dumps(dataclasses.asdict(stream.generation), ensure_ascii=False) if as_json else "")
     config = dataclasses.replace(generator.decoding, **given)
     if config.seed is None and config.temperature > 0 and config.top_k != 1:  # else nothing was drawn
-        say(f"(--seed {stream.seed} writes this again)")
+        say(f"(to generate this text again: --seed {stream.seed})")
     return 0

@@ -29,7 +29,7 @@ def rank(
     from attendo.microscope.run_model import attention_paths
 
     if alignments is not None and not isinstance(user, Translator):
-        raise typer.BadParameter("--alignments is for translation models; leave it out")
+        raise typer.BadParameter("--alignments applies only to translation models. Leave it out")
     rows = _rows(user, folder, file)
     links = None if alignments is None else _links(alignments, rows)
     screen = FileScreen("batches")
@@ -97,7 +97,7 @@ def _ranking(user: User, found: Importance, names: dict[str, str], language: Lan
         rows.append(
             [f"{names[head.path]}.{head.head + 1}", effect, *([error] if has_errors else []), head.path]
         )
-    change = Localized("change, nats", "変化（ナット）")
+    change = Localized("change (nats)", "変化（ナット）")
     heads = Localized("head", "ヘッド"), change, Localized("AER", "AER"), Localized("path", "パス")
     columns = [word.text(language) for i, word in enumerate(heads) if has_errors or i != 2]
     first = f"{found.heads[0].path}:{found.heads[0].head + 1}"
@@ -121,13 +121,13 @@ def _legend(user: User, found: Importance, has_errors: bool) -> list[Localized]:
     n, log_prob = f"{found.n_rows:,}", f"{found.log_prob:.3f}"
     told = [
         Localized(
-            f"The log-probability of {of.en}, all heads on: {log_prob} nats, the mean of {n} rows.",
+            f"Log-probability of {of.en} with all heads: {log_prob} nats (mean of {n} rows).",
             f"すべてのヘッドがあるときの、{of.ja}の対数確率：{n} 行の平均で {log_prob} ナット。",
         ),
         Localized(
-            "change: what it gains when this head alone is off. Below 0, the model needs the head; the most needed"
-            " come first. ±: the standard error over the rows; a change smaller than twice that may be chance."
-            " Changes of several heads do not add up.",
+            "change: how this log-probability changes when only this head is off. If the change is below 0, the"
+            " model needs the head. The most needed heads come first. ±: standard error over the rows; a change of"
+            " less than twice the standard error may be chance. The changes of several heads do not add up.",
             "変化：そのヘッドだけをオフにしたときの増減。負なら、モデルはそのヘッドを必要としている。最も必要なヘッドが"
             "先頭。±：行についての標準誤差。その 2 倍より小さい変化は偶然かもしれない。複数のヘッドの変化は足し合わせら"
             "れない。",
@@ -136,14 +136,14 @@ def _legend(user: User, found: Importance, has_errors: bool) -> list[Localized]:
     if has_errors:
         told.append(
             Localized(
-                "AER: the alignment error rate of what the head looks at most, from 0, none wrong, to 1.",
+                "AER: alignment error rate of the head's largest weights, from 0 (no errors) to 1.",
                 "AER：ヘッドが最もよく見ている先の、単語対応の誤り率。0（誤りなし）から 1 まで。",
             )
         )
     if found.n_cut:
         told.append(
             Localized(
-                f"Of {found.n_cut:,} rows only the beginning was read: the model holds no more.",
+                f"{found.n_cut:,} rows were truncated to the context length of the model.",
                 f"{found.n_cut:,} 行は、モデルが読める長さまでしか読んでいない。",
             )
         )

@@ -9,15 +9,17 @@ from attendo.cli.reporting import say
 
 
 def import_(
-    source: Path = argument("SRC", "A folder with config.json, *.safetensors and tokenizer files."),
-    out: Path = argument("DIR", "The run folder, new or empty."),
-    source_language: str | None = option("L", "A translator's source language, for its card.", "--from"),
-    target_language: str | None = option("L", "Its target language; of several, the one to write.", "--to"),
+    source: Path = argument("SRC", "Folder with config.json, *.safetensors and tokenizer files."),
+    out: Path = argument("DIR", "New or empty run folder."),
+    source_language: str | None = option("L", "Source language of a translator, for its card.", "--from"),
+    target_language: str | None = option("L", "Target language of a translator, for its card.", "--to"),
 ) -> int:
-    """Bring a model of Hugging Face's here: all other commands take the folder as one of their own runs.
+    """Import a Hugging Face model from a local folder as a run folder, which all other commands accept.
 
-    BERT, RoBERTa, DistilBERT and sentence embeddings made of them; GPT-2, Llama, Qwen2 and Qwen3; MarianMT (OPUS-MT),
-    Pegasus, BART, mBART and T5. Nothing is downloaded; pickles are not read.
+    Supported models: BERT, RoBERTa, DistilBERT and sentence embeddings based on them; GPT-2, Llama, Qwen2 and Qwen3;
+    MarianMT (OPUS-MT), Pegasus, BART, mBART and T5. Nothing is downloaded: first run, for example, hf download
+    Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de. Pickle files are not read. For a
+    multilingual model, --to selects the language of the output.
 
     Example: attendo import opus-mt-en-de runs/opus --from en --to de
     """

@@ -51,7 +51,7 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"{size}, {model['n_heads']} heads, d_ff {model['d_ff']}, {facts.get('parameters', 0):,} parameters",
     )
     if (own := facts.get("own_parts")) is not None:
-        yield "own parts", f"{own}, which Python alone can hand in"
+        yield "own parts", f"{own} (load this run from Python)"
     imported = facts.get("imported")
     if (trained := facts.get("trained_parameters")) is not None:
         yield "trained", _trained(trained, training.get("frozen", []), config.get("lora", {}))
@@ -94,8 +94,8 @@ def _direction(languages: dict[str, str | None]) -> str:
 def _training(training: dict[str, Any]) -> str:
     ends = (("steps", "steps"), ("epochs", "epochs"), ("minutes", "minutes"), ("cpu_minutes", "CPU-minutes"))
     end = next((f"{training[key]:,g} {word}" for key, word in ends if key in training), "?")
-    rate = f"peak rate {training.get('learning_rate', 0):.2g}, schedule {training.get('schedule', '?')}"
-    batch = f"{training.get('batch_tokens', 0):,} tokens a batch"
+    rate = f"learning rate {training.get('learning_rate', 0):.2g}, schedule {training.get('schedule', '?')}"
+    batch = f"{training.get('batch_tokens', 0):,} tokens per batch"
     return f"{end}, {batch}, {rate}, {training.get('precision', '?')}, seed {training.get('seed', '?')}"
 
 
@@ -105,8 +105,8 @@ def _trained(count: int, frozen: list[str], lora: dict[str, Any]) -> str:
     if lora:
         targets = lora["targets"]
         on = "all linear layers" if targets == "all" else ", ".join(targets)
-        parts.append(f"adapters of rank {lora['rank']} on {on}")
-        parts += [f"whole: {', '.join(lora['trained'])}"] if lora["trained"] else []
+        parts.append(f"LoRA adapters of rank {lora['rank']} on {on}")
+        parts += [f"fully trained: {', '.join(lora['trained'])}"] if lora["trained"] else []
     return "; ".join([*parts, f"frozen: {', '.join(frozen)}"] if frozen else parts)
 
 
@@ -114,11 +114,11 @@ def _progress(entry: dict[str, Any]) -> str:
     from attendo.runs.learning_curves import read_number
 
     if not entry:
-        return "not a step yet"
+        return "no steps yet"
     wall, cpu, step, epoch = (
         read_number(entry.get(key)) or 0 for key in ("wall_seconds", "cpu_seconds", "step", "epoch")
     )
-    state = f"ended: {entry.get('note', '')}" if entry.get("kind") == "end" else "not at its end"
+    state = f"ended: {entry.get('note', '')}" if entry.get("kind") == "end" else "not finished"
     return f"step {step:,.0f}, epoch {epoch + 1:,.0f}, {duration(wall)} ({cpu:,.0f} CPU-seconds); {state}"
 
 

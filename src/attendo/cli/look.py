@@ -62,17 +62,19 @@ def _off(model: Model, given: str) -> EditRequest:
     parts, layers = effect_paths(model), attention_layers(model)
     matched = [part for part in parts if part == path] or [p for p in parts if fnmatchcase(p, path)]
     if not matched:
-        raise typer.BadParameter(f"--off {given}: there is no such layer; {_nearest(path, parts)}")
+        raise typer.BadParameter(f"--off {given}: no such layer. {_nearest(path, parts)}")
     if not colon:
         return EditRequest(kind="off", path=path)
     if path in parts and path not in layers:
-        raise typer.BadParameter(f"--off {given}: a feed-forward net has no heads; leave out {colon}{number}")
+        raise typer.BadParameter(
+            f"--off {given}: a feed-forward layer has no head. Leave out {colon}{number}"
+        )
     head = int(number) if number.isascii() and number.isdigit() else 0
     most = min((layers[part].n_heads for part in matched if part in layers), default=0)
     if not most:
-        raise typer.BadParameter(f"--off {given}: feed-forward nets have no heads; leave out {colon}{number}")
+        raise typer.BadParameter(f"--off {given}: feed-forward layers have no heads. Remove {colon}{number}")
     if not 1 <= head <= most:
-        raise typer.BadParameter(f"--off {given}: the head behind the colon is 1 to {most}")
+        raise typer.BadParameter(f"--off {given}: the head must be 1 to {most}")
     return EditRequest(kind="off", path=path, head=head - 1)
 
 
@@ -83,7 +85,7 @@ def _nearest(path: str, parts: list[str]) -> str:
     from attendo.inspecting.edits import paths_in_short
 
     near = get_close_matches(path, parts, n=1, cutoff=0.7)
-    return f"did you mean {near[0]}?" if near else f"there are {paths_in_short(parts)}"
+    return f"Did you mean {near[0]}?" if near else f"The layers are {paths_in_short(parts)}"
 
 
 def _beta(text: str) -> Any:
@@ -93,7 +95,7 @@ def _beta(text: str) -> Any:
     except ValueError:
         value = -1.0
     if not value >= 0:
-        raise typer.BadParameter(f"--beta {text} must be a number from 0, or inf")
+        raise typer.BadParameter(f"--beta {text} must be a number of 0 or more, or inf")
     return "inf" if value == float("inf") else value
 
 
@@ -111,24 +113,24 @@ OF_FAMILIES = {
 class LookOptions(OptionGroup):
     """What is looked at, and how it is shown."""
 
-    text: str | None = argument("TEXT", "What the model reads.", default=None)
-    target: str | None = option("T", "Translator, language model: look at this answer, not its own.")
-    beam: int | None = option("N", "The same two: beam width; 1 is greedy. Else as the run translates, or 1.")
-    max_tokens: int | None = option("N", f"Language model: most tokens of its answer; else {MAX_TOKENS}.")
-    off: list[str] | None = option("PATH[:HEAD]", "Switch off a layer, or a head of it (from 1); repeatable.")
-    beta: str | None = option("B", "All attention is softmax(B scores): 0 even, 1 as it is, inf hard.")
-    out: Path | None = option("F", "Write the page (F.html), the map (.png, .svg) or its numbers (.csv).")
-    stack: Stack | None = option("S", "Show encoder, decoder or cross; else the last there is.")
-    layer: int | None = option("N", "Show this layer, from 1; else the sharpest.", min=1)
-    head: int | None = option("N", "Show this head, from 1; else the mean of the layer's heads.", min=1)
-    query: int | None = option("N", "Print the steps of the map's row N, key by key, and no map.", min=1)
-    heads: bool = switch("--heads", "Print what each head does, as a table, and no map.")
-    serve: bool = switch("--serve", "Show the live page, to this machine alone, until Ctrl-C.")
-    port: int | None = option("P", f"With --serve; else {PORT}. 0: any free one.", min=0, max=65535)
-    open_: bool = switch("--open", "With --serve: show the page in the browser at once.")
-    over: Path | None = option("FILE", "Rank the heads by what its rows lose without each.")
+    text: str | None = argument("TEXT", "Text that the model reads.", default=None)
+    target: str | None = option("T", "Translator, language model: look at this answer instead of its own.")
+    beam: int | None = option("N", "Translator, language model: beam width (default: the run's, or 1).")
+    max_tokens: int | None = option("N", f"Language model: maximum answer tokens (default: {MAX_TOKENS}).")
+    off: list[str] | None = option("PATH[:HEAD]", "Layer or head (from 1) to switch off; repeatable.")
+    beta: str | None = option("B", "Attention is softmax(B · scores): 0 uniform, 1 normal, inf hard.")
+    out: Path | None = option("F", "Write the page (.html), the map (.png, .svg) or its numbers (.csv).")
+    stack: Stack | None = option("S", "Attention to show: encoder, decoder or cross (default: the last one).")
+    layer: int | None = option("N", "Layer to show, from 1 (default: the sharpest attention).", min=1)
+    head: int | None = option("N", "Head to show, from 1 (default: the mean of all heads).", min=1)
+    query: int | None = option("N", "Print how row N of the map is computed, key by key.", min=1)
+    heads: bool = switch("--heads", "Print a table of what each head does instead of the map.")
+    serve: bool = switch("--serve", "Serve the live page to this machine until Ctrl-C.")
+    port: int | None = option("P", f"Port of --serve; 0 is a free port (default: {PORT}).", min=0, max=65535)
+    open_: bool = switch("--open", "Open the page of --serve in the browser.")
+    over: Path | None = option("FILE", "Rank the heads by their effect on the rows of FILE.")
     alignments: Path | None = option(
-        "GOLD", "With --over: links of the rows' words, one line a row: 0-0 1?2."
+        "GOLD", "Word alignments of the rows of --over, one line per row: 0-0 1?2."
     )
 
 
@@ -141,21 +143,20 @@ def look(
     language: Spoken = "en",
     machine: Machine,
 ) -> int:
-    """Show where a model looks while it reads TEXT and answers; any kind of model that attendo trains.
+    """Show the attention of a model of any kind while it reads TEXT and answers.
 
-    Prints the text, the answer, and a map of one layer: a line for each token that looks, a shade for each token that
-    is looked at. --out page.html writes all there is to see, in place of the map, as one file that opens offline.
-    --serve shows the same page live: other texts, heads switched off by a click, hard and soft attention, the search
-    as a tree.
+    Prints the text, the answer, and a map of one attention layer, with one line per query token and one shade per key
+    token. --out page.html writes a page with all views to one file that opens offline. --serve shows the same page
+    live: you can enter other texts, switch off heads, make attention hard or soft, and see the beam search as a tree.
 
-    PATH is decoder.blocks.0.cross_attention, for instance: encoder or decoder, a block (from 0), and self_attention,
-    cross_attention or feed_forward; * stands for any part of it. --json counts layers and heads from 0, too. To a
-    masked language model, <mask> in TEXT is a token to find.
+    PATH is for example decoder.blocks.0.cross_attention: encoder or decoder, a block (from 0), and self_attention,
+    cross_attention or feed_forward. * matches any part of a path. --json numbers layers and heads from 0. For a masked
+    language model, write <mask> in TEXT for a token to predict.
+
+    --query N prints the computation of one row of the map: q·k, score, mask, exp and weight of each key, and the
+    weighted sum of the values. Without --head, it uses the head with the sharpest attention.
 
     Example: attendo look runs/mine "It will rain tomorrow."
-
-    --query N goes through one row as the page's view Steps does: q·k, score, mask, exp and weight of each key, and the
-    sum of the weighted values; of the sharpest head if none is chosen.
 
     Example: attendo look runs/mine "It will rain." --out page.html
 
@@ -172,7 +173,7 @@ def look(
         given["TEXT" if name == "text" else flag(name)] = value is not False and value != []  # 0 is a port
     _check_together(given, as_json)
     out = options.out
-    refuse_file_name([options.text] if options.text else None, "give one of them, in quotes")
+    refuse_file_name([options.text] if options.text else None, "give one of them in quotes")
     for one in (options.text, options.target):
         if one is not None:
             next(arguments_as_lines([one]))  # refuses what is not UTF-8
@@ -218,7 +219,7 @@ def _from_0(number: int | None) -> int | None:
 def _check_together(given: dict[str, bool], as_json: bool) -> None:
     """BadParameter for options that say nothing about each other, or nothing alone."""
     has_work = given["TEXT"] or given["--serve"] or given["--over"]
-    refuse_if(not has_work, "missing TEXT, what the model reads; or give --serve, or --over FILE")
+    refuse_if(not has_work, "TEXT is missing. Give a text, --serve or --over FILE")
     if given["--over"]:
         refuse("--over", {name: given[name] for name in given if name not in ("--over", "--alignments")})
     if given["--serve"]:
@@ -229,10 +230,10 @@ def _check_together(given: dict[str, bool], as_json: bool) -> None:
         refuse("--target", {name: given[name] for name in ("--beam", "--max-tokens")})
     for name, way in (("--alignments", "--over"), ("--port", "--serve"), ("--open", "--serve")):
         alone = given[name] and not given[way]
-        refuse_if(alone, f"{name} goes with {way}; give that, too, or leave {name} out")
+        refuse_if(alone, f"{name} requires {way}")
     for name in ("--stack", "--layer", "--head", "--query"):
         alone = given[name] and not given["TEXT"]
-        refuse_if(alone, f"{name} is of the map of a text; give TEXT, too, or leave {name} out")
+        refuse_if(alone, f"{name} requires TEXT")
 
 
 def _check_family(user: User, given: dict[str, bool]) -> None:
@@ -242,7 +243,9 @@ def _check_family(user: User, given: dict[str, bool]) -> None:
     for name, families in OF_FAMILIES.items():
         if given[name] and family not in families:
             others = " and ".join(f"{_spoken(one)}s" for one in families)
-            raise typer.BadParameter(f"{name} is for {others}, and this is a {_spoken(family)}; leave it out")
+            raise typer.BadParameter(
+                f"{name} applies only to {others}, not to a {_spoken(family)}. Leave it out"
+            )
 
 
 def _spoken(family: str) -> str:
@@ -254,29 +257,29 @@ def _check_file(out: Path) -> None:
     """Refuses, before any work, a file that can't be written."""
     import tempfile
 
-    from attendo.errors import AttendoError
+    from attendo.errors import AttendoError, install_command
 
     suffix = out.suffix.lower()
     if suffix not in SUFFIXES:
         raise typer.BadParameter(f"--out {out} must end in {', '.join(SUFFIXES)}")
     if not out.absolute().parent.is_dir():
-        raise AttendoError(f"--out {out}: there is no folder {out.parent}; make it first")
+        raise AttendoError(f"--out {out}: folder {out.parent} does not exist. Create it first")
     if out.is_dir():
-        raise AttendoError(f"--out {out} is a folder; name a file in it, as {out / f'page{suffix}'}")
+        raise AttendoError(f"--out {out} is a folder (expected a file, for example {out / f'page{suffix}'})")
     try:
         with tempfile.TemporaryFile(dir=out.resolve().parent):
             pass
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise AttendoError(
-            f"--out {out}: nothing can be written in {out.absolute().parent} ({why}); choose another folder"
+            f"--out {out}: cannot write to {out.absolute().parent} ({why}). Choose another folder"
         ) from error
     if suffix in (".png", ".svg"):
         try:
             import matplotlib  # noqa: F401
         except ImportError:
             raise AttendoError(
-                f'--out {out}: a picture needs matplotlib: pip install "attendo[plots]"; or write .html or .csv'
+                f"--out {out}: {suffix} requires matplotlib. Write .html or .csv, or run: {install_command('plots')}"
             ) from None
 
 
@@ -294,9 +297,7 @@ def _serve(user: User, folder: Path, state: str, port: int, open_: bool, languag
     address = server.address + state
     with stopping(server.stop) as stopped:
         print(address, flush=True)
-        hint = Localized(
-            "(the page is there until Ctrl-C)", "（Ctrl-C で終わるまで、このページが見られます）"
-        )
+        hint = Localized("(press Ctrl-C to stop)", "（終了するには Ctrl-C を押してください）")
         say(hint.text(language))
         if open_:
             import webbrowser

@@ -169,7 +169,7 @@ def _without_tokens(view: View, language: Language) -> list[str]:
         return []
     listed = ", ".join(found)
     said = Localized(
-        f"its log-probability changes without: {listed}", f"そのトークンを除くと対数確率が変わる：{listed}"
+        f"log-probability change without a token: {listed}", f"そのトークンを除くと対数確率が変わる：{listed}"
     )
     return [line.replace(UNBROKEN, " ") for line in flowed(said.text(language), WIDTH - 4)]
 
@@ -196,12 +196,11 @@ def _probability(found: Mapping[str, Any]) -> Localized:
         return Localized(en, ja)
     if n == 0:
         return Localized(
-            "the likeliest token at each place, since the text has no <mask> to fill in;"
-            f" {en} of the text as it is",
+            f"the most likely token at each position, because the text has no <mask>; {en} of the text",
             f"テキストに <mask> がないので、各位置で最も確率の高いトークン。元のテキストの{ja}",
         )
     what = "the token" if n == 1 else f"the {n} tokens"
-    return Localized(f"{en} of {what} filled in", f"補った {n} トークンの{ja}")
+    return Localized(f"{en} of {what} predicted", f"補った {n} トークンの{ja}")
 
 
 def _heads_table(
@@ -228,9 +227,9 @@ def _heads_table(
     ]
     path = rows[0]["path"]
     said = Localized(
-        f"{names[path]}.1 is head 1 of {path}. entr: entropy in nats; max: largest weight; dist: tokens away, the mean."
-        " Shares of the weight: prev: on the token before; next: on the next; 1st: on the first; diag: on the same"
-        " place; dupl: on the same token elsewhere; induc: on the one behind an earlier same token"
+        f"{names[path]}.1 is head 1 of {path}. entr: entropy in nats; max: largest weight; dist: mean distance in"
+        " tokens. Shares of the weight: prev: on the previous token; next: on the next; 1st: on the first; diag: on the"
+        " same position; dupl: on the same token elsewhere; induc: on the token after an earlier occurrence"
         f"{'; align: near the diagonal' if 'alignment' in measures else ''}.",
         f"{names[path]}.1 は {path} のヘッド 1。entr：エントロピー（ナット）、max：最大の重み、"
         "dist：平均距離（トークン数）。残りは重みの割合で、prev：直前、next：直後、1st：先頭、diag：同じ位置、"

@@ -134,22 +134,20 @@ class Elsewhere:
 class RayOptions(OptionGroup):
     """Whether a file is translated on a Ray cluster, and on which."""
 
-    ray: bool = switch("--ray", "A file on a Ray cluster; --threads is then of each worker, else 1.")
+    ray: bool = switch("--ray", "Translate a file on a Ray cluster (default of --threads: 1 per worker).")
     ray_address: str | None = option(
-        "A", "Of a cluster that runs, as auto; else one is made on this machine."
+        "A", "Address of a running Ray cluster, or auto (default: start one on this machine)."
     )
-    ray_workers: int | None = option("N", "On the cluster; else all that fit.", min=1)
+    ray_workers: int | None = option("N", "Number of Ray workers (default: as many as fit).", min=1)
 
     def check(self, in_files: bool, int8: bool, device: str) -> None:
         """BadParameter for options that do not go together."""
         has_cluster = self.ray_address is not None or self.ray_workers is not None
-        refuse_if(
-            has_cluster and not self.ray, "--ray-address and --ray-workers are for --ray; give that, too"
-        )
-        refuse_if(self.ray and not in_files, "--ray is for a file; give --input and --output")
+        refuse_if(has_cluster and not self.ray, "--ray-address and --ray-workers require --ray")
+        refuse_if(self.ray and not in_files, "--ray requires --input and --output")
         refuse_if(
             self.ray and int8 and device == "cuda",
-            "--int8 is for processors; leave it out, or leave out --device",
+            "--int8 runs only on the CPU. Leave out --int8 or --device",
         )
 
     @contextmanager
@@ -159,7 +157,7 @@ class RayOptions(OptionGroup):
         """Within it, the same work done by the workers of the cluster, each on what `machine` names."""
         from attendo.inference.batch_ray import Cluster, on_ray
 
-        say("joining the Ray cluster" if self.ray_address else "starting Ray on this machine")
+        say("connecting to the Ray cluster" if self.ray_address else "starting Ray on this machine")
         on_gpu = machine.device == "cuda"
         threads = machine.threads or 1
         make = Elsewhere(
@@ -182,19 +180,17 @@ class RayOptions(OptionGroup):
             yield ahead
 
 
-Threads = Annotated[int | None, option("N", "Of the processor; else one a core.", min=1, default=...)]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Threads = Annotated[int | None, option("N", "CPU threads (default: one per core).", min=1, default=...)]
+Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
 UsingDevice = Annotated[
     str,
-    typer.Option(
-        "--device", help="cpu, cuda or auto. The compiled search, equal in every batch, needs the CPU."
-    ),
+    typer.Option("--device", help="Device: auto, cpu or cuda. The compiled search requires the CPU."),
 ]
 Segmented = Annotated[
     Literal["sentence", "paragraph", "none"],
     option(
         "UNIT",
-        "Translate by sentence, by paragraph (a line), or none: a text whole.",
+        "Unit of translation: sentence, paragraph (a line) or none (whole text).",
         "--segment",
         default=...,
     ),
@@ -213,8 +209,8 @@ class Machine(OptionGroup):
         return chosen_device(self.device, self.threads)
 
 
-OneJson = Annotated[bool, switch("--json", "One JSON object.", default=...)]
-Spoken = Annotated[Language, option("en|ja", "Of the words.", default=...)]
+OneJson = Annotated[bool, switch("--json", "Print one JSON object.", default=...)]
+Spoken = Annotated[Language, option("en|ja", "Output language.", default=...)]
 
 
 def use_threads(threads: int | None) -> None:
@@ -249,11 +245,11 @@ class Drawing:
 class DrawOptions(OptionGroup):
     """How translations are drawn, where they are: options of SamplingConfig."""
 
-    temperature: float | None = option("T", "Draw, do not search; 1 is the model's own law, 0 greedy.")
-    top_k: int | None = option("K", "Of a draw: only the K likeliest tokens.")
-    top_p: float | None = option("P", "Of a draw: the likeliest, together at least P.")
-    min_p: float | None = option("P", "Of a draw: none below P times the likeliest.")
-    seed: int | None = option("N", "Of a draw: the same seed, the same text.")
+    temperature: float | None = option("T", "Sample instead of beam search; 1 is unmodified, 0 is greedy.")
+    top_k: int | None = option("K", "Sample only from the K most likely tokens.")
+    top_p: float | None = option("P", "Sample only from the most likely tokens with total probability P.")
+    min_p: float | None = option("P", "Sample only tokens with at least P times the largest probability.")
+    seed: int | None = option("N", "Random seed of the sampling (default: random; 0 with --input).")
 
 
 def drawing_of(given: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tuple[Drawing | None, str]:
@@ -265,7 +261,7 @@ def drawing_of(given: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tup
     if "temperature" not in given:
         for name in given:
             raise typer.BadParameter(
-                f"{flag(name)} is for draws; give --temperature too (1 is the model's own law)"
+                f"{flag(name)} applies only to sampling. Add --temperature, for example --temperature 1"
             )
         return None, ""
     from attendo.decoding.logit_filters import SamplingConfig
@@ -279,7 +275,7 @@ def drawing_of(given: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tup
     if config.seed is None:
         config = dataclasses.replace(config, seed=0 if in_files else fresh_seed())
         if not in_files and config.temperature > 0 and config.top_k != 1:  # else nothing was drawn
-            note = f"(--seed {config.seed} draws this again)"
+            note = f"(to sample this again: --seed {config.seed})"
     return Drawing(config, alone=n_texts == 1), note
 
 
@@ -288,11 +284,11 @@ def refuse(
 ) -> None:
     """BadParameter where an option is given that says nothing about this way to translate, or such a setting."""
     if wrong := [name for name, is_given in others.items() if is_given]:
-        raise typer.BadParameter(f"{way} and {wrong[0]} do not go together; leave one of them out")
+        raise typer.BadParameter(f"{way} and {wrong[0]} cannot be combined. Leave one of them out")
     names = [assignment.partition("=")[0].removeprefix("decoding.") for assignment in settings]
     if wrong := [name for name in names if name not in allowed]:
         raise typer.BadParameter(
-            f"{way} and --set decoding.{wrong[0]} do not go together; with it are {', '.join(allowed)}"
+            f"{way} and --set decoding.{wrong[0]} cannot be combined (possible: {', '.join(allowed)})"
         )
 
 
@@ -305,33 +301,33 @@ def show(pieces: Iterator[str]) -> None:
     sys.stdout.write(lines.decode("", final=True).replace("\n", " ") + "\n")
 
 
-Folder = Annotated[Path, argument("DIR", "The run's folder.")]
-Texts = Annotated[list[str] | None, argument("[TEXT]...", "Else lines on stdin.")]
-Files = Annotated[list[Path], argument("F...", "Rows: a file, a folder, 'a quoted/*.tsv'; or two parallel.")]
+Folder = Annotated[Path, argument("DIR", "Run folder.")]
+Texts = Annotated[list[str] | None, argument("[TEXT]...", "Texts (default: the lines of stdin).")]
+Files = Annotated[list[Path], argument("F...", "A file, a folder, 'a quoted/*.tsv' or two parallel files.")]
 Beam = Annotated[
-    int | None, option("N", "Beam width; 1 is greedy. Else the run's own, mostly 4.", default=...)
+    int | None, option("N", "Beam width; 1 is greedy (default: the run's, usually 4).", default=...)
 ]
 Penalty = Annotated[
-    float | None, option("A", "GNMT length penalty; 0 is none. Else the run's own.", default=...)
+    float | None, option("A", "GNMT length penalty; 0 is none (default: the run's).", default=...)
 ]
 Columns = Annotated[
     str | None,
-    option("C", "Source and target: source=en,target=ja or 1,2 (default: as in training).", default=...),
+    option("C", "Columns: source=en,target=ja or 1,2 (default: as in training).", default=...),
 ]
 Header = Annotated[
     bool | None,
-    switch("--header/--no-header", "Whether a .tsv file starts with one. Else as in training.", default=...),
+    switch("--header/--no-header", "Whether .tsv files have headers (default: as in training).", default=...),
 ]
-JsonLines = Annotated[bool, switch("--json", "One JSON object a line.", default=...)]
+JsonLines = Annotated[bool, switch("--json", "Print one JSON object per line.", default=...)]
 With = Annotated[
     list[Path] | None,
-    option("DIR", "A run to average with, of the same tokenizer; repeatable.", "--with", default=...),
+    option("DIR", "Another run of an ensemble, with the same tokenizer; repeatable.", "--with", default=...),
 ]
 Input = Annotated[
-    Path | None, option("F", "Lines to work through, perhaps .gz, with --output.", "--input", default=...)
+    Path | None, option("F", "Input file, one text per line; can be .gz.", "--input", default=...)
 ]
 Output = Annotated[
-    Path | None, option("G", "Where they go; the same command goes on.", "--output", default=...)
+    Path | None, option("G", "Output file; to resume, run the same command again.", "--output", default=...)
 ]
 
 
@@ -341,12 +337,12 @@ def make_ready(user: Translator | Generator, *, int8: bool = False) -> None:
 
     on_cpu = user.device.type == "cpu"
     if on_cpu and is_to_be_made():
-        say("compiling the search for this processor; once, and some seconds long")
+        say("compiling the search for this CPU (once, a few seconds)")
     if int8 and not on_cpu:
-        raise typer.BadParameter("--int8 is for processors; leave it out, or leave out --device")
+        raise typer.BadParameter("--int8 runs only on the CPU. Leave out --int8 or --device")
     user.prepare(int8=int8)
     if on_cpu and (why := user.why_not_compiled) is not None:
-        say(f"note: the search runs on torch alone, which is slower: {why}")
+        say(f"note: the search runs on PyTorch only, which is slower: {why}")
 
 
 def chosen_device(device: str, threads: int | None) -> str:
@@ -372,9 +368,9 @@ def both_files(source: Path | None, out: Path | None, others: bool) -> tuple[Pat
     if source is None and out is None:
         return None
     if source is None or out is None:
-        raise typer.BadParameter("--input and --output belong together; give both, or lines on stdin")
+        raise typer.BadParameter("--input and --output must be given together. Otherwise send lines on stdin")
     if others:
-        raise typer.BadParameter("give texts, or --input and --output")
+        raise typer.BadParameter("TEXT and --input cannot be combined. Leave one of them out")
     return source, out
 
 
@@ -403,7 +399,7 @@ def file_done(
                 screen.show(progress)
         except KeyboardInterrupt:
             screen.line.clear()
-            say(f"stopped; {screen.done} lines are done, and the same command goes on from there")
+            say(f"stopped; {screen.done} lines are done. Run the same command again to resume")
             return stopped.code or 130
         finally:
             screen.line.clear()
@@ -429,13 +425,13 @@ class FileScreen:
         if progress.done == progress.resumed:
             self.began = self.shown = now  # what came before was reading
             if progress.resumed:
-                say(f"going on: {self.done} lines are done")
+                say(f"resuming: {self.done} lines are done")
         elif now - self.shown >= self.line.every:
             self.shown = now
             rate = (progress.done - progress.resumed) / (now - self.began)
             left = duration((progress.total - progress.done) / rate)
             self.line.show(
-                f"{progress.done / progress.total:4.0%}  {self.done} {self.what}  {rate:,.1f} a second  {left} left"
+                f"{progress.done / progress.total:4.0%}  {self.done} {self.what}  {rate:,.1f} per second  {left} left"
             )
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 LABEL = 12
-BESIDE = "and 0.3 GiB of Python and torch; malloc may keep 0.4 of it more"
-COMPILED = "and up to 0.5 GiB of products that oneDNN compiles, one a length"
+BESIDE = "plus 0.3 GiB for Python and torch; malloc may keep another 40%"
+COMPILED = "plus up to 0.5 GiB for kernels that oneDNN compiles, one per length"
 HOUR, DAY = 3600.0, 86_400.0
 FEWEST_TOKENS = 4096
 """On each accelerator: below that, products are small for one."""
@@ -29,15 +29,15 @@ SHARDINGS = {"ddp": "DDP", "fsdp2": "FSDP2"}
 class AcceleratorOptions(OptionGroup):
     """The accelerators of a plan on paper."""
 
-    accelerator: str = option("NAME", "On paper: a100, h100, h200 or b200.", default="h100")
-    accelerators: int | None = option("N", "How many, on paper; none unless given.", min=1)
-    tokens: float | None = option("T", "Of an update over all of them; else the run's own.", min=1)
-    mfu: float = option("U", "Assumed share of their peak.", min=0.01, max=1, default=0.4)
-    flops: float | None = option("F", "Peak FLOP/s of one, else its data sheet's.", min=1)
-    memory: float | None = option("B", "Its bytes of memory.", min=1)
-    bandwidth: float | None = option("B", "Bytes/s of its network, each way.", min=1)
-    per_node: int | None = option("N", "In a machine, with quicker links; 8 of them.", min=1)
-    latency: float | None = option("S", "Seconds before a message comes.", min=0)
+    accelerator: str = option("NAME", "Accelerator type: a100, h100, h200 or b200.", default="h100")
+    accelerators: int | None = option("N", "Also estimate a run on N accelerators.", min=1)
+    tokens: float | None = option("T", "Global batch size in tokens (default: the run's).", min=1)
+    mfu: float = option("U", "Assumed share of the peak FLOP/s (MFU).", min=0.01, max=1, default=0.4)
+    flops: float | None = option("F", "Peak FLOP/s of an accelerator (default: data sheet).", min=1)
+    memory: float | None = option("B", "Bytes of memory of an accelerator (default: data sheet).", min=1)
+    bandwidth: float | None = option("B", "Network bytes/s, each way (default: data sheet).", min=1)
+    per_node: int | None = option("N", "Accelerators per machine, with faster links (default: 8).", min=1)
+    latency: float | None = option("S", "Network latency in seconds (default: data sheet).", min=0)
 
     def named(self) -> Accelerator:
         """The accelerator of that name, with what is given in place of its data sheet's numbers."""
@@ -50,23 +50,24 @@ class AcceleratorOptions(OptionGroup):
 @with_groups
 def plan(
     *,
-    task: str = argument("TASK", "As `attendo train` has them.", default="translation"),
-    train: list[str] | None = option("F", "Training data; two for parallel files."),
-    valid: list[str] | None = option("F", "For validation; else split off."),
+    task: str = argument("TASK", "Task, as in `attendo train`.", default="translation"),
+    train: list[str] | None = option("F", "Training data; repeat it for two parallel files."),
+    valid: list[str] | None = option("F", "Validation data (default: split off from the training data)."),
     parallel: ParallelFiles,
-    columns: str | None = option("C", "As `attendo train TASK` has it."),
-    column: str | None = option("C", "The same, of texts."),
+    columns: str | None = option("C", "Columns of pairs or labeled texts, as in `attendo train`."),
+    column: str | None = option("C", "Text column for language models, as in `attendo train`."),
     header: Header = False,
     chosen: SettingOptions,
     training: TrainingOptions,
     paper_of: AcceleratorOptions,
-    price: float | None = option("P", "Of an hour of one, or of this machine.", min=0),
+    price: float | None = option("P", "Price of an hour of one accelerator, or of this machine.", min=0),
     as_json: OneJson = False,
 ) -> int:
-    """Predict what training would take, without training.
+    """Predict the size, memory, speed and time of a training run, without training.
 
-    Reads the data and chooses what you leave open, as `attendo train` does, then tries updates for 5 seconds. Says what
-    is measured, what is counted and what is assumed. With --accelerators N also, on paper, for N of them.
+    Reads the data and chooses the settings that you leave out, as `attendo train` does, then runs updates for 5
+    seconds. Each number is marked as measured, counted, predicted or assumed. --accelerators N adds an estimate for N
+    accelerators.
 
     Example: attendo plan --train pairs.tsv --accelerators 8 --accelerator h100
     """
@@ -104,7 +105,9 @@ def _files(
     """The files of an option, or the two parallel ones that stand for it."""
     if source is None and target is None:
         return given or None
-    refuse_if(task != "translation", f"{name}-source and {name}-target are of a translator; give {name}")
+    refuse_if(
+        task != "translation", f"{name}-source and {name}-target apply only to a translator. Use {name}"
+    )
     return files_of(name, given, source, target)
 
 
@@ -113,7 +116,7 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
     lines = [*_size_lines(plan), *_pace_lines(plan)]
     if price is not None:
         hours = plan.seconds / HOUR / (plan.threads if plan.pace.clock == "CPU" else 1)
-        lines.append(("cost", f"{hours * price:,.2f} at {price:g} an hour, of the updates"))
+        lines.append(("cost", f"{hours * price:,.2f} at {price:g} per hour, for the updates"))
     return [f"{label:<{LABEL}} {text}" for label, text in lines]
 
 
@@ -128,16 +131,16 @@ def _size_lines(plan: Plan) -> list[tuple[str, str]]:
     parts = ("weights", "states", "gradients", "activations", "loss")
     sizes = [f"{name} {size(getattr(memory, name))}" for name in parts]
     times = f"{training.accumulation} x " if training.accumulation > 1 else ""
-    adapted = f", with adapters of rank {plan.lora.rank}" if plan.lora.rank else ""
+    adapted = f", with LoRA adapters of rank {plan.lora.rank}" if plan.lora.rank else ""
     fit = (
         []
         if memory.peak < plan.machine_memory
-        else [("", "it does not fit here: take a smaller model or batch")]
+        else [("", "too large for this machine: use a smaller model or batch")]
     )
     return [
         (
             "data",
-            f"{plan.n_rows:,} rows, {plan.n_tokens:,} tokens, {plan.batches_per_epoch:,} batches an epoch",
+            f"{plan.n_rows:,} rows, {plan.n_tokens:,} tokens, {plan.batches_per_epoch:,} batches per epoch",
         ),
         ("tokenizer", plan.tokenizer),
         ("model", f"{model.architecture}, {layers} layers, d_model {model.d_model}, d_ff {model.d_ff}"),
@@ -147,9 +150,9 @@ def _size_lines(plan: Plan) -> list[tuple[str, str]]:
         ("update", f"{times}{tokens} tokens (mean)"),
         (
             "operations",
-            f"{si(plan.flops)}FLOP an update (counted), {si(plan.flops * plan.updates)}FLOP in all",
+            f"{si(plan.flops)}FLOP per update (counted), {si(plan.flops * plan.updates)}FLOP in total",
         ),
-        ("memory", f"{size(memory.peak)} at most (predicted), of {size(plan.machine_memory)} here"),
+        ("memory", f"{size(memory.peak)} at most (predicted), of {size(plan.machine_memory)} available"),
         *(("", ", ".join(row)) for row in (sizes[:3], sizes[3:])),
         ("", BESIDE),
         *([("", COMPILED)] if plan.device == "cpu" and training.precision in ("bfloat16", "float16") else []),
@@ -163,24 +166,27 @@ def _pace_lines(plan: Plan) -> list[tuple[str, str]]:
     unit = "CPU-s" if pace.clock == "CPU" else "s"
     how = "measured" if pace.measured else "assumed"
     tokens = f"{plan.tokens_per_update / pace.seconds:,.0f} tokens/s"
-    why = [] if pace.measured else [("", f"no update was tried: {pace.why}")]
+    why = [] if pace.measured else [("", f"no update was run: {pace.why}")]
     return [
         (
             "speed",
-            f"{seconds_text(pace.seconds, unit)} an update in {plan.training.precision}, {tokens} ({how})",
+            f"{seconds_text(pace.seconds, unit)} per update in {plan.training.precision}, {tokens} ({how})",
         ),
         *why,
-        ("", f"{plan.share_of_peak:.0%} of the {si(pace.peak)}FLOP/s of a product of 2,048³ (measured)"),
+        (
+            "",
+            f"{plan.share_of_peak:.0%} of the {si(pace.peak)}FLOP/s of a 2,048³ matrix multiplication (measured)",
+        ),
         ("end", f"{plan.training.planned_end}: {plural(plan.updates, 'update')}, {plan.epochs:.1f} epochs"),
         ("time", f"{span(plan.seconds)} {_time_of(plan)}"),
-        ("", f"{span(plan.preparation)} of preparation (measured); evaluating, saving on top"),
+        ("", f"plus {span(plan.preparation)} of preparation (measured), evaluation and saving"),
     ]
 
 
 def _time_of(plan: Plan) -> str:
     if plan.pace.clock == "wall":
-        return "of updates, by the clock"
-    return "of updates, CPU time" + (f" of {plan.threads} threads together" if plan.threads > 1 else "")
+        return "for the updates (wall time)"
+    return "of CPU time for the updates" + (f" ({plan.threads} threads)" if plan.threads > 1 else "")
 
 
 def paper_lines(paper: PaperPlan, price: float | None) -> list[str]:
@@ -188,15 +194,17 @@ def paper_lines(paper: PaperPlan, price: float | None) -> list[str]:
     from attendo.display.tables import table_lines
 
     one = paper.accelerator
-    sheet = f"{si(one.flops)}FLOP/s, {si(one.memory)}B, {si(one.link(paper.world))}B/s to the next one"
-    heads = ["", "memory each", "products", "traffic", "an update", "waits for", "in all"]
+    sheet = (
+        f"{si(one.flops)}FLOP/s, {si(one.memory)}B, {si(one.link(paper.world))}B/s to the next accelerator"
+    )
+    heads = ["", "memory each", "products", "traffic", "per update", "bound by", "total"]
     heads += [] if price is None else ["cost"]
     lines = [
         "",
-        f"on paper: {paper.world:,} x {one.name}, bfloat16; nothing of this is measured",
+        f"estimate for {paper.world:,} x {one.name} in bfloat16; nothing is measured",
         f"{'data sheet':<{LABEL}} {sheet}",
-        f"{'assumed':<{LABEL}} {paper.mfu:.0%} of that peak, {seconds_text(one.latency)} before a message comes",
-        f"{'update':<{LABEL}} {paper.tokens:,.0f} tokens over all, {paper.tokens / paper.world:,.0f} each;"
+        f"{'assumed':<{LABEL}} {paper.mfu:.0%} of that peak, {seconds_text(one.latency)} network latency",
+        f"{'update':<{LABEL}} {paper.tokens:,.0f} tokens in total, {paper.tokens / paper.world:,.0f} each;"
         f" {plural(paper.updates, 'update')}",
         "",
         *table_lines(heads, [_row(outcome, paper, price) for outcome in paper.outcomes]),
@@ -204,12 +212,12 @@ def paper_lines(paper: PaperPlan, price: float | None) -> list[str]:
     for outcome in paper.outcomes:
         name = SHARDINGS[outcome.sharding]
         if not outcome.fits:
-            lines.append(f"{name} does not fit into {si(one.memory)}B: take more of them, or fewer tokens")
+            lines.append(f"{name} does not fit into {si(one.memory)}B: use more accelerators or fewer tokens")
         if outcome.hidden_from > 1:
             hidden = paper.tokens * outcome.hidden_from
-            lines.append(f"{name}: traffic is hidden from {hidden:,.0f} tokens an update on (--tokens)")
+            lines.append(f"{name}: traffic is hidden from {hidden:,.0f} tokens per update (--tokens)")
     if round(paper.tokens / paper.world) < FEWEST_TOKENS:
-        lines.append(f"so few tokens on each rarely reach {paper.mfu:.0%}: give an update more (--tokens)")
+        lines.append(f"batches this small rarely reach {paper.mfu:.0%} of the peak: increase --tokens")
     return lines
 
 

@@ -14,15 +14,15 @@ PAGE, PICTURE = "report.html", "curves.png"
 
 
 def report(
-    folders: list[Path] = argument("DIR...", "Folders of runs."),
-    out: Path | None = option("FOLDER", "Where they go; else the first run's folder."),
-    across: str = option("A", "The axis across: step, minutes or cpu-minutes.", "--by", default="step"),
+    folders: list[Path] = argument("DIR...", "Run folders."),
+    out: Path | None = option("FOLDER", "Output folder (default: the first run folder)."),
+    across: str = option("A", "Horizontal axis: step, minutes or cpu-minutes.", "--by", default="step"),
     language: Spoken = "en",
 ) -> int:
-    """Draw how runs have learned: report.html, which opens offline, and curves.png.
+    """Draw the learning curves of runs: report.html, which opens offline, and curves.png.
 
-    Loss, the measures of each validation, learning rate, gradient norm and speed, with what happened when, and the
-    facts of each run. Several runs are drawn on the same axes. A run may still be training.
+    The page shows loss, validation metrics, learning rate, gradient norm and speed, the events of the training, and the
+    facts of each run. Several runs are drawn on the same axes. A run can still be training.
 
     Example: attendo report runs/mine runs/other --out report
     """
@@ -33,18 +33,21 @@ def report(
 
     by = next((known for known in get_args(Across) if known == across), None)
     if by is None:
-        raise typer.BadParameter(f"--by {across} is not known; take step, minutes or cpu-minutes")
+        raise typer.BadParameter(f"--by {across} is unknown (expected step, minutes or cpu-minutes)")
     runs = [read_run(folder) for folder in folders]
     for run in runs:
         if run.word:
             say(run.word)
     place = folders[0] if out is None else out
     if not place.is_dir() and (place.exists() or place.suffix in (".html", ".png")):
-        raise AttendoError(f"--out {place} is no folder; give one, which {PAGE} and {PICTURE} go into")
+        raise AttendoError(f"--out {place} is not a folder (expected a folder for {PAGE} and {PICTURE})")
     place.mkdir(parents=True, exist_ok=True)
     write_atomic(place / PAGE, report_page(runs, by, language))
     say(wrote(place / PAGE, language))
-    if write_picture(runs, place / PICTURE, by, language) != language:
-        say("no font installed here has all the Japanese characters; the picture's words are in English")
-    say(wrote(place / PICTURE, language))
+    try:
+        if write_picture(runs, place / PICTURE, by, language) != language:
+            say("日本語の文字がそろったフォントがないため、図の文字は英語です")
+        say(wrote(place / PICTURE, language))
+    except AttendoError as error:  # matplotlib is an extra; the page is complete without it
+        say(f"warning: {place / PICTURE} was not written: {error}")
     return 0

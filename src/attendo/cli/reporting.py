@@ -33,9 +33,9 @@ MOST_LINES = 512
 def stdin_bytes() -> BufferedReader:
     """The bytes of stdin; says on a terminal that it waits for them."""
     if sys.stdin is None:  # closed by who started us
-        raise typer.BadParameter("give TEXT, or lines on stdin, which is closed")
+        raise typer.BadParameter("stdin is closed. Give TEXT, or lines on stdin")
     if sys.stdin.isatty():
-        print("Type a line at a time; Ctrl-D ends.", file=sys.stderr, flush=True)
+        print("Type one text per line; Ctrl-D ends the input.", file=sys.stderr, flush=True)
     return cast(BufferedReader, sys.stdin.buffer)
 
 
@@ -83,7 +83,7 @@ def _decoded(lines: list[bytes], number: int, name: str) -> Iterator[tuple[int, 
         if isinstance(text, RowError):
             if texts:
                 yield number, texts
-            raise AttendoError(f"{name}:{position}: {text.reason} ({text.detail}); send UTF-8")
+            raise AttendoError(f"{name}:{position}: {text.reason} ({text.detail}). Send UTF-8")
         texts.append(text)
     yield number, texts
 
@@ -100,7 +100,7 @@ def arguments_as_lines(texts: list[str]) -> Iterator[tuple[int, list[str]]]:
             text.encode()
         except UnicodeEncodeError:
             raise AttendoError(
-                f"TEXT number {number} is not UTF-8; type it in a UTF-8 terminal, or send it on stdin"
+                f"TEXT number {number} is not valid UTF-8. Type it in a UTF-8 terminal, or send it on stdin"
             ) from None
     yield 1, texts
 
@@ -120,7 +120,9 @@ def refuse_file_name(texts: list[str] | None, remedy: str, argument: str = "TEXT
     except (OSError, ValueError):  # a text that no file can be called by
         return
     if is_file:
-        raise typer.BadParameter(f"{text!r} is a file, and {argument} is a text; for its lines {remedy}")
+        raise typer.BadParameter(
+            f"{text!r} is a file, but {argument} must be a text. For its lines, {remedy}"
+        )
 
 
 def one_line(text: str) -> str:
@@ -209,7 +211,7 @@ def preparing() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say("stopped before the first step; nothing was kept")
+        say("stopped before the first step; nothing was saved")
         raise typer.Exit(130) from None
 
 
@@ -274,10 +276,10 @@ class Screen:
         left = ""
         if gained > 0 and (is_steady or elapsed >= SURELY_STEADY_SECONDS):
             left = f"  {duration(elapsed / gained * (1 - report.done))} left"
-        rate = f"{(progress.tokens - self.first[2]) / elapsed:,.0f}" if elapsed > 0 else "?"
+        rate = f"  {(progress.tokens - self.first[2]) / elapsed:,.0f} tokens/s" if elapsed > 0 else ""
         self.line.show(
             f"{report.done:4.0%}  step {progress.step:,}  epoch {progress.epoch + 1}  loss {self.loss:.3f}"
-            f"  {rate} tokens/s{left}"
+            f"{rate}{left}"
         )
 
 
@@ -296,7 +298,7 @@ class Counter:
         now = time.monotonic()
         if self.is_shown and now - self.shown > self.line.every:
             self.shown = now
-            self.line.show(f"{done:,} {self.what}, {done / (now - self.began):,.0f} a second")
+            self.line.show(f"{done:,} {self.what}, {done / (now - self.began):,.0f} per second")
 
     def clear(self) -> None:
         """Removes the line."""

@@ -12,16 +12,17 @@ from attendo.cli.train import CpuMinutes, Epochs, Minutes, Steps, one_end, ranks
 def resume(
     folder: Folder,
     steps: Steps = None,
-    more_steps: int | None = option("N", "End after N updates more.", min=1),
+    more_steps: int | None = option("N", "Continue for N more updates.", min=1),
     epochs: Epochs = None,
     minutes: Minutes = None,
     cpu_minutes: CpuMinutes = None,
-    threads: int | None = option("N", "Of the processor; else as many as before.", min=1),
+    threads: int | None = option("N", "Number of CPU threads (default: as before).", min=1),
     device: Device = "auto",
 ) -> int:
-    """Go on with a run from its newest checkpoint, as if nothing had happened.
+    """Resume a run from its newest checkpoint, with the same result as without the interruption.
 
-    Another end than the run's own counts what is done already, but for --more-steps.
+    --steps, --epochs, --minutes and --cpu-minutes are totals that include work already done; --more-steps counts from
+    the checkpoint.
 
     Example: attendo resume runs/mine --more-steps 2000
     """
@@ -36,7 +37,7 @@ def resume(
 
     refuse_if(
         more_steps is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1,
-        "--more-steps would count anew at each restart by torchrun; give --steps, the total",
+        "--more-steps would count again after each restart by torchrun. Use --steps, the total",
     )
     config = folder / "config.toml"
     with ranks_of(device, read_toml(config).get("training", {}) if config.exists() else {}) as ranks:
@@ -46,13 +47,14 @@ def resume(
 
 def verify_resume(
     folder: Folder,
-    steps: int | None = option("N", "Replay N steps, and on to the log's next checkpoint; else all.", min=1),
+    steps: int | None = option("N", "Number of steps to replay, up to a checkpoint (default: all).", min=1),
     device: Device = "auto",
 ) -> int:
-    """Prove that a run resumes exactly: make the steps before its newest checkpoint again, and compare.
+    """Check that a resumed run gives identical results: repeat the last steps and compare them with the run's log.
 
-    They start from the checkpoint before it. Losses, gradient norms and rows are compared at every step by a hash,
-    weights, optimizer and random states at the end, to the last bit. Nothing in the folder changes.
+    The steps start from the checkpoint before the newest one. Losses, gradient norms and rows are compared at every
+    step by a hash. Weights, optimizer and random states are compared at the end, bit for bit. The run folder is not
+    changed.
 
     Example: attendo verify-resume runs/mine
     """

@@ -35,9 +35,9 @@ def score(
     as_json: JsonLines = False,
     machine: Machine,
 ) -> int:
-    """Print the log-probability (nats, the end included) of given targets and the score, normalized by length.
+    """Print the log-probability of given translations (nats, with the end token), and the score normalized by length.
 
-    One line for each usable pair: log-probability, tab, score; with --json the number of its line in F, too.
+    Prints one line per usable pair: log-probability, tab, score. --json adds the line number in F.
 
     Example: attendo score runs/mine pairs.tsv
     """

@@ -23,7 +23,7 @@ from attendo.cli.options import (
     switch,
     with_groups,
 )
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, install_command
 
 NEEDED = (
     "fastapi",
@@ -40,52 +40,52 @@ NEEDED = (
 class Limits(OptionGroup):
     """What a server admits at most, and how long it waits: options of ServingConfig, and `watch`."""
 
-    rows: int = option("N", "Texts and beams in a step of a model.", min=1, default=128)
-    timeout: float = option("S", "Seconds after which a request is given up.", default=60.0)
-    drain: float = option("S", "Seconds that requests have to end after SIGTERM.", default=30.0)
-    watch: float | None = option("S", "Every S seconds, load models anew whose files have changed.")
-    max_requests: int = option("N", "Admitted at a time; others get 429.", min=1, default=256)
-    max_cost: int = option("N", "Their tokens x beams x n, at a time.", min=1, default=1_500_000)
-    max_body: int = option("N", "Bytes of a request.", min=1, default=1 << 20)
-    max_texts: int = option("N", "Texts of a request.", min=1, default=256)
-    max_characters: int = option("N", "Characters of a text.", min=1, default=50_000)
-    max_beam: int = option("N", "Beam of a request.", min=1, default=16)
-    max_n: int = option("N", "Answers to a text.", min=1, default=16)
-    max_tokens: int = option("N", "Tokens of an answer.", min=1, default=2048)
+    rows: int = option("N", "Maximum texts times beams per model step.", min=1, default=128)
+    timeout: float = option("S", "Seconds until a request times out.", default=60.0)
+    drain: float = option("S", "Seconds to finish open requests after SIGTERM.", default=30.0)
+    watch: float | None = option("S", "Reload changed model files every S seconds (default: never).")
+    max_requests: int = option("N", "Maximum open requests; more get status 429.", min=1, default=256)
+    max_cost: int = option("N", "Maximum tokens x beams x n of all open requests.", min=1, default=1_500_000)
+    max_body: int = option("N", "Maximum bytes per request.", min=1, default=1 << 20)
+    max_texts: int = option("N", "Maximum texts per request.", min=1, default=256)
+    max_characters: int = option("N", "Maximum characters per text.", min=1, default=50_000)
+    max_beam: int = option("N", "Maximum beam width of a request.", min=1, default=16)
+    max_n: int = option("N", "Maximum answers per text.", min=1, default=16)
+    max_tokens: int = option("N", "Maximum tokens per answer.", min=1, default=2048)
 
 
 @with_groups
 def serve(
     *,
-    folders: list[Path] = argument("DIR", "The runs' folders."),
-    host: str = option("H", "Where to listen; 0.0.0.0: everywhere.", default="127.0.0.1"),
-    port: int = option("P", "0: any free one.", min=0, max=65535, default=8000),
-    api_key_file: Path | None = option("F", "Keys that are let in, one a line; # is a comment."),
-    no_key: bool = switch("--no-key", "With --host: anybody may ask, and it is meant."),
-    source: str | None = option("L", "Source language where a card has none, as en.", "--from"),
-    target: str | None = option("L", "Target language where a card has none, as ja.", "--to"),
-    look: bool = switch("--look", "Give the microscope's data, too."),
-    page: bool = switch("--page/--no-page", "Whether / is a page for people.", default=True),
-    cors: list[str] | None = option("ORIGIN", "A page elsewhere that may ask, as https://a.org; repeatable."),
+    folders: list[Path] = argument("DIR", "Run folders to serve."),
+    host: str = option("H", "Address to listen on; 0.0.0.0 is all interfaces.", default="127.0.0.1"),
+    port: int = option("P", "Port to listen on; 0 selects a free port.", min=0, max=65535, default=8000),
+    api_key_file: Path | None = option("F", "File of API keys, one per line; # starts a comment."),
+    no_key: bool = switch("--no-key", "Allow requests without a key when --host is not loopback."),
+    source: str | None = option("L", "Source language if a run's card has none, for example en.", "--from"),
+    target: str | None = option("L", "Target language if a run's card has none, for example ja.", "--to"),
+    look: bool = switch("--look", "Also serve the data of the microscope."),
+    page: bool = switch("--page/--no-page", "Whether / serves the web page.", default=True),
+    cors: list[str] | None = option("ORIGIN", "Allowed web origin, for example https://a.org; repeatable."),
     segment: Segmented = "sentence",
-    int8: bool = switch("--int8", "Compute in 8-bit numbers: faster, a little less exact."),
+    int8: bool = switch("--int8", "Compute with 8-bit integers: faster, slightly less exact."),
     limits: Limits,
     log_format: Annotated[
-        Literal["text", "json"], typer.Option(help="Of the log on stderr, a line a request.")
+        Literal["text", "json"], typer.Option(help="Format of the log on stderr, one line per request.")
     ] = "text",
     machine: Machine,
 ) -> int:
-    """Serve trained models over HTTP until Ctrl-C or SIGTERM: to programs, and to people by a page at /.
+    """Serve trained models over HTTP until Ctrl-C or SIGTERM, as an API and as a web page at /.
 
-    The address is printed when the models are loaded; requests that come before get 503.
+    The address is printed when the models are loaded. Earlier requests get status 503.
 
-    Programs that speak to LibreTranslate (/translate) or OpenAI (/v1/completions, /v1/embeddings) work unchanged;
-    /openapi.json lists all routes. Only this machine reaches it unless --host says otherwise, and then a key is asked
-    for, as Authorization: Bearer KEY or X-Api-Key: KEY, on all but /livez, /readyz and the page itself.
+    Clients of LibreTranslate (/translate) and OpenAI (/v1/completions, /v1/embeddings) work unchanged; /openapi.json
+    lists all endpoints. By default, only this machine can connect. With another --host, requests need an API key, as
+    Authorization: Bearer KEY or X-Api-Key: KEY; only /livez, /readyz and the page itself do not.
 
-    Ctrl-C or SIGTERM: /readyz says 503, what was admitted is answered to its end, and the exit code is 0; 1 if --drain
-    was too short for that. A second one ends it at once. SIGHUP loads models anew whose files have changed; no request
-    is lost.
+    After Ctrl-C or SIGTERM, /readyz returns 503 and open requests are finished. The exit code is then 0, or 1 if the
+    time of --drain was too short. A second signal ends the server at once. SIGHUP reloads models whose files have
+    changed, without losing a request.
 
     Example: attendo serve runs/enja
 
@@ -94,15 +94,13 @@ def serve(
     Example: curl localhost:8000/translate -d q=Hello -d source=en -d target=ja
     """
     if any(find_spec(name) is None for name in NEEDED):
-        raise AttendoError('serve needs FastAPI and uvicorn: pip install "attendo[serve]"')
+        raise AttendoError(f"the server requires FastAPI and uvicorn. Run: {install_command('serve')}")
     for name in ("timeout", "drain", "watch"):
         value = getattr(limits, name)
         if value is not None and not 0 < value < float("inf"):
-            raise typer.BadParameter(f"--{name} {value:g}: give seconds, more than 0")
-    refuse_if(
-        int8 and machine.device == "cuda", "--int8 is for processors; leave it out, or leave out --device"
-    )
-    refuse_if(not host, "--host is empty; give an address, as 127.0.0.1, or 0.0.0.0 for all")
+            raise typer.BadParameter(f"--{name} {value:g} must be a number of seconds above 0")
+    refuse_if(int8 and machine.device == "cuda", "--int8 runs only on the CPU. Leave out --int8 or --device")
+    refuse_if(not host, "--host is empty (expected an address: 127.0.0.1, or 0.0.0.0 for all interfaces)")
     from attendo.data.languages import require_code
 
     require_code("--from", source)
@@ -116,11 +114,11 @@ def serve(
     keys = Keys() if api_key_file is None else read_keys(api_key_file)
     if not (keys or no_key or is_loopback(host)):
         raise AttendoError(
-            f"--host {host} lets other machines ask: give --api-key-file F, or --no-key if anybody may"
+            f"--host {host} exposes the server to other machines. Give --api-key-file F, or --no-key for no keys"
         )
     for folder in folders:
         if not folder.is_dir():
-            raise AttendoError(f"{folder} is no folder; give the folder of a run, as attendo train wrote it")
+            raise AttendoError(f"{folder} is not a folder (expected a run folder of attendo train)")
     given = limits.given()
     watch = given.pop("watch", None)
     config = ServingConfig(**given)
@@ -144,7 +142,7 @@ def _origin(origin: str) -> str:
     parts = urlsplit(origin)
     bare = origin == f"{parts.scheme}://{parts.netloc}" and parts.scheme in ("http", "https") and parts.netloc
     if origin != "*" and not bare:
-        raise typer.BadParameter(f"--cors {origin} is no origin; give one as https://example.org, or *")
+        raise typer.BadParameter(f"--cors {origin} is not an origin (expected https://example.org or *)")
     return origin
 
 

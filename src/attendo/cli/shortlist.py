@@ -12,15 +12,15 @@ from attendo.cli.reporting import Counter, say
 def shortlist(
     folder: Folder,
     files: Files,
-    out: Path = option("G", "Where the shortlist is written.", default=...),
-    per_token: int = option("K", "The most probable targets of each source token.", min=1, default=50),
-    frequent: int = option("N", "The most frequent targets, for every text.", min=0, default=100),
+    out: Path = option("G", "File to write the shortlist to.", default=...),
+    per_token: int = option("K", "Number of likely target tokens per source token.", min=1, default=50),
+    frequent: int = option("N", "Number of frequent target tokens for every text.", min=0, default=100),
     columns: Columns = None,
     header: Header = None,
 ) -> int:
-    """Learn from pairs which tokens a translation of a text may have, for `attendo translate --shortlist`.
+    """Make a list of the likely target tokens of each source token, for `attendo translate --shortlist`.
 
-    The pairs are best those that the run was trained on; the first 100,000 are read.
+    Use the pairs that the run was trained on. The first 100,000 pairs are read.
 
     Example: attendo shortlist runs/mine train.tsv --out runs/mine/shortlist.safetensors
     """
@@ -42,5 +42,5 @@ def shortlist(
     counter.clear()
     save_shortlist(out, learned, tokenizer)
     say(row_report.line())
-    say(f"{out}: up to {per_token:,} targets of each source token, {len(learned.frequent):,} of every text")
+    say(f"{out}: up to {per_token:,} targets per source token, {len(learned.frequent):,} for every text")
     return 0

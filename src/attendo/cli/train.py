@@ -35,22 +35,21 @@ if TYPE_CHECKING:
 Tables = dict[str, dict[str, Any]]
 """Settings by section, as in config.toml."""
 
-Steps = Annotated[int | None, option("N", "End after N updates in all.", min=1, default=...)]
-Epochs = Annotated[float | None, option("E", "End after E passes over the data.", default=...)]
-Minutes = Annotated[float | None, option("M", "End after M minutes, preparation counted.", default=...)]
-CpuMinutes = Annotated[float | None, option("M", "The same in CPU time of all threads.", default=...)]
-Header = Annotated[bool, switch("--header", "The .tsv file starts with a header.", default=...)]
-ValidSide = Annotated[str | None, option("F", "The same for validation.", default=...)]
+Steps = Annotated[int | None, option("N", "Train for N updates in total.", min=1, default=...)]
+Epochs = Annotated[float | None, option("E", "Train for E epochs in total.", default=...)]
+Minutes = Annotated[float | None, option("M", "Train for M minutes in total, with preparation.", default=...)]
+CpuMinutes = Annotated[float | None, option("M", "Train for M CPU-minutes (of all threads).", default=...)]
+Header = Annotated[bool, switch("--header", "Treat the first line of a .tsv file as a header.", default=...)]
 
 
 @dataclass(frozen=True)
 class ParallelFiles(OptionGroup):
     """The files of a translator's data where each side has its own."""
 
-    train_source: str | None = option("F", "Two parallel files instead of --train: line n")
-    train_target: str | None = option("F", "belongs to line n.")
-    valid_source: ValidSide = None
-    valid_target: ValidSide = None
+    train_source: str | None = option("F", "Source side of parallel training files.")
+    train_target: str | None = option("F", "Target side of parallel training files.")
+    valid_source: str | None = option("F", "Source side of parallel validation files.")
+    valid_target: str | None = option("F", "Target side of parallel validation files.")
 
     def settings(self, train: list[str] | None, valid: list[str] | None) -> dict[str, Any]:
         """The files to train and validate on, each as one file or two parallel ones."""
@@ -62,15 +61,13 @@ class ParallelFiles(OptionGroup):
 
 def files_of(name: str, given: list[str] | None, source: str | None, target: str | None) -> list[str] | None:
     """One file, or two parallel ones."""
-    refuse_if(
-        (source is None) != (target is None), f"{name}-source and {name}-target belong together; give both"
-    )
+    refuse_if((source is None) != (target is None), f"{name}-source and {name}-target must be given together")
     if given and len(given) > 1:
         raise typer.BadParameter(
-            f"{name} names {len(given)} files; give a folder or a quoted pattern ('shards/*.tsv'), or two parallel"
-            f" files with {name}-source and {name}-target"
+            f"{name} names {len(given)} files (expected one). Give a folder or a quoted pattern ('shards/*.tsv'),"
+            f" or two parallel files with {name}-source and {name}-target"
         )
-    refuse_if(given and source is not None, f"give {name}, or {name}-source and {name}-target, not both")
+    refuse_if(given and source is not None, f"give either {name}, or {name}-source and {name}-target")
     return given or [file for file in (source, target) if file is not None] or None
 
 
@@ -78,10 +75,10 @@ def files_of(name: str, given: list[str] | None, source: str | None, target: str
 class SettingOptions(OptionGroup):
     """Where settings come from: a preset, a file, assignments; and the run to start from."""
 
-    preset: str | None = option("P", "tiny, small, base or big; else chosen.")
-    config: Path | None = option("F.toml", "Settings; --print-config shows the form.")
-    set_: list[str] | None = option("K=V", "One setting, as model.d_model=128.", "--set")
-    init_from: Path | None = option("DIR", "Start from this run, whole or by LoRA (--set lora.rank=8).")
+    preset: str | None = option("P", "Preset: tiny, small, base or big (default: chosen for the data).")
+    config: Path | None = option("F.toml", "Settings file; --print-config shows the format.")
+    set_: list[str] | None = option("K=V", "Set one setting, for example model.d_model=128.", "--set")
+    init_from: Path | None = option("DIR", "Run to fine-tune (LoRA: --set lora.rank=8).")
 
     def joined(self, family: TaskSpec, options: Mapping[str, Any]) -> Tables:
         """All settings given: the preset's, then the file's, then --set, then the options; the later wins.
@@ -119,10 +116,10 @@ class TrainingOptions(OptionGroup):
     epochs: Epochs = None
     minutes: Minutes = None
     cpu_minutes: CpuMinutes = None
-    seed: int | None = option("N", "Of the weights, the order and the dropout.")
+    seed: int | None = option("N", "Random seed of weights, data order and dropout (default: 1).")
     threads: Threads = None
     device: Device = "auto"
-    strict: bool = switch("--strict", "Stop at the first bad row.")
+    strict: bool = switch("--strict", "Stop at the first row that cannot be used.")
 
     def settings(self) -> dict[str, Any]:
         """The options that are settings, as "section.key"."""
@@ -136,34 +133,34 @@ class TrainingOptions(OptionGroup):
 def one_end(**ends: Any) -> dict[str, Any]:
     """What ends the run, of which at most one may be given."""
     given = {name: value for name, value in ends.items() if value is not None}
-    refuse_if(len(given) > 1, f"give one of {' and '.join(map(flag, given))}, not both")
+    refuse_if(len(given) > 1, f"{' and '.join(map(flag, given))} cannot be combined. Give only one of them")
     return given
 
 
-Out = Annotated[Path | None, option("DIR", "New folder for the run.", default=...)]
-PrintConfig = Annotated[bool, switch("--print-config", "Print the settings as TOML and leave.", default=...)]
+Out = Annotated[Path | None, option("DIR", "New run folder.", default=...)]
+PrintConfig = Annotated[bool, switch("--print-config", "Print the settings as TOML and exit.", default=...)]
 Labelled = Annotated[
     list[str] | None,
-    option("F", "Labelled texts: a file, a folder or 'a/*.tsv'; .csv, .jsonl …", default=...),
+    option("F", "Labeled texts: a file, a folder or 'a/*.tsv' (.csv, .jsonl …).", default=...),
 ]
 Texts = Annotated[
-    list[str] | None, option("F", "Texts: files, folders, or rows of a column; repeatable.", default=...)
+    list[str] | None, option("F", "Text files, folders or tables; repeatable (default: stdlib).", default=...)
 ]
 Pairs = Annotated[
-    list[str] | None, option("F", "Pairs: a file, a folder or 'a quoted/*.tsv'; .csv, .jsonl …", default=...)
+    list[str] | None, option("F", "Sentence pairs: file, folder or 'a/*.tsv' (.csv, .jsonl …).", default=...)
 ]
-ValidTexts = Annotated[list[str] | None, option("F", "For validation; else some is split off.", default=...)]
+ValidTexts = Annotated[list[str] | None, option("F", "Validation data (default: split off).", default=...)]
 
 
 def train_app() -> typer.Typer:
     """The command `train` with a subcommand for each kind of task."""
     train = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
     train.callback()(tasks)
-    train.command("translation", short_help="A translator from pairs of sentences.")(translation)
-    train.command("classification", short_help="A classifier from labelled texts.")(classification)
+    train.command("translation", short_help="Train a translator from sentence pairs.")(translation)
+    train.command("classification", short_help="Train a classifier from labeled texts.")(classification)
     texts: dict[TaskName, tuple[str, str]] = {
-        "language-model": ("A model that writes on, from texts.", LANGUAGE_MODEL),
-        "masked-language-model": ("Finds hidden tokens; a start for classifiers.", MASKED),
+        "language-model": ("Train a model that continues texts.", LANGUAGE_MODEL),
+        "masked-language-model": ("Train an encoder, as a start for classifiers.", MASKED),
     }
     for name, (short, help) in texts.items():
         train.command(name, short_help=short)(_text_task(name, help))
@@ -171,7 +168,7 @@ def train_app() -> typer.Typer:
 
 
 def tasks(context: typer.Context) -> None:
-    """Train a model from your own files.
+    """Train a model on your own files; name the task first.
 
     Example: attendo train translation --train pairs.tsv --out runs/mine
     """
@@ -184,30 +181,33 @@ def translation(
     *,
     out: Out = None,
     train: Pairs = None,
-    valid: list[str] | None = option("F", "Validation pairs; else some are split off."),
+    valid: list[str] | None = option("F", "Validation data (default: split off)."),
     parallel: ParallelFiles,
     chosen: SettingOptions,
-    columns: str | None = option("C", "source=en,target=ja, or 1,2 by number."),
+    columns: str | None = option("C", "Columns by name or number: source=en,target=ja or 1,2."),
     header: Header = False,
-    from_: str | None = option("en", "Code of the source language (BCP 47).", "--from"),
-    to: str | None = option("ja", "Code of the target language (BCP 47).", "--to"),
-    reverse: bool = switch("--reverse", "Swap the sides of the data, not --from and --to."),
+    from_: str | None = option("en", "Source language code (BCP 47), for example en.", "--from"),
+    to: str | None = option("ja", "Target language code (BCP 47), for example ja.", "--to"),
+    reverse: bool = switch("--reverse", "Swap source and target of the data, not --from and --to."),
     training: TrainingOptions,
-    drop: str | None = option("NAMES", "Leave rows out: duplicates,leaks (see doctor)."),
+    drop: str | None = option("NAMES", "Rows to leave out: duplicates,leaks (see doctor)."),
     against: list[str] | None = option(
-        "F", "Test rows that --drop leaks leaves out; twice for two parallel."
+        "F", "Test data of --drop leaks; give it twice for two parallel files."
     ),
     print_config: PrintConfig = False,
 ) -> int:
-    """Train a translator from pairs of sentences.
+    """Train a translator from sentence pairs.
 
-    What you leave open (size, vocabulary, batch, rate) is chosen from your data, this machine's measured speed
-    and the budget, and printed. A preset, then --config, then --set, then the other options: the later wins.
-    Every row is accounted for. Ctrl-C saves; attendo resume goes on.
-    With --init-from a trained model learns on: all of it, adapters alone (--set lora.rank=8), or all but some parts
+    Settings that you leave out (model size, vocabulary size, batch size, learning rate) are chosen from your data, the
+    measured speed of this machine and the time budget, and printed. Later sources override earlier ones: a preset,
+    --config, --set, then the other options. Every skipped row is counted with its reason. Ctrl-C saves a checkpoint;
+    `attendo resume` continues from it.
+
+    --init-from fine-tunes a trained model: all weights, only LoRA adapters (--set lora.rank=8), or all but frozen parts
     (--set 'training.frozen=["encoder"]').
-    Parts are settings, too: model.positions is sinusoidal, learned, rotary, alibi, relative or none
-    (--set model.positions=alibi), model.norm is layer or rms.
+
+    Model parts are settings: model.positions is sinusoidal, learned, rotary, alibi, relative or none
+    (--set model.positions=alibi), and model.norm is layer or rms.
 
     Example: attendo train translation --train pairs.tsv --out runs/mine
     """
@@ -230,16 +230,18 @@ def classification(
     train: Labelled = None,
     valid: ValidTexts = None,
     chosen: SettingOptions,
-    columns: str | None = option("C", "label=stars,text=review, or 1,2 by number."),
+    columns: str | None = option("C", "Columns by name or number: label=stars,text=review or 1,2."),
     header: Header = False,
     training: TrainingOptions,
     print_config: PrintConfig = False,
 ) -> int:
-    """Train a classifier from labelled texts.
+    """Train a classifier from labeled texts.
 
-    Labels may be any words. What you leave open is chosen from your data and printed; every row is accounted for.
-    With --init-from a masked language model's run, the encoder starts from what that has learned; --set lora.rank=8
-    trains adapters alone in it, --set 'training.frozen=["encoder"]' leaves it as it is.
+    Labels can be any words. Settings that you leave out are chosen from your data and printed. Every skipped row is
+    counted with its reason.
+
+    --init-from starts from the encoder of a masked language model. --set lora.rank=8 then trains only LoRA adapters in
+    the encoder, and --set 'training.frozen=["encoder"]' leaves the encoder unchanged.
 
     Example: attendo train classification --train reviews.tsv --out runs/mine
     """
@@ -256,10 +258,10 @@ def _text_task(task: TaskName, help: str) -> Callable[..., int]:
         train: Texts = None,
         valid: ValidTexts = None,
         chosen: SettingOptions,
-        column: str | None = option("C", "The texts' column in .tsv, .csv, .jsonl, .parquet."),
+        column: str | None = option("C", "Text column of .tsv, .csv, .jsonl or .parquet files."),
         header: Header = False,
         documents: str | None = option(
-            "D", "What a document is in a text file: file, line or blank (lines)."
+            "D", "Document unit of a text file: file, line or blank (blank lines)."
         ),
         training: TrainingOptions,
         print_config: PrintConfig = False,
@@ -279,16 +281,16 @@ def _text_task(task: TaskName, help: str) -> Callable[..., int]:
 
 LANGUAGE_MODEL = """Train a model that continues texts.
 
-Without --train it learns from the source of Python's standard library, which every machine has.
---set tokenizer.kind=character|byte|word|bpe|unigram; --set model.max_len=N is the context in tokens.
---init-from DIR goes on from another model on your texts; with --set lora.rank=8 only adapters learn.
+The default data is the source code of Python's standard library.
+--set tokenizer.kind=character|byte|word|bpe|unigram selects the tokenizer, and --set model.max_len=N the context length
+in tokens. --init-from DIR fine-tunes another model on your texts; --set lora.rank=8 then trains only LoRA adapters.
 
 Example: attendo train language-model --train notes.txt --out runs/mine
 """
-MASKED = """Train an encoder to find hidden tokens again.
+MASKED = """Train an encoder to predict masked tokens.
 
-Its run is a start for a classifier (train classification --init-from) and gives vectors (embed).
---set masking.rule=80/10/10 hides as BERT does; the plain rule hides every chosen token.
+Use the run as the start of a classifier (train classification --init-from), or for vectors of texts (embed).
+--set masking.rule=80/10/10 masks as BERT does; the rule "plain" masks every chosen token.
 
 Example: attendo train masked-language-model --train notes.txt --out runs/mine
 """
@@ -317,14 +319,14 @@ def _begin(
         print(dump_toml(tables), end="")
         return 0
     if out is None:
-        raise typer.BadParameter("missing --out DIR, the new folder for the run")
+        raise typer.BadParameter("--out DIR, the new run folder, is missing")
     require_data(tables)
     return _train(family, tables, out, training, clock, chosen.init_from)
 
 
 def require_data(tables: Tables) -> None:
     """BadParameter for settings without training data."""
-    refuse_if(not tables.get("data", {}).get("train"), "no training data: give --train F")
+    refuse_if(not tables.get("data", {}).get("train"), "no training data. Give --train F")
 
 
 def _train(
@@ -359,7 +361,7 @@ def _train(
         else:
             run = joined_run(out, tell, device, clock, ranks)
         processes = f"{ranks.world} processes of " if ranks.world > 1 else ""
-        tell(f"{processes}{plural(torch.get_num_threads(), 'thread')}; everything is kept in {out}")
+        tell(f"{processes}{plural(torch.get_num_threads(), 'thread')}; the run is saved in {out}")
         code = 0 if run.has_ended else follow(run)
     if code == 0:
         tell(f'try it: attendo {USES[family.architecture]} {out} "your text"')

@@ -76,7 +76,7 @@ class TranslationLines:
                 counts["endless"] += 1
                 if counter is not None:
                     counter.clear()
-                    say(f"line {line}: the translation met its length limit before its end")
+                    say(f"line {line}: the translation reached its length limit before its end")
         return [self._line(line, translation) for line, translation in enumerate(found, number)], counts
 
     def _found(self, number: int, texts: list[str]) -> list[Translation]:
@@ -106,9 +106,9 @@ class TranslationLines:
             "short": "translations are far shorter than usual for their sources; --json marks them",
             "unaligned": "translations leave many source words unaligned; --json marks them",
             "mended": "translations repeated themselves and were searched again",
-            "left": "translations repeat themselves or come to no end"
+            "left": "translations repeat themselves or have no end"
             + (", and another search did not help" if self.drawing is None else ""),
-            "endless": "translations met their length limit before their end",
+            "endless": "translations reached their length limit before their end",
         }
         return [f"{counts[name]:,} of {n_lines:,} {text}" for name, text in said.items() if counts.get(name)]
 
@@ -154,19 +154,19 @@ def translate(
     folder: Folder,
     texts: Texts = None,
     beam: Beam = None,
-    n_best: int | None = option("N", "Print the N best of each line, N at most the beam."),
+    n_best: int | None = option("N", "Number of translations per line, at most the beam width."),
     length_penalty: Penalty = None,
-    longest: int | None = option("N", "The most tokens of a piece (default: as seen in training)."),
+    longest: int | None = option("N", "Maximum tokens of a piece (default: as seen in training)."),
     segment: Segmented = "sentence",
     others: With = None,
-    int8: bool = switch("--int8", "Search in 8-bit numbers: faster, a little less exact."),
-    shortlist: Path | None = option("F", "Of attendo shortlist: faster for few texts at a time."),
-    prefix: str | None = option("TEXT", "What each translation begins with; whole words."),
-    alignments: bool = switch("--alignments", "Behind a tab, which source token each token looks at."),
+    int8: bool = switch("--int8", "Compute with 8-bit integers: faster, slightly less exact."),
+    shortlist: Path | None = option("F", "Shortlist file, for speed with few texts at a time."),
+    prefix: str | None = option("TEXT", "Beginning of each translation, in whole words."),
+    alignments: bool = switch("--alignments", "Append a tab and the token alignment to each line."),
     draw: DrawOptions,
-    stream: bool = switch("--stream", "One TEXT, greedy, shown as it is found."),
+    stream: bool = switch("--stream", "Print the greedy translation of one TEXT as it is made."),
     set_: list[str] | None = option(
-        "K=V", "Of the search, as decoding.no_repeat_ngram=3; repeatable.", "--set"
+        "K=V", "Set a decoding setting, for example decoding.no_repeat_ngram=3; repeatable.", "--set"
     ),
     source: Input = None,
     out: Output = None,
@@ -174,20 +174,20 @@ def translate(
     as_json: JsonLines = False,
     machine: Machine,
 ) -> int:
-    """Translate texts, each line of stdin, or a file: one output line for each input line, in order.
+    """Translate texts, the lines of stdin, or a file, with one output line per input line, in order.
 
-    A line is translated sentence by sentence, since most models are trained on sentences; --segment none translates it
-    as one piece. --json marks a translation in which text is probably missing: "omission" is then short or unaligned.
+    A line is translated sentence by sentence, since most models are trained on sentences; --segment none translates the
+    line as one piece. --json marks a translation in which text is probably missing: "omission" is then short or
+    unaligned.
 
-    A line break in a translation is written as a space, and an empty line gives an empty line. With --n-best N
-    above 1 each input line gives up to N lines, best first, of three fields between tabs: its number from 1, the
-    score, the text. The score is the log-probability (nats) over the length norm. --alignments adds a last field,
-    as 0-0 1-2: numbers of tokens from 0, source-target; with --json also weights, texts and places in the text. A file
-    may have any size; a run that was stopped or killed goes on with the same command.
+    Line breaks in a translation are written as spaces. An empty line gives an empty line. With --n-best N above 1, each
+    input line gives up to N lines, best first, with three fields separated by tabs: line number from 1, score, text.
+    The score is the log-probability (nats) divided by the length norm. --alignments adds a last field such as 0-0 1-2:
+    source-target pairs of token numbers from 0; with --json also weights, texts and positions. The file of --input can
+    have any size. To resume an interrupted command, run it again.
 
-    --temperature T draws each translation by chance, perhaps with --top-k, --top-p, --min-p. One TEXT has the seed
-    --seed, and each of several lines one of its own, made from --seed and its number; --json tells it. If --seed is
-    left out, it is 0 with --input, and else another each time.
+    --temperature T samples each translation; you can add --top-k, --top-p or --min-p. One TEXT uses --seed as it is.
+    Each of several lines has its own seed, made from --seed and the line number; --json prints the seed.
 
     Example: attendo translate runs/mine < input.txt > output.txt
 
@@ -203,14 +203,14 @@ def translate(
     from attendo.inference import Translator
 
     files = both_files(source, out, bool(texts))
-    refuse_file_name(texts, "give < FILE, or --input FILE --output G")
-    refuse_if(prefix and has_surrogate(prefix), "--prefix is not UTF-8; type it in a UTF-8 terminal")
+    refuse_file_name(texts, "use < FILE, or --input FILE --output G")
+    refuse_if(prefix and has_surrogate(prefix), "--prefix is not valid UTF-8. Type it in a UTF-8 terminal")
     searched = {"--beam": beam is not None, "--n-best": (n_best or 1) > 1}
     drawing, note = drawing_of(draw.given(), len(texts or []), in_files=files is not None)
     if drawing:
         refuse("--temperature", searched, set_ or [], OF_DRAWS)
     if stream:
-        refuse_if(len(texts or []) != 1, "--stream is for one TEXT; give it on the command line")
+        refuse_if(len(texts or []) != 1, "--stream requires exactly one TEXT on the command line")
         shown = {"--temperature": drawing is not None, "--json": as_json, "--alignments": alignments}
         refuse("--stream", searched | {"--beam": beam not in (None, 1)} | shown, set_ or [], OF_STREAMS)
     cluster.check(files is not None, int8, machine.device)
@@ -224,7 +224,7 @@ def translate(
     config = translator.config(beam, n_best, length_penalty)
     refuse_if(
         int8 and config.coverage_penalty and not (drawing or stream),
-        "--int8 gives no attention for decoding.coverage_penalty; leave one of them out",
+        "--int8 and decoding.coverage_penalty cannot be combined. Leave one of them out",
     )
     work = TranslationLines(
         translator, config, longest, segment, n_best or 1, as_json, prefix or "", alignments, drawing
@@ -266,6 +266,6 @@ def _set_search(translator: Translator, assignments: list[str]) -> None:
 
     tables = override({}, assignments)
     if other := tables.keys() - {"decoding"}:
-        raise typer.BadParameter(f"--set {other.pop()}.…: a search has settings of decoding only")
+        raise typer.BadParameter(f"--set {other.pop()}.…: only settings of [decoding] can be set here")
     chosen = dataclasses.asdict(translator.decoding) | tables.get("decoding", {})
     translator.decoding = build(DecodingConfig, chosen, "--set [decoding]")

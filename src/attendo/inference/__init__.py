@@ -52,5 +52,5 @@ def load(folder: str | Path, device: str = "cpu", own_parts: CustomModules | Non
     if (task := bundle.card.get("task", "")) == "embedding":
         return Embedder.from_bundle(bundle, load_model(Path(folder), bundle).to(device)).prepare()
     if task not in _KINDS:
-        raise AttendoError(f"no task is called {task!r}; there are {', '.join(_KINDS)}")
+        raise AttendoError(f"unknown task {task!r} (expected {', '.join(_KINDS)})")
     return _KINDS[task].from_bundle(bundle, load_model(Path(folder), bundle).to(device))

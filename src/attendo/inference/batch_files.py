@@ -78,7 +78,9 @@ class _Journal:
                 raise ValueError
             return cls(**values)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise AttendoError(f"{path} is damaged; {_begin_anew(path.with_suffix(''))}") from None
+            raise AttendoError(
+                f"{path} is damaged. To fix this, {_begin_anew(path.with_suffix(''))}"
+            ) from None
 
 
 def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]) -> Iterator[Progress]:
@@ -136,13 +138,13 @@ def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]
 def _checked(source: Path, out: Path) -> int:
     """The number of lines to do, after checking all: a corrected file is another file."""
     if out.is_dir() or not out.parent.is_dir():
-        raise AttendoError(f"{out}: no place for a file; give a file in a folder that exists")
+        raise AttendoError(f"{out} is not a possible output file. Give a file in an existing folder")
     n_lines = 0
     for n_lines, text in text_lines(source):
         if isinstance(text, RowError):
             raise refusal(f"{source}:{n_lines}", text)
     if out.exists() and out.samefile(source):
-        raise AttendoError(f"{out} is the input; give the output another name")
+        raise AttendoError(f"{out} is also the input. Give the output another name")
     return n_lines
 
 
@@ -150,7 +152,7 @@ def _begun(source: Path, part: Path, journal_file: Path, wanted: dict[str, Any])
     """The progress of an earlier run, if any. Raises AttendoError if its request differs."""
     if not journal_file.exists():
         if part.exists():
-            raise AttendoError(f"{part} is there, but {journal_file.name} beside it is not; move it away")
+            raise AttendoError(f"{part} exists, but {journal_file.name} does not. Move {part} away")
         return _Journal(wanted)
     journal = _Journal.load(journal_file)
     remedy = _begin_anew(part)
@@ -158,12 +160,11 @@ def _begun(source: Path, part: Path, journal_file: Path, wanted: dict[str, Any])
         old = journal.request.get(key)
         new = wanted.get(key)
         if old != new and key == "input":
-            raise AttendoError(
-                f"{source} is not as it was when {part} was begun; bring that back, or {remedy}"
-            )
+            raise AttendoError(f"{source} has changed since {part} was started. Restore it, or {remedy}")
         if old != new:
             raise AttendoError(
-                f"{part} was begun with {key} {_shown(old)}, this is {_shown(new)}; go on as it was begun, or {remedy}"
+                f"{part} was started with {key} {_shown(old)}, now it is {_shown(new)}. Use the same options, or"
+                f" {remedy}"
             )
     return journal
 
@@ -180,7 +181,7 @@ def _open_part(part: Path) -> Iterator[BufferedRandom]:
     descriptor = os.open(part, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
     with os.fdopen(descriptor, "r+b") as file:
         if not lock_descriptor(file.fileno(), blocking=False):
-            raise AttendoError(f"{part} is being written by another process; let it end")
+            raise AttendoError(f"{part} is being written by another process. Wait until it ends")
         yield file
 
 
@@ -192,7 +193,7 @@ def _to_the_end(file: BufferedRandom, part: Path, journal: _Journal) -> hashlib.
         digest.update(block)
         left -= len(block)
     if left or digest.hexdigest() != journal.sha256:
-        raise AttendoError(f"{part} is not as it was written; bring it back, or {_begin_anew(part)}")
+        raise AttendoError(f"{part} was changed after it was written. Restore it, or {_begin_anew(part)}")
     file.truncate(journal.size)
     file.seek(journal.size)
     return digest
@@ -234,7 +235,7 @@ def _chunks(source: Path, skip: int) -> Iterator[Chunk]:
 
 
 def _begin_anew(part: Path) -> str:
-    return f"remove {part} and {part.name}.json to begin anew"
+    return f"remove {part} and {part.name}.json to start again"
 
 
 def _shown(value: Any) -> str:
@@ -245,4 +246,4 @@ def _shown(value: Any) -> str:
 def require_absent(out: Path) -> None:
     """Raise AttendoError where a file to be written is there already: results of work are never overwritten."""
     if out.exists():
-        raise AttendoError(f"{out} is there already; take another name, or remove it")
+        raise AttendoError(f"{out} already exists. Choose another name, or remove it")

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, install_command
 from attendo.inference.batch_files import Ahead, Chunk, Done, whole
 
 AHEAD = 4
@@ -79,7 +79,7 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise AttendoError('a cluster needs Ray: pip install "attendo[ray]"') from None
+        raise AttendoError(f"a cluster requires Ray. Run: {install_command('ray')}") from None
     return ray
 
 
@@ -95,7 +95,7 @@ def _connect(ray: Any, cluster: Cluster) -> None:
     except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
         said = " ".join(str(error).split())[:200]
         where = "on this machine" if cluster.address is None else f"at {cluster.address}"
-        raise AttendoError(f"no Ray cluster {where}; see what ray status says ({said})") from None
+        raise AttendoError(f"no Ray cluster {where} ({said}). Check it with: ray status") from None
 
 
 def _look_for(address: str) -> None:
@@ -114,9 +114,7 @@ def _n_workers(ray: Any, cluster: Cluster) -> int:
     fit = sum(min(int(has.get(kind, 0)) // n for kind, n in needs.items()) for has in machines)
     if not fit:
         wanted = " and ".join(f"{n} {kind}" for kind, n in needs.items())
-        raise AttendoError(
-            f"no machine of the Ray cluster has {wanted} for a worker; ask for fewer `threads`"
-        )
+        raise AttendoError(f"no machine of the Ray cluster has {wanted} for a worker. Use fewer `threads`")
     return fit
 
 
@@ -127,7 +125,7 @@ class Worker:
         """Make the work from the files. Raises AttendoError where another attendo is installed."""
         if (own := version("attendo")) != wanted:
             raise AttendoError(
-                f"{platform.node()}, a worker, has attendo {own}, and this is {wanted}; install the same"
+                f"worker {platform.node()} has attendo {own} (expected {wanted}). Install the same version"
             )
         with tempfile.TemporaryDirectory(prefix="attendo-") as folder:
             for name, data in files.items():
@@ -207,7 +205,7 @@ class _Crew:
         ready, _ = self.ray.wait(list(self.owed), timeout=None if works else PATIENCE)
         if not ready:
             raise AttendoError(
-                f"no worker of the Ray cluster has begun for {PATIENCE:.0f} s; look for room with ray status"
+                f"no worker of the Ray cluster started within {PATIENCE:.0f} s. Check its resources with: ray status"
             )
         for ref in ready:
             self._settle(ref)
@@ -237,14 +235,14 @@ class _Crew:
             self.n_early += 1
             if self.n_early == TRIES:
                 raise AttendoError(
-                    f"{TRIES} workers died before they had the model; take fewer to a machine ({why})"
+                    f"{TRIES} workers died before they loaded the model ({why}). Use fewer per machine"
                 )
             return
         order.deaths += 1
         first, texts = order.chunk
         if order.deaths == TRIES:
             raise AttendoError(
-                f"lines {first} to {first + len(texts) - 1}: {TRIES} workers died over them; what was done before"
-                f" stays ({why})"
+                f"lines {first} to {first + len(texts) - 1}: {TRIES} workers died while processing them ({why})."
+                " Earlier results are kept"
             )
         self.to_do.appendleft(order)

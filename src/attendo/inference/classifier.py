@@ -48,9 +48,9 @@ FOUND = ("line", "label", "probability", "text")
 def check_table(out: Path, option: str) -> None:
     """Raise AttendoError for a file of no known ending, one that is there, and one in a folder that isn't."""
     if out.suffix.lower() not in _FORMS:
-        raise AttendoError(f"{option} {out}: labels are written as .tsv, .csv or .jsonl; let it end in one")
+        raise AttendoError(f"{option} {out} must end in .tsv, .csv or .jsonl")
     if out.is_dir() or not out.absolute().parent.is_dir():
-        raise AttendoError(f"{option} {out}: no place for a file; give a file in a folder that exists")
+        raise AttendoError(f"{option} {out} is not a possible output file. Give a file in an existing folder")
     require_absent(out)
 
 
@@ -206,20 +206,20 @@ class Classifier:
         config = self.model.config
         around = self.tokenizer.specials.n_around_text
         if not config.n_classes:
-            raise AttendoError("this model has no classes, it gives vectors; use it with `attendo embed`")
+            raise AttendoError("this model has no labels; it computes vectors. Use it with `attendo embed`")
         if len(self.counts) != config.n_classes:
             raise AttendoError(
-                f"the card names {len(self.counts)} labels, the model has {config.n_classes} classes; copy the run"
-                " folder's card.json back"
+                f"card.json names {len(self.counts)} labels, but the model has {config.n_classes} classes. Restore"
+                " the card.json of the run folder"
             )
         try:
             self.labels = LabelSet(tuple(self.counts))
         except ValueError as error:
-            raise AttendoError(f"{error}; copy the run folder's card.json back") from None
+            raise AttendoError(f"{error}. Restore the card.json of the run folder") from None
         if config.positions == "learned" and self.long_texts.max_tokens + around > config.max_len:
             raise AttendoError(
-                f"data.max_tokens={self.long_texts.max_tokens} and the start token are more than the model's"
-                f" positions, model.max_len={config.max_len}; lower max_tokens or raise max_len"
+                f"data.max_tokens={self.long_texts.max_tokens} plus the start token exceeds"
+                f" model.max_len={config.max_len}. Lower max_tokens or raise max_len"
             )
 
     @classmethod

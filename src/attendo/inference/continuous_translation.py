@@ -145,11 +145,11 @@ class Translating:
         config = wanted.config
         if config.coverage_penalty:
             raise AttendoError(
-                "a search with a coverage penalty takes in no texts while it goes on; set it to 0"
+                "a search with a coverage penalty cannot accept texts while it runs. Set the penalty to 0"
             )
         if wanted.stream and (config.beam > 1 or len(sources.texts) != 1):
             raise AttendoError(
-                "a stream is the greedy translation of one text; take beam 1 and give one text"
+                "streaming supports only the greedy translation of one text. Use beam 1 and one text"
             )
         text = TextAsFound(sources.texts[0], self.translator.tokenizer) if wanted.stream else None
         n_parts = len(sources.rows)

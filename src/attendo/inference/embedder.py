@@ -52,7 +52,7 @@ class EmbeddingConfig:
 
     def __post_init__(self) -> None:
         if self.pooling not in get_args(Pooling):
-            raise ValueError(f"pooling={self.pooling!r} is none of {', '.join(get_args(Pooling))}")
+            raise ValueError(f"pooling={self.pooling!r} is unknown (expected {', '.join(get_args(Pooling))})")
 
 
 @dataclass
@@ -138,7 +138,7 @@ class Embedder:
         require_list(texts)
         pooling = self.embedding.pooling if pooling is None else pooling
         if pooling not in get_args(Pooling):
-            raise AttendoError(f"`pooling` {pooling!r} is none of {', '.join(get_args(Pooling))}")
+            raise AttendoError(f"`pooling` {pooling!r} is unknown (expected {', '.join(get_args(Pooling))})")
         split = [self._parts(text) for text in texts]
         parts = [part for own in split for part in own]
         lengths = np.array([len(part) for part in parts], np.int64)
@@ -175,7 +175,7 @@ class Embedder:
         parts = self._parts(text)
         if len(parts) > 1:
             raise AttendoError(
-                f"a text has more than the {self.model.config.max_len:,} tokens that the model reads at once; split it"
+                f"a text is longer than the context length of {self.model.config.max_len:,} tokens. Split the text"
             )
         states, _ = self._states(parts, layer)
         return TokenVectors(tuple(self.tokenizer.pieces(parts[0])), states[0].double().cpu().numpy())
@@ -222,7 +222,7 @@ class Embedder:
         if layer is None:
             return self._stack
         if not 0 <= layer <= self.n_layers:
-            raise AttendoError(f"`layer` {layer}: the model has layers 0 (the embedding) to {self.n_layers}")
+            raise AttendoError(f"`layer` {layer} must be 0 (the embedding) to {self.n_layers}")
         if layer == 0:
             return "source_embedding" if isinstance(self.model, EncoderDecoder) else "embedding"
         return f"{self._stack}.blocks.{layer - 1}"

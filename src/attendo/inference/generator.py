@@ -57,7 +57,7 @@ class Stream(Iterator[str]):
     def generation(self) -> Generation:
         """The whole result, after the last piece. Raises AttendoError before."""
         if self._generation is None:
-            raise AttendoError("the text is still being written; take all pieces of the stream first")
+            raise AttendoError("the text is not complete yet. Read all pieces of the stream first")
         return self._generation
 
     def _come(self, generator: Generator, text: WrittenText) -> Iterator[str]:
@@ -236,8 +236,8 @@ class Generator:
         each = [config] * len(prompts) if isinstance(config, SamplingConfig) else config
         if len(each) != len(prompts) or rows < 1:
             raise AttendoError(
-                f"{len(prompts)} prompts with {len(each)} configs, {rows} rows; give one config, or one for each"
-                " prompt, and at least 1 row"
+                f"{len(prompts)} prompts with {len(each)} configs and {rows} rows. Give one config, or one config"
+                " per prompt, and at least 1 row"
             )
         texts = [self.text(*pair) for pair in zip(prompts, each, strict=True)]
         steps = written(self.writing(), texts, rows)
@@ -262,7 +262,7 @@ class Generator:
             AttendoError: A recording is already active.
         """
         if self._record is not None:
-            raise AttendoError("recording() is already open on this generator; leave it first")
+            raise AttendoError("recording() is already open on this generator. Close it first")
         with recording(self.model) as record:
             self._record = record
             try:

@@ -68,8 +68,8 @@ class TextLoss:
         """The measures with their window, in one line."""
         unknown = f", {self.n_unknown:,} unknown words" if self.n_unknown else ""
         return (
-            f"perplexity {self.perplexity:.3f}, {self.nats_per_character:.4f} nats a character,"
-            f" {self.bits_per_byte:.4f} bits a byte (context {self.context}, stride {self.stride},"
+            f"perplexity {self.perplexity:.3f}, {self.nats_per_character:.4f} nats per character,"
+            f" {self.bits_per_byte:.4f} bits per byte (context {self.context}, stride {self.stride},"
             f" {self.n_targets:,} tokens{unknown})"
         )
 
@@ -124,15 +124,13 @@ def text_loss(
     stride = context if stride is None else stride
     if not 1 <= stride <= context:
         raise AttendoError(
-            f"a stride of {stride} with a context of {context}: give 1 ≤ stride ≤ context, so that each token"
-            " is scored once"
+            f"stride {stride} must be 1 to {context}, the context length, because each token is scored once"
         )
     if isinstance(model, DecoderLM):
         longest = model.config.max_len
         if model.config.positions == "learned" and context > longest:
             raise AttendoError(
-                f"a context of {context} is more than the {longest} positions that the model has learned; take at most"
-                " these"
+                f"context {context} exceeds the {longest} learned positions of the model. Use at most {longest}"
             )
     tally = _Tally(specials)
     was_training = model.training
@@ -144,7 +142,7 @@ def text_loss(
             tally.count(windows)
     model.train(was_training)
     if not tally.n_characters:
-        raise AttendoError("there is no text to score; give at least one document")
+        raise AttendoError("there is no text to score. Give at least one document")
     return TextLoss(
         nats, tally.n_targets, tally.n_unknown, tally.n_characters, tally.n_bytes, context, stride
     )

@@ -89,7 +89,7 @@ def usual_of_run(card: Mapping[str, Any], folder: Path | None, tokenizer: Tokeni
             return Usual(longest, fewest, tuple(words))
     raise AttendoError(
         f"{folder}: card.json has an invalid data.usual (expected longest, fewest and beginnings, as training writes"
-        " them); copy the run's card.json back"
+        " them). Restore the card.json of the run folder"
     )
 
 
@@ -201,12 +201,12 @@ def _pieces(
 def _starts(tokenizer: Tokenizer, prefixes: Sequence[str], n_parts: list[int]) -> list[list[int]]:
     if len(prefixes) != len(n_parts):
         raise AttendoError(
-            f"{len(prefixes)} prefixes for {len(n_parts)} texts; give one for each, an empty one for none"
+            f"{len(prefixes)} prefixes for {len(n_parts)} texts. Give one per text; it can be empty"
         )
     starts = [tokenizer.target.encode(text) for text in prefixes]
     for text, ids in zip(prefixes, starts, strict=True):
         if tokenizer.unk_id in ids:
-            raise AttendoError(f"the prefix {text!r} has a word that the tokenizer does not know; change it")
+            raise AttendoError(f"the prefix {text!r} has a word that is not in the vocabulary. Change it")
     return [row for ids, n in zip(starts, n_parts, strict=True) for row in [ids, *[[]] * (n - 1)][:n]]
 
 
@@ -353,4 +353,4 @@ def require_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     attendo.errors.AttendoError: evaluate wants pairs, [(source, target), …]; make them of two lists by zip
     """
     if any(isinstance(pair, str) or len(pair) != 2 for pair in pairs):
-        raise AttendoError("evaluate wants pairs, [(source, target), …]; make them of two lists by zip")
+        raise AttendoError("evaluate requires pairs, [(source, target), …]. Join two lists with zip")

@@ -94,8 +94,8 @@ class Translator:
             bundle, model = load_as(EncoderDecoder, other, device)
             if bundle.tokenizer.sha256 != translator.tokenizer.sha256:
                 raise AttendoError(
-                    f"{other} has another tokenizer than {folder}, and runs that translate together share one;"
-                    " train them on the same data with the same [tokenizer]"
+                    f"{other} has another tokenizer than {folder} (expected the same for an ensemble). Train both"
+                    " on the same data with the same [tokenizer]"
                 )
             translator.companions += (model,)
         translator._final = True
@@ -383,7 +383,7 @@ class Translator:
             AttendoError: A recording is already active.
         """
         if self._record is not None:
-            raise AttendoError("recording() is already open on this translator; leave it first")
+            raise AttendoError("recording() is already open on this translator. Close it first")
         with recording(self.model) as record:
             self._record = record
             try:
@@ -420,9 +420,7 @@ class Translator:
     def _longest(self, wanted: int | None) -> int:
         most = self.longest
         if wanted is not None and not min(8, most) <= wanted <= most:  # a character may be 7 tokens
-            raise AttendoError(
-                f"longest is {wanted}; choose it from 8 to {most}, which the model can read at once"
-            )
+            raise AttendoError(f"longest={wanted} must be 8 to {most}, the context length of the model")
         return most if wanted is None else wanted
 
     def _encode(self, text: str, tokenizer: Tokenizer) -> list[int]:
@@ -430,7 +428,7 @@ class Translator:
         ids = tokenizer.encode(text)
         learned = self.model.config.positions == "learned"
         if len(ids) > (most := self.longest if learned else max(self.longest, LONGEST_SCORED)):
-            raise AttendoError(f"a text has {len(ids)} tokens (expected at most {most}); split the text")
+            raise AttendoError(f"a text has {len(ids)} tokens (expected at most {most}). Split the text")
         return ids
 
     def _told(
@@ -502,7 +500,7 @@ class Translator:
         """A search on all models as one; `looking` selects backends with attention for a coverage penalty."""
         if self.shortlist is not None and (looking or any(starts or [])):
             unfit = "a coverage penalty" if looking else "a prefix"
-            raise AttendoError(f"a search with a shortlist does not take {unfit}; leave one of them out")
+            raise AttendoError(f"a search with a shortlist does not support {unfit}. Leave one of them out")
         begin = self.tokenizer.specials.begin
         backends = [backend.with_decoder_prefix(begin) for backend in self.members(looking=looking)]
         return Searcher(ensemble(backends), self.special_ids, self.longest + 1)

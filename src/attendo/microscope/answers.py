@@ -299,7 +299,7 @@ def tensor_answer(result: LookResult, path: str, head: int | None = None) -> byt
     if head is not None:
         if head >= attention.n_heads:
             raise AttendoError(
-                f"{path} has {attention.n_heads} heads, numbered from 0; there is no head {head}"
+                f"{path} has no head {head}; its {attention.n_heads} heads are numbered from 0"
             )
         shared = head * attention.n_kv_heads // attention.n_heads
         parts = [part[at] for part, at in zip(parts, (head, shared, shared, head), strict=True)]
@@ -314,7 +314,7 @@ def matrices_answer(result: LookResult, path: str) -> MatricesAnswer:
     """
     layer = dict(result.model.named_modules()).get(path)
     if not isinstance(layer, Attention):
-        raise AttendoError(f"{path} is no attention layer of this model")
+        raise AttendoError(f"{path} is not an attention layer of this model")
     with torch.inference_mode(), recording(result.model, keep=f"{path}.mixed", edits=result.edits) as record:
         record.model.hidden(**result.inputs)
         added = contribution_norms(layer, record[path].mixed)[0]
@@ -334,9 +334,9 @@ def next_answer(result: LookResult, position: int, n: int = 10) -> NextAnswer:
     n out of range.
     """
     if result.family == "classification":
-        raise AttendoError("a classifier predicts a label, not a token; look at its classes instead")
+        raise AttendoError("a classifier predicts a label, not a token. Look at its classes instead")
     if not 0 <= position < len(result.logits):
-        raise AttendoError(f"position {position} is not one of 0 to {len(result.logits) - 1}")
+        raise AttendoError(f"position {position} must be 0 to {len(result.logits) - 1}")
     if n < 1:
         raise AttendoError(f"n={n} must be 1 or more")
     log_probs = result.logits[position].double().log_softmax(-1)
@@ -426,7 +426,7 @@ def _states(result: LookResult, stack: str) -> list[Float[Tensor, "len d_model"]
     model = result.model
     if stack not in dict(model.named_children()) or stack not in ("encoder", "decoder"):
         there = [name for name, _ in model.named_children() if name in ("encoder", "decoder")]
-        raise AttendoError(f"stack={stack!r}: the lens of this model is on {' and '.join(there)}")
+        raise AttendoError(f"stack={stack!r}: the logit lens of this model exists for {' and '.join(there)}")
     side = ("source_" if stack == "encoder" else "target_") if isinstance(model, EncoderDecoder) else ""
     blocks = [path for path in result.record if path.startswith(f"{stack}.blocks.") and path.count(".") == 2]
     return [result.record[path].output[0] for path in (f"{side}embedding", *blocks)]
@@ -467,9 +467,9 @@ def _pooled(user: Classifier, states: Float[Tensor, "len d_model"]) -> dict[str,
 
 
 _OWN = (
-    "The model was given a part of its own, by which each head adds to its scores something for the distance: shown is,"
-    " of the open layer, what each head (column) adds for keys at each distance (row) before the query, and the open"
-    " head's whole matrix.",
+    "A custom module adds a value for the distance to the scores of each head. The figure shows, for the open"
+    " layer, the value that each head (column) adds for keys at each distance (row) before the query, and the whole"
+    " matrix of the open head.",
     "このモデルには利用者の部品が入っており、各ヘッドが距離に応じた値をスコアに足します。図は開いている層のもので、"
     "クエリより前のキーまでの距離（行）ごと、ヘッド（列）ごとの値と、開いているヘッドの行列全体です。",
 )
@@ -554,15 +554,15 @@ def _notes(config: ModelConfig) -> tuple[str, str]:
         case "sinusoidal":
             in_pairs = config.d_model % 2 == 0 and config.position_order != "cossin"
             return (
-                "Each position has its own row of sines and cosines, added to the embedding; a product of two rows"
-                f" depends on their distance {'alone' if in_pairs else 'mainly: one phase lacks its partner'}.",
+                "Each position has its own row of sines and cosines, added to the embedding. The product of two rows"
+                f" depends {'only' if in_pairs else 'mainly (one phase has no partner)'} on their distance.",
                 "各位置に正弦と余弦からなるベクトルがあり、それを埋め込みに足します。二つの位置のベクトルの内積は"
                 f"{'距離だけで決まります' if in_pairs else 'ほぼ距離で決まります（対のない位相が一つあります）'}。",
             )
         case "learned":
             return (
-                f"Each position has a trained vector, added to the embedding; there are {config.max_len} of them,"
-                " and no text can be longer.",
+                f"Each position has a trained vector, added to the embedding. There are {config.max_len} vectors, so"
+                " no text can be longer.",
                 f"各位置に学習したベクトルがあり、それを埋め込みに足します。全部で {config.max_len} 個あり、"
                 "それより長い文は読めません。",
             )
@@ -574,32 +574,32 @@ def _notes(config: ModelConfig) -> tuple[str, str]:
             )
         case "rotary":
             return (
-                "Queries and keys are turned, pair by pair, by an angle that grows with the position: shown are cos"
-                " and sin, and the product of a unit vector turned to two positions, which depends on their distance"
-                " alone.",
+                "Queries and keys are rotated, pair by pair, by an angle that grows with the position. The figure"
+                " shows cos and sin, and the product of a unit vector rotated to two positions, which depends only"
+                " on their distance.",
                 "クエリとキーの成分を二つずつ、位置に比例した角度だけ回します。図は cos と sin、および二つの位置に"
                 "回した単位ベクトルの内積で、内積は距離だけで決まります。",
             )
         case "alibi":
             return (
-                "Nothing is added to the embedding; each head lowers its scores with the distance, by a slope of its"
-                " own: shown is what is added at each distance (row) in each head (column), and the open head's"
-                " whole matrix.",
+                "Nothing is added to the embedding. Each head lowers its scores with the distance, by its own slope."
+                " The figure shows the value added at each distance (row) in each head (column), and the whole matrix"
+                " of the open head.",
                 "埋め込みには何も足しません。各ヘッドが固有の傾きで、距離に応じてスコアを下げます。"
                 "図は距離（行）ごと、ヘッド（列）ごとの値と、開いているヘッドの行列全体です。",
             )
         case "relative":
             return (
-                "Nothing is added to the embedding; each head adds to its scores a trained number for the distance, far"
-                " distances sharing one: shown is what each head (column) adds for keys at each distance (row) before"
-                " the query, and the open head's whole matrix.",
+                "Nothing is added to the embedding. Each head adds a trained number for the distance to its scores; far"
+                " distances share a number. The figure shows what each head (column) adds for keys at each distance"
+                " (row) before the query, and the whole matrix of the open head.",
                 "埋め込みには何も足しません。各ヘッドが、距離ごとに学習した数をスコアに足します（遠い距離どうしは一つの数を"
                 "共有します）。図は、クエリより前のキーまでの距離（行）ごと、ヘッド（列）ごとの値と、"
                 "開いているヘッドの行列全体です。",
             )
         case "none":
             return (
-                "The model is told no positions; only a causal mask can tell it an order.",
+                "The model has no position encoding; only a causal mask gives it an order.",
                 "このモデルに位置は与えられません。順序を伝えうるのは因果マスクだけです。",
             )
 
@@ -619,17 +619,15 @@ def film_answer(result: LookResult, path: str, head: int) -> FilmAnswer:
     """
     layer = dict(result.model.named_modules()).get(path)
     if not isinstance(layer, Attention) or not 0 <= head < layer.n_heads:
-        raise AttendoError(f"{path} with head {head} is no attention head of this model")
+        raise AttendoError(f"{path} with head {head} is not an attention head of this model")
     if result.folder is None:
-        raise AttendoError(
-            "the model is in memory alone; a film needs the run folder that keeps its checkpoints"
-        )
+        raise AttendoError("the model is only in memory. A film requires a run folder with checkpoints")
     newest, notes = sound_checkpoints(result.folder / "checkpoints", most=1_000_000)
     chosen = _evenly(newest[::-1], MOST_FRAMES - 1)
     if len(chosen) < len(newest):
         notes.append(f"{len(chosen)} of {len(newest)} checkpoints are shown")
     if not newest:
-        notes.append(f"this run has kept no checkpoints; train with {HOW_TO_KEEP_MORE} to keep more")
+        notes.append(f"this run has no other checkpoints. Train with {HOW_TO_KEEP_MORE} to keep more")
     frames = [
         _frame(result, path, weights, step, final=final)
         for step, final, weights in _weights(result, path, head, chosen)

@@ -135,7 +135,7 @@ def map_of(result: LookResult, stack: Stack | None = None) -> AttentionMap:
     paths = attention_paths(result.model)
     stack = cast(Stack, [*paths][-1]) if stack is None else stack
     if stack not in paths:
-        raise AttendoError(f"this model has no {stack} attention; choose from: {', '.join(paths)}")
+        raise AttendoError(f"this model has no {stack} attention (expected {', '.join(paths)})")
     queries = {"encoder": result.source, "decoder": result.target, "cross": result.wanted}[stack]
     keys = result.target if stack == "decoder" else result.source
     return AttentionMap(
@@ -194,15 +194,15 @@ LONGEST = 16
 
 READ = {
     "encoder": Localized(
-        "Down: the piece that looks. Across: at what. Right: where it looked most.",
+        "Rows: queries. Columns: keys. Right: the largest weights.",
         "縦は見ているトークン、横は見られているトークン、右端は最もよく見ている先。",
     ),
     "decoder": Localized(
-        "Down: the piece read last. Across: what was read. Right: where it looked most.",
+        "Rows: tokens. Columns: tokens so far. Right: the largest weights.",
         "縦は最後に読んだトークン、横はそれ自身とそれより前、右端は最もよく見ている先。",
     ),
     "cross": Localized(
-        "Down: what was written. Across: the source. Right: where it looked most.",
+        "Rows: the output. Columns: the source. Right: the largest weights.",
         "縦は出力されたトークン、横は原文、右端は最もよく見ている先。",
     ),
 }
@@ -223,7 +223,7 @@ def map_text(
     width below 40 columns.
     """
     if width < NARROWEST:
-        raise AttendoError(f"a map does not fit {width} columns; give it {NARROWEST} or more")
+        raise AttendoError(f"a map does not fit into {width} columns (expected {NARROWEST} or more)")
     weights = shown.shown(layer, head)
     longest = min(LONGEST, width // 5)
     labels = [fitted(visible(piece), longest) for piece in shown.query_pieces]
@@ -374,7 +374,7 @@ def steps_of(result: LookResult, path: str, head: int, query: int) -> Steps:
     """The steps of a query of a head, from what was recorded. Raises AttendoError for a query that isn't there."""
     layer, record = layer_of(result, path), result.record[path]
     if not 0 <= query < layer["q_len"]:
-        raise AttendoError(f"there is no query {query + 1}; the map has the rows 1 to {layer['q_len']}")
+        raise AttendoError(f"there is no query {query + 1}; the map has rows 1 to {layer['q_len']}")
     q = record.query[0, head, query]
     key, value = (share_heads(part, layer["heads"])[0, head] for part in (record.key, record.value))
     products, scores = (key @ q).tolist(), record.scores[0, head, query].tolist()

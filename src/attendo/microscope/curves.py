@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 from attendo.display.i18n import Language, Localized, labelled
 from attendo.display.web import asset, hash_of
 from attendo.display.width import columns
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, install_command
 from attendo.files import write_atomic
 from attendo.runs.learning_curves import (
     ACROSS,
@@ -127,7 +127,7 @@ EVENT_WORDS = {
     "best": Localized("best", "最良"),
     "decay": Localized("decay begins", "学習率の減衰開始"),
     "checkpoint": Localized("checkpoint", "チェックポイント"),
-    "skipped": Localized("update left out", "更新の省略"),
+    "skipped": Localized("skipped update", "更新の省略"),
     "advice": Localized("advice", "助言"),
 }
 
@@ -244,7 +244,7 @@ _EVENTS = Localized("What happened", "できごと")
 _ALL = Localized("All evaluations", "すべての評価")
 _STEP, _RUN, _WHAT = Localized("step", "ステップ"), Localized("run", "実行"), Localized("what", "内容")
 _SMOOTH = Localized(
-    "Faint: means of 20 steps; bold: smoothed. Label smoothing and dropout raise the loss of training.",
+    "Thin lines: means of 20 steps. Bold lines: smoothed. Label smoothing and dropout raise the training loss.",
     "薄い線は 20 ステップの平均、太い線はその平滑化。学習の損失はラベル平滑化とドロップアウトの分だけ高い。",
 )
 _DOT = '<circle class="dot {}" cx="14" cy="6" r="2.6"/>'
@@ -400,7 +400,7 @@ def write_picture(
     try:
         import matplotlib
     except ImportError:
-        raise AttendoError('the picture needs matplotlib: pip install "attendo[plots]"') from None
+        raise AttendoError(f"pictures require matplotlib. Run: {install_command('plots')}") from None
     from attendo.display.fonts import fonts_for
 
     shown, names = panels(runs, across), short_names(runs)

@@ -44,7 +44,7 @@ def effects_answer(result: LookResult, path: str) -> EffectsAnswer:
     """
     module = dict(result.model.named_modules()).get(path)
     if not isinstance(module, Attention | FeedForward):
-        raise AttendoError(f"{path} is no attention layer or feed-forward net of this model")
+        raise AttendoError(f"{path} is not an attention or feed-forward layer of this model")
     before = _told(result, result.logits[None])
     layer = _changes(result, Off(path), 1, before)
     of_layer: dict[Literal["delta"], float] = {"delta": float(layer.sum())}
@@ -126,12 +126,12 @@ def _told(result: LookResult, logits: Float[Tensor, "1 *positions n"]) -> Float[
 
 
 NOTES = (
-    "Four answers to different questions. Without the token: by how much the label's log-probability is higher with it"
-    " than in the text that lacks it (below 0: it speaks against the label); of two that say the same either can be"
-    " spared. Gradient × input: to first order, what each token's embedding adds to the label's log-probability; it"
-    " misleads most where a norm comes first and takes away how long a vector is. Pooled: the share of the text's"
-    " vector that was taken at this position. Rollout: that share, traced back through the attention weights alone (an"
-    " approximation; Abnar & Zuidema 2020).",
+    "Four measures that answer different questions. Without the token: the label's log-probability with the token"
+    " minus that without it (below 0, the token is evidence against the label); if two tokens carry the same"
+    " information, each effect is small. Gradient × input: the first-order contribution of each token's embedding to"
+    " the log-probability; it is least reliable in pre-norm models, whose norm removes the length of a vector. Pooled:"
+    " the share of the text's vector from this position. Rollout: this share, traced back through the attention weights"
+    " only (an approximation; Abnar & Zuidema 2020).",
     "四つはそれぞれ別の問いへの答えです。「そのトークンを除いたとき」は、そのトークンがある文でラベルの対数確率が"
     "どれだけ高いかを示します（負なら、ラベルに不利なトークンです）。同じ働きのトークンが二つあると、どちらも小さく"
     "なります。勾配×入力は、各トークンの埋め込みがラベルの対数確率に一次近似でどれだけ加えるか（正規化が先にくる"
@@ -155,7 +155,7 @@ def tokens_answer(result: LookResult) -> TokensAnswer:
     """
     if not isinstance(result.user, Classifier):
         raise AttendoError(
-            "only a classifier gives a text a label; for other models see the effects of their heads"
+            "only a classifier predicts a label. For other models, see the effects of their heads"
         )
     label = int(result.logits.argmax())
     states = result.record["encoder"].output[0]
@@ -352,9 +352,7 @@ def _measured(
 
 def _batches(user: User, rows: Sequence[Any], batch_tokens: int) -> tuple[list[_Batch], int]:
     if len(rows) < 2:
-        raise AttendoError(
-            f"{len(rows)} usable rows are too few to measure heads on; give a file with 2 or more"
-        )
+        raise AttendoError(f"{len(rows)} usable rows are too few to rank heads. Give a file with 2 or more")
     match user:
         case Translator():
             return _pairs(user, rows, batch_tokens)
@@ -457,7 +455,7 @@ def head_alignment_errors(
     Raises AttendoError for other models, and for different numbers of pairs and links.
     """
     if not isinstance(user, Translator):
-        raise AttendoError("only a translator's heads can be measured by alignments; leave them out")
+        raise AttendoError("alignments apply only to the heads of a translator. Leave them out")
     tokenizer, most = user.tokenizer, user.longest
     sides = [[ids[:most] for ids in side] for side in _sides(tokenizer, pairs)]
     lengths = [len(source) + len(target) + 2 for source, target in zip(*sides, strict=True)]

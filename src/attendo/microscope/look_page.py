@@ -10,7 +10,7 @@ from typing import Any
 
 from attendo.display.i18n import Language
 from attendo.display.web import asset, hash_of, one_script
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, install_command
 from attendo.files import json_of
 from attendo.microscope.protocol import LookRequest, canonical
 from attendo.microscope.session import Session
@@ -56,7 +56,7 @@ def widget_of(session: Session, request: LookRequest, height: int) -> Widget:
         import anywidget
         import traitlets
     except ImportError:
-        raise AttendoError('a widget needs anywidget: pip install "attendo[notebook]"') from None
+        raise AttendoError(f"a widget requires anywidget. Run: {install_command('notebook')}") from None
 
     class LookWidget(anywidget.AnyWidget):
         _esm = BRIDGE
@@ -91,7 +91,7 @@ def reply_to(session: Session, told: Any) -> tuple[dict[str, Any], list[bytes]] 
     except AttendoError as error:
         return back | {"error": str(error)}, []
     except Exception as error:  # noqa: BLE001  (see above)
-        return back | {"error": f"a fault in attendo: {type(error).__name__}: {error}"}, []
+        return back | {"error": f"a bug in attendo: {type(error).__name__}: {error}"}, []
     return (back, [answer]) if isinstance(answer, bytes) else (back | {"answer": answer}, [])
 
 

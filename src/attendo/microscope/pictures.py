@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from attendo.display.i18n import Language, Localized
 from attendo.display.width import fitted
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, install_command
 from attendo.files import write_atomic
 from attendo.microscope.answers import MANY
 from attendo.microscope.attention_map import AttentionMap, visible
@@ -51,7 +51,7 @@ def write_picture(
     """Write `map_figure` as .png or .svg, byte-identical every time. Raises AttendoError for other suffixes."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        raise AttendoError(f"{path} must end in .png or .svg; name it {path.with_suffix('.png').name}")
+        raise AttendoError(f"{path} must end in .png or .svg, for example {path.with_suffix('.png').name}")
     figure = map_figure(shown, layer, head, language)
     import matplotlib
 
@@ -74,7 +74,7 @@ def map_figure(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise AttendoError('a picture needs matplotlib: pip install "attendo[plots]"') from None
+        raise AttendoError(f"pictures require matplotlib. Run: {install_command('plots')}") from None
     weights = shown.shown(layer, head)
     said = _words(shown, layer, head, language)
     fonts, drawable = _fonts("".join(map(visible, shown.key_pieces + shown.query_pieces)), said)

@@ -75,13 +75,13 @@ class LookRequest:
 
     def __post_init__(self) -> None:
         if self.search == "forced" and self.target is None:
-            raise ValueError('search="forced" wants a target: the text to be looked at')
+            raise ValueError('search="forced" requires a target, the text to look at')
         if self.beam is not None and not 1 <= self.beam <= MOST_BEAMS:
             raise ValueError(f"beam={self.beam} must be 1 to {MOST_BEAMS}")
         if not 0 <= self.max_tokens <= MOST_TOKENS:
             raise ValueError(f"max_tokens={self.max_tokens} must be 0 to {MOST_TOKENS}")
         if max(len(self.text), len(self.target or "")) > MOST_CHARACTERS:
-            raise ValueError(f"a text has more than {MOST_CHARACTERS:,} characters; look at a part of it")
+            raise ValueError(f"a text has more than {MOST_CHARACTERS:,} characters. Use a part of it")
         if len(self.edits) > MOST_EDITS:
             raise ValueError(f"{len(self.edits)} edits are more than {MOST_EDITS}")
 
@@ -197,12 +197,12 @@ def request_of(name: str, body: Mapping[str, Any]) -> Any:
     """
     if name not in REQUESTS:
         raise AttendoError(
-            f"there is no question {name!r}; the page and this program are of two versions: reload it"
+            f"unknown question {name!r}: page and program have different versions. Reload the page"
         )
     if name == "look":
         edits = body.get("edits", [])
         if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
-            raise AttendoError("edits is not a list of tables; give [] for none")
+            raise AttendoError("edits must be a list of tables; [] is none")
         for edit in edits:
             build(EditRequest, edit, "edit")  # names an unknown key
     return build(REQUESTS[name], body, name, others=name != "look")

@@ -218,7 +218,7 @@ def _edit(user: User, asked: EditRequest, baseline: LookResult | None) -> Edit:
     if asked.how == "zero":
         return Off(asked.path, heads)
     if asked.path not in effect_paths(user.model):
-        raise AttendoError(f'{asked.path} is no layer that has a mean; take how "zero", or a whole path')
+        raise AttendoError(f'{asked.path} has no mean. Use how="zero", or a full path')
     assert baseline is not None
     found = baseline.record[asked.path]
     of_heads = asked.path in attention_layers(user.model)
@@ -279,11 +279,11 @@ def read(user: User, request: LookRequest, edits: Sequence[Edit] = (), draft: Se
         case Classifier():
             ids = user.tokenizer.encode(request.text)
             part = list(user.long_texts.parts(ids)[0])
-            note = _note(len(ids), len(part), "what the classifier reads of it at once")
+            note = _note(len(ids), len(part), "the limit of the classifier")
         case Embedder():
             ids = masked_ids(user.tokenizer, request.text)
             part = ids[: user.model.config.max_len - user.tokenizer.specials.n_around_text]
-            note = _note(len(ids), len(part), "what the model reads at once")
+            note = _note(len(ids), len(part), "the limit of the model")
     _some(part, request.text)
     source = tuple(user.tokenizer.specials.text(part))
     wanted = _of_places(user, edits, source) if isinstance(user, Embedder) else ()
@@ -321,22 +321,19 @@ def _translation(
     ids = tokenizer.encode(request.text)
     _some(ids, request.text)
     part = ids[: user.longest]
-    note = _note(len(ids), len(part), "what the model reads at once")
+    note = _note(len(ids), len(part), "the limit of the model")
     source = tuple(tokenizer.specials.source(part))
     if request.search == "forced":
         whole = tokenizer.target.encode(request.target or "")
         found = whole[: user.longest]
-        note = note or _note(len(whole), len(found), "what the model writes at once", "of the target")
+        note = note or _note(len(whole), len(found), "the limit of the model", "of the target")
         score, finished = None, len(found) == len(whole)
     else:
         best = _found_translation(user, request, source, edits, draft)
         found, finished = list(best.token_ids)[: user.longest], best.finished
         score = best.score if best.token_log_probs else None  # a search by draft adds nothing up
         if is_looping(source, best):
-            note = (
-                note
-                or "the text repeats itself; attendo translate searches such a one again, without repetition"
-            )
+            note = note or "the text repeats itself; attendo translate would search again, without repetition"
     begin = tokenizer.specials.begin
     target = (*begin, *found)
     last = tokenizer.eos_id if finished or request.search == "forced" else None
@@ -390,9 +387,7 @@ def _continuation(
     whole = [*prompt, *found]
     kept = whole[-most:]
     left_out = len(ids) + len(found) - len(kept)
-    note = (
-        f"the first {left_out:,} tokens are left out: the model's context holds {most:,}" if left_out else ""
-    )
+    note = f"the first {left_out:,} tokens are left out: the context length is {most:,}" if left_out else ""
     last = tokenizer.eos_id if finished else None
     prompt_tokens = max(1, len(prompt) - (len(whole) - len(kept)))
     return Reading((), tuple(kept), (*kept[1:], last), prompt_tokens, None, finished, note)
@@ -422,11 +417,11 @@ def _found_text(
 
 def _some(ids: Sequence[int], text: str) -> None:
     if not ids or not text.strip():
-        raise AttendoError("there is nothing to look at in an empty text; give a sentence")
+        raise AttendoError("the text is empty. Give a sentence")
 
 
 def _note(n: int, kept: int, reason: str, of: str = "of the text") -> str:
-    return "" if n == kept else f"{kept:,} of {n:,} tokens {of} are looked at, {reason}"
+    return "" if n == kept else f"{kept:,} of {n:,} tokens {of} are used, {reason}"
 
 
 PASSED_OVER = 3

@@ -54,13 +54,13 @@ def searched(result: LookResult, beam: int, at_least: int = 0) -> Searched:
             limit = max(result.request.max_tokens, at_least)
             limit = min(limit, user.model.config.max_len + 1 - len(prompt))
             if not limit:
-                raise AttendoError("max_tokens=0 leaves nothing to search for; ask for 1 at least")
+                raise AttendoError("max_tokens=0 must be 1 or more for a search")
             hypotheses, trace = search_text(
                 user, result.edits, prompt, result.request.prefix_ids, beam, limit
             )
         case _:
             raise AttendoError(
-                f"a model for {result.family} answers in one pass: it searches for nothing, so there is no tree"
+                f"a model for {result.family} answers in one pass without a search, so there is no tree"
             )
     best = hypotheses[0]
     ended = (result.tokenizer.eos_id,) if best.finished else ()
@@ -70,7 +70,7 @@ def searched(result: LookResult, beam: int, at_least: int = 0) -> Searched:
 def prompt_of(result: LookResult) -> tuple[int, ...]:
     """The ids that a language model continues. Raises AttendoError if its context holds none of them."""
     if not result.prompt_tokens:
-        raise AttendoError("the model's context does not hold the prompt any more; look at a shorter text")
+        raise AttendoError("the prompt exceeds the context length of the model. Use a shorter text")
     return result.target[: result.prompt_tokens]
 
 
@@ -262,9 +262,9 @@ def _ids(result: LookResult, target: str) -> tuple[int, ...]:
         case _:
             raise AttendoError(f"a model for {result.family} writes no text, so none can be missing")
     if not ids:
-        raise AttendoError("the text is empty; type how it should have gone on")
+        raise AttendoError("the text is empty. Enter the expected text")
     if len(ids) > most:
-        raise AttendoError(f"the text has {len(ids):,} tokens, the model has room for {most:,}; shorten it")
+        raise AttendoError(f"the text has {len(ids):,} tokens (expected at most {most:,}). Shorten it")
     return ids
 
 
@@ -342,8 +342,8 @@ class _Compared:
             )
         if self.verdict == "forced":
             return Localized(
-                f"It was not searched for: the answer was made to begin with other tokens. Its {whole.en}, {mine}, is"
-                f" better than that of the text found, {theirs}.",
+                f"The search did not consider it, because the answer had to begin with other tokens. Its {whole.en},"
+                f" {mine}, is better than that of the text found, {theirs}.",
                 f"探索の対象になっていません。答えの先頭が別のトークンに指定されていました。この文の{whole.ja}"
                 f" {mine} は、見つかった文の {theirs} より良い値です。",
             )
@@ -357,8 +357,8 @@ class _Compared:
             )
         if self.score > self.best_score:
             return Localized(
-                f"The search kept this beginning, whose {whole.en}, {mine}, is better than {theirs}, but what follows"
-                f" it is less likely than how the text found goes on.{parts.en}",
+                f"The search kept this beginning. Its {whole.en}, {mine}, is better than {theirs}, but the continuation"
+                f" is less likely than that of the text found.{parts.en}",
                 f"探索はこの出だしを残していました。{whole.ja} {mine} は {theirs} より良い値ですが、"
                 f"その続きは、見つかった文の続きよりも確率が低くなります。{parts.ja}",
             )
@@ -384,11 +384,11 @@ class _Compared:
             )
         if self.alike:
             alike = Localized(
-                " Both spell the same text, cut into other tokens.",
+                " Both are the same text, split into different tokens.",
                 "どちらも同じ文で、トークンの切り方だけが違います。",
             )
         return Localized(
-            f" They part at token {at + 1}{choice.en}.{alike.en}",
+            f" They differ from token {at + 1} on{choice.en}.{alike.en}",
             f"両者は {at + 1} 番目のトークンで分かれます{choice.ja}。{alike.ja}",
         )
 
@@ -397,18 +397,18 @@ class _Compared:
         """The step in which the search lost the text."""
         if self.forced:
             return Localized(
-                " The search was made to begin with other tokens.",
+                " The search had to begin with other tokens.",
                 "探索は別のトークンから始めるよう指定されていました。",
             )
         if self.lost_at is not None:
             at = self.lost_at + 1
             return Localized(
-                f" The beam of {self.beam} had no place for its beginning any more at token {at}.",
+                f" The beam of {self.beam} dropped its beginning at token {at}.",
                 f"幅 {self.beam} のビームは、{at} 番目のトークンでこの出だしを捨てました。",
             )
         if len(self.tokens) > self.n_steps:
             return Localized(
-                f" The search was over after {self.n_steps} tokens, before this text ends.",
+                f" The search ended after {self.n_steps} tokens, before the end of this text.",
                 f"探索はこの文が終わる前、{self.n_steps} トークンで終わりました。",
             )
         return Localized("", "")

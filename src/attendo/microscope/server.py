@@ -138,7 +138,7 @@ class LookServer(uvicorn.Server):
         except ClientDisconnect:
             raise
         except Exception as error:  # noqa: BLE001  (one question must not end the server)
-            return answered({"error": f"a fault in attendo: {type(error).__name__}: {error}"}, 500)
+            return answered({"error": f"a bug in attendo: {type(error).__name__}: {error}"}, 500)
 
     def _work(self) -> None:
         while (question := self._questions.get()) is not None:

@@ -227,7 +227,7 @@ class Session:
     def _result_of(self, key: str) -> LookResult:
         if key not in self._requests:
             raise AttendoError(
-                "this look is not known any more, since the program was started anew; look again"
+                "this result is no longer available, because the program was restarted. Look again"
             )
         return self._remembered(self._requests[key])
 

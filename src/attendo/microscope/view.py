@@ -88,7 +88,7 @@ class View:
             AttendoError: There is no such path.
         """
         if path not in self.paths:
-            raise AttendoError(f"there is no attention layer {path!r}; there are: {', '.join(self.paths)}")
+            raise AttendoError(f"unknown attention layer {path!r} (expected {', '.join(self.paths)})")
         return weights_of(self.result, path)
 
     def heads(self) -> list[dict[str, Any]]:
@@ -153,7 +153,9 @@ class View:
             case ".csv":
                 write_atomic(path, table_text(self.map(stack), layer, head).encode("utf-8-sig"))
             case _:
-                raise AttendoError(f"{path} must end in .html, .png, .svg or .csv; name it {path.stem}.html")
+                raise AttendoError(
+                    f"{path} must end in .html, .png, .svg or .csv, for example {path.stem}.html"
+                )
 
     def widget(self, height: int = HEIGHT) -> Widget:
         """Return the live page as a notebook widget that queries the Python model.
@@ -241,8 +243,8 @@ class View:
         """The display in a notebook: the page in a frame, or the map as text if the page is large."""
         if max(len(self.result.source), len(self.result.target)) > MOST_TOKENS:
             said = (
-                f"The map alone: the page of a text of more than {MOST_TOKENS} tokens is large. .save('page.html')"
-                " writes it, .widget() shows it live."
+                f"Only the map is shown, because a page of over {MOST_TOKENS} tokens is large. .save('page.html')"
+                " writes the page, and .widget() shows it live."
             )
             return f"<pre>{html.escape(repr(self))}\n\n{html.escape(str(self))}\n\n{said}</pre>"
         title = html.escape(f"attendo look: {fitted(self.result.request.text, LONGEST_TEXT)}")
@@ -325,9 +327,7 @@ def _asked(edit: EditRequest | Edit) -> Iterator[EditRequest]:
                 )
         case _:
             name = type(edit).__name__
-            raise AttendoError(
-                f"a look takes Off and Temper; for {name}, record a pass yourself by model.recording"
-            )
+            raise AttendoError(f"look supports only Off and Temper. For {name}, use model.recording")
 
 
 def table_text(shown: AttentionMap, layer: int | None = None, head: int | None = None) -> str:

@@ -104,7 +104,7 @@ def _sums(metrics: Sequence[str], known: Mapping[str, Callable[[], RowSums]]) ->
     """The sums of the chosen metrics. Raises AttendoError for a metric that is not known."""
     for metric in metrics:
         if metric not in known:
-            raise AttendoError(f"{metric!r} is no measure of this task; take {' or '.join(known)}")
+            raise AttendoError(f"metric {metric!r} is unknown for this task (expected {' or '.join(known)})")
     return {metric: known[metric]() for metric in metrics}
 
 
@@ -143,18 +143,18 @@ def text_sums(
         columns = np.bincount(places, losses, n), np.bincount(places, minlength=n)
         parts.append(np.stack((*columns, np.full(n, document.n_bytes / n)), 1))
     if not stream.n_bytes.sum():
-        raise AttendoError("there is no text to score; give at least one document")
+        raise AttendoError("there is no text to score. Give at least one document")
     nats, n_targets, n_bytes = np.concatenate(parts).T
     n_unknown = int((stream.ids == generator.tokenizer.unk_id).sum())
-    unknown = f", {n_unknown:,} unknown words, which cost less than their spelling" if n_unknown else ""
+    unknown = f", {n_unknown:,} unknown words, each counted as one token" if n_unknown else ""
     window = f"context {context}, stride {context}{unknown}"
     rows = np.stack((nats, n_targets), 1)
     known = {
-        "loss": lambda: ratio_sums("loss, nats a token", nats, n_targets, window),
+        "loss": lambda: ratio_sums("loss, nats per token", nats, n_targets, window),
         "perplexity": lambda: RowSums(
             "perplexity", rows, lambda sums: math.exp(min(700.0, sums[0] / sums[1])), window
         ),
-        "bits-per-byte": lambda: ratio_sums("bits a byte", nats / math.log(2), n_bytes, window),
+        "bits-per-byte": lambda: ratio_sums("bits per byte", nats / math.log(2), n_bytes, window),
     }
     return _sums(metrics, known)
 

@@ -43,7 +43,7 @@ def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, 
             shape.pop(name, None)
     if family.writes and bundle.tokenizer.kind == "uncased":
         raise AttendoError(
-            f"{folder} reads words without case, which no text can be written with; start from a run whose tokenizer is"
+            f"{folder} has an uncased tokenizer, which cannot generate text. Start from a run whose tokenizer is"
             " bpe, unigram, word, character or byte"
         )
     chosen = {name: dict(table) for name, table in tables.items()}
@@ -53,8 +53,8 @@ def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, 
         for key in wanted.keys() & there.keys():
             if wanted[key] != there[key] and key != "max_len":
                 raise AttendoError(
-                    f"{table}.{key}={wanted[key]} differs from {there[key]} in {folder}, which the run starts from;"
-                    " leave it out"
+                    f"{table}.{key}={wanted[key]} differs from {there[key]} in {folder}, the run to start from."
+                    " Leave it out"
                 )
     chosen["model"] = shape | chosen.get("model", {})
     chosen["tokenizer"] = dict(theirs["tokenizer"])
@@ -72,14 +72,12 @@ def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None
     own = dict(model.named_parameters())
     shared = [name for name in own if name in theirs and theirs[name].shape == own[name].shape]
     if not shared:
-        raise AttendoError(
-            f"{folder} has no part in common with this model; give a run of an encoder of its kind"
-        )
+        raise AttendoError(f"{folder} shares no weights with this model. Give a run that has such an encoder")
     with torch.no_grad():
         for name in shared:
             own[name].copy_(theirs[name])
     new = _parts(own.keys() - set(shared))
-    text = f"{len(shared)} of {len(own)} tensors start from {folder}: {', '.join(_parts(shared))}"
+    text = f"{len(shared)} of {len(own)} tensors are initialized from {folder}: {', '.join(_parts(shared))}"
     return f"{text}; new: {', '.join(new)}" if new else text
 
 
@@ -99,7 +97,8 @@ def rows_before(folder: Path, family: TaskSpec, say: Say) -> TrainedRows:
         return TrainedRows.of(corpus.identifying_texts())
     except AttendoError:
         say(
-            f"warning: {folder} keeps no list of its training rows, and its files are gone: some may validate here"
+            f"warning: {folder} has no list of its training rows, and its data files are missing. Validation rows"
+            " may be among its training rows"
         )
         return TrainedRows()
 
@@ -164,15 +163,17 @@ def with_adapter(folder: Path, file: Path) -> Model:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
     except FileNotFoundError:
         raise AttendoError(
-            f"{file}: no such file; give the adapter.safetensors of a run with lora.rank"
+            f"{file}: no such file. Give the adapter.safetensors of a run with lora.rank"
         ) from None
     except SafetensorError as error:
-        raise AttendoError(f"{file} is damaged ({error}); copy it back") from None
+        raise AttendoError(f"{file} is damaged ({error}). Restore it from a copy") from None
     if header.get("format") != FORMAT:
-        raise AttendoError(f"{file} is no adapter; give the adapter.safetensors of a run with lora.rank")
+        raise AttendoError(
+            f"{file} is not an adapter (expected the adapter.safetensors of a run with lora.rank)"
+        )
     if header["base_weights_sha256"] != weights_hash(folder):
         raise AttendoError(
-            f"{file} was learned on other weights than {folder} has; give the run it began with"
+            f"{file} was trained on other weights than those in {folder}. Give the run that it started from"
         )
     scale = float(header["alpha"]) / int(header["rank"])
     load_weights(model, merged_tensors({**weights_of(model), **tensors}, scale), str(file))

@@ -41,7 +41,7 @@ _SETTINGS = (
     ("minutes", Localized("{} minutes", "{} 分")),
     ("cpu_minutes", Localized("{} CPU-minutes", "CPU 時間 {} 分")),
     ("batch_tokens", Localized("batches of {} tokens", "バッチ {} トークン")),
-    ("learning_rate", Localized("peak rate {}", "最大学習率 {}")),
+    ("learning_rate", Localized("peak learning rate {}", "最大学習率 {}")),
     ("schedule", Localized("schedule {}", "スケジュール {}")),
     ("precision", Localized("{}", "{}")),
     ("seed", Localized("seed {}", "シード {}")),
@@ -169,7 +169,7 @@ MEASURES = {
     "accuracy": Localized("accuracy", "正解率"),
     "macro_f1": Localized("macro-F1", "マクロ F1"),
     "perplexity": Localized("perplexity", "パープレキシティ"),
-    "bits_per_byte": Localized("bits a byte", "1 バイトあたりのビット数"),
+    "bits_per_byte": Localized("bits per byte", "1 バイトあたりのビット数"),
     "exact": Localized("exact matches (%)", "完全一致（%）"),
     "ece": Localized("calibration error", "較正誤差"),
 }
@@ -177,7 +177,7 @@ MEASURES = {
 
 TRAINING, VALIDATION = Localized("training", "学習"), Localized("validation", "検証")
 GRADIENT = Localized("gradient norm, before clipping", "勾配のノルム（クリップ前）")
-SPEED = Localized("tokens a second", "1 秒あたりのトークン数")
+SPEED = Localized("tokens per second", "1 秒あたりのトークン数")
 NOT_SHOWN = {"loss", "loss_uncalibrated", "ece_uncalibrated", "brier", "temperature", *BASELINE_MEASURES}
 _PLACES = {"kind", "step", "epoch", "best", "note", "cpu_seconds", "wall_seconds", "tokens"}
 MOST_POINTS = 800
@@ -234,15 +234,15 @@ def read_run(folder: Path) -> RunRecord:
         raise no_such_run(folder)
     entries, word = read_log(folder / LOG_NAME)
     if not any(entry["kind"] in ("step", "evaluation") for entry in entries):
-        raise AttendoError(f"{folder / LOG_NAME} has nothing to show yet; let training make some steps")
+        raise AttendoError(f"{folder / LOG_NAME} has no entries to show yet. Train for some steps first")
     card: Any = {}
     if (path := folder / "card.json").is_file():
         try:
             card = json.loads(path.read_text(encoding="utf-8"))
         except ValueError:
-            raise AttendoError(f"{path} is damaged (no valid JSON); copy it back") from None
+            raise AttendoError(f"{path} is damaged (invalid JSON). Restore it from a copy") from None
     if not isinstance(card, dict):
-        raise AttendoError(f"{path} is damaged (no JSON object); copy it back")
+        raise AttendoError(f"{path} is damaged (expected a JSON object). Restore it from a copy")
     config = read_toml(path) if (path := folder / "config.toml").is_file() else {}
     return RunRecord(str(folder), entries, card, config, word)
 

@@ -63,9 +63,7 @@ def resumed_run(
         found = sound_checkpoint(folder, say) if ranks.is_first else None
     name = ranks.broadcast(None if found is None else found.name)
     if name is None:
-        raise AttendoError(
-            f"{folder} has no sound checkpoint to resume from; train again into another folder"
-        )
+        raise AttendoError(f"{folder} has no valid checkpoint to resume from. Train again in another folder")
     path = folder / "checkpoints" / name
     config = config_of(folder, bundle)
     run = restored(folder, bundle, config, path, say, device, clock or Clock(), ranks)
@@ -73,7 +71,9 @@ def resumed_run(
     say_other_torch(bundle.card, say)
     if (before := run.progress.planned_end) not in ("", run.training.planned_end):  # the end was moved since
         if not changes:
-            say(f"config.toml has another end than at {path.name}: {run.training.planned_end}, was {before}")
+            say(
+                f"the end in config.toml has changed since {path.name}: {run.training.planned_end}, was {before}"
+            )
         forget_end(run)
     if changes:
         prolong(run, dict(changes))
@@ -83,7 +83,7 @@ def resumed_run(
     trained = TrainingRun(folder, run, bundle)
     if trained.has_ended:
         longer = more_time(run)
-        say(f"{folder} has ended ({run.progress.ended}); train further with `more_steps` N{longer}")
+        say(f"{folder} has finished ({run.progress.ended}). To train longer, use `more_steps` N{longer}")
         return trained
     if ranks.is_first:
         trained.log.resume(run.progress, path.name)
@@ -162,13 +162,13 @@ def same_material(
     """
     before = bundle.card["data"]
     files = ", ".join(config.data.train)
-    remedy = "restore the files, or train again into another folder"
+    remedy = "Restore the files, or train again in another folder"
     material = family.material(corpus, bundle.tokenizer, bundle.tables)
     facts = material.facts
     if facts.key != before["store"]:
         raise AttendoError(
-            f"{files}: the data have changed since the run began (store {facts.key[:12]}, was"
-            f" {before['store'][:12]}); {remedy}"
+            f"{files}: the data has changed since the run started (store {facts.key[:12]}, was"
+            f" {before['store'][:12]}). {remedy}"
         )
     if facts.content == before.get("content", facts.content):
         return material
@@ -177,9 +177,9 @@ def same_material(
     if material.facts.content != before["content"]:
         raise AttendoError(
             f"{files}: the same texts no longer give the same tokens (content {material.facts.content[:12]}, was"
-            f" {before['content'][:12]}); install the versions that card.json names, or train again into another folder"
+            f" {before['content'][:12]}). Install the versions listed in card.json, or train again in another folder"
         )
-    say("the token store was not as it had been; it was made anew, and is the same")
+    say("the token store had changed; it was rebuilt with identical content")
     return material
 
 
@@ -194,9 +194,9 @@ def prolong(run: Run, changes: dict[str, Any]) -> None:
     done, total = run.progress.step, total_steps(run)
     spent = run.progress.wall_seconds if run.training.minutes is not None else run.progress.cpu_seconds
     if total is not None and total <= done:
-        raise AttendoError(f"the run has made {done:,} steps already; give more than that, or `more_steps` N")
+        raise AttendoError(f"the run has already made {done:,} steps. Give a larger total, or `more_steps` N")
     if run.training.seconds is not None and run.training.seconds <= spent:
-        raise AttendoError(f"the run has spent {spent / 60:.1f} minutes already; give more than that, in all")
+        raise AttendoError(f"the run has already used {spent / 60:.1f} minutes. Give a larger total")
     forget_end(run)
 
 
@@ -209,7 +209,8 @@ def set_threads(wanted: int | None, before: int, say: Say) -> None:
     """Use as many threads as before, or `wanted`; then `say` receives a note that results are not bit-equal."""
     if wanted is not None and wanted != before:
         say(
-            f"{wanted} threads instead of {before}: the weights will differ in their last bits from an unbroken run's"
+            f"note: {wanted} threads instead of {before}, so the weights will differ slightly from an uninterrupted"
+            " run"
         )
     torch.set_num_threads(wanted or before)
 
@@ -219,7 +220,7 @@ def say_other_torch(card: Mapping[str, Any], say: Say) -> None:
     here, before = str(torch.__version__), card.get("versions", {}).get("torch")
     if before not in (None, here):
         say(
-            f"torch {here} instead of {before}: the weights may differ in their last bits from an unbroken run's"
+            f"note: torch {here} instead of {before}, so the weights may differ slightly from an uninterrupted run"
         )
 
 
@@ -246,14 +247,16 @@ class Verification:
 
     def __str__(self) -> str:
         threads = plural(self.threads, "thread")
-        lines = [f"made again: step {self.start:,} to step {self.end:,}, {threads}"]
+        lines = [f"replayed: step {self.start:,} to step {self.end:,}, {threads}"]
         if self.differing:
-            lines.append(f"NOT the same: {self.differing}")
-            lines.append("another torch, processor or number of threads than before? see card.json")
+            lines.append(f"NOT identical: {self.differing}")
+            lines.append(
+                "Possible reasons: another version of torch, CPU or number of threads (see card.json)."
+            )
         else:
-            lines.append("the same to the last bit: losses, gradient norms, rows")
+            lines.append("bit-identical: losses, gradient norms, rows")
             if self.whole:
-                lines.append("the same to the last bit: weights, optimizer, random states")
+                lines.append("bit-identical: weights, optimizer, random states")
         return "\n".join(lines)
 
 
@@ -299,8 +302,8 @@ def verify_resume(
     if last < target.step and not any(first < step <= last for step in logged):
         last = min((step for step in logged if first < step <= target.step), default=target.step)
         say(
-            f"the log can be compared with at its checkpoints alone, the next of them at step {last:,}:"
-            f" {plural(last - first, 'step')} are made again, not {n_steps:,}"
+            f"results can be compared only at logged checkpoints: replaying {plural(last - first, 'step')}, to step"
+            f" {last:,}, instead of {n_steps:,}"
         )
     compared = 0
     found = Verification(first, last, torch.get_num_threads(), 0, last == target.step)
@@ -313,7 +316,7 @@ def verify_resume(
             first = step
     differing = tensors_differing(run, end) if found.whole else ""
     if found.whole and not differing and run.progress.chain != target.chain:
-        differing = "the chain over steps"
+        differing = "the hash chain of the steps"
     return replace(found, chains=compared, differing=differing)
 
 
@@ -325,10 +328,10 @@ def ends(folder: Path, init_from: str | None, say: Say) -> tuple[Path | None, Pa
     if len(sound) == 2:
         return sound[1], sound[0]
     if not sound:
-        raise AttendoError(f"{folder} has no sound checkpoint; let training reach its first")
+        raise AttendoError(f"{folder} has no valid checkpoint. Train until the first checkpoint")
     if init_from is not None:
         raise AttendoError(
-            f"{folder} has a single checkpoint and began from {init_from}; let training reach the next"
+            f"{folder} has a single checkpoint and started from {init_from}. Train until the next checkpoint"
         )
     return None, sound[0]
 

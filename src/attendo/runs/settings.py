@@ -99,9 +99,9 @@ def check_names(family: TaskSpec, tables: Mapping[str, Any], where: str) -> None
     kinds = sections(family)
     for name, table in tables.items():
         if name not in kinds:
-            raise AttendoError(f"unknown table [{name}] in {where}; known are {', '.join(kinds)}")
+            raise AttendoError(f"unknown table [{name}] in {where} (expected {', '.join(kinds)})")
         if not isinstance(table, Mapping):
-            raise AttendoError(f"{name} in {where} is a value; it must be a table, [{name}]")
+            raise AttendoError(f"{name} in {where} must be a table, [{name}], not a value")
         check_keys(kinds[name], table, f"{where} [{name}]")
 
 
@@ -111,7 +111,7 @@ def check_tables(family: TaskSpec, tables: Mapping[str, Any], where: str) -> Non
     model = {"architecture": family.architecture, **family.model, **tables.get("model", {})}
     if model["architecture"] != family.architecture:
         raise AttendoError(
-            f"{where} [model]: architecture={model['architecture']!r} is not for {family.name}; leave it out"
+            f"{where} [model]: architecture={model['architecture']!r} does not apply to {family.name}. Leave it out"
         )
     # placeholders for values that are chosen later, so that the given values are checked now
     stand_in = {"vocab_size": 1000} | ({"n_classes": 2} if family.architecture == "classifier" else {})
@@ -124,8 +124,8 @@ def check_tables(family: TaskSpec, tables: Mapping[str, Any], where: str) -> Non
         section(kinds[name], tables, name, where)
     if section(TokenizerConfig, tables, "tokenizer", where).kind == "uncased" and family.writes:
         raise AttendoError(
-            f"{where} [tokenizer]: kind='uncased' forgets case and spaces, so no text can be written with it; choose"
-            " bpe, unigram, word, character or byte"
+            f"{where} [tokenizer]: kind='uncased' drops case and spaces, so it cannot generate text. Choose bpe,"
+            " unigram, word, character or byte"
         )
 
 
@@ -153,7 +153,7 @@ def preset_tables(name: str) -> dict[str, dict[str, Any]]:
     """The tables of a preset that comes with attendo. Raises AttendoError naming the known presets."""
     known = preset_names()
     if name not in known:
-        raise AttendoError(f"no preset is called {name!r}; {nearest(name, known)}")
+        raise AttendoError(f"unknown preset {name!r}; {nearest(name, known)}")
     return read_toml(_presets() / f"{name}.toml")
 
 
@@ -180,7 +180,7 @@ def joined(*layers: Tables) -> dict[str, dict[str, Any]]:
     for tables in layers:
         for name, table in tables.items():
             if not isinstance(table, Mapping):
-                raise AttendoError(f"{name} is a value; it must be a table, [{name}]")
+                raise AttendoError(f"{name} must be a table, [{name}], not a value")
             before = result.get(name, {})
             if name == "training" and table.keys() & BUDGETS:
                 before = {key: value for key, value in before.items() if key not in BUDGETS}
@@ -294,7 +294,7 @@ def choose_training(
         say("warning: float16 is for GPUs. On a CPU use `training.precision=bfloat16`, or float32")
     say(
         f"about {steps:,} steps of {training['batch_tokens']:,} tokens, {steps / steps_per_epoch:.1f} epochs;"
-        f" peak rate {training['learning_rate']:.2g}"
+        f" peak learning rate {training['learning_rate']:.2g}"
     )
     return chosen
 

@@ -196,7 +196,7 @@ def _language_task(
     )
     n_scored, n_all = sum(d.n_targets for d in task.validation_documents), task.validation.n_positions
     if n_scored < n_all:
-        corpus.say(f"{n_scored:,} of {n_all:,} validation tokens are used at each evaluation, at the end too")
+        corpus.say(f"{n_scored:,} of {n_all:,} validation tokens are used for each evaluation, also the last")
     return task
 
 
@@ -236,7 +236,7 @@ def _hidden(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> Masked
     stream = corpus.stream(tokenizer, "train")
     if tokenizer.mask_id < 0:
         raise AttendoError(
-            "the tokenizer that the run starts with has no mask token; start from a masked model"
+            "the tokenizer of the initial run has no mask token. Start from a masked language model"
         )
     text_ids = tokenizer.text_ids if tokenizer.kind == "imported" else None
     return MaskedDataset(
@@ -254,7 +254,7 @@ def _masked_task(
 MASKED_LANGUAGE_MODEL = TaskSpec(
     name="masked-language-model",
     model_name="masked language model",
-    predicted=Localized("a row's hidden tokens (15 %)", "1 行で隠したトークン（15 %）"),
+    predicted=Localized("a row's hidden tokens (15%)", "1 行で隠したトークン（15 %）"),
     architecture="masked",
     model={"n_decoder_layers": 0, "max_len": 256, "activation": "gelu", "tie": "output", "output_bias": True},
     training={"label_smoothing": 0.0},
@@ -277,7 +277,7 @@ TASK_SPECS = {
 def family_of(name: str) -> TaskSpec:
     """The kind of task that `attendo train NAME` and a run's card name. Raises AttendoError for another name."""
     if name not in TASK_SPECS:
-        raise AttendoError(f"no task is called {name!r}; there are {', '.join(TASK_SPECS)}")
+        raise AttendoError(f"unknown task {name!r} (expected {', '.join(TASK_SPECS)})")
     return TASK_SPECS[name]
 
 

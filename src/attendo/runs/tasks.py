@@ -145,7 +145,7 @@ steps at equal distances reach all of them."""
 
 @dataclass(frozen=True)
 class Baselines:
-    """Accuracy and macro-F1, in [0, 1], of the `commonest` class for all texts, and of counting words, if done."""
+    """Accuracy and macro-F1, in [0, 1], of the `commonest` class for all texts, and of naive Bayes, if done."""
 
     commonest: int
     always: tuple[float, float]
@@ -263,8 +263,8 @@ class ClassificationTask(TokenTask[LabelledDataset]):
         found = self.baselines
         n = len(self.validation)
         label = shown(self.classifier.labels.names[found.commonest])
-        line = f"to beat on {plural(n, 'validation text')}: always {label}, {self._scores(found.always)}"
-        return line if found.counting is None else f"{line}; counting words, {self._scores(found.counting)}"
+        line = f"baselines on {plural(n, 'validation text')}: always {label}, {self._scores(found.always)}"
+        return line if found.counting is None else f"{line}; naive Bayes, {self._scores(found.counting)}"
 
     def _scores(self, scores: tuple[float, float]) -> str:
         names = ("accuracy", "macro_f1") if self.deciding == "macro_f1" else ("accuracy",)
@@ -317,7 +317,7 @@ class LanguageModelTask(TokenTask[WindowDataset]):
     def __post_init__(self):
         require_window(self.stream, self.material.context, self.name)
         if not len(self.validation):
-            raise AttendoError("there is no validation document; give a file with at least one")
+            raise AttendoError("there is no validation document. Give a file with at least one")
 
     @property
     def stream(self) -> TokenStream:

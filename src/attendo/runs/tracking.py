@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attendo.bundle import load_bundle
 from attendo.config import build, to_table
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, install_command
 from attendo.files import write_atomic
 from attendo.training.optimizer import LoraConfig, TrainingConfig
 
@@ -173,19 +173,17 @@ def read_log(path: Path) -> tuple[list[dict[str, Any]], str]:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise AttendoError(
-            f"{path}: no such file; give the folder that `attendo train … --out` wrote"
-        ) from None
+        raise AttendoError(f"{path}: no such file. Give a run folder, the --out of `attendo train`") from None
     *lines, rest = data.split(b"\n")
     entries = []
     for number, line in enumerate(lines, 1):
         entry = _entry(line)
         if entry is None:
             raise AttendoError(
-                f"{path}:{number}: damaged, no JSON object with kind and step; delete the line"
+                f"{path}:{number}: damaged (expected a JSON object with kind and step). Delete the line"
             )
         entries.append(entry)
-    return entries, f"{path}:{len(lines) + 1}: cut short, and passed over" if rest else ""
+    return entries, f"{path}:{len(lines) + 1}: incomplete last line, skipped" if rest else ""
 
 
 def last_entry(path: Path) -> dict[str, Any]:
@@ -266,7 +264,7 @@ def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise AttendoError('TensorBoard is not installed: pip install "attendo[tensorboard]"') from None
+        raise AttendoError(f"TensorBoard is not installed. Run: {install_command('tensorboard')}") from None
     return SummaryWriter
 
 

@@ -142,7 +142,7 @@ class TrainingRun:
     @property
     def saved(self) -> str:
         """The message after a stop: the step, and the command that resumes the run."""
-        return f"stopped and saved at step {self.run.progress.step:,}; go on with: {self._resume()}"
+        return f"stopped and saved at step {self.run.progress.step:,}. To resume: {self._resume()}"
 
     def _resume(self) -> str:
         if self.bundle.own_parts is None:
@@ -168,15 +168,15 @@ class TrainingRun:
         """The message on an error of the system: what failed, what is intact, and what to do."""
         place, words = error.filename or self.folder, error.strerror or str(error)
         said = f"{place}: {words}"
-        first = "mend that"
+        first = "fix this"
         if error.errno in FULL:
             who = f" ({words})" if self.run.ranks.world > 1 else ""
             said = f"the disk is full: {place} could not be written{who}"
             first = "make room"
         kept, _ = newest_checkpoint(self.folder / "checkpoints")
         if kept is None:
-            return f"{said}; no checkpoint was saved: {first}, remove {self.folder}, and train again"
-        return f"{said}; {kept.name} is intact: {first}, then `{self._resume()}`"
+            return f"{said}. No checkpoint was saved: {first}, remove {self.folder}, and train again"
+        return f"{said}. {kept.name} is intact: {first}, then run `{self._resume()}`"
 
     def _save_best(self, report: Report) -> None:
         assert report.evaluation is not None
@@ -193,7 +193,7 @@ class TrainingRun:
 
 def refuse_second(folder: Path) -> NoReturn:
     """Raise AttendoError: two processes would spoil one another's checkpoints."""
-    raise AttendoError(f"another process trains in {folder}; wait for its end, or stop it")
+    raise AttendoError(f"another process is training in {folder}. Wait until it ends, or stop it")
 
 
 def is_restarted(folder: Path, ranks: Ranks) -> bool:
@@ -241,8 +241,8 @@ def new_run(
     if own_parts is not None:
         if config.lora.rank or config.training.frozen:
             raise AttendoError(
-                "lora.rank and training.frozen know attendo's parts only; leave them out with own_parts, and freeze"
-                " there (parameter.requires_grad = False)"
+                "lora.rank and training.frozen do not support custom modules. Leave them out, and freeze parameters"
+                " in your module (parameter.requires_grad = False)"
             )
         bundle.card["own_parts"] = name_of_custom_modules(own_parts)
     if init_from is not None:
@@ -264,7 +264,7 @@ def new_run(
     learning = "" if n_trained is None else f", {n_trained:,} trained"
     say(
         f"{bundle.card['parameters']:,} parameters{learning}; {material.n_tokens:,} tokens in"
-        f" {facts['batches_per_epoch']:,} batches an epoch{padding}"
+        f" {facts['batches_per_epoch']:,} batches per epoch{padding}"
     )
     trained = TrainingRun(folder, loop_run(folder, config, model, task, clock, ranks), bundle)
     trained.log.clear()
@@ -310,9 +310,7 @@ def chosen(
     given = tables
     tables = joined(family.defaults(), tables)
     if (rank := tables.get("lora", {}).get("rank")) and init_from is None:
-        raise AttendoError(
-            f"lora.rank={rank} adapts a model that was trained before; give it with `init_from` DIR"
-        )
+        raise AttendoError(f"lora.rank={rank} requires a trained model. Give one with `init_from` DIR")
     data = section(family.data, tables, "data", "the settings")
     data.check()
     where = pick_device(device, ranks.local if ranks.world > 1 else None)
@@ -372,7 +370,7 @@ def say_unknown_words(tokenizer: Tokenizer, corpus: Corpus[Any], say: Say) -> No
     ids = [i for row in tokenizer.encode_batch(islice(corpus.texts(), SAMPLE_TEXTS)) for i in row]
     share = ids.count(tokenizer.unk_id) / max(1, len(ids))
     if share > MUCH_UNKNOWN:
-        say(f"{share:.0%} of the words are unknown to the tokenizer that the run starts with")
+        say(f"{share:.0%} of the words are not in the vocabulary of the initial run")
 
 
 def require_no_run(folder: Path) -> None:
@@ -383,15 +381,15 @@ def require_no_run(folder: Path) -> None:
             return  # a run that never began: its description is replaced
         if not can_go_on:
             raise AttendoError(
-                f"{folder} already holds a model, and no checkpoint to go on from; give another `out`, or remove it"
+                f"{folder} already holds a model, but no checkpoint to resume from. Give another `out`, or remove it"
             )
         raise AttendoError(
-            f"{folder} already holds a run; give another `out`, or go on with `attendo resume {folder}`"
+            f"{folder} already holds a run. Give another `out`, or resume it: attendo resume {folder}"
         )
     if folder.exists() and not folder.is_dir():
-        raise AttendoError(f"{folder} is a file; give `out` a folder that is new or empty")
+        raise AttendoError(f"{folder} is a file. Give `out` a new or empty folder")
     if folder.is_dir() and any(folder.iterdir()):
-        raise AttendoError(f"{folder} is not empty; give `out` a folder that is new or empty")
+        raise AttendoError(f"{folder} is not empty. Give `out` a new or empty folder")
 
 
 def versions() -> dict[str, str]:

@@ -28,39 +28,43 @@ CONDITION = Localized("Condition", "条件")
 
 def claims(
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="ID", help="As C08; else the table of all.")
+        list[str] | None,
+        typer.Argument(metavar="ID", help="Claim, for example C08 (default: a table of all)."),
     ] = None,
     check: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FILE.py:FUNCTION", help="Check an attention of your own; FOLDER:FUNCTION; repeatable."
+            metavar="FILE.py:FUNCTION",
+            help="Your attention function to check; or FOLDER:FUNCTION; repeatable.",
         ),
     ] = None,
     require: Annotated[
         list[str] | None,
-        typer.Option(metavar="mask|scale|gradient", help="Fails if it is not offered; repeatable."),
+        typer.Option(metavar="mask|scale|gradient", help="Fail if the function lacks this part; repeatable."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="F.csv", help="With --check: a row for each file, with score and hint."),
+        typer.Option(metavar="F.csv", help="Table for --check: one row per file, with score and hint."),
     ] = None,
     as_json: OneJson = False,
     language: Spoken = "en",
 ) -> int:
     """Check the claims and exercises of the Transformer's sources by computing them.
 
-    Without ID a table of all 27; with one or more the statement, the condition under which it holds, how it follows,
-    each figure beside what it must be, and a picture. --check runs the properties of attention on a function of
-    (query, key, value), in torch or NumPy, which may take a mask (True = may attend) and a scale, and says which
-    property fails on which input; a call that gives no result in 10 s fails. What is not offered does not fail unless
-    --require names it. Of several files, or a folder, each has one line, with the first hint and the remarks below it.
-    What a file prints is left out, and it gets no input. The exit code is 1 if a claim or a property fails or one of
-    several files can't be run.
+    Without ID, prints a table of all 27 claims. With ID, prints the statement of each claim, its condition, its
+    derivation, each computed number with its expected value, and a picture.
 
-    --json: claims (id, source, statement, condition, derivation, verdict, holds, checks, picture), n_claims,
-    n_failed, cpu_seconds; check (function, ok, failed, remarks, properties), null unless one file is checked; checks
-    (file, verdict, error, check), empty unless several are. A claim's check has name, value, relation, bound,
-    tolerance, counterexample, holds.
+    --check tests properties of attention on your function of (query, key, value), in torch or NumPy. The function can
+    also take a mask (True = may attend) and a scale. The report names each failed property with an input that shows it.
+    A call without a result after 10 s fails. A missing mask, scale or gradient fails only if --require names it. For
+    several files or a folder, each file has one line, with its first hint and remarks below. The output of a file is
+    discarded, and its stdin is empty. The exit code is 1 if a claim or a property fails, or if one of several files
+    cannot be run.
+
+    --json prints claims (id, source, statement, condition, derivation, verdict, holds, checks, picture), n_claims,
+    n_failed, cpu_seconds; check (function, ok, failed, remarks, properties) for one file, otherwise null; checks
+    (file, verdict, error, check) for several files, otherwise empty. The check of a claim has name, value, relation,
+    bound, tolerance, counterexample, holds.
 
     Example: attendo claims C08
     """
@@ -98,7 +102,7 @@ def _chosen_claims(ids: list[str]) -> list[Claim]:
 
     for text in ids:
         if ".py" in text:
-            raise AttendoError(f"{text} is no claim; write --check before each file, as --check {text}")
+            raise AttendoError(f"{text} is not a claim. Write --check before each file: --check {text}")
     known = {claim.id[1:].lstrip("0"): claim for claim in all_claims()}
     return pick("claim", known, ids, [claim.id for claim in known.values()])
 
@@ -262,9 +266,9 @@ def checked(
     from attendo_course.grader.handed_in import as_csv, check_files, is_folder, places_in
 
     if (require or out) and not places:
-        raise AttendoError("--require and --out go with --check FILE.py:FUNCTION")
+        raise AttendoError("--require and --out require --check FILE.py:FUNCTION")
     if out is not None and out.suffix != ".csv":
-        raise AttendoError(f"--out {out}: the grades are written as .csv")
+        raise AttendoError(f"--out {out} must end in .csv")
     if not places:
         return Checked()
     found = [one for place in places for one in places_in(place)]

@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 
 def errata(
     numbers: Annotated[
-        list[str] | None, typer.Argument(metavar="N", help="As 21; else the list of all.")
+        list[str] | None,
+        typer.Argument(metavar="N", help="Erratum, for example 21 (default: a list of all)."),
     ] = None,
     as_json: OneJson = False,
     language: Spoken = "en",
 ) -> int:
-    """Show the mistakes of the Transformer's sources: the wrong form, the right one, and both run.
+    """Show mistakes of the Transformer's sources with their corrections, and run the code of both.
 
-    Without N the list of all: the source of each, both forms in words, and whether they can be run here; with one or
-    more also the code of both forms, what it really gives here, and whether that is what it must give. The exit code is
-    1 if one gives something else.
+    Without N, prints a list of all errata: the source, the wrong and the right form in words, and whether there is code
+    to run. With N, also prints the code of both forms, its real result, and whether the result is as expected. The exit
+    code is 1 if a result is not as expected.
 
-    --json: errata (number, source, mark, title, wrong, right, wrong_code, right_code), n_errata, n_unexpected. A code
-    has code, gives (a pattern), and, where N is given, outcome and as_expected.
+    --json prints errata (number, source, mark, title, wrong, right, wrong_code, right_code), n_errata, n_unexpected. A
+    code has code, gives (a pattern), and, with N, outcome and as_expected.
 
     Example: attendo errata 42
     """

@@ -16,22 +16,25 @@ if TYPE_CHECKING:
 
 def figure(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Which; without it the names are listed.")
+        str | None, typer.Argument(metavar="NAME", help="Name of the figure (default: list all names).")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="F.png|F.svg", help="The file to write.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="F.png|F.svg", help="File to write.")] = None,
     language: Spoken = "en",
     preset: Annotated[
-        str | None, typer.Option(metavar="P", help="For model: base, gpt2_small …, F.toml, a run.")
+        str | None,
+        typer.Option(metavar="P", help="Figure model: a preset (base, gpt2_small …), a .toml file or a run."),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="K=V", help="For model: one setting, as model.d_model=128."),
+        typer.Option(
+            "--set", metavar="K=V", help="Figure model: set one setting, for example model.d_model=128."
+        ),
     ] = None,
 ) -> int:
-    """Draw a figure as a PNG or an SVG; without NAME, list the figures.
+    """Draw a figure of the theory as a PNG or an SVG file; without NAME, list the figures.
 
-    Every number in it is computed. The same command writes the same bytes. The figure called model shows the
-    blocks of a preset, changed by --set, with the shapes between them and the parameters of each part.
+    Every number in a figure is computed. The same command writes identical files. The figure named model shows the
+    blocks of a preset, changed by --set, with the shapes between them and the number of parameters of each part.
 
     Example: attendo figure model --preset base --out base.svg
     """
@@ -39,15 +42,17 @@ def figure(
 
     if name is None:
         if out is not None or preset is not None or set_:
-            raise typer.BadParameter("missing NAME, the figure to draw; attendo figure lists them")
+            raise typer.BadParameter(
+                "NAME, the figure to draw, is missing. To list the figures, run: attendo figure"
+            )
         for known, line in FIGURES.items():
             print(f"{known:<18} {line.text(language)}")
         return 0
     require_known(name)
     if out is None:
-        raise typer.BadParameter("missing --out F.png or F.svg, the file to write")
+        raise typer.BadParameter("--out F.png or F.svg, the file to write, is missing")
     if name != "model" and (preset is not None or set_):
-        raise typer.BadParameter(f"--preset and --set are for the figure model; {name} has neither")
+        raise typer.BadParameter(f"--preset and --set apply only to the figure model, not to {name}")
     return _draw(name, out, language, preset, set_ or [])
 
 
@@ -57,6 +62,6 @@ def _draw(name: str, out: Path, language: Language, preset: str | None, settings
 
     written = draw(name, out, language, chosen_model(preset, settings) if name == "model" else None)
     if written != language:
-        say("no font installed here has all the Japanese characters; the words are in English")
+        say("日本語の文字がそろったフォントがないため、図の文字は英語です")
     say(wrote(out, language))
     return 0

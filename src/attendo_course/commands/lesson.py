@@ -25,30 +25,36 @@ if TYPE_CHECKING:
 
 
 def lesson(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Else the list of all.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Name of the lesson (default: a list of all).")
+    ] = None,
     seeds: Annotated[
-        int | None, typer.Option(metavar="N", help="Models of each kind; else as in the list; 1 is shorter.")
+        int | None, typer.Option(metavar="N", help="Number of models of each kind (default: as in the list).")
     ] = None,
     effort: Annotated[
         float,
-        typer.Option(metavar="X", help="Share of the steps: 0.1 for a quick look, without conclusions."),
+        typer.Option(metavar="X", help="Share of the training steps: 0.1 is quick, without conclusions."),
     ] = 1.0,
     train: Annotated[
-        list[Path] | None, typer.Option(metavar="F", help="Your own data, where it takes some; repeatable.")
+        list[Path] | None,
+        typer.Option(metavar="F", help="Your own data, for a lesson that uses files; repeatable."),
     ] = None,
     threads: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Of the processor; more than 1 seldom helps small models.")
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Number of CPU threads; more than 1 rarely helps small models."
+        ),
     ] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     language: Spoken = "en",
 ) -> int:
-    """Teach a learning task: models side by side, with tables, curves and what they show.
+    """Run a lesson: train small models, compare them in tables and curves, and explain the result.
 
-    Without NAME the list of all, with the time each takes. --json: one object for each piece, with "text", "table"
-    or "picture".
+    Without NAME, prints a list of all lessons with the CPU time of each. --json prints one object per part of the
+    lesson, with "text", "table" or "picture".
 
     --seeds 1 makes a lesson shorter and keeps its conclusion; the tables then have no error bars. --effort below 1
-    makes it shorter, too, without a conclusion.
+    also makes a lesson shorter, but leaves out its conclusion.
 
     Example: attendo lesson reverse --seeds 1
     """
@@ -64,16 +70,20 @@ def lesson(
 
     found, options = find_lesson(name), Options(seeds, effort, tuple(train or ()))
     if train and not found.takes_files:
-        raise typer.BadParameter(f"--train: the lesson {name} makes its own data; leave it out")
+        raise typer.BadParameter(
+            f"--train does not apply to the lesson {name}, which makes its own data. Leave it out"
+        )
     torch.set_num_threads(threads)
     minutes, began = found.minutes(options), time.process_time()
     if not as_json:
         print("\n".join([*_paragraph(f"{found.title.text(language)} — {found.source}"), ""]))
         print("\n".join([*_paragraph(found.question.text(language)), ""]), flush=True)
         if minutes > 4:
-            say(f"this takes about {minutes:.0f} CPU-minutes; --effort 0.2 for a quick look")
+            en = f"this takes about {minutes:.0f} CPU-minutes; use --effort 0.2 for a quick look"
+            ja = f"CPU 時間で約 {minutes:.0f} 分かかります。手早く見るには --effort 0.2 を付けてください"
+            say(en if language == "en" else ja)
     pieces = found.teach(options)
-    for piece in waiting(pieces if effort >= 1 else quick_look(pieces, effort), minutes):
+    for piece in waiting(pieces if effort >= 1 else quick_look(pieces, effort), minutes, language):
         if as_json:
             print(json.dumps(_piece_json(piece, language), ensure_ascii=False), flush=True)
         else:
@@ -100,7 +110,7 @@ def quick_look(pieces: Iterable[Piece], effort: float) -> Iterator[Piece]:
         yield passage("lesson.quick_look-2")
 
 
-def waiting(pieces: Iterator[Piece], cpu_minutes: float) -> Iterator[Piece]:
+def waiting(pieces: Iterator[Piece], cpu_minutes: float, language: Language = "en") -> Iterator[Piece]:
     """Yield the pieces; on a terminal, one line shows the elapsed share of the time while waiting."""
     line, began = ProgressLine(), time.process_time()
     while True:
@@ -108,8 +118,9 @@ def waiting(pieces: Iterator[Piece], cpu_minutes: float) -> Iterator[Piece]:
 
         def tick(done: threading.Event = done) -> None:
             while not done.wait(line.every):
-                spent = duration(time.process_time() - began)
-                line.show(f"training: {spent} of about {duration(60 * cpu_minutes)} of CPU time")
+                spent, whole = duration(time.process_time() - began), duration(60 * cpu_minutes)
+                en = f"training: {spent} of about {whole} of CPU time"
+                line.show(en if language == "en" else f"訓練中：CPU 時間 {spent}（全体で約 {whole}）")
 
         thread = threading.Thread(target=tick, daemon=True)
         if line.is_live:

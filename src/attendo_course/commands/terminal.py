@@ -21,7 +21,7 @@ def pick(kind: str, known: dict[str, T], given: list[str], names: list[str]) -> 
         bare = [text.strip().upper().removeprefix(kind[0].upper()).lstrip("0") for text in given]
         for text, number in zip(given, bare, strict=True):
             if number not in known:
-                raise AttendoError(f"there is no {kind} {text}; give {names[0]} to {names[-1]}")
+                raise AttendoError(f"unknown {kind} {text} (expected {names[0]} to {names[-1]})")
         chosen = list(dict.fromkeys(bare))
     return [known[number] for number in chosen]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attendo.display.i18n import Language
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, install_command
 from attendo.files import write_atomic
 from attendo.model_config import ModelConfig
 from attendo_course.figures import arrays, draw_curves, draw_model, draw_positions
@@ -49,7 +49,7 @@ def draw(name: str, path: Path, language: Language = "en", config: ModelConfig |
     try:
         import matplotlib
     except ImportError:
-        raise AttendoError('a figure needs matplotlib: pip install "attendo[plots]"') from None
+        raise AttendoError(f"figures require matplotlib. Run: {install_command('plots')}") from None
     paint = painter(name, config)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()

@@ -186,10 +186,10 @@ def test_claims_as_json(three, monkeypatch):
 
 
 def test_an_unknown_claim_is_refused_with_the_range(three):
-    assert refused("claims", "C99") == "there is no claim C99; give C01 to C03"
-    assert refused("claims", "C01", "C4", "--json") == "there is no claim C4; give C01 to C03"
+    assert refused("claims", "C99") == "unknown claim C99 (expected C01 to C03)"
+    assert refused("claims", "C01", "C4", "--json") == "unknown claim C4 (expected C01 to C03)"
     for given in ("C", "x", "C00", "CC1", "²", "9" * 5000):
-        assert refused("claims", given) == f"there is no claim {given}; give C01 to C03"
+        assert refused("claims", given) == f"unknown claim {given} (expected C01 to C03)"
 
 
 @pytest.mark.parametrize("given", ["C3", "c3", "c03", "C03", "3", "C003"])
@@ -259,7 +259,7 @@ def test_a_function_without_end_fails(tmp_path, monkeypatch):
     assert (outcome.code, "got       no result after 0.2 s" in outcome.out) == (1, True)
     path.write_text("while True:\n    pass\n")
     assert "slow.py:" in refused("claims", "--check", f"{path}:slow")
-    assert "gives no result in 10 s fails" in re.sub(r"\s+", " ", attendo("claims", "--help").out)
+    assert "A call without a result after 10 s fails" in re.sub(r"\s+", " ", attendo("claims", "--help").out)
 
 
 @pytest.mark.parametrize(
@@ -340,9 +340,9 @@ def test_errata_as_json(two):
 
 
 def test_an_unknown_erratum_is_refused_with_the_range(two):
-    assert refused("errata", "51") == "there is no erratum 51; give 1 to 3"
+    assert refused("errata", "51") == "unknown erratum 51 (expected 1 to 3)"
     for given in ("one", "E", "0", "1.5", "C1"):
-        assert refused("errata", given) == f"there is no erratum {given}; give 1 to 3"
+        assert refused("errata", given) == f"unknown erratum {given} (expected 1 to 3)"
 
 
 @pytest.mark.parametrize("given", ["E1", "e1", "e01", "01", "1"])
@@ -354,8 +354,8 @@ def test_an_erratum_may_be_written_in_many_ways(two, given):
 
 
 def test_the_real_ranges():
-    assert refused("claims", "C28").endswith("give C01 to C27")
-    assert refused("errata", "0").endswith("give 1 to 50")
+    assert refused("claims", "C28").endswith("(expected C01 to C27)")
+    assert refused("errata", "0").endswith("(expected 1 to 50)")
 
 
 @pytest.mark.parametrize("language", ["en", "ja"])

@@ -30,7 +30,7 @@ def test_what_is_required_fails_where_it_is_not_offered(student):
     assert refused("claims", "--check", f"{student}:right", "--require", "dropout").startswith(
         "'dropout' can"
     )
-    assert refused("claims", "--require", "mask").startswith("--require and --out go with --check")
+    assert refused("claims", "--require", "mask").startswith("--require and --out require --check")
 
 
 @pytest.fixture
@@ -130,5 +130,5 @@ def test_several_files_as_json_and_what_is_refused(folder, tmp_path, monkeypatch
     (tmp_path / "empty").mkdir()
     assert refused("claims", "--check", "empty:f").startswith("empty: no Python file in it")
     assert refused("claims", "--check", "handed-in").startswith("handed-in: write handed-in:FUNCTION")
-    assert "write --check before each file" in refused("claims", "--check", "mine.py:right", "mine.py:right")
-    assert "are written as .csv" in refused("claims", "--check", "mine.py:right", "--out", "g.xlsx")
+    assert "Write --check before each file" in refused("claims", "--check", "mine.py:right", "mine.py:right")
+    assert "must end in .csv" in refused("claims", "--check", "mine.py:right", "--out", "g.xlsx")

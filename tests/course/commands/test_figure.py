@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from attendo.display import fonts
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, install_command
 from attendo_course.figures import arrays, drawing
 from attendo_course.figures.catalogue import FIGURES
 from attendo_course.figures.drawing import draw, painter
@@ -211,7 +211,7 @@ def test_english_where_no_font_has_japanese(tmp_path):
         outcome = attendo("figure", "noam", "--out", tmp_path / "a.svg", "--language", "ja")
     assert outcome.code == 0
     notes = outcome.err.splitlines()
-    assert len(notes) == 2 and "no font" in notes[0] and "English" in notes[0]
+    assert len(notes) == 2 and "フォント" in notes[0] and "英語" in notes[0]
     draw("noam", tmp_path / "b.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
@@ -267,7 +267,7 @@ def test_refusals(tmp_path):
     assert "position-heatmap" in refused("figure", "heatmap", "--out", out)
     assert "there are position-heatmap, " in refused("figure", "zzz", "--out", out)
     assert "--out" in refused("figure", "noam")
-    assert "missing NAME" in refused("figure", "--out", out)
+    assert "NAME, the figure to draw, is missing" in refused("figure", "--out", out)
     assert "a.png" in refused("figure", "noam", "--out", tmp_path / "a.jpg")
     assert "no folder" in refused("figure", "noam", "--out", tmp_path / "no" / "a.svg")
     assert "'en', 'ja'" in refused("figure", "noam", "--out", out, "--language", "fr")
@@ -294,4 +294,4 @@ def test_without_matplotlib(tmp_path):
 
     with patch.object(builtins, "__import__", without):
         line = refused("figure", "noam", "--out", tmp_path / "a.svg")
-    assert 'pip install "attendo[plots]"' in line
+    assert install_command("plots") in line

@@ -105,7 +105,7 @@ def test_as_json_each_piece_is_a_line(small):
 def test_what_is_wrong_is_said():
     assert refused("lesson", "revers") == "no lesson is called 'revers'; did you mean reverse?"
     assert refused("lesson", "sort", "--effort", "0").startswith("--effort 0.0: give a share")
-    assert "the lesson sort makes its own data" in refused("lesson", "sort", "--train", __file__)
+    assert "the lesson sort, which makes its own data" in refused("lesson", "sort", "--train", __file__)
     assert refused("lesson", "sort", "--seeds", "0").startswith("--seeds 0: train at least one")
 
 
