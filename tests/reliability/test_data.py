@@ -128,12 +128,12 @@ def test_two_trainings_into_one_new_folder_leave_one_description(tmp_path):
     first, second = (
         small_run(tmp_path / "run", pairs, training={"steps": steps, "evaluate_every": 2}) for steps in (2, 4)
     )
-    with pytest.raises(AttendoError, match="another process trains in"):  # whose description was replaced
+    with pytest.raises(AttendoError, match="another process is training in"):  # whose description was replaced
         finished(first)
     reports = second.reports()
     next(reports)
     before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
-    with pytest.raises(AttendoError, match="another process trains in"):
+    with pytest.raises(AttendoError, match="another process is training in"):
         small_run(tmp_path / "run", pairs, training={"steps": 2})
     assert all(path.read_bytes() == data for path, data in before.items())
     list(reports)
@@ -153,7 +153,7 @@ def test_a_killed_process_holds_no_lock(cut, tmp_path):
     pid = begun_child(hold)
     while not mark.exists():
         time.sleep(0.001)
-    with pytest.raises(AttendoError, match="another process trains in"):
+    with pytest.raises(AttendoError, match="another process is training in"):
         resumed_run(folder)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -164,7 +164,7 @@ def test_a_run_that_broke_off_gives_its_lock_back(cut):
     folder, wanted, _ = cut
     reports = resumed_run(folder).reports()
     next(reports)
-    with pytest.raises(AttendoError, match="another process trains in"):
+    with pytest.raises(AttendoError, match="another process is training in"):
         resumed_run(folder)
     with pytest.raises(Killed):
         reports.throw(Killed())

@@ -285,10 +285,10 @@ def test_any_folder_loads_or_is_refused_in_one_line(memory, tmp_path, n):
             used(folder)
         except AttendoError as error:
             said = str(error)
-            assert not re.search(r"fault in attendo|alloc|memory", said), (kind, seed)
+            assert not re.search(r"bug in attendo|alloc|memory", said), (kind, seed)
         outcome = attendo("info", folder)
         assert not COMMANDS.search(outcome.out + outcome.err), (kind, seed)
-        assert "fault in attendo" not in outcome.err, (kind, seed, outcome.err)
+        assert "bug in attendo" not in outcome.err, (kind, seed, outcome.err)
         if outcome.code:
             assert (outcome.code, outcome.out, len(outcome.err.splitlines())) == (2, "", 1), (kind, seed)
 
