@@ -133,7 +133,7 @@ def test_the_seed_is_that_of_the_samples(place):
             "--metric accuracy is unknown (expected bleu, chrf, exact)",
         ),
         (["t1", "t2", "pairs.tsv", "--context", "8"], "--context does not apply to this task"),
-        (["t1", "t2", "pairs.tsv", "--tokenize", "13b"], "choose one of 13a"),
+        (["t1", "t2", "pairs.tsv", "--tokenize", "13b"], "expected one of 13a"),
         (["t1", "t2", "pairs.tsv", "--samples", "9"], "'--samples'"),
         (["c1", "c3", "labelled.tsv"], "have different labels: only one of them has 'dry'"),
         (["l1", "l3", "long.txt", "--metric", "loss"], "the tokenizers differ"),

@@ -164,7 +164,7 @@ def test_own_figures_of_an_accelerator(pairs, quick):
     ("arguments", "said"),
     [
         ([], "Give --train F"),
-        (["--train", "F", "--accelerator", "abacus", "--accelerators", "2"], "there are a100"),
+        (["--train", "F", "--accelerator", "abacus", "--accelerators", "2"], "expected one of a100"),
         (["sorting", "--train", "F"], "unknown task 'sorting'"),
         (["--train", "nowhere.tsv"], "nowhere.tsv"),
         (["--train", "F", "--steps", "3", "--minutes", "1"], "--steps and --minutes cannot be combined"),

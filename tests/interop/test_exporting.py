@@ -141,8 +141,14 @@ def test_a_place_that_is_taken(run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--to", "tensorflow"], "--to tensorflow is none of huggingface, ctranslate2, argos, onnx"),
-        (["--to", "ctranslate2", "--quantization", "int3"], "--quantization int3 is none of float32, int8"),
+        (
+            ["--to", "tensorflow"],
+            "--to tensorflow is unknown (expected huggingface, ctranslate2, argos, onnx)",
+        ),
+        (
+            ["--to", "ctranslate2", "--quantization", "int3"],
+            "--quantization int3 is unknown (expected float32, int8",
+        ),
         (["--to", "ctranslate2", "--languages", "en,de"], "--languages has no effect with --to ctranslate2"),
         (["--to", "argos", "--languages", "en"], "--languages en must be two codes"),
         (["--to", "ctranslate2", "--valid", "none.tsv"], "none.tsv"),

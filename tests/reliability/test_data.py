@@ -128,7 +128,9 @@ def test_two_trainings_into_one_new_folder_leave_one_description(tmp_path):
     first, second = (
         small_run(tmp_path / "run", pairs, training={"steps": steps, "evaluate_every": 2}) for steps in (2, 4)
     )
-    with pytest.raises(AttendoError, match="another process is training in"):  # whose description was replaced
+    with pytest.raises(
+        AttendoError, match="another process is training in"
+    ):  # whose description was replaced
         finished(first)
     reports = second.reports()
     next(reports)
