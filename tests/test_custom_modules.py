@@ -194,7 +194,8 @@ def test_a_search_gives_what_the_modules_give_and_says_why_it_is_not_compiled(wi
 def test_commands_refuse_the_run_in_one_line_and_its_card_says_how_it_is_loaded(within):
     line = (
         "runs/near was trained with custom modules (distance_bias.py:with_log_distance)."
-        " Their code is not stored in the run folder. Load the run from Python: from distance_bias import with_log_distance; attendo.load('runs/near',"
+        " Their code is not stored in the run folder. Load the run from Python:"
+        " from distance_bias import with_log_distance; attendo.load('runs/near',"
         " own_parts=with_log_distance)"
     )
     assert f"error: {line}" in (DOCS / "en" / "change-a-block.md").read_text(encoding="utf-8")

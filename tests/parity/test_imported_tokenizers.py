@@ -262,7 +262,7 @@ def test_bad_folders_are_refused_in_a_line(folders: dict[str, Folder], tmp_path:
     refused(tmp_path, tiny.config_of("marian", 9), r"has no source.spm\. The tokenizer of a MarianMT")
     whole = (folders["gpt2"].saved / "tokenizer.json").read_text("utf-8")
     for text, match in (
-        (whole[:900], "damaged .no valid JSON"),
+        (whole[:900], "damaged .not valid JSON"),
         ("[]", "not a file of the tokenizers library"),
         ('{"model": {"type": "BPE"}}', "not a readable tokenizer"),
         (whole.replace('"ByteLevel"', '"Bytes"'), "not a readable tokenizer"),
