@@ -73,7 +73,7 @@ def test_several_positions_at_once_see_only_what_is_before_each():
 def test_a_full_row_says_what_it_needs():
     cache = cache_of(numbers([7]), capacity=2)
     write(cache, [1, 2])
-    with pytest.raises(ValueError, match="the cache holds 2 positions, 3 are needed"):
+    with pytest.raises(ValueError, match="the cache holds 2 positions, but 3 are needed"):
         write(cache, [3])
 
 

@@ -71,10 +71,10 @@ def test_a_mask_does_not_change():
 @pytest.mark.parametrize(
     ("mask", "q_len", "k_len", "message"),
     [
-        (Mask(segments=torch.zeros(1, 3, dtype=torch.long)), 4, 4, "segments cover 3 positions"),
-        (Mask(segments=torch.zeros(1, 3, dtype=torch.long)), 4, 3, "4 queries meet 3 keys"),
-        (Mask(allowed=torch.ones(2, 3, dtype=torch.bool)), 3, 3, r"allowed is \(2, 3\)"),
-        (Mask(allowed=torch.ones(3, 2, dtype=torch.bool)), 3, 3, r"allowed is \(3, 2\)"),
+        (Mask(segments=torch.zeros(1, 3, dtype=torch.long)), 4, 4, "segments have 3 positions"),
+        (Mask(segments=torch.zeros(1, 3, dtype=torch.long)), 4, 3, "4 queries and 3 keys"),
+        (Mask(allowed=torch.ones(2, 3, dtype=torch.bool)), 3, 3, r"allowed has shape \(2, 3\)"),
+        (Mask(allowed=torch.ones(3, 2, dtype=torch.bool)), 3, 3, r"allowed has shape \(3, 2\)"),
     ],
 )
 def test_a_part_that_does_not_fit_is_refused(mask, q_len, k_len, message):
