@@ -57,9 +57,9 @@ def test_hard_attention_takes_the_first_of_equals_and_only_allowed_keys():
 
 @pytest.mark.parametrize("beta", [-1.0, math.nan, -math.inf])
 def test_an_inverse_temperature_below_0_is_refused(beta):
-    with pytest.raises(ValueError, match=r"inverse_temperature=.* must be 0 or more"):
+    with pytest.raises(ValueError, match=r"inverse_temperature=.* must be at least 0"):
         masked_softmax(torch.zeros(1, 2), inverse_temperature=beta)
-    with pytest.raises(ValueError, match=r"inverse_temperature=.* must be 0 or more"):
+    with pytest.raises(ValueError, match=r"inverse_temperature=.* must be at least 0"):
         Attend(inverse_temperature=beta)
 
 
