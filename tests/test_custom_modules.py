@@ -127,7 +127,7 @@ def test_two_runs_are_compared_in_numbers(within, plain, capsys):
     said, wanted = (re.sub(r"None|first|second|[+-]?\d+\.\d+", "", text) for text in (found, shown))
     assert said == wanted
     translator = library.load(plain)
-    with pytest.raises(AttendoError, match=r"evaluate wants pairs, \[\(source, target\), …\]"):
+    with pytest.raises(AttendoError, match=r"evaluate requires pairs, \[\(source, target\), …\]"):
         translator.evaluate(["rain", "snow"], ["雨", "雪"])
 
 
@@ -332,7 +332,7 @@ def test_the_microscope_computes_with_the_bias_and_draws_it(within):
     weights = (query[0] @ key.T * layer["scale"] + row).softmax(-1)
     torch.testing.assert_close(weights, record.weights[0, 1, 0])
     answer = positions_answer(seen, "source")
-    assert (answer["kind"], answer["name"]) == ("own", "LogDistance") and "a part of its own" in answer[
+    assert (answer["kind"], answer["name"]) == ("own", "LogDistance") and "A custom module" in answer[
         "note_en"
     ]
 

@@ -114,7 +114,7 @@ def test_an_end_that_was_edited_is_said(ended):
 def test_changed_data_are_refused_with_both_hashes(ended):
     folder, file = ended
     file.write_text(file.read_text(encoding="utf-8") + "one more\tもう一つ\n", encoding="utf-8")
-    with pytest.raises(AttendoError, match=r"data have changed.*store [0-9a-f]{12}, was [0-9a-f]{12}"):
+    with pytest.raises(AttendoError, match=r"data has changed.*store [0-9a-f]{12}, was [0-9a-f]{12}"):
         resumed_run(folder)
 
 
@@ -143,7 +143,7 @@ def test_another_torch_is_said(ended):
     card["versions"]["torch"] = "1.0"
     (folder / "card.json").write_text(json.dumps(card))
     resumed_run(folder, say=said.append)
-    assert any(line.startswith(f"torch {torch.__version__} instead of 1.0: ") for line in said)
+    assert any(line.startswith(f"note: torch {torch.__version__} instead of 1.0, so") for line in said)
     say_other_torch({"versions": {"torch": str(torch.__version__)}}, pytest.fail)
     say_other_torch({}, pytest.fail)
 
