@@ -84,7 +84,8 @@ def test_an_older_start_is_known_by_its_file_or_a_warning_says_so(tmp_path):
     other = write(tmp_path / "other.tsv", file.read_text(encoding="utf-8"))
     file.unlink()
     _, said = run_on(tmp_path / "third", "translation", {"train": [str(other)], "valid": [str(other)]}, first)
-    gone = "has no list of its training rows, and its data files are missing. Validation rows may be among its training rows"
+    gone = "has no list of its training rows, and its data files are missing."
+    gone += " Validation rows may be among its training rows"
     assert f"warning: {first} {gone}" in said
 
 
