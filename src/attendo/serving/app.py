@@ -108,7 +108,7 @@ def create_app(state: State) -> FastAPI:
         for router in routers
         for route in router.routes
         if isinstance(route, ApiRoute) and route.takes_request_alone
-        for method in route.methods
+        for method in route.methods or ()
     }
     app.add_middleware(Guard, state=state, is_public=is_public, early=still | EARLY, direct=direct)
     if state.cors:
