@@ -115,7 +115,7 @@ def test_a_row_that_looks_at_all_alike_names_no_key(run):
 
 @pytest.mark.parametrize(
     ("language", "said"),
-    [("en", "the changes move the log-probability of {} by "), ("ja", "この変更で「{}」の対数確率は")],
+    [("en", "they change the log-probability of {} by "), ("ja", "この変更で「{}」の対数確率は")],
 )
 def test_edits_tell_whose_probability_they_change(run, language, said):
     asked = [TEXT, "--beta", "Hard", "--language", language]
@@ -136,7 +136,7 @@ def test_edits_tell_whose_label_they_make_less_probable(tokenizer):
         [line.strip() for line in text_lines(even, None, None, None, language, "answer")]
         for language in ("en", "ja")
     )
-    assert f"the changes move the probability of {label} by {points:+.1f} points" in en
+    assert f"they change the probability of {label} by {points:+.1f} points" in en
     assert any(line.startswith(f"この変更で「{label}」の確率は") for line in ja)
 
 

@@ -291,14 +291,14 @@ def test_a_translator_keeps_to_it_in_all_but_scores_and_refuses_what_does_not_go
     loaded.shortlist = shortlist_of_pairs(loaded.tokenizer, PAIRS, per_token=5, frequent=10)
     full = Translator.load(run).score(PAIRS[:2])
     assert loaded.score(PAIRS[:2]) == full  # of all tokens
-    with pytest.raises(AttendoError, match="does not take a prefix"):
+    with pytest.raises(AttendoError, match="does not support a prefix"):
         loaded.translate([PAIRS[0][0]], prefixes=PAIRS[0][1][:2])
     text, ids = PAIRS[0][0], [*loaded.tokenizer.encode(PAIRS[0][0]), loaded.tokenizer.eos_id]
     assert "".join(loaded.stream(text)) == loaded.translate([text], beam=1, guard=False)[0].text
     drawn = loaded.sample([text], SamplingConfig(seed=3, temperature=3.0, max_tokens=20))[0].candidates[0]
     assert drawn.token_ids and set(drawn.token_ids) <= set(loaded.shortlist.of(ids).tolist())
     loaded.decoding = dataclasses.replace(loaded.decoding, coverage_penalty=0.2)
-    with pytest.raises(AttendoError, match="does not take a coverage penalty"):
+    with pytest.raises(AttendoError, match="does not support a coverage penalty"):
         loaded.translate([PAIRS[0][0]])
 
 
@@ -306,7 +306,7 @@ def test_the_commands(run, translator, tmp_path):
     pairs, out = tmp_path / "pairs.tsv", tmp_path / "list.safetensors"
     made = attendo("shortlist", run, pairs, "--out", out, "--per-token", "3", "--frequent", "5")
     assert made.code == 0, made.err
-    assert "up to 3 targets of each source token, 6 of every text" in made.err
+    assert "up to 3 targets per source token, 6 for every text" in made.err
     tokenizer = translator.tokenizer
     lists = load_shortlist(out, tokenizer)
     text = PAIRS[0][0]

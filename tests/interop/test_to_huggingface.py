@@ -94,5 +94,5 @@ def test_an_imported_tokenizer_goes_back(tmp_path):
     assert (tmp_path / "out/model.safetensors").read_bytes() == (
         tmp_path / "again/model.safetensors"
     ).read_bytes()
-    with pytest.raises(AttendoError, match="is there already"):
+    with pytest.raises(AttendoError, match="already exists"):
         export(folder, tmp_path / "out", "huggingface")

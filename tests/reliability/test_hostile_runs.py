@@ -331,16 +331,16 @@ def test_a_size_that_the_weights_do_not_have_takes_no_memory(memory, run, positi
     [
         ("model", {"max_len": 1}, "max_len=1 is too small for tokenizer.json (expected at least 2)"),
         ("model", {"n_encoder_layers": 10**6}, "fewer than the layers in config.toml"),
-        ("decoding", {"beam": 10**9}, "beam is 1000000000 (expected 1 to 10,000)"),
-        ("decoding", {"length_penalty": 1e308}, "length_penalty is 1e+308 (expected -20 to 20)"),
+        ("decoding", {"beam": 10**9}, "beam=1000000000 must be between 1 and 10,000"),
+        ("decoding", {"length_penalty": 1e308}, "length_penalty=1e+308 must be between -20 and 20"),
         (
             "decoding",
             {"max_length_extra": 10**18},
-            "max_length_extra is 1000000000000000000 (expected 1 to 1,000,000)",
+            "max_length_extra=1000000000000000000 must be between 1 and 1,000,000",
         ),
-        ("decoding", {"max_length_ratio": 1e9}, "max_length_ratio is 1000000000.0 (expected 0 to 10,000)"),
-        ("decoding", {"min_length": 10**9}, "min_length is 1000000000 (expected 0 to 1,000,000)"),
-        ("decoding", {"batch_tokens": -1}, "batch_tokens is -1 (expected 1 to 1,000,000,000"),
+        ("decoding", {"max_length_ratio": 1e9}, "max_length_ratio=1000000000.0 must be between 0 and 10,000"),
+        ("decoding", {"min_length": 10**9}, "min_length=1000000000 must be between 0 and 1,000,000"),
+        ("decoding", {"batch_tokens": -1}, "batch_tokens=-1 must be between 1 and 1,000,000,000"),
     ],
 )
 def test_a_setting_out_of_range_is_named(run, table, values, said):

@@ -61,7 +61,7 @@ def test_a_page_in_style_has_no_finding():
         ("It tries in vain.", "no archaic words"),
         ("'x' is none of a, b", "write must be, or valid"),
         ("The file, too.", "no trailing clause"),
-        ("1.6 bits per byte", "write per"),
+        ("1.6 bits a byte", "write per"),
         ("99.9 % of them", "write % without a space"),
         ("Labelled texts", "American spelling"),
     ],

@@ -328,7 +328,7 @@ def test_machines_of_several_have_quicker_links():
 
 def test_an_accelerator_by_name():
     assert named_accelerator("h100", {"memory": 1.0, "flops": None}).memory == 1.0
-    with pytest.raises(Exception, match="there are a100, h100"):
+    with pytest.raises(Exception, match="expected one of a100, h100"):
         named_accelerator("h1000")
 
 

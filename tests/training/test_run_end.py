@@ -14,8 +14,8 @@ from attendo.training.run import more_time, standing
     [
         ({"steps": 1989}, "172 of 1,989 steps", ""),
         ({"epochs": 2.5}, "172 of 250 steps", ""),
-        ({"minutes": 30}, "172 steps, 415 of 1,800 seconds used", ", or `minutes` 60 in all"),
-        ({"cpu_minutes": 0.5}, "172 steps, 31 of 30 CPU-seconds used", ", or `cpu_minutes` 1 in all"),
+        ({"minutes": 30}, "172 steps, 415 of 1,800 seconds used", ", or `minutes` 60 in total"),
+        ({"cpu_minutes": 0.5}, "172 steps, 31 of 30 CPU-seconds used", ", or `cpu_minutes` 1 in total"),
     ],
 )
 def test_the_words_are_of_the_budget_that_a_run_has(budget, stands, more):

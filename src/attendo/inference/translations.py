@@ -346,11 +346,11 @@ def _candidate(
 
 
 def require_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Raise AttendoError for what is no sequence of a source and a target each.
+    """Raise AttendoError unless each item is a source and a target.
 
     >>> require_pairs(["rain", "雨"])
     Traceback (most recent call last):
-    attendo.errors.AttendoError: evaluate wants pairs, [(source, target), …]; make them of two lists by zip
+    attendo.errors.AttendoError: evaluate requires pairs, [(source, target), …]. Join two lists with zip
     """
     if any(isinstance(pair, str) or len(pair) != 2 for pair in pairs):
         raise AttendoError("evaluate requires pairs, [(source, target), …]. Join two lists with zip")
