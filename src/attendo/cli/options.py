@@ -255,7 +255,7 @@ class DrawOptions(OptionGroup):
 def drawing_of(given: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tuple[Drawing | None, str]:
     """How to draw with the given DrawOptions, None without a temperature, and what to say at the end.
 
-    A file that is gone on with needs the same seed again: it is 0 if nobody chose one. BadParameter for an option that
+    Resuming an output file requires its seed, which defaults to 0 for files. BadParameter for an option that
     is out of range, or is given without a temperature.
     """
     if "temperature" not in given:

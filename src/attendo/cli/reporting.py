@@ -1,4 +1,4 @@
-"""How a command shows long work: a live line on a terminal, plain lines in a pipe; always on stderr."""
+"""Progress output of long-running commands on stderr: a live line on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ _SPACE = 32
 class CodePoints:
     """A batch of texts as concatenated code points, each text followed by two line feeds.
 
-    `codes` is uint32 `[chars]`, `owner` int64 `[chars]` the number of the text.
+    `codes`: code points, uint32 `[chars]`. `owner`: the index of each code point's text, int64 `[chars]`.
     """
 
     codes: np.ndarray

@@ -266,7 +266,7 @@ class ListedCache:
         self.settled = False  # whether it is of these lists; None is of none
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
-        """New row i continues old row `rows[i]`, of the same source and so of the same list."""
+        """New row i continues old row `rows[i]`. Both have the same source and the same list."""
         self.inner.reorder(rows)
 
     def keep(self, rows: Int[Tensor, " kept"]) -> None:

@@ -1,6 +1,6 @@
 """The width of texts in terminal columns, and truncation and wrapping by width.
 
-Japanese lines are broken without spaces.
+Japanese text has no spaces and is wrapped between characters.
 """
 
 from __future__ import annotations

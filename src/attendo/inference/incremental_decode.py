@@ -88,7 +88,8 @@ class Spelling:
 class Stops:
     """Passes a text through up to the first stop text, and withholds a possible beginning of one.
 
-    The first stop to be complete wins, the longest in a tie, however the text is cut into pieces.
+    The stop text that is complete first ends the output; in a tie, the longest one. How the text is cut into
+    pieces makes no difference.
 
     >>> stops = Stops(("END",))
     >>> stops.add("the E"), stops.add("N"), stops.add("V"), stops.add("ENDs"), stops.found

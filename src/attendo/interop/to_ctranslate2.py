@@ -230,7 +230,7 @@ CALLS = "attendo.json"
 
 
 def why_not(config: ModelConfig, kind: Kind) -> str | None:
-    """The reason why a model cannot be exported to CTranslate2; None if it can, with any tokenizer.
+    """Return the reason why a model cannot be exported to CTranslate2; None if it can. Any tokenizer is supported.
 
     >>> why_not(ModelConfig(vocab_size=11), "bpe")
     >>> why_not(ModelConfig(vocab_size=11, value_dim=32), "bpe")

@@ -201,7 +201,7 @@ def prolong(run: Run, changes: dict[str, Any]) -> None:
 
 
 def forget_end(run: Run) -> None:
-    """Undoes the end of a run, and a decay towards its end; patience counts from 0 again."""
+    """Clear a run's recorded end and its planned decay, and reset the count for early stopping."""
     run.progress = replace(run.progress, ended=None, horizon=Horizon(), evaluations_since_best=0)
 
 
@@ -337,7 +337,7 @@ def ends(folder: Path, init_from: str | None, say: Say) -> tuple[Path | None, Pa
 
 
 def chains_of(run: Run, last: int, target: Progress) -> Iterator[tuple[int, str]]:
-    """Make the steps up to `last` again, without evaluations; the chain after each."""
+    """Repeat the steps up to `last` without evaluations, and yield the hash chain after each step."""
     no_end = dict.fromkeys(BUDGETS) | {"steps": NEVER, "evaluate_every": NEVER, "patience": 0}
     run.training = replace(run.training, **no_end)
     run.progress = replace(run.progress, horizon=target.horizon, ended=None, evaluation_due=False)

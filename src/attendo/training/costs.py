@@ -295,7 +295,7 @@ def training_memory(
     averaged: bool = False,
     checkpointing: bool = False,
 ) -> Memory:
-    """The memory of an update whose largest batch has these cells.
+    """Estimate the memory of an update from the cells of its largest batch.
 
     A parameter takes 4 bytes, a trained one 4 for its gradient and 8 for AdamW's two moments; muon: one moment (4) of
     the hidden layers' matrices; averaged: 4 for a moving average. Autocast keeps a copy (2) of each linear matrix.

@@ -209,7 +209,7 @@ def test_encoders_read_both_marks(tokenizers: dict[str, ImportedTokenizer]) -> N
     with torch.no_grad():
         logits = model(read)[0].double().numpy()
     np.testing.assert_allclose(classifier.read(["the fox"])[0][0], logits, atol=1e-6)
-    with pytest.raises(AttendoError, match="exceeds model.max_len"):
+    with pytest.raises(AttendoError, match=r"exceeds model\.max_len"):
         Classifier(model, tokenizer, {"no": 1, "yes": 1}, long_texts=LongTexts(max_tokens=MAX_LEN - 1))
 
 

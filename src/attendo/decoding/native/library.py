@@ -322,7 +322,7 @@ class TensorArena:
         return taken
 
     def norm(self, norm: nn.Module) -> Norm:
-        """A LayerNorm, an RMSNorm, or none."""
+        """Return the C structure of a LayerNorm, an RMSNorm or no normalization."""
         match norm:
             case nn.LayerNorm():
                 return Norm(

@@ -100,7 +100,7 @@ class Must(Option):
 
 @dataclass(frozen=True)
 class Activation(Option):
-    """The activation, by its name there.
+    """Maps the activation by the name that a Hugging Face config gives it.
 
     >>> Activation("hidden_act", "gelu").read({"hidden_act": "gelu_new"})
     {'activation': 'gelu_tanh'}
