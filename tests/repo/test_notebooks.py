@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from tiny_corpus import SMALL
 
 import attendo
@@ -49,9 +50,12 @@ def test_a_notebook_runs_from_its_first_cell_to_its_last(path, monkeypatch):
 
     monkeypatch.setattr(attendo, "train", quick)
     names = {}
-    for kind, text in cells(path):
-        if kind == "code":
-            run(text, names)
+    try:
+        for kind, text in cells(path):
+            if kind == "code":
+                run(text, names)
+    finally:
+        torch.set_printoptions(profile="default", sci_mode=None)  # a notebook sets its own
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
