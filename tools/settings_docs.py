@@ -56,8 +56,18 @@ WORDS = {
     "data": ("from the data", "データによる"),
     "task": ("from the task", "タスクによる"),
 }
+EXAMPLE = """\
+```toml
+[model]
+d_model = 128
+
+[training]
+minutes = 30
+learning_rate = 0.001
+```
+"""
 TOP = (
-    """\
+    f"""\
 # Settings
 
 *[日本語](../ja/settings.md)*
@@ -68,22 +78,14 @@ This page lists every setting of `config.toml`. To set a value for one run, use 
 several values, write them to a TOML file and use `--config FILE`. `--print-config` prints all settings of a command
 as TOML.
 
-```toml
-[model]
-d_model = 128
-
-[training]
-minutes = 30
-learning_rate = 0.001
-```
-
+{EXAMPLE}
 If a setting is given several times, the last of these sources wins: `--preset`, `--config`, `--set`, other options.
 A preset is one of `tiny`, `small`, `base` and `big`. Settings marked *chosen* depend on the data, the machine and the
 time budget; see [What attendo chooses for you](automatic-choice.md). Each section of this page is a table of
 `config.toml`, which every run writes to its [run folder](run-folder.md). A `–` means that the setting has no value by
 default.
 """,
-    """\
+    f"""\
 # 設定
 
 *[English](../en/settings.md)*
@@ -94,15 +96,7 @@ default.
 まとめて変えるには、TOML ファイルに書いて `--config FILE` で渡します。`--print-config` は、コマンドのすべての設定を
 TOML で表示します。
 
-```toml
-[model]
-d_model = 128
-
-[training]
-minutes = 30
-learning_rate = 0.001
-```
-
+{EXAMPLE}
 同じ設定を複数の方法で指定すると、`--preset`、`--config`、`--set`、その他のオプションの順に、後のものが優先されます。
 プリセットは `tiny`、`small`、`base`、`big` です。「自動」の設定は、データ、マシン、時間の予算から決まります
 （[自動で決まる設定](automatic-choice.md)）。このページの各節が `config.toml` の一つのテーブルです。すべての設定は、

@@ -1,7 +1,8 @@
-"""Checks the annotated shapes of the core: each combination of shapes once for each function and each module.
+"""Checks the annotated shapes of the core: each combination of arguments once for each function and each module.
 
-A full check of every call takes a quarter of the time of the tests. Whether a call passes depends on its shapes,
-dtypes, integers and strings alone, so a combination that has passed is not checked again.
+A full check of every call takes a quarter of the time of the tests. Whether a call of tensors, plain values and modules
+passes depends on what `_key` returns, so a combination that has passed is not checked again. A call with any other
+object, for example a cache, is always checked: the shapes of its result may depend on the object's state.
 """
 
 import functools
@@ -35,27 +36,39 @@ def _once(function: Callable[..., Any], checked: Callable[..., Any]) -> Callable
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        key = (*map(_key, args), *((name, _key(value)) for name, value in kwargs.items()))
+        try:
+            key = (*map(_key, args), *((name, _key(value)) for name, value in kwargs.items()))
+        except _UnknownStateError:
+            key = None
         if key in passed:
             return function(*args, **kwargs)
         state = random.getstate()  # beartype draws which items of a sequence it checks
         result = checked(*args, **kwargs)
         random.setstate(state)
-        passed.add(key)
+        if key is not None:
+            passed.add(key)
         return result
 
     return call
 
 
+class _UnknownStateError(Exception):
+    """An object whose state the result of a call may depend on."""
+
+
 def _key(value: Any) -> Any:
-    """What the check of a value depends on."""
+    """What the check of a value depends on. Raises _UnknownStateError."""
     if isinstance(value, torch.Tensor):
         return value.dtype, value.shape
     if isinstance(value, torch.nn.Module):
         return _module_key(value) if "_parameters" in vars(value) else type(value)
     if isinstance(value, tuple | list):
         return type(value), *map(_key, value)
-    return value if isinstance(value, int | str) else type(value)
+    if isinstance(value, int | str):
+        return type(value), value  # with the type, since True == 1
+    if value is None or isinstance(value, float | torch.dtype | torch.device) or callable(value):
+        return type(value)
+    raise _UnknownStateError
 
 
 _NUMBERS: dict[Any, int] = {}
