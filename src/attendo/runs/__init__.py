@@ -78,10 +78,10 @@ def train(
         valid: Validation files, in the form of `train` (default: a part of the training rows).
         columns: The columns of the files by role, in the form of `--columns`: "label=stars,text=review" or
             {"label": "stars", "text": "review"}. For the two kinds of language model: the name of the text column.
-        minutes: End after so many minutes, preparation included. Give at most one of these four.
-        cpu_minutes: End after so many minutes of CPU time.
-        epochs: End after so many passes over the training data.
-        steps: End after so many updates.
+        minutes: The time limit in minutes, preparation included. Give at most one of these four.
+        cpu_minutes: The limit of CPU time in minutes.
+        epochs: The number of passes over the training data.
+        steps: The number of updates.
         preset: The name of a preset, or a TOML file.
         settings: Tables as in config.toml that override the preset, for example
             `{"model": {"positions": "alibi"}, "data": {"reverse": True}}`.
