@@ -49,7 +49,7 @@ KINDS = {
     tuple: ("list of texts", "文字列のリスト"),
 }
 WORDS = {
-    "columns": ("setting | type | default | meaning", "設定 | 型 | デフォルト | 意味"),
+    "columns": ("setting | type | default | meaning", "設定 | 型 | 既定値 | 意味"),
     "or": (" or ", " または "),
     "required": ("required", "必須"),
     "chosen": ("*chosen*", "*自動*"),
@@ -92,7 +92,7 @@ default.
 
 *このページは `make docs` がソースコードから生成します。変更するときはコードを変更してください。*
 
-`config.toml` のすべての設定の一覧です。一つの学習で値を変えるには `--set section.name=value` を使います。
+`config.toml` のすべての設定の一覧です。一つの訓練で値を変えるには `--set section.name=value` を使います。
 まとめて変えるには、TOML ファイルに書いて `--config FILE` で渡します。`--print-config` は、コマンドのすべての設定を
 TOML で表示します。
 
@@ -100,7 +100,7 @@ TOML で表示します。
 同じ設定を複数の方法で指定すると、`--preset`、`--config`、`--set`、その他のオプションの順に、後のものが優先されます。
 プリセットは `tiny`、`small`、`base`、`big` です。「自動」の設定は、データ、マシン、時間の予算から決まります
 （[自動で決まる設定](automatic-choice.md)）。このページの各節が `config.toml` の一つのテーブルです。すべての設定は、
-[実行フォルダ](run-folder.md)の `config.toml` に書き込まれます。`–` は、デフォルトの値がないことを表します。
+[実行フォルダ](run-folder.md)の `config.toml` に書き込まれます。`–` は、既定値がないことを表します。
 """,
 )
 

@@ -238,7 +238,7 @@ def test_no_page_is_wider_than_a_telephone_or_asks_another_host(site, browser):
     ("start", "asked", "wanted"),
     [
         ("ja/index.html", "用語集", "ja/glossary.html"),
-        ("theory/ja/nyu.html", "学習を再開", "ja/training.html"),
+        ("theory/ja/nyu.html", "訓練を再開", "ja/training.html"),
         ("ja/look.html", "keys_values", "reference/nn.html"),
         ("en/index.html", "coach", "en/training.html"),
         ("theory/en/nyu.html", "checkpoint.keep_last", "en/training.html"),

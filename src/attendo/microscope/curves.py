@@ -245,7 +245,7 @@ _ALL = Localized("All evaluations", "すべての評価")
 _STEP, _RUN, _WHAT = Localized("step", "ステップ"), Localized("run", "実行"), Localized("what", "内容")
 _SMOOTH = Localized(
     "Thin lines: means of 20 steps. Bold lines: smoothed. Label smoothing and dropout raise the training loss.",
-    "薄い線は 20 ステップの平均、太い線はその平滑化。学習の損失はラベル平滑化とドロップアウトの分だけ高い。",
+    "薄い線は 20 ステップの平均、太い線はその平滑化。訓練損失はラベル平滑化とドロップアウトの分だけ高い。",
 )
 _DOT = '<circle class="dot {}" cx="14" cy="6" r="2.6"/>'
 _RING = '<circle class="best" cx="14" cy="6" r="5"/>'

@@ -28,7 +28,7 @@ FACTS = {
     "own parts": Localized("own parts", "自作の部品"),
     "tokenizer": Localized("tokenizer", "トークナイザ"),
     "data": Localized("data", "データ"),
-    "training": Localized("training", "学習の設定"),
+    "training": Localized("training", "訓練の設定"),
     "so far": Localized("so far", "進み具合"),
     "time": Localized("time", "時間"),
     "best": Localized("best validation", "最良の検証結果"),
@@ -175,7 +175,7 @@ MEASURES = {
 }
 """Measures of an evaluation in the order of the panels; others follow under their own names."""
 
-TRAINING, VALIDATION = Localized("training", "学習"), Localized("validation", "検証")
+TRAINING, VALIDATION = Localized("training", "訓練"), Localized("validation", "検証")
 GRADIENT = Localized("gradient norm, before clipping", "勾配のノルム（クリップ前）")
 SPEED = Localized("tokens per second", "1 秒あたりのトークン数")
 NOT_SHOWN = {"loss", "loss_uncalibrated", "ece_uncalibrated", "brier", "temperature", *BASELINE_MEASURES}

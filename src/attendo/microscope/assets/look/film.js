@@ -229,7 +229,7 @@ function addFilmWords() {
     ],
     "film-none": [
       "This model has no checkpoints of its training beside it, so there is no film.",
-      "学習途中のチェックポイントがないため、学習の記録は表示できません。",
+      "訓練途中のチェックポイントがないため、訓練の記録は表示できません。",
     ],
     "film-slider": ["Checkpoint", "チェックポイント"],
     "film-step": ["step {n}", "ステップ {n}"],

@@ -64,7 +64,7 @@ const MAIN_WORDS = {
   "view-why": ["Why not this one?", "なぜこの文ではないのか"],
   "view-positions": ["Positions", "位置"],
   "view-classes": ["Classes", "クラス"],
-  "view-film": ["Film", "学習の記録"],
+  "view-film": ["Film", "訓練の記録"],
 };
 
 function makeTop(app) {

@@ -51,7 +51,7 @@ function addPositionWords() {
     "positions-column": ["dimension {n}", "次元 {n}"],
     "positions-beyond": [
       "Dashed: the model was trained up to {n} positions; what lies behind the line it never saw.",
-      "破線：学習した長さは {n} まで。その先の位置をモデルは見たことがありません。",
+      "破線：訓練に使った長さは {n} まで。その先の位置は、訓練に現れていません。",
     ],
     "positions-kind": [
       "{kind}: {n} positions, {d} numbers each",

@@ -251,7 +251,7 @@ function addSwitchWords() {
     "off-zero": ["zero", "ゼロ"],
     "off-mean": ["its mean", "その平均"],
     "off-change-title": ["What that changes", "オフにしたときの変化"],
-    "off-nothing-changed": ["The model is as it was trained.", "モデルは学習したままの状態です。"],
+    "off-nothing-changed": ["The model is as it was trained.", "モデルは訓練したままの状態です。"],
     "off-before": ["before", "変更前"],
     "off-after": ["after", "変更後"],
     "off-same": ["the same text", "同じテキスト"],
