@@ -1,4 +1,4 @@
-"""The command line: each command reads its options, calls the library, and prints."""
+"""The command line. Each command reads its options, calls the library and prints the result."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ COMMANDS: tuple[tuple[str, Callable[..., int], str], ...] = (
     ("resume", resume.resume, "Resume a run from its newest checkpoint."),
     ("verify-resume", resume.verify_resume, "Check that a resumed run gives identical results."),
     ("plan", plan.plan, "Predict model size, memory, time and cost of a training run."),
-    ("translate", translate.translate, "Translate texts, the lines of stdin or a file."),
+    ("translate", translate.translate, "Translate texts, stdin lines or a file."),
     ("score", score.score, "Print the log-probabilities of given translations."),
-    ("info", info.info, "Print the facts of a run: model, data, progress, scores."),
-    ("shortlist", shortlist.shortlist, "Make a list of likely target tokens, for faster translation."),
+    ("info", info.info, "Print a run's model, data, progress and scores."),
+    ("shortlist", shortlist.shortlist, "Write a shortlist of target tokens for faster translation."),
     ("evaluate", evaluate.evaluate, "Measure a model on a file: BLEU, accuracy or perplexity."),
     ("compare", compare.compare, "Test which of two models is better on a file."),
-    ("report", report.report, "Draw the learning curves of runs, as a page and a PNG."),
+    ("report", report.report, "Draw the learning curves of runs as HTML and PNG."),
     ("look", look.look, "Look inside a model: attention, heads, beam search."),
     ("serve", serve.serve, "Serve models over HTTP, as an API and a web page."),
     ("export", export.export, "Export a model to Hugging Face, CTranslate2, Argos or ONNX."),
     ("eject", eject.eject, "Write a model as one readable file of plain PyTorch."),
-    ("classify", classify.classify, "Label texts, the lines of stdin or a table."),
+    ("classify", classify.classify, "Classify texts, stdin lines or the rows of a table."),
     ("generate", generate.generate, "Generate text that continues a prompt."),
     ("embed", embed.embed, "Compute vectors of texts, or find the nearest lines."),
     ("import", import_model.import_, "Import a Hugging Face model as a run folder."),
@@ -64,7 +64,7 @@ COMMANDS: tuple[tuple[str, Callable[..., int], str], ...] = (
 
 
 def build_app() -> typer.Typer:
-    """Return the application with all its commands."""
+    """Return the Typer application with all commands, including those of plugins."""
     app = typer.Typer(
         name="attendo",
         invoke_without_command=True,
@@ -75,11 +75,11 @@ def build_app() -> typer.Typer:
     )
     app.callback()(root)
     for name, command, short_help in COMMANDS:
-        # what follows the prompt of `generate` is accepted here, to report there that it belongs in quotes
+        # `generate` accepts further arguments, and then reports that the prompt must be in quotes
         settings = {"allow_extra_args": True} if name == "generate" else None
         app.command(name, short_help=short_help, context_settings=settings)(command)
     app.add_typer(train.train_app(), name="train")
-    for plugin in entry_points(group="attendo.commands"):  # of other packages, such as attendo_course
+    for plugin in entry_points(group="attendo.commands"):  # for example attendo_course
         try:
             plugin.load()(app)
         except (ImportError, AttributeError) as error:
@@ -89,14 +89,16 @@ def build_app() -> typer.Typer:
 
 @cache
 def _command() -> Callable[..., object]:
-    """The application as one command, made once: that takes longer than most of what a caller of `main` asks for."""
+    """Return the application as one command. It is cached, because building it is slow."""
     return typer.main.get_command(build_app())
 
 
 def root(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
-    debug: bool = typer.Option(False, "--debug", help="Print the traceback of an error; allowed anywhere."),
+    debug: bool = typer.Option(
+        False, "--debug", help="Print the traceback of an error. Can be at any position."
+    ),
 ) -> None:
     """Train, run, inspect and serve your own Transformer.
 
@@ -115,11 +117,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     Args:
-        arguments: The command line (default: that of the process).
+        arguments: The arguments after the program name (default: the arguments of the process).
 
     Returns:
-        0: success. 1: findings, or a system error (full disk, missing permission). 2: invalid usage or input, with one
-        line on stderr, and a traceback only with --debug. 130, 143: stopped by Ctrl-C or SIGTERM, after saving.
+        The exit code. 0 means success. 1 means that the command has findings, or that a system error occurred (full
+            disk, missing permission). 2 means invalid usage or input; the error is one line on stderr, and --debug adds
+            the traceback. 130 and 143 mean that Ctrl-C or SIGTERM stopped the command after it saved its state.
     """
     # threads that spin while they wait burn the CPU time that a budget counts; torch reads this when it is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -134,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (typer.Abort, KeyboardInterrupt):
         say("stopped")
         return 130
-    except SystemExit as leaving:  # a pipe closed under the command; anything else has its code
+    except SystemExit as leaving:  # a closed pipe is no error; any other exit has its own code
         return _leave_quietly() if isinstance(leaving.__context__, BrokenPipeError) else _code(leaving)
     except BrokenPipeError:
         return _leave_quietly()
@@ -147,11 +150,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def print_error(error: Exception) -> int:
-    """Prints an error as one line on stderr and gives its exit code."""
+    """Print an error as one line on stderr and return its exit code."""
     from attendo.errors import AttendoError
 
     match error:
-        case AttendoError():  # the system's refusals are nobody's wrong input
+        case AttendoError():  # an error of the system is not invalid input
             text, code = str(error), 1 if isinstance(error.__cause__, OSError) else 2
         case TyperException():
             said = error.format_message().replace(": Value error, ", ": ").rstrip(".")  # pydantic's prefix
@@ -172,14 +175,14 @@ def print_error(error: Exception) -> int:
 
 
 def _without_debug(arguments: list[str]) -> tuple[list[str], bool]:
-    """The arguments without --debug, wherever it stands before a `--`, and whether it was there."""
+    """Return the arguments without --debug before a `--`, and whether --debug was among them."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [argument for argument in arguments[:end] if argument != "--debug"]
     return kept + arguments[end:], len(kept) < end
 
 
 def _speak_utf8() -> None:
-    """Texts are UTF-8 and lines end in LF, whatever the system's own habits are."""
+    """Write UTF-8 and LF line endings on every system."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(
             stream, "reconfigure", None
@@ -189,7 +192,7 @@ def _speak_utf8() -> None:
 
 
 def _leave_quietly() -> int:
-    """The reader of our output has left, as `head` does: nothing is wrong. Python's own last flush is spared."""
+    """Exit without an error when the reader of stdout has closed the pipe, as `head` does."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

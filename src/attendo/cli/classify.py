@@ -1,4 +1,4 @@
-"""attendo classify."""
+"""The command `attendo classify`."""
 
 from __future__ import annotations
 
@@ -28,24 +28,27 @@ def classify(
     *,
     folder: Folder,
     texts: Texts = None,
-    source: Path | None = option("F", "Table of texts, or .txt file of one text per line.", "--input"),
+    source: Path | None = option("F", "Input table, or .txt file with one text per line.", "--input"),
     out: Path | None = option("G", "Output table with the labels: .tsv, .csv or .jsonl.", "--output"),
     columns: str | None = option(
-        "C", "Text column of --input: text=body or 2 (default: as in training).", "--columns", "--column"
+        "C",
+        "Text column of --input, for example text=body or 2 (default: as in training).",
+        "--columns",
+        "--column",
     ),
     keep: str | None = option("C", "Columns of --input to copy to --output, for example id,opened."),
     header: Header = None,
     as_json: JsonLines = False,
     machine: Machine,
 ) -> int:
-    """Label texts, the lines of stdin, or the rows of a table.
+    """Classify texts, the lines of stdin, or the rows of a table.
 
-    For each text, prints one line: the label, a tab and the probability of the label. The probabilities are calibrated
-    on the validation rows. For a line without text, prints only the tab.
+    The command prints one line per text: the label, a tab and the probability of the label. The probabilities are
+    calibrated on the validation set. For an empty line, the command prints only the tab.
 
-    --input reads .csv, .tsv, .jsonl or .parquet files, also .gz. --output gets one row per input row, in order: the
-    columns of --keep (by name, or by number from 1), the line number in F, the label, the probability and the text. A
-    row without text, or a row that cannot be read, has no label.
+    --input reads .csv, .tsv, .jsonl and .parquet files, which can also end in .gz. The output table has one row per
+    input row, in the same order. Its columns are those of --keep (by name, or by number from 1), the line number in the
+    input file, the label, the probability and the text. The label is empty if a row has no text or cannot be read.
 
     Example: attendo classify runs/mine "what a lovely film"
 
@@ -93,7 +96,7 @@ def _classify_file(
     header: bool | None,
     device: str,
 ) -> int:
-    """Labels the texts of a table; its columns and header as in training unless given."""
+    """Classify the texts of a table. The default columns and header are those of training."""
     from attendo.data.corpora import parse_kept
     from attendo.data.data_files import require_file
     from attendo.inference import Classifier
@@ -123,18 +126,18 @@ def _rows_of(
     header: bool | None,
     row_report: RowReport,
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Each row of a table of texts, or each line, with its number: the text and the kept fields."""
+    """Yield the number of each row or line, with its text and the columns to keep."""
     from attendo.config import read_toml
     from attendo.data.corpora import parse_columns, read_lines, read_with_kept
     from attendo.data.labelled import LABELLED
     from attendo.data.texts import has_rows
 
-    if has_rows(source):  # else lines, which have no columns
+    if has_rows(source):  # a text file has no columns
         learned = read_toml(folder / "config.toml").get("data", {})
         columns = learned.get("columns") if columns is None else columns
         header = learned.get("header") if header is None else header
     column = None
-    if columns is not None:  # those of training name the label, too
+    if columns is not None:  # the columns of training also name the label
         column = parse_columns(columns, LABELLED if "," in columns else ("text",))[-1]
     if kept:
         return read_with_kept(source, column, kept, bool(header), row_report)

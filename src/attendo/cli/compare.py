@@ -1,4 +1,4 @@
-"""attendo compare: whether one model is better than another on a file, or only luckier."""
+"""The command `attendo compare`: a significance test of the difference between two models."""
 
 from __future__ import annotations
 
@@ -45,20 +45,22 @@ if TYPE_CHECKING:
     from attendo.runs.compare import Verdict
 
 SCORED = 100
-"""The targets whose perplexity is compared with the size of the vocabulary."""
+"""The number of targets whose perplexity is compared with the size of the vocabulary."""
 Folders = tuple[Path, Path]
 Sums = tuple["dict[str, RowSums]", "dict[str, RowSums]"]
 
 
 @dataclass(frozen=True)
 class TaskOptions(OptionGroup):
-    """The options of which each is for some tasks only."""
+    """The options that apply only to some tasks."""
 
     tokenize: str | None = option("T", "BLEU tokenizer: 13a, none, char, intl … (default: as in evaluate).")
     beam: Beam = None
-    context: int | None = option("N", "Language models: context in tokens (default: the model's own).", min=1)
+    context: int | None = option(
+        "N", "Context length for language models, in tokens (default: that of the model).", min=1
+    )
     columns: Columns = None
-    column: str | None = option("C", "Language models: text column (default: as in training).")
+    column: str | None = option("C", "Text column for language models (default: as in training).")
     header: Header = None
 
 
@@ -70,7 +72,7 @@ def compare(
     files: Files,
     metrics: list[str] | None = option(
         "M",
-        "Metric (repeatable): bleu, chrf, exact | accuracy, macro-f1 | loss, perplexity, bits-per-byte.",
+        "Metric: bleu, chrf, exact | accuracy, macro-f1 | loss, perplexity, bits-per-byte. Repeatable.",
         "--metric",
     ),
     samples: int = option("N", "Number of bootstrap samples of the rows.", min=100, default=1000),
@@ -79,13 +81,13 @@ def compare(
     as_json: OneJson = False,
     machine: Machine,
 ) -> int:
-    """Compare two models of one task on a file, by paired bootstrap (Koehn 2004).
+    """Compare two models of one task on a file with the paired bootstrap (Koehn 2004).
 
     Use a file that neither model was trained on. Both models process the same rows. The rows are then resampled with
-    replacement, 1,000 times, and both models are scored on each sample. Each score and each difference is printed with
-    its 95% confidence interval. p is the probability of such a difference between two equally good models; if p is
-    above 0.05, the file does not show which model is better. Language models with different tokenizers are compared in
-    bits per byte. A long document counts as one row per 1,000 bytes.
+    replacement (--samples), and both models are scored on each sample. Each score and each difference is printed with
+    its 95% confidence interval. The printed p is the probability of such a difference between two equally good models.
+    If p is above 0.05, the file does not show which model is better. Language models with different tokenizers are
+    compared in bits per byte. For language models, a long document counts as one row per 1,000 bytes.
 
     Example: attendo compare runs/old runs/new test.tsv
     """
@@ -127,7 +129,7 @@ def compare(
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
-    """A score of both models with its intervals, the difference, and what follows from it."""
+    """Return the printed lines of a metric: both scores with intervals, their difference, and the conclusion."""
     form = _FORMS.get(verdict.metric, ".4f")
 
     def said(value: float, sign: str = "") -> str:
@@ -161,7 +163,7 @@ _FORMS = {
     "macro-f1": ".2%",
     "perplexity": ".3f",
 }
-"""How the scores of a metric are printed."""
+"""The format in which the score of each metric is printed."""
 
 
 def _as_json(verdict: Verdict) -> dict[str, Any]:
@@ -182,7 +184,7 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def _chosen(asked: list[str] | None, known: Sequence[str], usual: Sequence[str]) -> list[str]:
-    """The measures asked for."""
+    """Return the requested metrics."""
     for metric in asked or ():
         refuse_if(metric not in known, f"--metric {metric} is unknown (expected {', '.join(known)})")
     return list(dict.fromkeys(asked or usual))
@@ -280,7 +282,7 @@ def _text_sums(
         not alike and {"loss", "perplexity"} & set(metrics),
         "the tokenizers differ, so values per token are not comparable. Use --metric bits-per-byte",
     )
-    # documents are what they are for A: the text is the same for both
+    # both models read the documents as model A reads them, so the texts are the same
     source = texts_of(data_of(LANGUAGE_MODEL, folders[0]), files, options.column, options.header)
     sums = []
     for user in users:

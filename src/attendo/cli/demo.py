@@ -1,4 +1,4 @@
-"""attendo demo: the whole main job on the embedded corpus."""
+"""The command `attendo demo`: training, evaluation and inspection on the built-in corpus."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ SENTENCE = "Tomorrow it will rain in Sapporo in the afternoon if it snows in the
 
 
 def demo(
-    out: Path = option("DIR", "Run folder; a finished demo in it is used again.", default=Path("runs/demo")),
-    fresh: bool = switch("--fresh", "Remove the demo in DIR and train again."),
+    out: Path = option("DIR", "Run folder; a finished demo in DIR is reused.", default=Path("runs/demo")),
+    fresh: bool = switch("--fresh", "Remove the demo in DIR and train it again."),
     cpu_minutes: float | None = option("M", "CPU time to train for, in minutes (default: 4.5)."),
     test: int = option("N", "Number of held-out forecasts to translate.", min=1, default=1000),
-    set_: list[str] | None = option("K=V", "A setting, for example training.seed=2; repeatable.", "--set"),
+    set_: list[str] | None = option(
+        "K=V", "Training setting, for example training.seed=2; repeatable.", "--set"
+    ),
     threads: Threads = None,
 ) -> int:
     """Train a translator of weather forecasts, test it on held-out forecasts, and show its attention.
 
-    The data is part of attendo, and the demo takes a few minutes.
+    The demo takes a few minutes. Its data is part of attendo, so nothing is downloaded.
 
     Example: attendo demo
     """
@@ -75,7 +77,7 @@ def _settings(cpu_minutes: float | None, assignments: list[str]) -> dict[str, di
 
 
 def _is_begun(out: Path) -> bool:
-    """Whether the folder holds a demo with something to use or to go on from. A run on other data is refused."""
+    """Return whether the folder contains a demo with checkpoints. Raise AttendoError for a run on other data."""
     from attendo.runs.settings import data_of
     from attendo.runs.task_specs import family_of
     from attendo.runs.training_run import require_no_run
@@ -88,7 +90,7 @@ def _is_begun(out: Path) -> bool:
 
 
 def _begin(out: Path, tables: dict[str, dict[str, Any]], clock: Clock) -> int:
-    """Trains a new demo in the place of one that may be there."""
+    """Train a new demo, and replace an old demo in the folder."""
     from attendo.runs.task_specs import family_of
     from attendo.runs.training_run import new_run
 
@@ -103,7 +105,7 @@ def _begin(out: Path, tables: dict[str, dict[str, Any]], clock: Clock) -> int:
 
 
 def _go_on(out: Path, clock: Clock) -> int:
-    """Uses a finished demo, or goes on with an interrupted one."""
+    """Use a finished demo, or resume an interrupted demo."""
     from attendo.runs.resume import resumed_run
     from attendo.runs.tracking import last_entry
 
@@ -147,7 +149,7 @@ def _show(translator: Translator, out: Path) -> None:
 
 
 def _wrapped(mark: str, text: str) -> list[str]:
-    """The text after its mark, in 80 columns."""
+    """Return the lines of a text after its mark, in 80 columns."""
     from attendo.display.width import beside
 
     return beside(f"  {mark}", text, 78)

@@ -1,4 +1,4 @@
-"""attendo doctor."""
+"""The command `attendo doctor`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,25 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    files: list[Path] = argument("F...", "Data: a file, a folder, 'a quoted/*.tsv' or two parallel files."),
-    against: list[Path] | None = option(
-        "F", "Test data, which must not share texts with F; give it twice for two parallel files."
+    files: list[Path] = argument(
+        "F...", "Data to check: a file, a folder, 'a quoted/*.tsv' or two parallel files."
     ),
-    columns: str | None = option("C", "Columns: source=en,target=ja or 1,2; or label=category,text=body."),
+    against: list[Path] | None = option(
+        "F", "Test data to check for leaks. Give the option twice for two parallel files."
+    ),
+    columns: str | None = option(
+        "C", "Columns, for example source=en,target=ja or label=category,text=body or 1,2."
+    ),
     header: bool = switch("--header", "Treat the first line of a .tsv file as a header."),
     as_json: OneJson = False,
 ) -> int:
     """Check training data: sentence pairs, or labeled texts if --columns names label and text.
 
-    Sentence pairs are checked for bad rows, duplicates, leaks, unusual lengths, swapped columns, wrong scripts and
-    more. Each finding is printed with a count, three line numbers and the --drop option that leaves these rows out of
-    training. Labeled texts are checked for bad rows, duplicates, contradicting labels, leaks and rare labels. If there
-    are several files, each line number includes the file name. The exit code is 1 if there are findings.
+    Sentence pairs are checked for unusable rows, duplicates, test rows in the training data (leaks), unusual lengths,
+    swapped columns, wrong scripts and more. Each finding is printed with the number of rows, three line numbers, and
+    the option --drop of `attendo train` that removes these rows. Labeled texts are checked for unusable rows,
+    duplicates, contradicting labels, leaks and rare labels. If there are several files, each line number includes the
+    file name. The exit code is 1 if there are findings.
 
     Example: attendo doctor train.tsv --against test.tsv
 
@@ -62,7 +67,7 @@ def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, h
 
 
 def _names_label(columns: str | None) -> bool:
-    """Whether --columns names the columns of labeled texts instead of pairs."""
+    """Return whether --columns names the columns of labeled texts instead of pairs."""
     roles = [part.partition("=")[0].strip() for part in (columns or "").split(",") if "=" in part]
     return "label" in roles or "text" in roles
 

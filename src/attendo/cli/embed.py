@@ -1,4 +1,4 @@
-"""attendo embed."""
+"""The command `attendo embed`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ def embed(
     *,
     folder: Folder,
     texts: Texts = None,
-    pooling: Pooling | None = option("P", "Pooling of the tokens: mean, max or first (default: the run's)."),
-    layer: int | None = option("N", "Layer: 0 is the embedding, N is block N (default: the last)."),
-    nearest: Path | None = option("F", "Print the nearest lines of this file instead of vectors."),
-    n: int = option("N", "Number of nearest lines.", "-n", min=1, default=5),
-    column: str | None = option("C", "Text column, if the file of --nearest is a table."),
+    pooling: Pooling | None = option(
+        "P", "Pooling of the token vectors: mean, max or first (default: that of the run)."
+    ),
+    layer: int | None = option(
+        "N", "Layer of the vectors: 0 is the embedding, N is block N (default: the last block)."
+    ),
+    nearest: Path | None = option("F", "Print the nearest lines of this file instead of the vectors."),
+    n: int = option("N", "Number of nearest lines per text.", "-n", min=1, default=5),
+    column: str | None = option("C", "Text column of the file of --nearest, if the file is a table."),
     machine: Machine,
 ) -> int:
     """Compute vectors of texts, or of the lines of stdin, with any trained model.
 
-    Prints one JSON object per text. With --nearest, prints ">" and the text, and below it the lines of a file with the
-    highest cosine similarity: line number, cosine and text.
+    The command prints one JSON object per text. With --nearest, it prints ">" and the text, followed by the lines of a
+    file with the highest cosine similarity. Each of these lines shows the line number, the cosine and the text.
 
     Example: attendo embed runs/mine "a strong wind" --nearest lines.txt
     """

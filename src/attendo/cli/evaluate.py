@@ -1,4 +1,4 @@
-"""attendo evaluate: how good a model is on a file, by its task's measures; how such a file is read."""
+"""The command `attendo evaluate`: the metrics of a model on a file, and the functions that read the file."""
 
 from __future__ import annotations
 
@@ -47,19 +47,23 @@ NO_MEASURE = "{} computes vectors, for which there is no metric. Use it with att
 
 @dataclasses.dataclass(frozen=True)
 class TaskOptions(OptionGroup):
-    """The options of which each is for some tasks only."""
+    """The options that apply only to some tasks."""
 
     tokenize: str | None = option(
         "T", "BLEU tokenizer: 13a, none, char, intl, zh, ja-mecab (default: 13a, or char without spaces)."
     )
     beam: Beam = None
     length_penalty: Penalty = None
-    context: int | None = option("N", "Language model: context in tokens (default: the model's own).", min=1)
-    stride: int | None = option("N", "Language model: tokens scored per window (default: all).", min=1)
+    context: int | None = option(
+        "N", "Context length for language models, in tokens (default: that of the model).", min=1
+    )
+    stride: int | None = option(
+        "N", "Number of tokens scored per window, for language models (default: all).", min=1
+    )
     columns: Columns = None
-    column: str | None = option("C", "Language model: text column (default: as in training).")
+    column: str | None = option("C", "Text column for language models (default: as in training).")
     header: Header = None
-    out: Path | None = option("F", "File for the translations (one per line) or the predicted labels.")
+    out: Path | None = option("F", "New file for the translations (one per line) or the predicted labels.")
 
 
 @with_groups
@@ -68,12 +72,13 @@ def evaluate(
 ) -> int:
     """Measure a model on a file that it was not trained on.
 
-    For a translator: BLEU and chrF by sacreBLEU with their signatures, exact matches, and perplexity of the targets.
-    For a classifier: accuracy, macro-F1, calibration error, scores per label, and the confusion matrix. For a language
-    model: perplexity and bits per byte of whole documents, with the context length and the stride.
+    For a translator, the metrics are BLEU and chrF from sacreBLEU with their signatures, the share of exact matches,
+    and the perplexity of the targets. For a classifier, they are the accuracy, macro-F1, calibration error, scores per
+    label and the confusion matrix. For a language model, they are the perplexity and the bits per byte of whole
+    documents, printed with the context length and the stride.
 
-    --out writes a new file. For a classifier, the file is a table (.tsv, .csv or .jsonl) of the line number in F, the
-    label, the predicted label, its probability and the text. Skipped rows are not in the table.
+    --out writes a new file. For a classifier, the file is a table (.tsv, .csv or .jsonl) with the line number, the
+    label, the predicted label, the probability of the predicted label, and the text. Skipped rows are not in the table.
 
     Example: attendo evaluate runs/mine test.tsv
     """
@@ -105,7 +110,12 @@ def evaluate(
 
 
 def only(options: OptionGroup, *allowed: str) -> None:
-    """BadParameter for an option of another task: one that was given and is not among those that are allowed."""
+    """Raise BadParameter if an option was given that does not apply to the task.
+
+    Args:
+        options: The options of the command.
+        allowed: The field names of the options that apply to the task.
+    """
     others = {"columns": "column", "column": "columns"}
     for name in options.given():
         remedy = f"Use {flag(others[name])}" if others.get(name) in allowed else "Leave it out"
@@ -184,7 +194,7 @@ def _classifications(
 
 
 def refuse_header(rows: list[LabelledRow], source: LabelledSource, classifier: Classifier) -> None:
-    """Raises AttendoError where line 1 seems to be a header: it has a label that is no class, and alone has it."""
+    """Raise AttendoError if line 1 seems to be a header: its label is unknown and occurs in no other row."""
     from attendo.data.data_files import suffix
     from attendo.data.labelled import shown
     from attendo.errors import AttendoError
@@ -260,7 +270,10 @@ def _perplexity(
 
 
 def texts_of(data: TextData, files: list[Path], column: str | None, header: bool | None) -> TextSource:
-    """Files read as the run's are; what the run says of tables is left out for text files, and vice versa."""
+    """Return files as a text source that is read like the training data.
+
+    The run's column and header apply only to tables, and its document unit applies only to text files.
+    """
     from attendo.data.texts import TextSource, has_rows
 
     tables = [has_rows(file) for file in files]
@@ -271,7 +284,7 @@ def texts_of(data: TextData, files: list[Path], column: str | None, header: bool
 
 
 def _text_loss_lines(found: TextLoss) -> list[str]:
-    """The measures, and the window without which they say nothing; an unknown word costs less than its spelling."""
+    """Return the printed lines of the metrics with the context length and the stride."""
     least = "at least " if found.n_unknown else ""
     lines = [
         f"perplexity {found.perplexity:.3f}, {least}{found.nats_per_character:.4f} nats per character,"
@@ -288,7 +301,7 @@ def _text_loss_lines(found: TextLoss) -> list[str]:
 
 
 SCRIPT_PAIRS = 1000
-"""The pairs that are examined, at most about this number."""
+"""The approximate maximum number of pairs whose language is checked."""
 _OTHER_FILES = "Give the files in the other order"
 _OTHER_COLUMNS = "Choose the columns with --columns SOURCE,TARGET"
 
@@ -296,9 +309,15 @@ _OTHER_COLUMNS = "Choose the columns with --columns SOURCE,TARGET"
 def warn_of_order(
     languages: Mapping[str, str | None], pairs: Sequence[tuple[str, str]], are_parallel: bool
 ) -> None:
-    """A line where some pairs are not in a run's languages; nothing where those are not known.
+    """Print a warning if some pairs are not in the languages of the run. Unknown languages are not checked.
 
-    Raises AttendoError where each side is in the other one's language, or script.
+    Args:
+        languages: The language codes of the run, under "source" and "target".
+        pairs: Pairs of a source text and a target text.
+        are_parallel: Whether the sources and the targets come from two files.
+
+    Raises:
+        AttendoError: The sources and the targets are swapped.
     """
     from attendo.data.languages import misfit
     from attendo.data.scripts import seen_in
@@ -320,9 +339,13 @@ def warn_of_order(
 
 
 def warn_of_guessing(translator: Translator, log_prob: float, n_tokens: int, are_parallel: bool) -> None:
-    """A line where given targets are less likely than if every token were equally likely.
+    """Print a warning if the targets are less likely than random tokens.
 
-    log_prob: the natural log-probability of all their tokens together.
+    Args:
+        translator: The translator that computed the log-probability.
+        log_prob: The sum of the log-probabilities of all target tokens, in nats.
+        n_tokens: The number of target tokens.
+        are_parallel: Whether the sources and the targets come from two files.
     """
     from attendo.metrics import perplexity
 
@@ -338,7 +361,10 @@ def warn_of_guessing(translator: Translator, log_prob: float, n_tokens: int, are
 def pairs_of(
     folder: Path, files: list[Path], columns: str | None, header: bool | None
 ) -> tuple[Iterator[tuple[int, str, str]], RowReport]:
-    """The usable pairs of files, read in the run's direction, and their account, complete at the end."""
+    """Return an iterator over the usable pairs (line number, source, target), and the report on skipped rows.
+
+    The sources and the targets are those of the run's direction. The report is complete after the last pair.
+    """
     from attendo.data.corpora import read_pairs
     from attendo.runs.settings import data_of
     from attendo.runs.task_specs import family_of

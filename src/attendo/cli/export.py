@@ -1,4 +1,4 @@
-"""attendo export: a model to another program, with a report on how far the two agree."""
+"""The command `attendo export`: export of a model, with a comparison of the results of both programs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def export(
     out: Path = argument("OUT", "New or empty folder for the exported model."),
     target: str = option("T", "Export format: huggingface, ctranslate2, argos or onnx.", "--to", default=...),
     quantization: str = option(
-        "Q", "Number type of ctranslate2 and argos weights: float32, int8, float16 …", default="float32"
+        "Q", "Number format of ctranslate2 and argos weights: float32, int8, float16 …", default="float32"
     ),
-    languages: str | None = option("en,de", "Source and target language for argos (default: the run's)."),
-    valid: list[Path] | None = option("F", "Data for the comparison (default: the run's validation rows)."),
+    languages: str | None = option("en,de", "Source and target language for argos (default: as in the run)."),
+    valid: list[Path] | None = option("F", "Data for the comparison (default: the run's validation set)."),
     rows: int = option("N", "Maximum number of rows for the comparison.", min=1, default=500),
     threads: Threads = None,
 ) -> int:
     """Export a model to another program, and compare the results of both.
 
-    The other program loads the exported model and processes the run's validation rows, the rows of --valid, or built-in
-    texts. The comparison is stored in attendo-parity.json in the output folder. If the other program cannot compute the
-    same function, nothing is written.
+    After the export, the other program loads the model. Both programs process the validation set of the run, the data
+    of --valid, or built-in texts. The file attendo-parity.json in the output folder contains the comparison. If the
+    other program cannot compute the same function, nothing is written.
 
     Example: attendo export runs/mine mine.ct2 --to ctranslate2 --quantization int8
     """

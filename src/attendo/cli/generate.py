@@ -1,4 +1,4 @@
-"""attendo generate."""
+"""The command `attendo generate`."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class WritingOptions(OptionGroup):
-    """How a text is written: options of SamplingConfig."""
+    """The sampling options of `attendo generate`, which are fields of SamplingConfig."""
 
     max_tokens: int | None = option("N", "Maximum number of new tokens (default: 200).", min=1)
     temperature: float | None = option("T", "Sampling temperature; 0 is greedy (default: 1).")
     top_k: int | None = option("K", "Sample only from the K most likely tokens.")
-    top_p: float | None = option("P", "Sample only from the most likely tokens with total probability P.")
+    top_p: float | None = option("P", "Sample from the smallest set of tokens with total probability P.")
     min_p: float | None = option("P", "Sample only tokens with at least P times the largest probability.")
-    repetition_penalty: float | None = option("R", "Penalty for repeated tokens; 1 is none.")
-    stop: list[str] | None = option("S", "Text to stop before; repeatable.")
-    seed: int | None = option("N", "Random seed; the same seed gives the same text.")
+    repetition_penalty: float | None = option("R", "Repetition penalty; 1 disables the penalty (default: 1).")
+    stop: list[str] | None = option("S", "Stop text, at which the output ends; repeatable.")
+    seed: int | None = option("N", "Random seed (default: random; 0 with --input).")
 
 
 @with_groups
@@ -54,22 +54,24 @@ def generate(
     *,
     context: typer.Context,
     folder: Folder,
-    prompt: str | None = argument("[PROMPT]", "Prompt in quotes; - is stdin (default: none).", default=None),
+    prompt: str | None = argument(
+        "[PROMPT]", "Prompt in quotes; - reads stdin (default: empty).", default=None
+    ),
     writing: WritingOptions,
     source: Input = None,
     out: Output = None,
-    as_json: bool = switch("--json", "Print one JSON object; with --input, one per line."),
+    as_json: bool = switch("--json", "Print one JSON object, or one per line with --input."),
     machine: Machine,
 ) -> int:
-    """Generate text that continues a prompt, and print the text while it is generated.
+    """Generate text that continues a prompt. The text is printed while it is generated.
 
-    Defaults are the run's [decoding] settings. If PROMPT is -, the prompt is all of stdin without the line break at its
-    end. --json prints prompt, text, token_ids, log_probs (nats), finished_by, cut, unknown, slides, seed and window
-    (the final token ids).
+    The section [decoding] of the run sets the defaults. If PROMPT is -, the prompt is the whole of stdin without the
+    last line break. --json prints prompt, text, token_ids, log_probs (nats), finished_by, cut, unknown, slides, seed
+    and window (the final token ids).
 
-    --input reads one prompt per line. Each output line is a prompt with its text; line breaks are written as spaces.
-    The seed of a line depends on --seed (default: 0) and the line number. The file can have any size. To resume an
-    interrupted command, run it again.
+    --input reads one prompt per line. Each output line contains a prompt and its continuation, with line breaks written
+    as spaces. The seed of a line depends on --seed (default: 0) and the line number. The input file can have any size.
+    To resume an interrupted command, run the same command again.
 
     Example: attendo generate runs/mine "Once upon a time" --temperature 0.8
 
@@ -95,14 +97,14 @@ def generate(
 
 @dataclasses.dataclass(frozen=True)
 class _Generating:
-    """From prompts to the lines of how they go on, and what is worth saying about them."""
+    """Turns chunks of prompts into output lines and counts."""
 
     generator: Generator
     config: SamplingConfig
     as_json: bool
 
     def __call__(self, number: int, prompts: list[str]) -> tuple[list[str], Counts[str]]:
-        """The output of each line, and counts."""
+        """Return the output line of each prompt, and the counts for `notes`."""
         from attendo.decoding.sampling import configs_of_lines
 
         found = self.generator.generate_batch(prompts, configs_of_lines(self.config, number, len(prompts)))
@@ -112,14 +114,14 @@ class _Generating:
         return [self._line(line, text) for line, text in enumerate(found, number)], counts
 
     def request(self, folder: Path) -> dict[str, Any]:
-        """All that the texts depend on, apart from the prompts."""
+        """Return the model hash and the options on which the generated texts depend."""
         from attendo.files import sha256_file
 
         model = {"model": sha256_file(folder / "model.safetensors")}
         return model | dataclasses.asdict(self.config) | {"json": self.as_json}
 
     def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
-        """What to say at the end; `counts` are those of all lines."""
+        """Return the lines that are printed at the end, from the counts of all lines."""
         said = {
             "cut": "prompts were longer than the context length; their beginnings were truncated",
             "unknown": "prompts contain words that are not in the vocabulary",
@@ -133,7 +135,7 @@ class _Generating:
 
 
 def _generate(generator: Generator, prompt: str, given: dict[str, Any], as_json: bool) -> int:
-    """Writes the text as it comes, or all facts at the end; what was left out of the prompt is said first."""
+    """Print the text while it is generated, or one JSON object at the end."""
     stream = generator.stream(prompt, **given)
     if stream.cut:
         say(
@@ -150,6 +152,6 @@ def _generate(generator: Generator, prompt: str, given: dict[str, Any], as_json:
             sys.stdout.flush()
     print(json.dumps(dataclasses.asdict(stream.generation), ensure_ascii=False) if as_json else "")
     config = dataclasses.replace(generator.decoding, **given)
-    if config.seed is None and config.temperature > 0 and config.top_k != 1:  # else nothing was drawn
+    if config.seed is None and config.temperature > 0 and config.top_k != 1:  # the text was sampled
         say(f"(to generate this text again: --seed {stream.seed})")
     return 0

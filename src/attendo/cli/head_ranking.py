@@ -1,4 +1,4 @@
-"""attendo look --over: which heads a model needs, measured over the rows of a file."""
+"""`attendo look --over`: the ranking of the attention heads by their effect on the rows of a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def rank(
     user: User, folder: Path, file: Path, alignments: Path | None, as_json: bool, language: Language
 ) -> int:
-    """Switches off every head alone, over the rows of a file, and prints what that does; gives the exit code."""
+    """Measure how the log-probability of a file changes when each attention head is off, and print a ranking. Return
+    the exit code.
+    """
     from attendo.inference import Translator
     from attendo.inference.batch_files import Progress
     from attendo.microscope.effects import importance
@@ -49,7 +51,7 @@ def rank(
 
 
 def _rows(user: User, folder: Path, file: Path) -> list[Any]:
-    """The usable rows of a file, read as in training; says how many."""
+    """Return the usable rows of a file, read as in training, and print their number."""
     from attendo.cli.evaluate import pairs_of, warn_of_order
     from attendo.data.corpora import read_lines
     from attendo.data.data_files import require_file
@@ -113,7 +115,7 @@ def _ranking(user: User, found: Importance, names: dict[str, str], language: Lan
 
 
 def _legend(user: User, found: Importance, has_errors: bool) -> list[Localized]:
-    """What the numbers of the table are."""
+    """Return the explanations of the numbers in the table."""
     from attendo.display.i18n import Localized
     from attendo.runs.task_specs import family_of
 
@@ -151,7 +153,7 @@ def _legend(user: User, found: Importance, has_errors: bool) -> list[Localized]:
 
 
 def layer_names(stacks: dict[str, list[str]]) -> dict[str, str]:
-    """A short name of each attention layer: its stack, and its number there from 1.
+    """Return the short name of each attention layer: the name of the stack, and the layer's number in the stack.
 
     >>> layer_names({"cross": ["decoder.blocks.0.cross_attention"]})
     {'decoder.blocks.0.cross_attention': 'cross 1'}

@@ -1,4 +1,4 @@
-"""attendo import: a model from elsewhere as a run folder."""
+"""The command `attendo import`: conversion of a Hugging Face model to a run folder."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from attendo.cli.reporting import say
 def import_(
     source: Path = argument("SRC", "Folder with config.json, *.safetensors and tokenizer files."),
     out: Path = argument("DIR", "New or empty run folder."),
-    source_language: str | None = option("L", "Source language of a translator, for its card.", "--from"),
-    target_language: str | None = option("L", "Target language of a translator, for its card.", "--to"),
+    source_language: str | None = option(
+        "L", "Source language of a translator, stored in the run.", "--from"
+    ),
+    target_language: str | None = option("L", "Target language of a translator, stored in the run.", "--to"),
 ) -> int:
-    """Import a Hugging Face model from a local folder as a run folder, which all other commands accept.
+    """Convert a Hugging Face model in a local folder to a run folder, which all other commands accept.
 
     Supported models: BERT, RoBERTa, DistilBERT and sentence embeddings based on them; GPT-2, Llama, Qwen2 and Qwen3;
-    MarianMT (OPUS-MT), Pegasus, BART, mBART and T5. Nothing is downloaded: first run, for example, hf download
-    Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de. Pickle files are not read. For a
-    multilingual model, --to selects the language of the output.
+    MarianMT (OPUS-MT), Pegasus, BART, mBART and T5. The command downloads nothing. First download the model, for
+    example with: hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de. Pickle files are not read. For a
+    multilingual model, --to selects the output language.
 
     Example: attendo import opus-mt-en-de runs/opus --from en --to de
     """

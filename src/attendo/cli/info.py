@@ -1,4 +1,4 @@
-"""attendo info."""
+"""The command `attendo info`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CALLS = {
     "generate": "generate(text).text",
     "embed": "embed([text])",
 }
-"""What a model is used with in Python, by the command that uses it."""
+"""The Python call that uses a model, by the command that uses the model."""
 
 
 def card_lines(folder: Path, facts: dict[str, Any]) -> Iterator[str]:
-    """The lines that `attendo info` prints, from what `describe_run` gives; only a file's name runs over."""
+    """Yield the lines that `attendo info` prints. Only long file names exceed the width."""
     for name, text in _entries(folder, facts):
         lines = textwrap.wrap(shown(text), WIDTH - LEFT, break_long_words=False, break_on_hyphens=False) or [
             ""
@@ -100,7 +100,7 @@ def _training(training: dict[str, Any]) -> str:
 
 
 def _trained(count: int, frozen: list[str], lora: dict[str, Any]) -> str:
-    """What was trained, where that is not all."""
+    """Return the trained parts of a model of which only parts were trained."""
     parts = [f"{count:,} parameters"]
     if lora:
         targets = lora["targets"]
@@ -123,7 +123,7 @@ def _progress(entry: dict[str, Any]) -> str:
 
 
 def _counts(data: dict[str, Any]) -> Iterator[str]:
-    """How much there was to learn from, and to validate on."""
+    """Yield the sizes of the training set and the validation set."""
     for key, value in data.items():
         if key == "padding_share" and isinstance(value, float):
             yield f"{value:.1%} padding"
@@ -140,7 +140,7 @@ def _validation(found: dict[str, float] | None) -> str:
 
 
 def _bytes(size: int) -> str:
-    """A size for people.
+    """Return a file size as text.
 
     >>> _bytes(900), _bytes(1_234_567)
     ('900 bytes', '1.2 MB')
@@ -151,7 +151,7 @@ def _bytes(size: int) -> str:
 
 
 def info(folder: Folder, as_json: OneJson = False) -> int:
-    """Print the card of a run: what it is, what it learned from, how good it was on its validation set.
+    """Print the model, the data, the training progress and the validation scores of a run.
 
     Example: attendo info runs/mine
     """

@@ -1,4 +1,4 @@
-"""attendo look: where a model looks, in the terminal, in a file, or as a live page."""
+"""The command `attendo look`: the attention of a model in the terminal, in a file, or as a live page."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 
 HARD = ("inf", "infinity", "∞", "hard")
-"""What says that β is infinite, in letters of any case."""
+"""The values of --beta for infinite β, in lower case."""
 
 
 def asked_edits(model: Model, off: list[str], beta: str | None) -> list[EditRequest]:
-    """What --off and --beta ask for. BadParameter names an option that asks for what isn't there."""
+    """Return the edits that --off and --beta request. Raise BadParameter for an unknown layer, head or β."""
     from attendo.microscope.protocol import EditRequest
 
     edits = [_off(model, given) for given in off]
@@ -54,7 +54,7 @@ def asked_edits(model: Model, off: list[str], beta: str | None) -> list[EditRequ
 
 
 def _off(model: Model, given: str) -> EditRequest:
-    """One PATH or PATH:HEAD; a path may be a shell pattern."""
+    """Return the edit of one PATH or PATH:HEAD. The path can be a shell pattern."""
     from attendo.microscope.protocol import EditRequest
     from attendo.microscope.run_model import attention_layers, effect_paths
 
@@ -79,7 +79,7 @@ def _off(model: Model, given: str) -> EditRequest:
 
 
 def _nearest(path: str, parts: list[str]) -> str:
-    """What may be meant, or all there is."""
+    """Return the most similar layer path, or all layer paths."""
     from difflib import get_close_matches
 
     from attendo.inspecting.edits import paths_in_short
@@ -89,7 +89,7 @@ def _nearest(path: str, parts: list[str]) -> str:
 
 
 def _beta(text: str) -> Any:
-    """A number from 0, or "inf", which may also be said otherwise; as the page's address has it (state.js)."""
+    """Return the value of --beta as in the page's address (state.js): a number of 0 or more, or "inf"."""
     try:
         value = float("inf" if text.lower() in HARD else text)
     except ValueError:
@@ -106,31 +106,45 @@ OF_FAMILIES = {
     "--beam": ("translation", "language-model"),
     "--max-tokens": ("language-model",),
 }
-"""The models for which an option means something."""
+"""The tasks to which an option applies."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LookOptions(OptionGroup):
-    """What is looked at, and how it is shown."""
+    """The options of `attendo look`: the text, the edits, and the output."""
 
-    text: str | None = argument("TEXT", "Text that the model reads.", default=None)
-    target: str | None = option("T", "Translator, language model: look at this answer instead of its own.")
-    beam: int | None = option("N", "Translator, language model: beam width (default: the run's, or 1).")
-    max_tokens: int | None = option("N", f"Language model: maximum answer tokens (default: {MAX_TOKENS}).")
-    off: list[str] | None = option("PATH[:HEAD]", "Layer or head (from 1) to switch off; repeatable.")
-    beta: str | None = option("B", "Attention is softmax(B · scores): 0 uniform, 1 normal, inf hard.")
-    out: Path | None = option("F", "Write the page (.html), the map (.png, .svg) or its numbers (.csv).")
-    stack: Stack | None = option("S", "Attention to show: encoder, decoder or cross (default: the last one).")
-    layer: int | None = option("N", "Layer to show, from 1 (default: the sharpest attention).", min=1)
-    head: int | None = option("N", "Head to show, from 1 (default: the mean of all heads).", min=1)
-    query: int | None = option("N", "Print how row N of the map is computed, key by key.", min=1)
-    heads: bool = switch("--heads", "Print a table of what each head does instead of the map.")
-    serve: bool = switch("--serve", "Serve the live page to this machine until Ctrl-C.")
-    port: int | None = option("P", f"Port of --serve; 0 is a free port (default: {PORT}).", min=0, max=65535)
+    text: str | None = argument("TEXT", "Text for the model to read.", default=None)
+    target: str | None = option(
+        "T", "Show this answer instead of the model's own (translator, language model)."
+    )
+    beam: int | None = option(
+        "N", "Beam size of a translator or language model (default: as in the run, or 1)."
+    )
+    max_tokens: int | None = option(
+        "N", f"Maximum answer tokens of a language model (default: {MAX_TOKENS})."
+    )
+    off: list[str] | None = option(
+        "PATH[:HEAD]", "Layer, or head of a layer (from 1), to switch off; repeatable."
+    )
+    beta: str | None = option("B", "Attention is softmax(B · scores): 0 is uniform, 1 normal, inf hard.")
+    out: Path | None = option("F", "Output file: page (.html), map (.png, .svg) or the map's numbers (.csv).")
+    stack: Stack | None = option(
+        "S", "Stack to show: encoder, decoder or cross (default: the last of the model)."
+    )
+    layer: int | None = option(
+        "N", "Layer to show, from 1 (default: the layer with the sharpest attention).", min=1
+    )
+    head: int | None = option("N", "Attention head to show, from 1 (default: the mean of all heads).", min=1)
+    query: int | None = option("N", "Print the computation of row N of the map, key by key.", min=1)
+    heads: bool = switch("--heads", "Print a table of measures per attention head instead of the map.")
+    serve: bool = switch("--serve", "Serve the live page, to this machine only, until Ctrl-C.")
+    port: int | None = option(
+        "P", f"Port of --serve; 0 selects a free port (default: {PORT}).", min=0, max=65535
+    )
     open_: bool = switch("--open", "Open the page of --serve in the browser.")
-    over: Path | None = option("FILE", "Rank the heads by their effect on the rows of FILE.")
+    over: Path | None = option("FILE", "Rank the attention heads by their effect on the rows of FILE.")
     alignments: Path | None = option(
-        "GOLD", "Word alignments of the rows of --over, one line per row: 0-0 1?2."
+        "GOLD", "File with word alignments for --over, one line per row, for example 0-0 1?2."
     )
 
 
@@ -143,18 +157,20 @@ def look(
     language: Spoken = "en",
     machine: Machine,
 ) -> int:
-    """Show the attention of a model of any kind while it reads TEXT and answers.
+    """Show the attention of a model while it reads TEXT and generates its output.
 
-    Prints the text, the answer, and a map of one attention layer, with one line per query token and one shade per key
-    token. --out page.html writes a page with all views to one file that opens offline. --serve shows the same page
-    live: you can enter other texts, switch off heads, make attention hard or soft, and see the beam search as a tree.
+    The command accepts models of all tasks. It prints the text, the answer, and a map of one attention layer. The map
+    has one line per query token and one shaded character per key token. --out page.html writes a page with all views to
+    one file that opens offline. --serve serves this page live. There you can enter other texts, switch off heads, make
+    attention hard or soft, and see the beam search as a tree.
 
-    PATH is for example decoder.blocks.0.cross_attention: encoder or decoder, a block (from 0), and self_attention,
-    cross_attention or feed_forward. * matches any part of a path. --json numbers layers and heads from 0. For a masked
-    language model, write <mask> in TEXT for a token to predict.
+    An example of PATH is decoder.blocks.0.cross_attention. A path consists of encoder or decoder, a block number (from
+    0), and self_attention, cross_attention or feed_forward. An asterisk matches any part of a path. In the output of
+    --json, the numbers of layers and heads begin at 0. For a masked language model, write <mask> in TEXT for a token to
+    predict.
 
     --query N prints the computation of one row of the map: q·k, score, mask, exp and weight of each key, and the
-    weighted sum of the values. Without --head, it uses the head with the sharpest attention.
+    weighted sum of the values. If --head is not given, --query uses the head with the sharpest attention.
 
     Example: attendo look runs/mine "It will rain tomorrow."
 
@@ -176,7 +192,7 @@ def look(
     refuse_file_name([options.text] if options.text else None, "give one of them in quotes")
     for one in (options.text, options.target):
         if one is not None:
-            next(arguments_as_lines([one]))  # refuses what is not UTF-8
+            next(arguments_as_lines([one]))  # raises for text that is not UTF-8
     if out is not None:
         _check_file(out)
     from attendo.inference import load
@@ -205,7 +221,7 @@ def look(
         json_text(view, *chosen, steps) if as_json else "\n".join(text_lines(view, *chosen, language, shows))
     )
     if out is not None:
-        view.save(out, *chosen, language)  # first: who reads what is printed may leave before its end
+        view.save(out, *chosen, language)  # first: the reader of stdout may close it before its end
     print(printed)
     if out is not None:
         say(wrote(out, language))
@@ -217,7 +233,7 @@ def _from_0(number: int | None) -> int | None:
 
 
 def _check_together(given: dict[str, bool], as_json: bool) -> None:
-    """BadParameter for options that say nothing about each other, or nothing alone."""
+    """Raise BadParameter for options that cannot be combined, or that require another option."""
     has_work = given["TEXT"] or given["--serve"] or given["--over"]
     refuse_if(not has_work, "TEXT is missing. Give a text, --serve or --over FILE")
     if given["--over"]:
@@ -237,7 +253,7 @@ def _check_together(given: dict[str, bool], as_json: bool) -> None:
 
 
 def _check_family(user: User, given: dict[str, bool]) -> None:
-    """BadParameter for an option that means nothing for this kind of model."""
+    """Raise BadParameter for an option that does not apply to the model's task."""
 
     family = user.task
     for name, families in OF_FAMILIES.items():
@@ -249,12 +265,12 @@ def _check_family(user: User, given: dict[str, bool]) -> None:
 
 
 def _spoken(family: str) -> str:
-    """What a model of a family is called: "translation model", "masked language model"."""
+    """Return the name of a model of a task, for example "translation model" or "masked language model"."""
     return family.replace("-", " ").removesuffix(" model") + " model"
 
 
 def _check_file(out: Path) -> None:
-    """Refuses, before any work, a file that can't be written."""
+    """Raise an error, before any work, if the file cannot be written."""
     import tempfile
 
     from attendo.errors import AttendoError, install_command
@@ -287,7 +303,7 @@ def _check_file(out: Path) -> None:
 
 
 def _serve(user: User, folder: Path, state: str, port: int, open_: bool, language: Language) -> int:
-    """The page until Ctrl-C (130) or SIGTERM (143)."""
+    """Serve the page until Ctrl-C (exit code 130) or SIGTERM (143)."""
     from attendo.display.i18n import Localized
     from attendo.microscope.server import LookServer
     from attendo.microscope.session import Session
@@ -311,7 +327,7 @@ def _serve(user: User, folder: Path, state: str, port: int, open_: bool, languag
 
 
 def _state_of(request: LookRequest, usual: LookRequest, opened: dict[str, Any] | None) -> str:
-    """The part of the page's address that says what to look at; usual: an ask for which nothing was told."""
+    """Return the fragment of the page's address for a request. `usual` is the request without options."""
     from urllib.parse import quote, urlencode
 
     state: dict[str, Any] = {"text": request.text} if request.text else {}

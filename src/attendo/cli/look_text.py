@@ -1,4 +1,4 @@
-"""What `attendo look` prints of one text: the answer and a map, a table of the heads, the steps of a query, or JSON."""
+"""The text output of `attendo look`: the answer and a map, a table of the heads, the steps of a query, or JSON."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ SHORT = {
     "induction": "induc",
     "alignment": "align",
 }
-"""What stands above a column."""
+"""The heading of the column of each measure."""
 
 MOST_LABELS = 4
 
 MOST_TOKENS, LEAST, LONGEST = 5, 0.01, 16
-"""Tokens without which a label is tried that are printed, the least change in nats, and the columns of a token."""
+"""The maximum number of printed tokens, the smallest printed change in nats, and the width of a token in columns."""
 
 UNBROKEN = "\ue000"
-"""Stands for a space at which no line is broken."""
+"""A placeholder for a space at which no line is broken."""
 
 MOST_WORK = 1e10
-"""Of reading the text without each, in weights times tokens: some tenths of a second."""
+"""The maximum work of reading the text once without each token, in weights x tokens: some tenths of a second."""
 
 MOST_COLUMNS = 4 * WIDTH
-"""Of a text in a terminal; the rest is counted."""
+"""The maximum number of columns of a text in the terminal. The number of further characters is printed."""
 
 
 def text_lines(
@@ -57,7 +57,18 @@ def text_lines(
     language: Language,
     shows: Literal["map", "heads", "answer"] | Steps,
 ) -> list[str]:
-    """Text, answer, what the edits change, and the map, the heads, a query's steps, or no more; in 80 columns."""
+    """Return the lines that `attendo look` prints, in 80 columns: the text, the answer, the effect of the edits, and a
+    view.
+
+    Args:
+        view: The computed views of the text.
+        stack: The attention stack to show, or None for the default.
+        layer: The layer to show, from 0, or None for the layer with the sharpest attention.
+        head: The attention head to show, from 0, or None for the mean of all heads.
+        language: The language of the output.
+        shows: "map" for the attention map, "heads" for the table of heads, the steps of a query, or "answer" for no
+            view.
+    """
     from attendo.microscope.attention_map import map_text
     from attendo.microscope.run_model import attention_paths
 
@@ -79,7 +90,7 @@ def text_lines(
 
 
 def _one_head(shown: AttentionMap, head: int | None, language: Language) -> str:
-    """How one head is seen, where a map is the mean of several."""
+    """Return the hint on --head if the map is the mean of several heads."""
 
     if head is not None or shown.weights.shape[1] == 1:
         return ""
@@ -87,26 +98,26 @@ def _one_head(shown: AttentionMap, head: int | None, language: Language) -> str:
 
 
 def _marked(mark: str, text: str) -> list[str]:
-    """A text behind its mark, in lines."""
+    """Return the lines of a text after its mark."""
 
     first, *rest = flowed(text, WIDTH - 5)
     return [f"  {mark}{isolated(first)}", *(f"    {isolated(line)}" for line in rest)]
 
 
 def _plain(text: str, language: Language) -> str:
-    """A text for a terminal: single spaces, what commands a screen as its code, and of a long text the beginning."""
+    """Return a text for the terminal: with single spaces, escaped control characters, and truncated if it is long."""
     from attendo.microscope.attention_map import visible
 
     whole = " ".join(visible(word) for word in one_line(text).split())
     cut = fitted(whole, MOST_COLUMNS)
     if cut == whole:
         return whole
-    left = len(whole) - len(cut) + 1  # the ellipsis is none of its characters
+    left = len(whole) - len(cut) + 1  # the ellipsis is not part of the text
     return cut + Localized(f" ({left:,} more characters)", f"（ほか {left:,} 文字）").text(language)
 
 
 def _facts(view: View, language: Language) -> list[str]:
-    """How probable the answer is, and what the edits have changed."""
+    """Return the lines on the probability of the answer and on the effect of the edits."""
 
     found, change, lines = view.outcome, view.change, []
     if "labels" in found:
@@ -132,7 +143,7 @@ def _facts(view: View, language: Language) -> list[str]:
 
 
 def _without(answer: str, probability: str) -> Localized:
-    """What the model says as it is."""
+    """Return the answer of the model without the edits."""
 
     return Localized(
         f"without the changes: {answer} ({probability})", f"変更なしの場合：{answer}（{probability}）"
@@ -140,7 +151,7 @@ def _without(answer: str, probability: str) -> Localized:
 
 
 def _changed(what: Localized, answer: str, moved: Localized, language: Language) -> str:
-    """What becomes of that answer's probability when the changed model is made to give it; the answer cut to fit."""
+    """Return how the edits change the probability of the original answer. A long answer is truncated."""
 
     def said(name: str) -> str:
         en = f"they change the {what.en} of {name} {moved.en}"
@@ -150,7 +161,7 @@ def _changed(what: Localized, answer: str, moved: Localized, language: Language)
 
 
 def _without_tokens(view: View, language: Language) -> list[str]:
-    """By how much a label's log-probability changes without a token, of those that matter most; none if it is slow."""
+    """Return the tokens whose removal changes a label's log-probability most. Return nothing if that takes too long."""
     from attendo.inference import Classifier
     from attendo.microscope.effects import left_out
 
@@ -175,7 +186,7 @@ def _without_tokens(view: View, language: Language) -> list[str]:
 
 
 def _moved(change: float, digits: int, unit: str = "") -> str:
-    """How far a number went up or down, in Japanese.
+    """Return in Japanese by how much a number increased or decreased.
 
     >>> _moved(-2.134, 2), _moved(4.0, 1, " ポイント"), _moved(-0.001, 2)
     (' 2.13 下がる', ' 4.0 ポイント上がる', '変わらない')
@@ -186,7 +197,7 @@ def _moved(change: float, digits: int, unit: str = "") -> str:
 
 
 def _probability(found: Mapping[str, Any]) -> Localized:
-    """How probable an answer is, and of a masked language model what the answer is."""
+    """Return the probability of an answer. For a masked language model, also name the predicted tokens."""
 
     en, ja = f"log-probability {found['log_prob']:.2f}", f"対数確率 {found['log_prob']:.2f}"
     if "score" in found:
@@ -206,7 +217,7 @@ def _probability(found: Mapping[str, Any]) -> Localized:
 def _heads_table(
     view: View, stack: Stack | None, layer: int | None, head: int | None, language: Language
 ) -> list[str]:
-    """A row for each head; of those of a stack, a layer or a number if these are chosen."""
+    """Return the table of attention heads, filtered by stack, layer and head number if these are given."""
     from attendo.microscope.run_model import attention_paths
 
     stacks = attention_paths(view.result.model)
@@ -244,7 +255,7 @@ def _measure(value: float | None) -> str:
 
 
 FIRST = 4
-"""Numbers of q and o that are shown."""
+"""The number of elements of q and o that are printed."""
 
 HEADS = (
     Localized("key", "キー"),
@@ -258,7 +269,13 @@ HEADS = (
 
 
 def steps_lines(steps: Steps, caption: str, language: Language) -> list[str]:
-    """The table of the keys under the head's caption, the query and q; below it scale, largest score, sum and o."""
+    """Return the printed computation of one query: the caption, q, a row per key, and the formulas with their numbers.
+
+    Args:
+        steps: The computation of the query.
+        caption: The caption of the attention head.
+        language: The language of the output.
+    """
 
     hidden = (4,) if steps.beta == 1 or math.isinf(steps.beta) else ()  # β·s
     size = len(str(len(steps.keys)))
@@ -283,7 +300,7 @@ def steps_lines(steps: Steps, caption: str, language: Language) -> list[str]:
 def _row(n: int, size: int, key: KeyStep, steps: Steps, language: Language) -> list[str]:
     mask = Localized("masked", "マスク") if key.masked else Localized("kept", "可")
     return [
-        f" {n:>{size}} {_label(key.piece)}",  # what begins with a digit would stand to the right
+        f" {n:>{size}} {_label(key.piece)}",  # a cell that begins with a digit would be right-aligned
         _number(key.product),
         _number(key.score),
         mask.text(language),
@@ -294,7 +311,7 @@ def _row(n: int, size: int, key: KeyStep, steps: Steps, language: Language) -> l
 
 
 def _requests(steps: Steps) -> Localized:
-    """Which query it is: its number in the map, what it reads, and in cross-attention what it writes."""
+    """Return the number and the token of the query. For cross-attention, also return the token that is written."""
     n, piece = steps.query + 1, _label(steps.piece)
     if steps.written is None:
         return Localized(f"Query {n}: {piece}", f"クエリ {n}：{piece}")
@@ -305,7 +322,7 @@ def _requests(steps: Steps) -> Localized:
 
 
 def _said(steps: Steps) -> list[Localized]:
-    """How the columns follow from each other, with this row's numbers."""
+    """Return the formulas between the columns, with the numbers of this query."""
     scale, added = (
         _number(steps.scale),
         Localized(" + bias", " + バイアス") if steps.biased else Localized("", ""),
@@ -338,14 +355,14 @@ def _said(steps: Steps) -> list[Localized]:
 
 
 def _first(name: str, vector: tuple[float, ...]) -> Localized:
-    """A vector's first numbers, and how many are left out."""
+    """Return the first elements of a vector, and the number of further elements."""
     first, left = ", ".join(map(_number, vector[:FIRST])), len(vector) - FIRST
     more = Localized(f", and {left} more", f"、ほか {left} 個") if left > 0 else Localized("", "")
     return Localized(f"{name} = {first}{more.en}", f"{name} = {first}{more.ja}")
 
 
 def _number(x: float) -> str:
-    """Four places, as the page has them.
+    """Return a number with four decimal places, as on the page.
 
     >>> _number(-0.00001), _number(float("-inf"))
     ('0.0000', '-∞')
@@ -365,7 +382,15 @@ def _label(piece: str) -> str:
 def json_text(
     view: View, stack: Stack | None, layer: int | None, head: int | None, steps: Steps | None = None
 ) -> str:
-    """All that --json tells; layers, heads and queries count from 0."""
+    """Return the output of --json, in which the numbers of layers, heads and queries begin at 0.
+
+    Args:
+        view: The computed views of the text.
+        stack: The attention stack, or None for the default.
+        layer: The layer, from 0, or None for the layer with the sharpest attention.
+        head: The attention head, from 0, or None for the mean of all heads.
+        steps: The computation of one query, or None.
+    """
     shown = view.map(stack)
     layer = shown.sharpest_layer if layer is None else layer
     weights = [[round(weight, 6) for weight in row] for row in shown.shown(layer, head).tolist()]

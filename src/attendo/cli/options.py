@@ -1,4 +1,4 @@
-"""What the commands that use a trained model share: their options, where it computes, and files worked through."""
+"""The options, the device choice and the file processing that several commands share."""
 
 from __future__ import annotations
 
@@ -29,34 +29,42 @@ if TYPE_CHECKING:
 
 
 def option(metavar: str, help: str, *names: str, default: Any = None, **others: Any) -> Any:
-    """An option: the placeholder of its value and its help; others: further arguments of typer.Option."""
+    """Return an option with a value.
+
+    Args:
+        metavar: The placeholder of the value in the help.
+        help: The help string.
+        names: The names of the option (default: the name of the parameter).
+        default: The default value; `...` means that the option is required.
+        others: Further arguments of `typer.Option`.
+    """
     return typer.Option(default, *names, metavar=metavar, help=help, **others)
 
 
 def switch(name: str, help: str, default: Any = False) -> Any:
-    """An option that is given or not."""
+    """Return an option without a value, which is either given or not."""
     return typer.Option(default, name, help=help)
 
 
 def argument(metavar: str, help: str, default: Any = ...) -> Any:
-    """An argument, which its place names."""
+    """Return a positional argument with the placeholder `metavar` in the help."""
     return typer.Argument(default, metavar=metavar, help=help)
 
 
 class OptionGroup:
-    """Options that several commands share or pass on together: a dataclass, with a field declared as each option is.
+    """A group of options: the base class of dataclasses that have one field per option.
 
-    A command takes the group as one parameter; `with_groups` shows Typer the options.
+    A command accepts a group as one parameter. `with_groups` presents the options to Typer.
     """
 
     def given(self) -> dict[str, Any]:
-        """The options that are not None, by the names of their fields."""
+        """Return the options that are not None, by field name."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # pyright: ignore[reportArgumentType]
         return {name: value for name, value in values.items() if value is not None}
 
 
 def with_groups(command: Callable[..., int]) -> Callable[..., int]:
-    """The command as Typer reads it: each parameter that is an OptionGroup is replaced, in its place, by its fields."""
+    """Return the command with each parameter of type OptionGroup replaced by the fields of the group, for Typer."""
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[type[OptionGroup], list[str]]] = {}
@@ -85,7 +93,7 @@ def with_groups(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def flag(name: str) -> str:
-    """A parameter's name as it is typed on the command line.
+    """Return the name of a parameter as an option of the command line.
 
     >>> flag("length_penalty"), flag("set_")
     ('--length-penalty', '--set')
@@ -94,7 +102,7 @@ def flag(name: str) -> str:
 
 
 def refuse_if(is_wrong: object, message: str) -> None:
-    """BadParameter with this message where that is true: options that do not go together, or one that is missing."""
+    """Raise BadParameter with a message if `is_wrong` is true."""
     if is_wrong:
         raise typer.BadParameter(message)
 
@@ -104,7 +112,7 @@ RUN_FILES = ("config.toml", "tokenizer.json", "card.json", "model.safetensors")
 
 @dataclasses.dataclass(frozen=True)
 class Elsewhere:
-    """How to translate, as it is sent to the workers. work: with `translator`, a field, left out."""
+    """The settings of a translation that are sent to the Ray workers. `work` has no translator."""
 
     work: Any
     decoding: DecodingConfig
@@ -115,7 +123,7 @@ class Elsewhere:
     threads: int
 
     def __call__(self, folder: Path) -> Any:
-        """The work, from the runs in folders 0, 1, ... of the folder."""
+        """Return the work with a translator loaded from the subfolders 0, 1, ... of a folder."""
         import torch
 
         from attendo.decoding.shortlist import load_shortlist
@@ -132,16 +140,16 @@ class Elsewhere:
 
 @dataclasses.dataclass(frozen=True)
 class RayOptions(OptionGroup):
-    """Whether a file is translated on a Ray cluster, and on which."""
+    """The options for the translation of a file on a Ray cluster."""
 
-    ray: bool = switch("--ray", "Translate a file on a Ray cluster (default of --threads: 1 per worker).")
+    ray: bool = switch("--ray", "Translate a file on a Ray cluster, with 1 thread per worker by default.")
     ray_address: str | None = option(
-        "A", "Address of a running Ray cluster, or auto (default: start one on this machine)."
+        "A", "Address of a running Ray cluster, or auto (default: start Ray on this machine)."
     )
     ray_workers: int | None = option("N", "Number of Ray workers (default: as many as fit).", min=1)
 
     def check(self, in_files: bool, int8: bool, device: str) -> None:
-        """BadParameter for options that do not go together."""
+        """Raise BadParameter for options that cannot be combined."""
         has_cluster = self.ray_address is not None or self.ray_workers is not None
         refuse_if(has_cluster and not self.ray, "--ray-address and --ray-workers require --ray")
         refuse_if(self.ray and not in_files, "--ray requires --input and --output")
@@ -154,7 +162,7 @@ class RayOptions(OptionGroup):
     def cluster(
         self, work: Any, runs: Sequence[Path], shortlist: Path | None, int8: bool, machine: Machine
     ) -> Iterator[Ahead]:
-        """Within it, the same work done by the workers of the cluster, each on what `machine` names."""
+        """Start or join the cluster, and yield the work as it is done by the Ray workers on `machine`."""
         from attendo.inference.batch_ray import Cluster, on_ray
 
         say("connecting to the Ray cluster" if self.ray_address else "starting Ray on this machine")
@@ -190,7 +198,7 @@ Segmented = Annotated[
     Literal["sentence", "paragraph", "none"],
     option(
         "UNIT",
-        "Unit of translation: sentence, paragraph (a line) or none (whole text).",
+        "Unit of translation: sentence, paragraph (a line) or none (the whole text).",
         "--segment",
         default=...,
     ),
@@ -199,13 +207,13 @@ Segmented = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class Machine(OptionGroup):
-    """Where a trained model computes."""
+    """The device and the number of CPU threads for a trained model."""
 
     device: UsingDevice = "cpu"
     threads: Threads = None
 
     def chosen(self) -> str:
-        """The device; as many threads from now on. Raises AttendoError for a device that isn't there."""
+        """Set the number of threads and return the device. Raise AttendoError if the device does not exist."""
         return chosen_device(self.device, self.threads)
 
 
@@ -214,7 +222,7 @@ Spoken = Annotated[Language, option("en|ja", "Output language.", default=...)]
 
 
 def use_threads(threads: int | None) -> None:
-    """Computes with as many threads from now on; with those that torch has taken if None."""
+    """Set the number of CPU threads of torch. None keeps the current number."""
     import torch
 
     if threads is not None:
@@ -224,18 +232,18 @@ def use_threads(threads: int | None) -> None:
 _LIMITS = ("max_length_ratio", "max_length_extra")
 OF_DRAWS = (*_LIMITS, "length_penalty", "length_norm", "batch_tokens")
 OF_STREAMS = (*_LIMITS, "min_length", "no_repeat_ngram")
-"""The settings of a search that also say something about a draw, and about the search of a stream."""
+"""The search settings that also apply to sampling, and those that also apply to streaming."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """How translations are drawn; alone: one text, which has the config's own seed."""
+    """The sampling of translations. If `alone` is true, there is one text, which uses the config's seed unchanged."""
 
     config: SamplingConfig
     alone: bool
 
     def configs(self, number: int, n: int) -> list[SamplingConfig]:
-        """Those of `n` lines from this number."""
+        """Return the sampling configs of `n` lines, from line number `number`."""
         from attendo.decoding.sampling import configs_of_lines
 
         return [self.config] if self.alone else configs_of_lines(self.config, number, n)
@@ -243,20 +251,25 @@ class Drawing:
 
 @dataclasses.dataclass(frozen=True)
 class DrawOptions(OptionGroup):
-    """How translations are drawn, where they are: options of SamplingConfig."""
+    """The sampling options of `attendo translate`, which are fields of SamplingConfig."""
 
-    temperature: float | None = option("T", "Sample instead of beam search; 1 is unmodified, 0 is greedy.")
+    temperature: float | None = option("T", "Sample at temperature T instead of beam search; 0 is greedy.")
     top_k: int | None = option("K", "Sample only from the K most likely tokens.")
-    top_p: float | None = option("P", "Sample only from the most likely tokens with total probability P.")
+    top_p: float | None = option("P", "Sample from the smallest set of tokens with total probability P.")
     min_p: float | None = option("P", "Sample only tokens with at least P times the largest probability.")
-    seed: int | None = option("N", "Random seed of the sampling (default: random; 0 with --input).")
+    seed: int | None = option("N", "Random seed for sampling (default: random; 0 with --input).")
 
 
 def drawing_of(given: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tuple[Drawing | None, str]:
-    """How to draw with the given DrawOptions, None without a temperature, and what to say at the end.
+    """Return the sampling for the given options, or None without a temperature, and a note to print at the end.
 
-    Resuming an output file requires its seed, which defaults to 0 for files. BadParameter for an option that
-    is out of range, or is given without a temperature.
+    Args:
+        given: The DrawOptions that are set, by field name.
+        n_texts: The number of texts on the command line.
+        in_files: Whether a file is processed. The seed then defaults to 0, because resuming requires the same seed.
+
+    Raises:
+        BadParameter: An option is out of range, or is given without a temperature.
     """
     if "temperature" not in given:
         for name in given:
@@ -274,15 +287,22 @@ def drawing_of(given: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tup
     note = ""
     if config.seed is None:
         config = dataclasses.replace(config, seed=0 if in_files else fresh_seed())
-        if not in_files and config.temperature > 0 and config.top_k != 1:  # else nothing was drawn
-            note = f"(to sample this again: --seed {config.seed})"
+        if not in_files and config.temperature > 0 and config.top_k != 1:  # the text was sampled
+            note = f"(to sample the same translations again: --seed {config.seed})"
     return Drawing(config, alone=n_texts == 1), note
 
 
 def refuse(
     way: str, others: Mapping[str, bool], settings: Sequence[str] = (), allowed: Sequence[str] = ()
 ) -> None:
-    """BadParameter where an option is given that says nothing about this way to translate, or such a setting."""
+    """Raise BadParameter if another option or setting cannot be combined with an option.
+
+    Args:
+        way: The option, for example "--stream".
+        others: Whether each other option is given, by name.
+        settings: The assignments of --set.
+        allowed: The decoding settings that can be combined with the option.
+    """
     if wrong := [name for name, is_given in others.items() if is_given]:
         raise typer.BadParameter(f"{way} and {wrong[0]} cannot be combined. Leave one of them out")
     names = [assignment.partition("=")[0].removeprefix("decoding.") for assignment in settings]
@@ -293,8 +313,8 @@ def refuse(
 
 
 def show(pieces: Iterator[str]) -> None:
-    """Writes a text on one line as it comes, line breaks as spaces."""
-    lines = io.IncrementalNewlineDecoder(None, translate=True)  # a CR waits for its LF
+    """Print the pieces of a text on one line as they arrive, with line breaks as spaces."""
+    lines = io.IncrementalNewlineDecoder(None, translate=True)  # holds a CR until the next character
     for piece in pieces:
         sys.stdout.write(lines.decode(piece).replace("\n", " "))
         sys.stdout.flush()
@@ -303,16 +323,19 @@ def show(pieces: Iterator[str]) -> None:
 
 Folder = Annotated[Path, argument("DIR", "Run folder.")]
 Texts = Annotated[list[str] | None, argument("[TEXT]...", "Texts (default: the lines of stdin).")]
-Files = Annotated[list[Path], argument("F...", "A file, a folder, 'a quoted/*.tsv' or two parallel files.")]
+Files = Annotated[
+    list[Path], argument("F...", "Data: a file, a folder, 'a quoted/*.tsv' or two parallel files.")
+]
 Beam = Annotated[
-    int | None, option("N", "Beam width; 1 is greedy (default: the run's, usually 4).", default=...)
+    int | None, option("N", "Beam size; 1 is greedy search (default: as in the run, usually 4).", default=...)
 ]
 Penalty = Annotated[
-    float | None, option("A", "GNMT length penalty; 0 is none (default: the run's).", default=...)
+    float | None,
+    option("A", "GNMT length penalty; 0 disables the penalty (default: as in the run).", default=...),
 ]
 Columns = Annotated[
     str | None,
-    option("C", "Columns: source=en,target=ja or 1,2 (default: as in training).", default=...),
+    option("C", "Columns, for example source=en,target=ja or 1,2 (default: as in training).", default=...),
 ]
 Header = Annotated[
     bool | None,
@@ -321,7 +344,12 @@ Header = Annotated[
 JsonLines = Annotated[bool, switch("--json", "Print one JSON object per line.", default=...)]
 With = Annotated[
     list[Path] | None,
-    option("DIR", "Another run of an ensemble, with the same tokenizer; repeatable.", "--with", default=...),
+    option(
+        "DIR",
+        "Further run folder, for an ensemble of runs with the same tokenizer; repeatable.",
+        "--with",
+        default=...,
+    ),
 ]
 Input = Annotated[
     Path | None, option("F", "Input file, one text per line; can be .gz.", "--input", default=...)
@@ -332,7 +360,7 @@ Output = Annotated[
 
 
 def make_ready(user: Translator | Generator, *, int8: bool = False) -> None:
-    """Brings a model into the fastest form for its search, and says what takes long or cannot be."""
+    """Prepare a model for fast search. Print a line if that takes long, or if the compiled search is unavailable."""
     from attendo.decoding.native.library import is_to_be_made
 
     on_cpu = user.device.type == "cpu"
@@ -346,7 +374,7 @@ def make_ready(user: Translator | Generator, *, int8: bool = False) -> None:
 
 
 def chosen_device(device: str, threads: int | None) -> str:
-    """The device of that name; as many threads from now on. Raises AttendoError for a device that isn't there."""
+    """Set the number of threads and return the name of the device. Raise AttendoError if the device does not exist."""
     from attendo.bundle import pick_device
 
     use_threads(threads)
@@ -354,7 +382,7 @@ def chosen_device(device: str, threads: int | None) -> str:
 
 
 def require_files(names: list[Path]) -> None:
-    """Raises AttendoError, before anything slow begins, for a file that isn't there or a pattern of none."""
+    """Raise AttendoError if a file does not exist or a pattern matches no file."""
     from attendo.data.data_files import expanded, require_file
 
     for name in names:
@@ -364,7 +392,10 @@ def require_files(names: list[Path]) -> None:
 
 
 def both_files(source: Path | None, out: Path | None, others: bool) -> tuple[Path, Path] | None:
-    """--input and --output, if given; BadParameter for one without the other, or with texts from elsewhere too."""
+    """Return the files of --input and --output, or None if both are missing.
+
+    Raise BadParameter if only one of the two options is given, or if `others` says that texts are also given.
+    """
     if source is None and out is None:
         return None
     if source is None or out is None:
@@ -381,9 +412,14 @@ def file_done(
     request: Mapping[str, Any],
     notes: Callable[[Mapping[str, int], int], list[str]],
 ) -> int:
-    """Works through a file, shown on stderr, and gives the exit code; a signal stops it, and all that is done stays.
+    """Process a file and return the exit code. A signal stops the work, and the finished lines are kept.
 
-    notes: what to say at the end, from the counts of all lines and their number.
+    Args:
+        source: The input file.
+        out: The output file.
+        work: The function that processes a chunk of lines.
+        request: The values on which the output depends, which must be the same when the command is resumed.
+        notes: Returns the lines to print at the end, from the counts and the number of all lines.
     """
     from attendo.inference.batch_files import through_file
     from attendo.training.run import stopping
@@ -410,7 +446,7 @@ def file_done(
 
 
 class FileScreen:
-    """How far a file is, with rate and time left: a live line on a terminal, a plain one now and then in a pipe."""
+    """The progress in a file on stderr, with speed and remaining time."""
 
     def __init__(self, what: str = "lines"):
         self.line = ProgressLine()
@@ -419,11 +455,11 @@ class FileScreen:
         self.done = "no"
 
     def show(self, progress: Progress) -> None:
-        """Shows it, if it is time to."""
+        """Print the progress if enough time has passed since the last line."""
         now = time.monotonic()
         self.done = f"{progress.done:,} of {progress.total:,}"
         if progress.done == progress.resumed:
-            self.began = self.shown = now  # what came before was reading
+            self.began = self.shown = now  # the time before was reading
             if progress.resumed:
                 say(f"resuming: {self.done} lines are done")
         elif now - self.shown >= self.line.every:

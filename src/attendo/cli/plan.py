@@ -1,4 +1,4 @@
-"""attendo plan."""
+"""The command `attendo plan`."""
 
 from __future__ import annotations
 
@@ -21,26 +21,34 @@ BESIDE = "plus 0.3 GiB for Python and torch; malloc may keep another 40%"
 COMPILED = "plus up to 0.5 GiB for kernels that oneDNN compiles, one per length"
 HOUR, DAY = 3600.0, 86_400.0
 FEWEST_TOKENS = 4096
-"""On each accelerator: below that, products are small for one."""
+"""The smallest useful batch per accelerator, in tokens. Smaller matrix multiplications do not use its full speed."""
 SHARDINGS = {"ddp": "DDP", "fsdp2": "FSDP2"}
 
 
 @dataclass(frozen=True)
 class AcceleratorOptions(OptionGroup):
-    """The accelerators of a plan on paper."""
+    """The options for the estimate on accelerators."""
 
     accelerator: str = option("NAME", "Accelerator type: a100, h100, h200 or b200.", default="h100")
-    accelerators: int | None = option("N", "Also estimate a run on N accelerators.", min=1)
-    tokens: float | None = option("T", "Global batch size in tokens (default: the run's).", min=1)
-    mfu: float = option("U", "Assumed share of the peak FLOP/s (MFU).", min=0.01, max=1, default=0.4)
-    flops: float | None = option("F", "Peak FLOP/s of an accelerator (default: data sheet).", min=1)
-    memory: float | None = option("B", "Bytes of memory of an accelerator (default: data sheet).", min=1)
-    bandwidth: float | None = option("B", "Network bytes/s, each way (default: data sheet).", min=1)
-    per_node: int | None = option("N", "Accelerators per machine, with faster links (default: 8).", min=1)
-    latency: float | None = option("S", "Network latency in seconds (default: data sheet).", min=0)
+    accelerators: int | None = option("N", "Number of accelerators for an additional estimate.", min=1)
+    tokens: float | None = option(
+        "T", "Batch size over all accelerators, in tokens (default: as in the run).", min=1
+    )
+    mfu: float = option(
+        "U", "Assumed model FLOP/s utilization (MFU): share of the peak.", min=0.01, max=1, default=0.4
+    )
+    flops: float | None = option("F", "Peak FLOP/s of an accelerator (default: from its data sheet).", min=1)
+    memory: float | None = option(
+        "B", "Memory of an accelerator, in bytes (default: from its data sheet).", min=1
+    )
+    bandwidth: float | None = option(
+        "B", "Network bytes/s in each direction (default: from the data sheet).", min=1
+    )
+    per_node: int | None = option("N", "Number of accelerators per machine (default: 8).", min=1)
+    latency: float | None = option("S", "Network latency in seconds (default: from the data sheet).", min=0)
 
     def named(self) -> Accelerator:
-        """The accelerator of that name, with what is given in place of its data sheet's numbers."""
+        """Return the accelerator, with the given options in place of the numbers of its data sheet."""
         from attendo.training.scaling import named_accelerator
 
         changes = ("flops", "memory", "bandwidth", "per_node", "latency")
@@ -50,8 +58,10 @@ class AcceleratorOptions(OptionGroup):
 @with_groups
 def plan(
     *,
-    task: str = argument("TASK", "Task, as in `attendo train`.", default="translation"),
-    train: list[str] | None = option("F", "Training data; repeat it for two parallel files."),
+    task: str = argument(
+        "TASK", "Task, for example translation, as in `attendo train`.", default="translation"
+    ),
+    train: list[str] | None = option("F", "Training data. Give the option twice for two parallel files."),
     valid: list[str] | None = option("F", "Validation data (default: split off from the training data)."),
     parallel: ParallelFiles,
     columns: str | None = option("C", "Columns of pairs or labeled texts, as in `attendo train`."),
@@ -60,14 +70,14 @@ def plan(
     chosen: SettingOptions,
     training: TrainingOptions,
     paper_of: AcceleratorOptions,
-    price: float | None = option("P", "Price of an hour of one accelerator, or of this machine.", min=0),
+    price: float | None = option("P", "Price per hour of one accelerator, or of this machine.", min=0),
     as_json: OneJson = False,
 ) -> int:
-    """Predict the size, memory, speed and time of a training run, without training.
+    """Predict the model size, memory, speed and time of a training run, without training.
 
-    Reads the data and chooses the settings that you leave out, as `attendo train` does, then runs updates for 5
-    seconds. Each number is marked as measured, counted, predicted or assumed. --accelerators N adds an estimate for N
-    accelerators.
+    The command reads the data and chooses the settings that you leave out, as `attendo train` does. It then runs
+    updates for 5 seconds. Each number is marked as measured, counted, predicted or assumed. --accelerators N adds an
+    estimate for N accelerators.
 
     Example: attendo plan --train pairs.tsv --accelerators 8 --accelerator h100
     """
@@ -102,7 +112,7 @@ def plan(
 def _files(
     name: str, task: str, given: list[str] | None, source: str | None, target: str | None
 ) -> list[str] | None:
-    """The files of an option, or the two parallel ones that stand for it."""
+    """Return the files of an option, or the two parallel files of its two variants."""
     if source is None and target is None:
         return given or None
     refuse_if(
@@ -112,7 +122,7 @@ def _files(
 
 
 def plan_lines(plan: Plan, price: float | None) -> list[str]:
-    """What the plan says of this machine, in at most 80 columns."""
+    """Return the plan for this machine as lines of at most 80 columns."""
     lines = [*_size_lines(plan), *_pace_lines(plan)]
     if price is not None:
         hours = plan.seconds / HOUR / (plan.threads if plan.pace.clock == "CPU" else 1)
@@ -121,7 +131,7 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
 
 
 def _size_lines(plan: Plan) -> list[tuple[str, str]]:
-    """Data, model, operations and memory."""
+    """Return the lines on data, model, operations and memory."""
     model = plan.model
     training = plan.training
     memory = plan.memory
@@ -161,7 +171,7 @@ def _size_lines(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _pace_lines(plan: Plan) -> list[tuple[str, str]]:
-    """Speed and time."""
+    """Return the lines on speed and time."""
     pace = plan.pace
     unit = "CPU-s" if pace.clock == "CPU" else "s"
     how = "measured" if pace.measured else "assumed"
@@ -190,7 +200,7 @@ def _time_of(plan: Plan) -> str:
 
 
 def paper_lines(paper: PaperPlan, price: float | None) -> list[str]:
-    """What the plan says of many accelerators: a table, and when the traffic would be hidden."""
+    """Return the estimate for many accelerators: a table, and the batch size above which the traffic is hidden."""
     from attendo.display.tables import table_lines
 
     one = paper.accelerator
@@ -230,7 +240,7 @@ def _row(outcome: Outcome, paper: PaperPlan, price: float | None) -> list[str]:
 
 
 def span(seconds: float) -> str:
-    """A time of any length.
+    """Return a time of any length as text.
 
     >>> span(0.2), span(107.0), span(300_000.0)
     ('0.2 s', '1:47 min', '3.5 days')
@@ -241,7 +251,7 @@ def span(seconds: float) -> str:
 
 
 def si(value: float) -> str:
-    """Three digits and a prefix of thousands, to stand before a unit.
+    """Return a number with three digits and an SI prefix, to be followed by a unit.
 
     >>> si(15.58e9), si(989e12), si(80e9), si(12.0)
     ('15.6 G', '989 T', '80 G', '12 ')
@@ -254,7 +264,7 @@ def si(value: float) -> str:
 
 
 def size(n_bytes: float) -> str:
-    """Bytes in MiB or GiB.
+    """Return a number of bytes in MiB or GiB.
 
     >>> size(124_655_616), size(25_276_502_016)
     ('119 MiB', '23.5 GiB')
@@ -263,7 +273,7 @@ def size(n_bytes: float) -> str:
 
 
 def seconds_text(seconds: float, unit: str = "s") -> str:
-    """A short time in three digits.
+    """Return a short time with three digits.
 
     >>> seconds_text(4.92e-6), seconds_text(0.0029), seconds_text(0.155, "CPU-s"), seconds_text(75.0)
     ('4.92 µs', '2.9 ms', '0.155 CPU-s', '75 s')

@@ -1,4 +1,4 @@
-"""attendo report: the learning curves of runs as a page and a picture."""
+"""The command `attendo report`: the learning curves of runs as a page and an image."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ PAGE, PICTURE = "report.html", "curves.png"
 
 def report(
     folders: list[Path] = argument("DIR...", "Run folders."),
-    out: Path | None = option("FOLDER", "Output folder (default: the first run folder)."),
-    across: str = option("A", "Horizontal axis: step, minutes or cpu-minutes.", "--by", default="step"),
+    out: Path | None = option("FOLDER", "Output folder for the two files (default: the first run folder)."),
+    across: str = option(
+        "A", "Unit of the horizontal axis: step, minutes or cpu-minutes.", "--by", default="step"
+    ),
     language: Spoken = "en",
 ) -> int:
-    """Draw the learning curves of runs: report.html, which opens offline, and curves.png.
+    """Draw the learning curves of runs in two files: report.html, which opens offline, and curves.png.
 
-    The page shows loss, validation metrics, learning rate, gradient norm and speed, the events of the training, and the
-    facts of each run. Several runs are drawn on the same axes. A run can still be training.
+    The page shows the loss, validation metrics, learning rate, gradient norm and speed, the events of the training, and
+    a summary of each run. Several runs are drawn on the same axes. A run that is still training can also be drawn.
 
     Example: attendo report runs/mine runs/other --out report
     """

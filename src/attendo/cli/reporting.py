@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 18
 MOST_LINES = 512
-"""Lines translated together: sorted by length within, put back in order."""
+"""The maximum number of lines in a chunk, which are processed together."""
 
 
 def stdin_bytes() -> BufferedReader:
-    """The bytes of stdin; says on a terminal that it waits for them."""
+    """Return the bytes of stdin. If stdin is a terminal, print a prompt first."""
     if sys.stdin is None:  # closed by who started us
         raise typer.BadParameter("stdin is closed. Give TEXT, or lines on stdin")
     if sys.stdin.isatty():
@@ -40,10 +40,16 @@ def stdin_bytes() -> BufferedReader:
 
 
 def numbered_chunks(stream: BufferedReader, name: str = "stdin") -> Iterator[tuple[int, list[str]]]:
-    """The lines of a stream as (number of the first, texts), as they come: no line waits for one not yet sent.
+    """Yield the lines of a stream in chunks as they arrive, each with the number of its first line.
 
-    Only LF ends a line; a CR before it goes with it, and so does a byte order mark. A last line without LF is a
-    line. Raises AttendoError naming the line that is not UTF-8 or longer than a line may be.
+    Only LF ends a line. A CR before LF and a byte order mark are removed. A last line without LF is also a line.
+
+    Args:
+        stream: The stream.
+        name: The name of the stream in messages.
+
+    Raises:
+        AttendoError: A line is not UTF-8, or is too long.
     """
     from attendo.data.row_report import LINE_CAP, REMEDIES
     from attendo.errors import AttendoError
@@ -63,15 +69,14 @@ def numbered_chunks(stream: BufferedReader, name: str = "stdin") -> Iterator[tup
 
 
 def stdin_text() -> str:
-    """All of stdin as one text, its lines joined by LF; the line break at its end is left out.
-
-    Raises AttendoError as `numbered_chunks` does.
+    """Return the whole of stdin as one text without the last line break. Raise AttendoError as `numbered_chunks`
+    does.
     """
     return "\n".join(line for _, lines in numbered_chunks(stdin_bytes()) for line in lines)
 
 
 def _decoded(lines: list[bytes], number: int, name: str) -> Iterator[tuple[int, list[str]]]:
-    """The lines as one chunk; those before a bad one are still given, and then the error is raised."""
+    """Yield the lines as one chunk. For an invalid line, yield the lines before it and then raise AttendoError."""
     from attendo.data.data_files import decode
     from attendo.data.row_report import RowError
     from attendo.errors import AttendoError
@@ -89,9 +94,9 @@ def _decoded(lines: list[bytes], number: int, name: str) -> Iterator[tuple[int, 
 
 
 def arguments_as_lines(texts: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Texts of the command line in the form of `numbered_chunks`.
+    """Yield the texts of the command line in the form of `numbered_chunks`.
 
-    Raises AttendoError for one that is not UTF-8, which Python holds as lone surrogates.
+    Raise AttendoError for a text that is not UTF-8. Python stores its invalid bytes as lone surrogates.
     """
     from attendo.errors import AttendoError
 
@@ -106,18 +111,24 @@ def arguments_as_lines(texts: list[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def lines_given(texts: list[str] | None) -> Iterator[tuple[int, list[str]]]:
-    """The texts of the command line, otherwise the lines of stdin as they come, in the form of `numbered_chunks`."""
+    """Return the texts of the command line, or otherwise the lines of stdin, in the form of `numbered_chunks`."""
     return arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes())
 
 
 def refuse_file_name(texts: list[str] | None, remedy: str, argument: str = "TEXT") -> None:
-    """BadParameter where the only text is the name of a file: it would be read as the text. argument: of the texts."""
+    """Raise BadParameter if the only text is the name of a file.
+
+    Args:
+        texts: The texts of the command line.
+        remedy: The advice in the message.
+        argument: The name of the argument in the message.
+    """
     if not texts or len(texts) != 1:
         return
     [text] = texts
     try:
         is_file = Path(text).is_file()
-    except (OSError, ValueError):  # a text that no file can be called by
+    except (OSError, ValueError):  # the text is not a possible file name
         return
     if is_file:
         raise typer.BadParameter(
@@ -126,7 +137,7 @@ def refuse_file_name(texts: list[str] | None, remedy: str, argument: str = "TEXT
 
 
 def one_line(text: str) -> str:
-    """The text with each line break written as a space.
+    """Return the text with each line break replaced by a space.
 
     >>> one_line("rain\\r\\nsnow")
     'rain snow'
@@ -135,14 +146,14 @@ def one_line(text: str) -> str:
 
 
 STEADY_STEPS, STEADY_SECONDS, SURELY_STEADY_SECONDS = 20, 10.0, 60.0
-"""What a guess of the time left rests on: so many steps and seconds, or more seconds where steps are slow."""
+"""The minimum steps and seconds before the remaining time is shown, and the minimum seconds if steps are slow."""
 
 INDENT = "    "
 
 
 @contextmanager
 def escaping() -> Iterator[None]:
-    """Within it, nothing from a file commands the terminal: see `shown`. Output to a file or pipe stays as it is."""
+    """Escape control characters in output to a terminal (see `shown`). Output to a file or pipe is not changed."""
     streams = [s for s in (sys.stderr, sys.stdout) if s is not None and (s is sys.stderr or s.isatty())]
     for stream in streams:
         write = stream.write
@@ -159,16 +170,16 @@ OPTIONS = (
     "minutes", "more_steps", "out", "pooling", "port", "quantization", "reverse", "strict", "threads", "train",
     "train_source", "train_target", "valid", "valid_source", "valid_target",
 )  # fmt: skip
-"""The arguments that messages of the library name and that are options of the same name."""
+"""The names of library arguments in messages that are also names of options."""
 
 FLAGS = {name: "--" + name.replace("_", "-") for name in OPTIONS}
 FLAGS |= {"source_language": "--from", "target_language": "--to", "target": "--to"}
 
 
 def with_flags(message: str) -> str:
-    """A message of the library in terms of the command line: its arguments as options, its settings after --set.
+    """Return a message of the library for the command line: arguments become options, and settings follow --set.
 
-    The library names arguments and settings in backticks, as Python spells them.
+    The library names arguments and settings in backticks, as in Python.
 
     >>> with_flags("give `init_from` DIR, or `training.patience=3`; `attendo doctor` checks the data")
     'give --init-from DIR, or --set training.patience=3; `attendo doctor` checks the data'
@@ -178,10 +189,7 @@ def with_flags(message: str) -> str:
 
 
 def say(line: str) -> None:
-    """One line for a person, kept apart from results; a terminal has it in its width, a log as it is.
-
-    What is to be typed stays whole, so that it can be copied.
-    """
+    """Print a line on stderr. On a terminal, long lines are wrapped, except lines with a command to copy."""
     line = with_flags(line)
     whole = len(line) <= WIDTH or "attendo " in line or not sys.stderr.isatty()
     parts = (
@@ -193,7 +201,7 @@ def say(line: str) -> None:
 
 
 def wrote(path: Path, language: Language = "en") -> str:
-    """What is said of a file that has been written.
+    """Return the message about a written file.
 
     >>> wrote(Path("map.svg"), "ja")
     '保存：map.svg'
@@ -202,12 +210,12 @@ def wrote(path: Path, language: Language = "en") -> str:
 
 
 def silent(line: str) -> None:
-    """For a process among several that is not the one to speak."""
+    """Print nothing: the replacement of `say` in all processes except the first."""
 
 
 @contextmanager
 def preparing() -> Iterator[None]:
-    """Within it Ctrl-C says that nothing was kept, and ends the command with 130."""
+    """Handle Ctrl-C before the first step: print that nothing was saved, and exit with code 130."""
     try:
         yield
     except KeyboardInterrupt:
@@ -216,7 +224,7 @@ def preparing() -> Iterator[None]:
 
 
 def follow(run: TrainingRun) -> int:
-    """Trains to the end and shows it; on Ctrl-C or SIGTERM saves and gives 130 or 143."""
+    """Train to the end of the run and print the progress. Return the exit code: 0, or 130 or 143 after a signal."""
     from attendo.training.run import stopping
 
     screen = Screen()
@@ -233,12 +241,12 @@ def follow(run: TrainingRun) -> int:
     if run.run.stopping and not ended:
         tell = say if speaks else silent
         tell(run.saved)
-        return 143 if stopped.code is None else stopped.code  # another of several processes was told
+        return 143 if stopped.code is None else stopped.code  # another process received the signal
     return 0
 
 
 class Screen:
-    """A training run: progress with rate and time left, evaluations, samples."""
+    """The output of a training run: progress with speed and remaining time, evaluations and samples."""
 
     def __init__(self):
         self.line = ProgressLine()
@@ -247,12 +255,12 @@ class Screen:
         self.first: tuple[float, float, int, int] | None = None
 
     def show(self, report: Report) -> None:
-        """Shows what the loop has done, if it is time to."""
+        """Print a report of the training loop. Progress is printed only if enough time has passed."""
         from attendo.training.run import report_lines
 
         if report.kind == "step":
             self.loss = report.loss if self.loss is None else 0.95 * self.loss + 0.05 * report.loss
-        # options are longer than the names of arguments: they are put in before lines are cut to a width
+        # options are longer than the names of arguments, so they are inserted before lines are wrapped
         if lines := report_lines(replace(report, note=with_flags(report.note))):
             self.clear()
             for line in lines:
@@ -261,12 +269,12 @@ class Screen:
             self._progress(report)
 
     def clear(self) -> None:
-        """Removes the line from a terminal."""
+        """Remove the live line from the terminal."""
         self.line.clear()
 
     def _progress(self, report: Report) -> None:
         progress = report.progress
-        if self.first is None:  # rate and time left are of this sitting
+        if self.first is None:  # speed and remaining time are measured from the start of this process
             self.first = (progress.wall_seconds, report.done, progress.tokens, progress.step)
         if progress.wall_seconds - self.shown < self.line.every:
             return
@@ -284,22 +292,22 @@ class Screen:
 
 
 class Counter:
-    """How many lines a command has done, with the rate, while its results go elsewhere."""
+    """The number of processed lines with the speed, on stderr while the results go to a file or pipe."""
 
     def __init__(self, what: str):
         self.line = ProgressLine()
-        # results on the same screen are progress enough
+        # results on the same terminal already show the progress
         self.is_shown = self.line.is_live and not sys.stdout.isatty()
         self.what = what
         self.began = self.shown = time.monotonic()
 
     def show(self, done: int) -> None:
-        """Shows it, a few times a second."""
+        """Print the number of processed lines if enough time has passed."""
         now = time.monotonic()
         if self.is_shown and now - self.shown > self.line.every:
             self.shown = now
             self.line.show(f"{done:,} {self.what}, {done / (now - self.began):,.0f} per second")
 
     def clear(self) -> None:
-        """Removes the line."""
+        """Remove the live line from the terminal."""
         self.line.clear()

@@ -1,4 +1,4 @@
-"""attendo resume and attendo verify-resume."""
+"""The commands `attendo resume` and `attendo verify-resume`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from attendo.cli.train import CpuMinutes, Epochs, Minutes, Steps, one_end, ranks
 def resume(
     folder: Folder,
     steps: Steps = None,
-    more_steps: int | None = option("N", "Continue for N more updates.", min=1),
+    more_steps: int | None = option("N", "Train for N more updates, counted from the checkpoint.", min=1),
     epochs: Epochs = None,
     minutes: Minutes = None,
     cpu_minutes: CpuMinutes = None,
-    threads: int | None = option("N", "Number of CPU threads (default: as before).", min=1),
+    threads: int | None = option("N", "Number of CPU threads (default: as in the last training).", min=1),
     device: Device = "auto",
 ) -> int:
-    """Resume a run from its newest checkpoint, with the same result as without the interruption.
+    """Resume a run from its newest checkpoint. The result is the same as without the interruption.
 
-    --steps, --epochs, --minutes and --cpu-minutes are totals that include work already done; --more-steps counts from
+    --steps, --epochs, --minutes and --cpu-minutes are totals that include work already done. --more-steps counts from
     the checkpoint.
 
     Example: attendo resume runs/mine --more-steps 2000
@@ -50,11 +50,11 @@ def verify_resume(
     steps: int | None = option("N", "Number of steps to replay, up to a checkpoint (default: all).", min=1),
     device: Device = "auto",
 ) -> int:
-    """Check that a resumed run gives identical results: repeat the last steps and compare them with the run's log.
+    """Check that a resumed run gives identical results.
 
-    The steps start from the checkpoint before the newest one. Losses, gradient norms and rows are compared at every
-    step by a hash. Weights, optimizer and random states are compared at the end, bit for bit. The run folder is not
-    changed.
+    The command repeats the last steps, from the checkpoint before the newest checkpoint, and compares them with the log
+    of the run. At every step, a hash compares the losses, gradient norms and training rows. At the end, the weights,
+    optimizer states and random states are compared bit for bit. The run folder is not changed.
 
     Example: attendo verify-resume runs/mine
     """

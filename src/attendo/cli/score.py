@@ -1,4 +1,4 @@
-"""attendo score."""
+"""The command `attendo score`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ def score(
     as_json: JsonLines = False,
     machine: Machine,
 ) -> int:
-    """Print the log-probability of given translations (nats, with the end token), and the score normalized by length.
+    """Print the log-probability of given translations, and their score, which is normalized by length.
 
-    Prints one line per usable pair: log-probability, tab, score. --json adds the line number in F.
+    The command prints one line per usable sentence pair: the log-probability, a tab and the score. The log-probability
+    is in nats and includes the end token. --json also prints the line number of the pair.
 
     Example: attendo score runs/mine pairs.tsv
     """

@@ -1,4 +1,4 @@
-"""attendo serve: trained models over HTTP."""
+"""The command `attendo serve`: an HTTP server for trained models."""
 
 from __future__ import annotations
 
@@ -38,54 +38,60 @@ NEEDED = (
 
 @dataclass(frozen=True)
 class Limits(OptionGroup):
-    """What a server admits at most, and how long it waits: options of ServingConfig, and `watch`."""
+    """The limits and timeouts of a server, which are fields of ServingConfig, and the option --watch."""
 
-    rows: int = option("N", "Maximum texts times beams per model step.", min=1, default=128)
-    timeout: float = option("S", "Seconds until a request times out.", default=60.0)
-    drain: float = option("S", "Seconds to finish open requests after SIGTERM.", default=30.0)
+    rows: int = option("N", "Maximum number of texts times beams per model step.", min=1, default=128)
+    timeout: float = option("S", "Timeout of a request, in seconds.", default=60.0)
+    drain: float = option("S", "Seconds that open requests have to finish after SIGTERM.", default=30.0)
     watch: float | None = option("S", "Reload changed model files every S seconds (default: never).")
-    max_requests: int = option("N", "Maximum open requests; more get status 429.", min=1, default=256)
-    max_cost: int = option("N", "Maximum tokens x beams x n of all open requests.", min=1, default=1_500_000)
-    max_body: int = option("N", "Maximum bytes per request.", min=1, default=1 << 20)
-    max_texts: int = option("N", "Maximum texts per request.", min=1, default=256)
-    max_characters: int = option("N", "Maximum characters per text.", min=1, default=50_000)
-    max_beam: int = option("N", "Maximum beam width of a request.", min=1, default=16)
-    max_n: int = option("N", "Maximum answers per text.", min=1, default=16)
-    max_tokens: int = option("N", "Maximum tokens per answer.", min=1, default=2048)
+    max_requests: int = option(
+        "N", "Maximum number of open requests; others get status 429.", min=1, default=256
+    )
+    max_cost: int = option(
+        "N", "Maximum total of tokens x beams x n in open requests.", min=1, default=1_500_000
+    )
+    max_body: int = option("N", "Maximum size of a request, in bytes.", min=1, default=1 << 20)
+    max_texts: int = option("N", "Maximum number of texts per request.", min=1, default=256)
+    max_characters: int = option("N", "Maximum number of characters per text.", min=1, default=50_000)
+    max_beam: int = option("N", "Maximum beam size of a request.", min=1, default=16)
+    max_n: int = option("N", "Maximum number of outputs per text.", min=1, default=16)
+    max_tokens: int = option("N", "Maximum number of tokens per output.", min=1, default=2048)
 
 
 @with_groups
 def serve(
     *,
     folders: list[Path] = argument("DIR", "Run folders to serve."),
-    host: str = option("H", "Address to listen on; 0.0.0.0 is all interfaces.", default="127.0.0.1"),
+    host: str = option("H", "Address to listen on; 0.0.0.0 means all interfaces.", default="127.0.0.1"),
     port: int = option("P", "Port to listen on; 0 selects a free port.", min=0, max=65535, default=8000),
-    api_key_file: Path | None = option("F", "File of API keys, one per line; # starts a comment."),
+    api_key_file: Path | None = option("F", "File with API keys, one per line; # starts a comment."),
     no_key: bool = switch("--no-key", "Allow requests without a key when --host is not loopback."),
-    source: str | None = option("L", "Source language if a run's card has none, for example en.", "--from"),
-    target: str | None = option("L", "Target language if a run's card has none, for example ja.", "--to"),
-    look: bool = switch("--look", "Also serve the data of the microscope."),
-    page: bool = switch("--page/--no-page", "Whether / serves the web page.", default=True),
-    cors: list[str] | None = option("ORIGIN", "Allowed web origin, for example https://a.org; repeatable."),
+    source: str | None = option("L", "Source language of runs without languages, for example en.", "--from"),
+    target: str | None = option("L", "Target language of runs without languages, for example ja.", "--to"),
+    look: bool = switch("--look", "Also serve the microscope of each model, at /look/NAME/."),
+    page: bool = switch("--page/--no-page", "Whether to serve the web page at the path /.", default=True),
+    cors: list[str] | None = option(
+        "ORIGIN", "Web origin allowed by CORS, for example https://a.org; repeatable."
+    ),
     segment: Segmented = "sentence",
-    int8: bool = switch("--int8", "Compute with 8-bit integers: faster, slightly less exact."),
+    int8: bool = switch("--int8", "Compute with 8-bit integers, which is faster and slightly less exact."),
     limits: Limits,
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="Format of the log on stderr, one line per request.")
     ] = "text",
     machine: Machine,
 ) -> int:
-    """Serve trained models over HTTP until Ctrl-C or SIGTERM, as an API and as a web page at /.
+    """Serve trained models over HTTP until Ctrl-C or SIGTERM, as an API and as a web page.
 
-    The address is printed when the models are loaded. Earlier requests get status 503.
+    The command prints the address when the models are loaded. Requests before that get status 503.
 
-    Clients of LibreTranslate (/translate) and OpenAI (/v1/completions, /v1/embeddings) work unchanged; /openapi.json
-    lists all endpoints. By default, only this machine can connect. With another --host, requests need an API key, as
-    Authorization: Bearer KEY or X-Api-Key: KEY; only /livez, /readyz and the page itself do not.
+    Clients of LibreTranslate (/translate) and OpenAI (/v1/completions, /v1/embeddings) work unchanged. /openapi.json
+    lists all endpoints. By default, only this machine can connect. With another --host, requests require an API key in
+    the header Authorization: Bearer KEY or X-Api-Key: KEY. Only /livez, /readyz and the web page require no key.
 
-    After Ctrl-C or SIGTERM, /readyz returns 503 and open requests are finished. The exit code is then 0, or 1 if the
-    time of --drain was too short. A second signal ends the server at once. SIGHUP reloads models whose files have
-    changed, without losing a request.
+    After Ctrl-C or SIGTERM, /readyz returns 503, and the server finishes open requests. The exit code is then 0, or 1
+    if the time of --drain was too short. A second signal stops the server immediately. SIGHUP reloads models whose
+    files have changed. No request is lost during a reload.
 
     Example: attendo serve runs/enja
 
@@ -136,7 +142,7 @@ def serve(
 
 
 def _origin(origin: str) -> str:
-    """An origin as browsers send it."""
+    """Return an origin. Raise BadParameter if a browser cannot send it."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(origin)
@@ -147,7 +153,7 @@ def _origin(origin: str) -> str:
 
 
 def _left(code: int) -> int:
-    """Leaves at once where a thread still computes for requests that were cut off: Python would end it midway."""
+    """Exit immediately if a thread still computes, because Python would abort this thread at exit."""
     if any(thread.name.startswith(("engine", "loading")) for thread in threading.enumerate()):
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

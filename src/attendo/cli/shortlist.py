@@ -1,4 +1,4 @@
-"""attendo shortlist."""
+"""The command `attendo shortlist`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from attendo.cli.reporting import Counter, say
 def shortlist(
     folder: Folder,
     files: Files,
-    out: Path = option("G", "File to write the shortlist to.", default=...),
+    out: Path = option("G", "Output file for the shortlist.", default=...),
     per_token: int = option("K", "Number of likely target tokens per source token.", min=1, default=50),
-    frequent: int = option("N", "Number of frequent target tokens for every text.", min=0, default=100),
+    frequent: int = option(
+        "N", "Number of frequent target tokens, which every text can use.", min=0, default=100
+    ),
     columns: Columns = None,
     header: Header = None,
 ) -> int:
-    """Make a list of the likely target tokens of each source token, for `attendo translate --shortlist`.
+    """Write a list of the likely target tokens of each source token, for `attendo translate --shortlist`.
 
-    Use the pairs that the run was trained on. The first 100,000 pairs are read.
+    Use the sentence pairs that the run was trained on. Only the first 100,000 pairs are read.
 
     Example: attendo shortlist runs/mine train.tsv --out runs/mine/shortlist.safetensors
     """

@@ -1,4 +1,4 @@
-"""attendo train: a subcommand for each kind of task; with it what plan and resume share with training."""
+"""The command `attendo train` with a subcommand per task, and the options that `plan` and `resume` share with it."""
 
 from __future__ import annotations
 
@@ -33,26 +33,30 @@ if TYPE_CHECKING:
     from attendo.training.run import Clock
 
 Tables = dict[str, dict[str, Any]]
-"""Settings by section, as in config.toml."""
+"""The settings by section and name, as in config.toml."""
 
 Steps = Annotated[int | None, option("N", "Train for N updates in total.", min=1, default=...)]
 Epochs = Annotated[float | None, option("E", "Train for E epochs in total.", default=...)]
-Minutes = Annotated[float | None, option("M", "Train for M minutes in total, with preparation.", default=...)]
-CpuMinutes = Annotated[float | None, option("M", "Train for M CPU-minutes (of all threads).", default=...)]
+Minutes = Annotated[
+    float | None, option("M", "Train for M minutes in total, including preparation.", default=...)
+]
+CpuMinutes = Annotated[
+    float | None, option("M", "Train for M CPU-minutes in total, summed over all threads.", default=...)
+]
 Header = Annotated[bool, switch("--header", "Treat the first line of a .tsv file as a header.", default=...)]
 
 
 @dataclass(frozen=True)
 class ParallelFiles(OptionGroup):
-    """The files of a translator's data where each side has its own."""
+    """The options for parallel files, in which sources and targets have separate files."""
 
-    train_source: str | None = option("F", "Source side of parallel training files.")
-    train_target: str | None = option("F", "Target side of parallel training files.")
-    valid_source: str | None = option("F", "Source side of parallel validation files.")
-    valid_target: str | None = option("F", "Target side of parallel validation files.")
+    train_source: str | None = option("F", "Source file of parallel training data.")
+    train_target: str | None = option("F", "Target file of parallel training data.")
+    valid_source: str | None = option("F", "Source file of parallel validation data.")
+    valid_target: str | None = option("F", "Target file of parallel validation data.")
 
     def settings(self, train: list[str] | None, valid: list[str] | None) -> dict[str, Any]:
-        """The files to train and validate on, each as one file or two parallel ones."""
+        """Return the settings of the training and validation files, each as one file or two parallel files."""
         return {
             "data.train": files_of("--train", train, self.train_source, self.train_target),
             "data.valid": files_of("--valid", valid, self.valid_source, self.valid_target),
@@ -60,7 +64,7 @@ class ParallelFiles(OptionGroup):
 
 
 def files_of(name: str, given: list[str] | None, source: str | None, target: str | None) -> list[str] | None:
-    """One file, or two parallel ones."""
+    """Return one file, or two parallel files, or None. Raise BadParameter for other combinations."""
     refuse_if((source is None) != (target is None), f"{name}-source and {name}-target must be given together")
     if given and len(given) > 1:
         raise typer.BadParameter(
@@ -73,21 +77,23 @@ def files_of(name: str, given: list[str] | None, source: str | None, target: str
 
 @dataclass(frozen=True)
 class SettingOptions(OptionGroup):
-    """Where settings come from: a preset, a file, assignments; and the run to start from."""
+    """The options for settings: a preset, a file, assignments, and the run for fine-tuning."""
 
-    preset: str | None = option("P", "Preset: tiny, small, base or big (default: chosen for the data).")
-    config: Path | None = option("F.toml", "Settings file; --print-config shows the format.")
-    set_: list[str] | None = option("K=V", "Set one setting, for example model.d_model=128.", "--set")
-    init_from: Path | None = option("DIR", "Run to fine-tune (LoRA: --set lora.rank=8).")
+    preset: str | None = option("P", "Preset: tiny, small, base or big (default: chosen from the data).")
+    config: Path | None = option("F.toml", "File with settings; --print-config shows the format.")
+    set_: list[str] | None = option("K=V", "Setting, for example model.d_model=128; repeatable.", "--set")
+    init_from: Path | None = option(
+        "DIR", "Run folder of a model to fine-tune (for LoRA, add --set lora.rank=8)."
+    )
 
     def joined(self, family: TaskSpec, options: Mapping[str, Any]) -> Tables:
-        """All settings given: the preset's, then the file's, then --set, then the options; the later wins.
+        """Join the settings of the preset, the file, --set and the options. Later sources override earlier sources.
 
-        Of a preset for another family only the stacks that this one has are used.
+        From a preset, encoder or decoder layers that the task does not have are ignored.
 
         Args:
-            family: The kind of task.
-            options: The other options as "section.key", None where not given.
+            family: The task.
+            options: The values of the other options by "section.key", None if not given.
         """
         from attendo.config import override, read_toml
         from attendo.runs.settings import check_names, check_tables, joined, preset_tables
@@ -110,19 +116,19 @@ class SettingOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class TrainingOptions(OptionGroup):
-    """When training ends, where it computes, and what every kind of task has besides."""
+    """The options of all tasks: the end of training, the seed, the device and strict reading."""
 
     steps: Steps = None
     epochs: Epochs = None
     minutes: Minutes = None
     cpu_minutes: CpuMinutes = None
-    seed: int | None = option("N", "Random seed of weights, data order and dropout (default: 1).")
+    seed: int | None = option("N", "Random seed for weights, data order and dropout (default: 1).")
     threads: Threads = None
     device: Device = "auto"
-    strict: bool = switch("--strict", "Stop at the first row that cannot be used.")
+    strict: bool = switch("--strict", "Stop at the first unusable row instead of skipping it.")
 
     def settings(self) -> dict[str, Any]:
-        """The options that are settings, as "section.key"."""
+        """Return the options that are settings, by "section.key"."""
         ends = one_end(
             steps=self.steps, epochs=self.epochs, minutes=self.minutes, cpu_minutes=self.cpu_minutes
         )
@@ -131,7 +137,7 @@ class TrainingOptions(OptionGroup):
 
 
 def one_end(**ends: Any) -> dict[str, Any]:
-    """What ends the run, of which at most one may be given."""
+    """Return the given limit of the run. Raise BadParameter if there is more than one."""
     given = {name: value for name, value in ends.items() if value is not None}
     refuse_if(len(given) > 1, f"{' and '.join(map(flag, given))} cannot be combined. Give only one of them")
     return given
@@ -141,19 +147,23 @@ Out = Annotated[Path | None, option("DIR", "New run folder.", default=...)]
 PrintConfig = Annotated[bool, switch("--print-config", "Print the settings as TOML and exit.", default=...)]
 Labelled = Annotated[
     list[str] | None,
-    option("F", "Labeled texts: a file, a folder or 'a/*.tsv' (.csv, .jsonl …).", default=...),
+    option("F", "Labeled texts: a file, a folder or a pattern 'a/*.tsv' (.csv, .jsonl …).", default=...),
 ]
 Texts = Annotated[
-    list[str] | None, option("F", "Text files, folders or tables; repeatable (default: stdlib).", default=...)
+    list[str] | None,
+    option("F", "Text file, folder or table; repeatable (default: Python's standard library).", default=...),
 ]
 Pairs = Annotated[
-    list[str] | None, option("F", "Sentence pairs: file, folder or 'a/*.tsv' (.csv, .jsonl …).", default=...)
+    list[str] | None,
+    option("F", "Sentence pairs: a file, a folder or a pattern 'a/*.tsv' (.csv, .jsonl …).", default=...),
 ]
-ValidTexts = Annotated[list[str] | None, option("F", "Validation data (default: split off).", default=...)]
+ValidTexts = Annotated[
+    list[str] | None, option("F", "Validation data (default: part of the training data).", default=...)
+]
 
 
 def train_app() -> typer.Typer:
-    """The command `train` with a subcommand for each kind of task."""
+    """Return the command `train` with a subcommand per task."""
     train = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
     train.callback()(tasks)
     train.command("translation", short_help="Train a translator from sentence pairs.")(translation)
@@ -168,7 +178,7 @@ def train_app() -> typer.Typer:
 
 
 def tasks(context: typer.Context) -> None:
-    """Train a model on your own files; name the task first.
+    """Train a model on your own files. The task is the first argument.
 
     Example: attendo train translation --train pairs.tsv --out runs/mine
     """
@@ -181,33 +191,35 @@ def translation(
     *,
     out: Out = None,
     train: Pairs = None,
-    valid: list[str] | None = option("F", "Validation data (default: split off)."),
+    valid: list[str] | None = option("F", "Validation data (default: part of the training data)."),
     parallel: ParallelFiles,
     chosen: SettingOptions,
-    columns: str | None = option("C", "Columns by name or number: source=en,target=ja or 1,2."),
+    columns: str | None = option("C", "Columns by name or number, for example source=en,target=ja or 1,2."),
     header: Header = False,
-    from_: str | None = option("en", "Source language code (BCP 47), for example en.", "--from"),
-    to: str | None = option("ja", "Target language code (BCP 47), for example ja.", "--to"),
-    reverse: bool = switch("--reverse", "Swap source and target of the data, not --from and --to."),
+    from_: str | None = option("en", "Source language, a BCP 47 code such as en.", "--from"),
+    to: str | None = option("ja", "Target language, a BCP 47 code such as ja.", "--to"),
+    reverse: bool = switch("--reverse", "Swap the source and target columns, but not --from and --to."),
     training: TrainingOptions,
-    drop: str | None = option("NAMES", "Rows to leave out: duplicates,leaks (see doctor)."),
+    drop: str | None = option(
+        "NAMES", "Findings whose rows are left out, for example duplicates,leaks (see attendo doctor)."
+    ),
     against: list[str] | None = option(
-        "F", "Test data of --drop leaks; give it twice for two parallel files."
+        "F", "Test data for --drop leaks. Give the option twice for two parallel files."
     ),
     print_config: PrintConfig = False,
 ) -> int:
     """Train a translator from sentence pairs.
 
     Settings that you leave out (model size, vocabulary size, batch size, learning rate) are chosen from your data, the
-    measured speed of this machine and the time budget, and printed. Later sources override earlier ones: a preset,
-    --config, --set, then the other options. Every skipped row is counted with its reason. Ctrl-C saves a checkpoint;
-    `attendo resume` continues from it.
+    measured speed of this machine and the time budget. The chosen settings are printed. --config overrides the preset,
+    --set overrides both, and the other options override all of these. The number of skipped rows is printed for each
+    reason. Ctrl-C saves a checkpoint, from which `attendo resume` continues.
 
-    --init-from fine-tunes a trained model: all weights, only LoRA adapters (--set lora.rank=8), or all but frozen parts
-    (--set 'training.frozen=["encoder"]').
+    --init-from fine-tunes a trained model. By default, all weights are trained. --set lora.rank=8 trains only LoRA
+    adapters, and --set 'training.frozen=["encoder"]' trains everything except the encoder.
 
-    Model parts are settings: model.positions is sinusoidal, learned, rotary, alibi, relative or none
-    (--set model.positions=alibi), and model.norm is layer or rms.
+    --set also selects parts of the model. For example, model.positions can be sinusoidal, learned, rotary, alibi,
+    relative or none, and model.norm can be layer or rms.
 
     Example: attendo train translation --train pairs.tsv --out runs/mine
     """
@@ -230,15 +242,17 @@ def classification(
     train: Labelled = None,
     valid: ValidTexts = None,
     chosen: SettingOptions,
-    columns: str | None = option("C", "Columns by name or number: label=stars,text=review or 1,2."),
+    columns: str | None = option(
+        "C", "Columns by name or number, for example label=stars,text=review or 1,2."
+    ),
     header: Header = False,
     training: TrainingOptions,
     print_config: PrintConfig = False,
 ) -> int:
     """Train a classifier from labeled texts.
 
-    Labels can be any words. Settings that you leave out are chosen from your data and printed. Every skipped row is
-    counted with its reason.
+    Labels can be any words. Settings that you leave out are chosen from your data and printed. The number of skipped
+    rows is printed for each reason.
 
     --init-from starts from the encoder of a masked language model. --set lora.rank=8 then trains only LoRA adapters in
     the encoder, and --set 'training.frozen=["encoder"]' leaves the encoder unchanged.
@@ -250,7 +264,7 @@ def classification(
 
 
 def _text_task(task: TaskName, help: str) -> Callable[..., int]:
-    """The command of a task that learns from plain texts."""
+    """Return the command of a task that is trained on plain texts."""
 
     def command(
         *,
@@ -261,7 +275,7 @@ def _text_task(task: TaskName, help: str) -> Callable[..., int]:
         column: str | None = option("C", "Text column of .tsv, .csv, .jsonl or .parquet files."),
         header: Header = False,
         documents: str | None = option(
-            "D", "Document unit of a text file: file, line or blank (blank lines)."
+            "D", "Document unit in text files: file, line, or blank (separated by blank lines)."
         ),
         training: TrainingOptions,
         print_config: PrintConfig = False,
@@ -282,15 +296,16 @@ def _text_task(task: TaskName, help: str) -> Callable[..., int]:
 LANGUAGE_MODEL = """Train a model that continues texts.
 
 The default data is the source code of Python's standard library.
---set tokenizer.kind=character|byte|word|bpe|unigram selects the tokenizer, and --set model.max_len=N the context length
-in tokens. --init-from DIR fine-tunes another model on your texts; --set lora.rank=8 then trains only LoRA adapters.
+--set tokenizer.kind=character|byte|word|bpe|unigram selects the tokenizer. --set model.max_len=N sets the context
+length in tokens. --init-from DIR fine-tunes another model on your texts. --set lora.rank=8 then trains only LoRA
+adapters.
 
 Example: attendo train language-model --train notes.txt --out runs/mine
 """
 MASKED = """Train an encoder to predict masked tokens.
 
-Use the run as the start of a classifier (train classification --init-from), or for vectors of texts (embed).
---set masking.rule=80/10/10 masks as BERT does; the rule "plain" masks every chosen token.
+You can fine-tune the encoder as a classifier (attendo train classification --init-from), or compute vectors of texts
+(attendo embed). --set masking.rule=80/10/10 masks tokens as BERT does. The rule "plain" masks every chosen token.
 
 Example: attendo train masked-language-model --train notes.txt --out runs/mine
 """
@@ -304,7 +319,7 @@ def _begin(
     out: Path | None,
     print_config: bool,
 ) -> int:
-    """Joins the settings, and trains with them or prints them."""
+    """Join the settings, and train with them or print them."""
     settings = data | training.settings()
     with preparing():
         from attendo.runs.task_specs import family_of
@@ -325,7 +340,7 @@ def _begin(
 
 
 def require_data(tables: Tables) -> None:
-    """BadParameter for settings without training data."""
+    """Raise BadParameter if the settings contain no training data."""
     refuse_if(not tables.get("data", {}).get("train"), "no training data. Give --train F")
 
 
@@ -356,7 +371,7 @@ def _train(
                 run = new_run(family, tables, out, tell, clock, device, init_from, ranks)
                 config = run.bundle.model_config
                 tokenizer = run.bundle.tokenizer
-                if note := not_exportable(config, tokenizer.kind):  # better known before it is trained
+                if note := not_exportable(config, tokenizer.kind):  # print this before the training
                     say(note)
         else:
             run = joined_run(out, tell, device, clock, ranks)
@@ -369,7 +384,7 @@ def _train(
 
 
 def ranks_of(device: str, training: Mapping[str, Any]) -> AbstractContextManager[Ranks]:
-    """The processes that torchrun has started for this command, or this one alone."""
+    """Return the group of processes that torchrun started, or of this process alone."""
     from attendo.bundle import pick_device
     from attendo.training.distributed import joined
     from attendo.training.optimizer import RANK_TIMEOUT

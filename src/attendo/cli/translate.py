@@ -1,4 +1,4 @@
-"""attendo translate."""
+"""The command `attendo translate`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class TranslationLines:
-    """From lines to the lines of their translations, and what is worth saying about them."""
+    """Turns chunks of lines into translated lines and counts."""
 
     translator: Translator
     config: DecodingConfig
@@ -65,7 +65,9 @@ class TranslationLines:
     def __call__(
         self, number: int, texts: list[str], counter: Counter | None = None
     ) -> tuple[list[str], Counts[str]]:
-        """The output of each line, and counts; with a counter, each translation without an end is also said."""
+        """Return the output of each line, and the counts for `notes`. A counter also prints each unfinished
+        translation.
+        """
         counts = Counts[str]()
         found = self._found(number, texts)
         for line, translation in enumerate(found, number):
@@ -88,7 +90,7 @@ class TranslationLines:
         return self.translator.translate(texts, beam=config.beam, n_best=config.n_best, **options)
 
     def request(self, folder: Path, others: list[Path], shortlist: Path | None) -> dict[str, Any]:
-        """All that the translations depend on, apart from the texts."""
+        """Return the model hashes and the options on which the translations depend."""
         from attendo.files import sha256_file
 
         models = [sha256_file(run / "model.safetensors") for run in [folder, *others]]
@@ -100,7 +102,7 @@ class TranslationLines:
         return own | dataclasses.asdict(self.config) | shown | drawn
 
     def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
-        """What to say at the end; `counts` are those of all lines."""
+        """Return the lines that are printed at the end, from the counts of all lines."""
         said = {
             "split": "texts were translated in parts; --segment none translates each whole",
             "short": "translations are far shorter than usual for their sources; --json marks them",
@@ -128,13 +130,13 @@ class TranslationLines:
         return "\n".join(score + line for score, line in zip(scores, lines, strict=True))
 
     def _aligned(self, found: Candidate) -> str:
-        """The field of --alignments: source-target, as giza-pharaoh has it."""
+        """Return the field of --alignments: source-target pairs in the giza-pharaoh format."""
         links = found.alignment
         return "" if links is None else "\t" + " ".join(f"{link.source}-{link.target}" for link in links)
 
 
 def candidate_json(found: Candidate) -> dict[str, Any]:
-    """A candidate as --json gives it: weights and log-probabilities to 5 digits."""
+    """Return a candidate as a JSON object, with weights and log-probabilities rounded to 5 decimal places."""
     values = dataclasses.asdict(found)
     values["token_log_probs"] = [round(value, 5) for value in found.token_log_probs]
     if found.alignment is None:
@@ -154,19 +156,23 @@ def translate(
     folder: Folder,
     texts: Texts = None,
     beam: Beam = None,
-    n_best: int | None = option("N", "Number of translations per line, at most the beam width."),
+    n_best: int | None = option("N", "Number of translations per input line, at most the beam size."),
     length_penalty: Penalty = None,
-    longest: int | None = option("N", "Maximum tokens of a piece (default: as seen in training)."),
+    longest: int | None = option(
+        "N", "Maximum number of tokens per translated unit (default: as in training)."
+    ),
     segment: Segmented = "sentence",
     others: With = None,
-    int8: bool = switch("--int8", "Compute with 8-bit integers: faster, slightly less exact."),
-    shortlist: Path | None = option("F", "Shortlist file, for speed with few texts at a time."),
-    prefix: str | None = option("TEXT", "Beginning of each translation, in whole words."),
-    alignments: bool = switch("--alignments", "Append a tab and the token alignment to each line."),
+    int8: bool = switch("--int8", "Compute with 8-bit integers, which is faster and slightly less exact."),
+    shortlist: Path | None = option(
+        "F", "Shortlist file, which speeds up the translation of few texts at a time."
+    ),
+    prefix: str | None = option("TEXT", "Required beginning of each translation, in whole words."),
+    alignments: bool = switch("--alignments", "Append a tab and the token alignment to each output line."),
     draw: DrawOptions,
-    stream: bool = switch("--stream", "Print the greedy translation of one TEXT as it is made."),
+    stream: bool = switch("--stream", "Print the greedy translation of one TEXT while it is generated."),
     set_: list[str] | None = option(
-        "K=V", "Set a decoding setting, for example decoding.no_repeat_ngram=3; repeatable.", "--set"
+        "K=V", "Decoding setting, for example decoding.no_repeat_ngram=3; repeatable.", "--set"
     ),
     source: Input = None,
     out: Output = None,
@@ -174,20 +180,22 @@ def translate(
     as_json: JsonLines = False,
     machine: Machine,
 ) -> int:
-    """Translate texts, the lines of stdin, or a file, with one output line per input line, in order.
+    """Translate texts, the lines of stdin, or a file. The command prints one output line per input line, in order.
 
-    A line is translated sentence by sentence, since most models are trained on sentences; --segment none translates the
-    line as one piece. --json marks a translation in which text is probably missing: "omission" is then short or
-    unaligned.
+    Each line is translated sentence by sentence, because most models are trained on sentences. --segment none
+    translates each line as a whole. If text is probably missing in a translation, the field "omission" of --json is
+    "short" or "unaligned".
 
-    Line breaks in a translation are written as spaces. An empty line gives an empty line. With --n-best N above 1, each
-    input line gives up to N lines, best first, with three fields separated by tabs: line number from 1, score, text.
-    The score is the log-probability (nats) divided by the length norm. --alignments adds a last field such as 0-0 1-2:
-    source-target pairs of token numbers from 0; with --json also weights, texts and positions. The file of --input can
-    have any size. To resume an interrupted command, run it again.
+    Line breaks in a translation are written as spaces. The translation of an empty line is an empty line. With --n-best
+    N above 1, the command prints up to N lines per input line, with the best translation first. Each of these lines has
+    three fields separated by tabs: the line number from 1, the score, and the text. The score is the log-probability
+    (nats) with length normalization. --alignments adds a last field such as 0-0 1-2, which contains pairs of source and
+    target token numbers from 0. With --json, the alignment also contains weights, texts and positions. The input file
+    can have any size. To resume an interrupted command, run the same command again.
 
-    --temperature T samples each translation; you can add --top-k, --top-p or --min-p. One TEXT uses --seed as it is.
-    Each of several lines has its own seed, made from --seed and the line number; --json prints the seed.
+    --temperature T samples each translation. You can add --top-k, --top-p or --min-p. A single TEXT uses --seed
+    unchanged. With several lines, each line has its own seed, computed from --seed and the line number. --json prints
+    the seed.
 
     Example: attendo translate runs/mine < input.txt > output.txt
 
@@ -260,7 +268,7 @@ def translate(
 
 
 def _set_search(translator: Translator, assignments: list[str]) -> None:
-    """Changes how the translator searches, as [decoding] of a run's config.toml does."""
+    """Change the decoding settings of the translator by the assignments of --set."""
     from attendo.config import build, override
     from attendo.decoding.options import DecodingConfig
 
