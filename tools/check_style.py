@@ -1,7 +1,4 @@
-"""Check the wording of pages, messages, help strings and public docstrings; print `file:line: rule: text`.
-
-The files in check_style_pending.txt are skipped until they are clean; `--shrink` then removes them from the list.
-"""
+"""Check the wording of pages, messages, help strings and public docstrings; print `file:line: rule: text`."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-PENDING = Path(__file__).with_name("check_style_pending.txt")
 
 BANNED = {
     "software prints, returns or raises": r"\b(says|tells|hears|feels|refuses|(is|are|was|were) (told|said))\b",
@@ -173,7 +169,7 @@ def of_docstrings(file: str, node: ast.ClassDef | FUNCTION) -> Iterator[Finding]
 
 
 def findings(root: Path) -> Iterator[Finding]:
-    """Yield the findings of all pages and sources of a project, pending files included."""
+    """Yield the findings of all pages and sources of a project."""
     pages = [root / "README.md", *sorted((root / "docs" / "en").glob("*.md"))]
     for file in pages + sorted((root / "src" / "attendo").rglob("*.py")):
         check = of_page if file.suffix == ".md" else of_source
@@ -182,19 +178,12 @@ def findings(root: Path) -> Iterator[Finding]:
         yield from of_docstrings(file.relative_to(root).as_posix(), node)
 
 
-def main(arguments: list[str], root: Path = ROOT, pending_file: Path = PENDING) -> int:
-    """Print the findings outside pending files, and pending files that are clean; 1 if there are any."""
-    found, pending = list(findings(root)), pending_file.read_text(encoding="utf-8").split()
-    done = set(pending) - {finding.file for finding in found}
-    if "--shrink" in arguments:
-        pending = [file for file in pending if file not in done]
-        pending_file.write_text("".join(f"{file}\n" for file in pending), encoding="utf-8")
-        done.clear()
-    lines = [f"{file}:{line}: {rule}: {text}" for file, line, rule, text in found if file not in pending]
-    lines += [f"{file}: clean: run python tools/check_style.py --shrink" for file in sorted(done)]
+def main(root: Path = ROOT) -> int:
+    """Print the findings; 1 if there are any."""
+    lines = [f"{file}:{line}: {rule}: {text}" for file, line, rule, text in findings(root)]
     print("\n".join(lines) or "style: clean")
     return int(bool(lines))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """attendo: train, run, inspect and serve your own Transformer.
 
-These are the public names of the library. Each is imported when it is first used, because importing torch takes
-seconds. The packages, such as `attendo.nn`, list their own public names in `__all__`.
+These are the public names of the library. Each name is imported when it is first used, because importing torch takes
+seconds. The packages, such as `attendo.nn`, list their public names in `__all__`.
 """
 
 from importlib import import_module
@@ -60,14 +60,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public object of this name from its module."""
+    """Import the public object with this name from its module."""
     if name not in _MODULES:
         raise AttributeError(f"module 'attendo' has no attribute {name!r}")
     value = getattr(import_module(_MODULES[name]), name)
-    globals()[name] = value  # the next look-up no longer comes here
+    globals()[name] = value  # the next access no longer calls this function
     return value
 
 
 def __dir__() -> list[str]:
-    """The names that completion offers, whether imported already or not."""
+    """Return the names that completion offers, including names that have not been imported yet."""
     return sorted({*globals(), *__all__})

@@ -13,7 +13,7 @@ from attendo.errors import AttendoError
 
 @dataclass(frozen=True, eq=False)
 class RowSums:
-    """A score that is a function of sums over rows: each row's summands, and the score of a sum."""
+    """A score that `score` computes from sums over rows; `rows` contains the values of each row."""
 
     name: str
     rows: Float[ndarray, "rows parts"]
@@ -24,7 +24,8 @@ class RowSums:
 def ratio_sums(
     name: str, above: Float[ndarray, " rows"], below: Float[ndarray, " rows"], signature: str = ""
 ) -> RowSums:
-    """Σ above / Σ below: a mean over rows, or, with the tokens of each row below, over tokens.
+    """Return the score Σ above / Σ below: a mean over rows, or a mean over tokens if `below` has the tokens of each
+    row.
 
     >>> loss = ratio_sums("loss", np.array([6.0, 2.0]), np.array([3.0, 1.0]))
     >>> loss.score(loss.rows.sum(0))
@@ -37,7 +38,7 @@ def ratio_sums(
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The scores of two systems on the same rows, and on samples of these rows with replacement, [2, samples]."""
+    """The scores of two systems on the same rows, and their scores `[2, samples]` on samples drawn with replacement."""
 
     first: float
     second: float
@@ -45,7 +46,7 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """Second minus first."""
+        """The score of the second system minus the score of the first."""
         return self.second - self.first
 
     @cached_property
@@ -55,17 +56,19 @@ class Comparison:
 
     @property
     def p_value(self) -> float:
-        """Two-sided p-value: twice the share of samples whose difference is 0 or of the opposite sign, at most 1.
+        """Two-sided p-value: twice the share of samples whose difference is 0 or has the opposite sign, at most 1.
 
-        With k such samples of n it is 2 (k + 1) / (n + 1), never 0 (Koehn 2004, section 4). It is at most 0.05 exactly
-        if `interval(differences)` excludes 0.
+        With k such samples of n, the p-value is 2 (k + 1) / (n + 1), which is never 0 (Koehn 2004, section 4). It is at
+        most 0.05 exactly if `interval(differences)` excludes 0.
         """
         k = min(int((self.differences <= 0).sum()), int((self.differences >= 0).sum()))
         return min(1.0, 2 * (k + 1) / (len(self.differences) + 1))
 
 
 def interval(values: Float[ndarray, " samples"]) -> tuple[float, float]:
-    """The central 95% of the values: in order, the (n + 1) / 40-th from either end (Efron 1979).
+    """Return the bounds of the central 95% of the values (Efron 1979).
+
+    In ascending order, the bounds are the values at position (n + 1) / 40, counted from the start and from the end.
 
     >>> interval(np.arange(1.0, 1000.0)), interval(np.arange(1.0, 1001.0))
     ((25.0, 975.0), (25.0, 976.0))
@@ -80,10 +83,11 @@ _AT_ONCE = 1 << 22  # rows drawn
 
 
 def paired_bootstrap(first: RowSums, second: RowSums, n_samples: int = 1000, seed: int = 12345) -> Comparison:
-    """Score two systems on `n_samples` samples of their rows, the same rows for both (Koehn 2004).
+    """Compare two systems on `n_samples` random samples of the test rows (Koehn 2004).
 
-    A sample has as many rows as the data, drawn with replacement as in sacreBLEU's `PairedTest`, with its default seed.
-    Raises AttendoError for no rows, different numbers of rows, or fewer than LEAST_SAMPLES samples.
+    Both systems are scored on the same samples. Each sample has as many rows as the test set, drawn with replacement.
+    The method and the default seed are those of sacreBLEU's `PairedTest`. Raises AttendoError if there are no rows, if
+    the systems have different numbers of rows, or if `n_samples` is below LEAST_SAMPLES.
 
     >>> right = np.array([[1.0, 1, 1, 0, 1, 0, 1, 1], [1, 0, 1, 0, 1, 0, 0, 1]])
     >>> found = paired_bootstrap(*(ratio_sums("accuracy", row, np.ones(8)) for row in right))

@@ -34,7 +34,7 @@ from attendo.models import Model, ModelConfig, build_model
 FORMAT = 1
 DTYPES = ("F64", "F32", "F16", "BF16")
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
-"""What a header raises that was changed while it was read, or that no safetensors file has."""
+"""The exceptions for an invalid header, or for a header that changed while it was read."""
 TaskName = Literal["translation", "classification", "language-model", "masked-language-model"]
 
 USES: dict[Architecture, str] = {
@@ -43,18 +43,18 @@ USES: dict[Architecture, str] = {
     "decoder": "generate",
     "masked": "embed",
 }
-"""The command that uses a model of each architecture."""
+"""The command that applies a model, by the architecture of the model."""
 
 ModelT = TypeVar("ModelT", bound=Model)
 
 
 def embeds_texts(config: ModelConfig) -> bool:
-    """Return whether a model only returns vectors of texts."""
+    """Return whether a model only outputs embedding vectors of texts, which is a classifier without classes."""
     return config.architecture == "classifier" and config.n_classes == 0
 
 
 def use_of(task: str | None, architecture: Architecture) -> str:
-    """The command that uses a model whose card names this task.
+    """Return the command for a model of this architecture whose card names this task.
 
     >>> use_of("embedding", "classifier"), use_of("classification", "classifier")
     ('embed', 'classify')
@@ -64,7 +64,7 @@ def use_of(task: str | None, architecture: Architecture) -> str:
 
 @dataclass(frozen=True)
 class Card:
-    """The types of what card.json holds, as far as it is read."""
+    """The fields of card.json that attendo reads, with their types."""
 
     task: str = ""
     languages: dict[str, str | None] = field(default_factory=dict)
@@ -83,7 +83,15 @@ class Card:
 
 @dataclass
 class Bundle:
-    """The contents of a run folder except the weights: config tables, tokenizer and card; and its custom modules."""
+    """The contents of a run folder, without the weights.
+
+    Attributes:
+        tables: The tables of config.toml.
+        tokenizer: The tokenizer of the model.
+        card: The contents of card.json.
+        own_parts: The function that inserts the custom modules (default: no custom modules).
+        folder: The run folder (default: the bundle is not on disk).
+    """
 
     tables: dict[str, dict[str, Any]]
     tokenizer: Tokenizer
@@ -93,18 +101,20 @@ class Bundle:
 
     @property
     def model_config(self) -> ModelConfig:
-        """The [model] table."""
+        """The [model] table of config.toml."""
         return build(ModelConfig, self.tables["model"], "config.toml [model]")
 
     def new_model(self) -> Model:
-        """A freshly initialized model of this shape, with its custom modules, on the CPU."""
+        """Return a model with these settings, new random weights and its custom modules, on the CPU."""
         model = build_model(self.model_config)
         if self.own_parts is not None:
             insert_custom_modules(self.own_parts, model)
         return model
 
     def sized_model(self, where: Path, stored: Mapping[str, Sequence[int]]) -> Model:
-        """Return an uninitialized model whose shapes equal those of a file. Raises AttendoError otherwise."""
+        """Return a new model with the parameter shapes `stored` of the weights file `where`. Raises AttendoError
+        otherwise.
+        """
         config = self.model_config
         if config.n_encoder_layers + config.n_decoder_layers > len(stored):
             raise AttendoError(
@@ -125,7 +135,9 @@ class Bundle:
         return model
 
     def require_own_parts(self, folder: Path, call: str = LOAD) -> None:
-        """Raise AttendoError where a model has parts that nobody has handed in; call: the Python that takes them."""
+        """Raise AttendoError if custom modules are missing. `call` is the template of the Python line that the message
+        suggests.
+        """
         if self.own_parts is None and (name := self.card.get("own_parts")) is not None:
             raise AttendoError(
                 f"{folder} was trained with custom modules ({name}). Their code is not stored in the run "
@@ -133,7 +145,10 @@ class Bundle:
             )
 
     def require_shapes(self, where: Path, stored: Mapping[str, Sequence[int]], model: nn.Module) -> None:
-        """Raise AttendoError naming the first parameter or buffer that is not as trained; stored: of parameters."""
+        """Raise AttendoError if a parameter or custom buffer of `model` differs from the weights file `where`.
+
+        `stored` contains the shape of each parameter in the file. The message names the first difference.
+        """
         made: dict[str, Sequence[int]] = {name: p.shape for name, p in model.named_parameters()}
         if (buffers := self.card.get("own_buffers")) is not None:
             made = made | custom_buffers(model)
@@ -150,22 +165,24 @@ class Bundle:
 
 
 def save_description(folder: Path, bundle: Bundle) -> None:
-    """Write config.toml, tokenizer.json and card.json, each whole or not at all."""
+    """Write config.toml, tokenizer.json and card.json, each one atomically."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "config.toml", dump_toml(bundle.tables))  # by which a run is known that never began
+    write_atomic(folder / "config.toml", dump_toml(bundle.tables))  # marks the folder as a run
     bundle.tokenizer.save(folder / "tokenizer.json")
     save_card(folder, bundle.card)
 
 
 def save_card(folder: Path, card: dict[str, Any]) -> None:
-    """Replace card.json."""
+    """Replace card.json atomically."""
     write_atomic(
         folder / "card.json", json.dumps({"format": FORMAT, **card}, indent=1, ensure_ascii=False) + "\n"
     )
 
 
 def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> None:
-    """Replace model.safetensors atomically; its header names the hashes of config, tokenizer and weights."""
+    """Replace model.safetensors atomically. Its header contains the step and the hashes of config, tokenizer and
+    weights.
+    """
     tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
     header = {"format": f"attendo {FORMAT}", "step": str(step), **_hashes(bundle)}
     data = save(tensors, header)
@@ -175,7 +192,7 @@ def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> N
 
 
 def no_such_run(folder: Path) -> AttendoError:
-    """The message for a missing run folder; the one of the documentation is created by its own command.
+    """Return the error for a missing run folder. For runs/demo, the message names the command that creates the folder.
 
     >>> str(no_such_run(Path("runs/demo")))
     'runs/demo: no such run folder; `attendo demo` creates it'
@@ -186,7 +203,7 @@ def no_such_run(folder: Path) -> AttendoError:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Load a tokenizer file, trained or imported. Raises AttendoError if it is missing, truncated or foreign."""
+    """Load a learned or imported tokenizer. Raises AttendoError if the file is missing, damaged or unknown."""
     try:
         text = path.read_bytes().decode("utf-8")
         imported = text[:100].lstrip().removeprefix("{").lstrip().startswith('"attendo_tokenizer"')
@@ -204,14 +221,14 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def load_bundle(folder: Path, own_parts: CustomModules | None = None) -> Bundle:
-    """Read and check config.toml, tokenizer.json and card.json. Raises AttendoError naming what is missing or damaged.
+    """Read and check config.toml, tokenizer.json and card.json. Raises AttendoError if a file is missing or damaged.
 
     `own_parts` is rejected for a model that was trained without custom modules.
     """
     if not folder.is_dir():
         raise no_such_run(folder)
     path = folder / "card.json"
-    card = _card(path) if path.is_file() else {}  # the first, as a later format may have no such other files
+    card = _card(path) if path.is_file() else {}  # first, since later formats may differ
     for name in ("config.toml", "tokenizer.json", "card.json"):
         if not (folder / name).is_file():
             raise AttendoError(
@@ -233,7 +250,7 @@ def load_bundle(folder: Path, own_parts: CustomModules | None = None) -> Bundle:
 
 
 def _card(path: Path) -> dict[str, Any]:
-    """The contents of card.json. Raises AttendoError if it is damaged or of an unknown format."""
+    """Return the contents of card.json. Raises AttendoError if the file is damaged or has an unknown format."""
     try:
         card = json.loads(path.read_text(encoding="utf-8"), parse_int=bounded_int)
         found = card.get("format")
@@ -248,10 +265,10 @@ def _card(path: Path) -> dict[str, Any]:
 
 
 def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the tables of config.toml, or raise AttendoError if its end is missing.
+    """Return the tables of config.toml. Raises AttendoError if the file is truncated.
 
-    A truncated number can still be valid, so a cut is detected by the final line break and by the keys of [decoding],
-    the last table, which the card contains too.
+    A truncated number can still be valid. Truncation is therefore detected by the final line break and by the keys of
+    [decoding], the last table, because the card also contains these keys.
     """
     tables = read_toml(path)
     if value := next((name for name, table in tables.items() if not isinstance(table, dict)), None):
@@ -270,7 +287,9 @@ def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]
 
 
 def load_model(folder: Path, bundle: Bundle) -> Model:
-    """The trained model in evaluation mode. Raises AttendoError if the weights are damaged or of another model."""
+    """Return the trained model of a run folder in evaluation mode. Raises AttendoError if the weights are missing or
+    damaged.
+    """
     path = folder / "model.safetensors"
     if not path.is_file():
         raise AttendoError(
@@ -299,14 +318,14 @@ def load_model(folder: Path, bundle: Bundle) -> Model:
             stored = {name: found.get_shape() for name, found in slices.items()}
             model = bundle.sized_model(path, stored)
             for name, parameter in model.named_parameters():
-                parameter.data = file.get_tensor(name).clone()  # not of the file, which may be written anew
+                parameter.data = file.get_tensor(name).clone()  # a copy: the file may be replaced
     except (SafetensorError, *_UNREADABLE) as error:
         raise AttendoError(f"{path} is damaged ({error}). Restore the file, or resume the run") from None
     return model.eval()
 
 
 def weights_hash(folder: Path) -> str:
-    """The hash of the weights in a run folder, as their file has it; "" where it has none, or there is no file."""
+    """Return the hash of the weights from the header of model.safetensors, or "" if the file or the hash is missing."""
     path = folder / "model.safetensors"
     if not path.is_file():
         return ""
@@ -318,7 +337,7 @@ def weights_hash(folder: Path) -> str:
 
 
 def load_as(kind: type[ModelT], folder: str | Path, device: str = "cpu") -> tuple[Bundle, ModelT]:
-    """A run folder's bundle and its model, which must be of this kind; AttendoError names the task it is for."""
+    """Return the bundle and the model of a run folder. Raises AttendoError if the model is not of the class `kind`."""
     folder = Path(folder)
     bundle = load_bundle(folder)
     model = load_model(folder, bundle).to(device)
@@ -330,7 +349,7 @@ def load_as(kind: type[ModelT], folder: str | Path, device: str = "cpu") -> tupl
 
 
 def _weights_sha256(file: BinaryIO) -> str:
-    """The hash of a safetensors file without the hash itself: facts, names, types, offsets and numbers."""
+    """Return the hash of a safetensors file: its weights and its header, except for the hash in the header."""
     with file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         header["__metadata__"].pop("weights_sha256", None)
@@ -349,9 +368,10 @@ def _hashes(bundle: Bundle) -> dict[str, str]:
 
 
 def pick_device(name: str, index: int | None = None) -> torch.device:
-    """Return the device of this name ("auto", "cpu" or "cuda"); "auto" is the GPU if there is one.
+    """Return the device with this name: "auto", "cpu" or "cuda".
 
-    `index` selects a GPU if several processes have one each. Raises AttendoError for an unknown name or a missing GPU.
+    "auto" selects the GPU if there is one, otherwise the CPU. `index` selects one of several GPUs. Raises AttendoError
+    for an unknown name or a missing GPU.
 
     >>> pick_device("cpu")
     device(type='cpu')

@@ -28,15 +28,19 @@ def cache_folder() -> Path:
 
 
 def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[Path], None]) -> S:
-    """Return what `opened` makes of a folder in the cache, which `build` fills if it is missing or damaged.
+    """Open a folder in the cache, and build it first if it is missing or damaged.
 
-    A folder or file that another user owns or may write to counts as damaged, so nothing of it is used.
+    A folder or file that another user owns or can write to counts as damaged and is not used.
 
     Args:
-        folder: The folder, in the cache. In a cache folder that other users may write to, each user has a folder.
-        opened: Raises FileNotFoundError if there is no such folder, DamagedFile if it is not whole.
-        build: Fills an empty hidden folder, which then gets its name in one step. Of several processes that build the
-            same folder, the first one's is used by all.
+        folder: The folder to open. If other users can write to its parent folder, each user has a separate subfolder.
+        opened: Opens the folder. It raises FileNotFoundError if the folder is missing and DamagedFile if it is
+            incomplete.
+        build: Fills an empty hidden folder, which is then renamed atomically. If several processes build the same
+            folder, all of them use the first result.
+
+    Returns:
+        The result of `opened`.
 
     Raises:
         AttendoError: The cache folder cannot be used or written to, or another user owns it.
@@ -51,22 +55,22 @@ def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[
             except DamagedFile:
                 discard(place)
             with contextlib.suppress(FileExistsError), atomic_folder(place, mode=0o700) as new:
-                build(new)  # where another process was quicker, its folder holds the same
+                build(new)  # if another process was faster, its folder has the same contents
             return _opened(place, opened)
         except OSError as error:
             named = error.filename is not None and str(error.filename).startswith(str(base))
             if not named and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-                raise  # about a file that `build` reads
+                raise  # the error concerns a file that `build` reads
             said = (error.strerror or str(error)).replace(str(base), str(base.resolve()))
             raise AttendoError(f"{folder} cannot be written to the cache: {said}. {_REMEDY}") from error
 
 
 @contextlib.contextmanager
 def private(folder: Path) -> Iterator[Path]:
-    """Yield the cache folder, or this user's part of a shared cache folder, which is created if necessary.
+    """Yield the cache folder, or the current user's subfolder of a shared cache folder. Missing folders are created.
 
-    The path refers to an open descriptor, so renames on the way cannot redirect it. Raises AttendoError if the folder
-    is unusable or has another owner.
+    The path refers to an open file descriptor, so another user cannot redirect it by renaming a folder. Raises
+    AttendoError if the folder cannot be used or has another owner.
     """
     try:
         descriptor = _descriptor(folder)
@@ -87,13 +91,15 @@ def private(folder: Path) -> Iterator[Path]:
 
 
 def discard(place: Path) -> None:
-    """Take a folder out of the cache, unless another process was quicker."""
+    """Remove a folder from the cache. A folder that another process has already removed is no error."""
     with contextlib.suppress(FileNotFoundError):
         remove_folder(place)
 
 
 def _descriptor(folder: Path) -> int | None:
-    """An open descriptor of the folder that is private to this user; None on Windows, which has no such owners."""
+    """Return an open descriptor of the folder that is private to this user, or None on Windows, which has no such
+    owners.
+    """
     _make(folder)
     if os.name == "nt":
         return None
@@ -116,14 +122,14 @@ def _descriptor(folder: Path) -> int | None:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder and those that it is in, each for this user alone."""
+    """Create a folder and its missing parents, accessible by this user only."""
     if not folder.exists():
         _make(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _opened(place: Path, opened: Callable[[Path], S]) -> S:
-    """What `opened` returns for a folder that no other user can write to."""
+    """Return what `opened` returns for the folder, after a check that no other user can write to it."""
     if os.name != "nt":
         for path in (place, *(place.iterdir() if place.is_dir() else ())):
             found = path.lstat()
@@ -141,7 +147,9 @@ def _others_may_write(found: os.stat_result) -> bool:
 
 
 def _require_owner(folder: Path, found: os.stat_result) -> None:
-    """Raise AttendoError where neither root nor this user owns a folder or link: its owner can change what runs."""
+    """Raise AttendoError unless root or this user owns the folder or link, because an owner can replace the cached
+    code.
+    """
     if found.st_uid not in (0, me := os.geteuid()):
         raise AttendoError(
             f"the cache folder {folder} is owned by user {found.st_uid}, but this process runs as user {me}. "
@@ -150,7 +158,9 @@ def _require_owner(folder: Path, found: os.stat_result) -> None:
 
 
 def _reached_safely(folder: Path) -> Path:
-    """The folder itself, on systems without paths through descriptors."""
+    """Return the folder itself, for systems without paths through descriptors. Raises AttendoError if others can rename
+    it.
+    """
     for parent in folder.resolve().parents:
         found = parent.stat()
         if _others_may_write(found) and not found.st_mode & stat.S_ISVTX:

@@ -1,7 +1,7 @@
 """Strict conversion between TOML and frozen dataclasses: the only place where settings are parsed.
 
-A config section is a standard-library dataclass next to the code it configures; its `__post_init__` checks fields with
-ValueError. Every error of a table becomes an AttendoError of one line.
+Each config section is a standard-library dataclass, defined next to the code that it configures. Its `__post_init__`
+checks the fields and raises ValueError. Every error in a table becomes an AttendoError with a one-line message.
 """
 
 import dataclasses
@@ -25,21 +25,23 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="DataclassInstance")
 
 LONGEST = 80
-"""Characters of a wrong value that a message shows."""
+"""The maximum number of characters of an invalid value that an error message shows."""
 _QUOTED, _DEEP_KEY = re.compile(r"""("|')[^"'\n]*+\1"""), re.compile(r"(?:\.[ \t]*+[\w-]*+[ \t]*+){100}")
 _COMMENT = re.compile(r"^[ \t]*#.*", re.MULTILINE)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_IN_FILE = re.compile(r"(.+) \[([^\[\]]+)\]")  # F.toml [model]
+_IN_FILE = re.compile(r"(.+) \[([^\[\]]+)\]")  # for example, F.toml [model]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file, as plain values. Raises AttendoError with the line when it isn't TOML."""
+    """Return the tables of a TOML file as plain values. Raises AttendoError, with the line, if the file is not valid
+    TOML.
+    """
     try:
         text = path.read_bytes().decode("utf-8-sig")
-        if _DEEP_KEY.search(_QUOTED.sub("", _COMMENT.sub("", text))):  # quadratic time
+        if _DEEP_KEY.search(_QUOTED.sub("", _COMMENT.sub("", text))):  # takes quadratic time
             raise RecursionError
         tables = tomllib.loads(text)
-        # what is too deep or too long for JSON is refused here
+        # values that are too deep or too long for JSON are rejected here
         json.loads(json.dumps(_plain(tables), default=str), parse_int=bounded_int)
         return tables
     except (FileNotFoundError, IsADirectoryError):
@@ -48,19 +50,22 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise AttendoError(f"{path} is not UTF-8 (byte {error.start + 1}). Save it as UTF-8") from None
     except RecursionError:
         raise AttendoError(f"{path} is nested too deeply (expected tables of values). Fix it") from None
-    except ValueError as error:  # of TOML, or a number of more digits than Python reads
+    except ValueError as error:  # invalid TOML, or a number with more digits than Python accepts
         raise AttendoError(f"{path} is not valid TOML: {error}") from None
 
 
 def bounded_int(digits: str) -> int:
-    """A whole number of a file. Raises ValueError for one that no float can hold."""
+    """Parse an integer from a file. Raises ValueError if the integer has more than 300 digits."""
     if len(digits) > 300:
         raise ValueError(f"{digits[:20]}… has {len(digits)} digits (expected at most 300)")
     return int(digits)
 
 
 def override(tables: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """A copy of `tables` with each `section.key=value` set; the value is parsed as TOML, otherwise used as text.
+    """Return a copy of `tables` in which each assignment `section.key=value` is applied.
+
+    The value is parsed as TOML. A value that is not valid TOML is used as text. Raises AttendoError for an invalid
+    assignment.
 
     >>> override({"model": {"d_model": 64}}, ["model.d_model=128", "data.name=a b", "data.columns=[1, 2]"])
     {'model': {'d_model': 128}, 'data': {'name': 'a b', 'columns': [1, 2]}}
@@ -84,16 +89,18 @@ def override(tables: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
 
 
 def build(section: type[T], table: Mapping[str, Any], where: str, *, others: bool = False) -> T:
-    """Build a dataclass from a table, strictly: unknown keys are errors unless `others`, and types must match.
+    """Build a dataclass from a table with strict types.
 
-    `where` names table and file in messages: `"model"` or `"F.toml [model]"`. Nested dataclasses are built from
-    sub-tables. Raises AttendoError with key, value and expectation, also for a ValueError of a `__post_init__`.
+    `section` is the dataclass. Its nested dataclasses are built from sub-tables. Unknown keys are errors unless
+    `others` is set. `where` is the name of the table in messages, with or without its file: `"model"` or `"F.toml
+    [model]"`. Raises AttendoError with the key, the value and the expected type, and also for a ValueError from
+    `__post_init__`.
     """
     name, place = _placed(where)
     if not others:
         _refuse_unknown(section, table, name, place)
     try:
-        # As JSON, since only there the strict mode takes a list for a tuple and a table for a dataclass.
+        # Strict mode accepts a list for a tuple, and a table for a dataclass, only in JSON input.
         return _adapter(section).validate_json(json.dumps(table), strict=True)
     except ValidationError as error:
         raise AttendoError(_first_error(section, error, name, place)) from None
@@ -102,17 +109,19 @@ def build(section: type[T], table: Mapping[str, Any], where: str, *, others: boo
 
 
 def check_keys(section: "type[DataclassInstance]", table: Mapping[str, Any], where: str) -> None:
-    """Raise AttendoError for a key of `table` that `section` has no field for; values are not looked at."""
+    """Raise AttendoError if `table` has a key for which `section` has no field. The values are not checked."""
     _refuse_unknown(section, table, *_placed(where))
 
 
 def to_table(value: "DataclassInstance") -> dict[str, Any]:
-    """Return a config dataclass as a TOML table for `build`; None values, which must be defaults, are left out."""
+    """Return a config dataclass as a TOML table for `build`. Fields with the value None are omitted, so None must be
+    their default.
+    """
     return _plain(dataclasses.asdict(value))
 
 
 def dump_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Tables as TOML text that `read_toml` reads back unchanged, but for None values, which are left out.
+    """Return tables as TOML text. `read_toml` returns the same tables, except for None values, which are omitted.
 
     >>> print(dump_toml({"model": {"d_model": 64, "tie": True}, "data": {"limit": None}}))
     [model]
@@ -131,13 +140,13 @@ def _adapter(section: type[T]) -> TypeAdapter[T]:
 
 
 def _placed(where: str) -> tuple[str, str]:
-    """The table's name, with ` in FILE` if the location has one."""
+    """Return the table's name, and ` in FILE` if the location names a file."""
     in_file = _IN_FILE.fullmatch(where)
     return (in_file[2], f" in {in_file[1]}") if in_file else (where, "")
 
 
 def _refuse_unknown(section: type, table: Mapping[str, Any], name: str, place: str) -> None:
-    """Raise AttendoError for a key that `section` has no field for, naming the nearest one it has."""
+    """Raise AttendoError for a key for which `section` has no field, and suggest the most similar field name."""
     fields = [field.name for field in dataclasses.fields(section) if field.init]
     hints = get_type_hints(section)
     for key, value in table.items():
@@ -150,9 +159,9 @@ def _refuse_unknown(section: type, table: Mapping[str, Any], name: str, place: s
 
 
 def _first_error(section: type, error: ValidationError, name: str, place: str) -> str:
-    """The first error of pydantic, in one line of our wording."""
+    """Return the first pydantic error as a one-line message in attendo's wording."""
     first = error.errors(include_url=False)[0]
-    # After the fields, a location goes on with the branches of a union, which say nothing to a user.
+    # After the field names, a location continues with the branches of a union, which do not help the user.
     keys: list[str] = []
     hint: Any = section
     for part in first["loc"]:
@@ -162,7 +171,7 @@ def _first_error(section: type, error: ValidationError, name: str, place: str) -
         hint = get_type_hints(hint).get(str(part))
     path = _dotted(name, *keys)
     message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    if first["type"] == "value_error":  # from a __post_init__: its own words say it all
+    if first["type"] == "value_error":  # from a __post_init__, whose message is complete
         return f"{path}{place}: {message}" if path or place else message
     message = message[:1].lower() + message[1:]
     if first["type"] == "missing":
@@ -176,12 +185,12 @@ def _dotted(*names: str) -> str:
 
 
 def _copied(value: Any) -> Any:
-    """A deep copy of tables, which overrides can change."""
+    """Return a deep copy of tables, which overrides can change."""
     return {key: _copied(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def _value(text: str) -> Any:
-    """A value in TOML's notation, otherwise the text itself: paths and words need no quotes."""
+    """Parse a value in TOML notation. Other text is returned unchanged, so paths and words need no quotes."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -190,7 +199,7 @@ def _value(text: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Paths as text, tuples as lists and no None: what TOML can hold."""
+    """Return a value in a form that TOML supports: paths as text, tuples as lists, and no None values."""
     match value:
         case dict():
             return {key: _plain(item) for key, item in value.items() if item is not None}

@@ -14,7 +14,7 @@ from attendo.models import Model
 from attendo.nn.positions import DistanceBias
 
 CustomModules = Callable[[Any], object]
-"""A user's function that puts custom modules into a fresh model, in place."""
+"""A user's function that inserts custom modules into a newly built model, in place."""
 
 LOAD = "attendo.load({folder!r}, own_parts={parts})"
 RESUME = (
@@ -24,7 +24,8 @@ VERIFY = "from attendo.runs.resume import verify_resume; print(verify_resume({fo
 
 
 def name_of_custom_modules(own_parts: CustomModules) -> str:
-    """FILE.py:FUNCTION if known; for display only, nothing is loaded by it.
+    """Return the name FILE.py:FUNCTION of a user's function, for display only. Other callables return their type's
+    name.
 
     >>> name_of_custom_modules(name_of_custom_modules)
     'custom_modules.py:name_of_custom_modules'
@@ -36,7 +37,7 @@ def name_of_custom_modules(own_parts: CustomModules) -> str:
 
 
 def python_line(name: str, folder: Path, call: str) -> str:
-    """The Python line that passes the custom modules of this name: LOAD, RESUME or VERIFY.
+    """Return the Python line that loads a run with these custom modules. `call` is the template LOAD, RESUME or VERIFY.
 
     >>> python_line("bias.py:with_bias", Path("runs/a"), LOAD)
     "from bias import with_bias; attendo.load('runs/a', own_parts=with_bias)"
@@ -54,8 +55,8 @@ def python_line(name: str, folder: Path, call: str) -> str:
 
 
 def insert_custom_modules(own_parts: CustomModules, model: Model) -> None:
-    """Put custom modules into a fresh model in place. Raises AttendoError if the model is unchanged."""
-    before = [*model.modules(), *model.parameters()]  # kept, so that no new module has the id of an old one
+    """Insert custom modules into a newly built model, in place. Raises AttendoError if the function changes nothing."""
+    before = [*model.modules(), *model.parameters()]  # these references prevent the reuse of old ids
     known = set(map(id, before))
     own_parts(model)
     if all(id(part) in known for part in (*model.modules(), *model.parameters())):
@@ -66,13 +67,13 @@ def insert_custom_modules(own_parts: CustomModules, model: Model) -> None:
 
 
 def custom_buffers(model: nn.Module) -> dict[str, list[int]]:
-    """The shapes of the buffers of custom modules; attendo's own modules recompute theirs."""
+    """Return the shapes of all buffers in the state dict. Only custom modules store buffers there."""
     parameters = dict(model.named_parameters())
     return {name: list(t.shape) for name, t in model.state_dict().items() if name not in parameters}
 
 
 def is_custom(module: nn.Module) -> bool:
-    """Return whether a module's class is neither attendo's nor torch's.
+    """Return whether the class of a module is defined outside attendo and torch.
 
     >>> is_custom(nn.Linear(1, 1)), is_custom(type("Mine", (nn.Linear,), {"__module__": "mine"})(1, 1))
     (False, True)
@@ -81,7 +82,7 @@ def is_custom(module: nn.Module) -> bool:
 
 
 def custom_module_at(model: nn.Module, name: str) -> nn.Module | None:
-    """The outermost custom module on a path or around a parameter of this name; None if there is none."""
+    """Return the outermost custom module that contains the module or parameter `name`, or None if there is none."""
     found: Any = model
     for step in name.split("."):
         found = getattr(found, step, None)
@@ -91,7 +92,8 @@ def custom_module_at(model: nn.Module, name: str) -> nn.Module | None:
 
 
 def is_not_finite(module: nn.Module, output: Tensor) -> bool:
-    """Return whether a module returns NaN or infinity; a bias may be -inf, which hides a key.
+    """Return whether a module's output contains NaN or infinity. In a position bias, -inf is allowed, because it hides
+    a key.
 
     >>> hidden = torch.tensor([0.0, -torch.inf])
     >>> is_not_finite(nn.Identity(), hidden), is_not_finite(DistanceBias(), hidden)

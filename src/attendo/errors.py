@@ -10,20 +10,20 @@ NOT_NUMBERS = (
 
 
 class AttendoError(Exception):
-    """An error that the user can fix: its one line names what failed, what was found, and what to do.
+    """An error that the user can fix. Its message is one line: what failed, what was found, and what to do.
 
     The command line prints it as `error: …` on stderr, without a traceback, and exits with code 2.
     """
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra of attendo from where attendo itself was installed.
+    """Return the command that installs an extra of attendo from the source from which attendo itself was installed.
 
     Args:
         extra: The name of the extra, for example "serve".
 
     Returns:
-        A pip command that works in the current folder: it names the checkout, the repository or the distribution.
+        A pip command that works in the current folder. It names a local checkout, a repository URL or the package name.
     """
     import json
     from importlib.metadata import PackageNotFoundError, distribution
@@ -45,7 +45,8 @@ def install_command(extra: str) -> str:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return whether an exception is a failure of code: any but Ctrl-C and exits, including a panic of a Rust library.
+    """Return whether an exception is an error in code: any exception except Ctrl-C and exits, or a panic of a Rust
+    library.
 
     >>> is_failure(ValueError()), is_failure(KeyboardInterrupt())
     (True, False)
@@ -54,14 +55,14 @@ def is_failure(error: BaseException) -> bool:
 
 
 def port_refused(error: OSError, port: int, host: str = "") -> AttendoError:
-    """The message if a port cannot be opened; `host` adds a hint about the address.
+    """Return the error for a port that cannot be opened. If `host` is given, the message also suggests another address.
 
     >>> print(port_refused(OSError(errno.EADDRINUSE, "Address already in use"), 8000))
     port 8000 is in use. Choose another with `port` (0: any free port)
     """
     if error.errno == errno.EADDRINUSE:
         return AttendoError(f"port {port} is in use. Choose another with `port` (0: any free port)")
-    # create_server adds to the words which address it tried
+    # socket.create_server appends the address that it tried to the error text
     why = (error.strerror or str(error)).partition(" (while attempting")[0]
     if host:
         return AttendoError(

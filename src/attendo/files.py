@@ -1,6 +1,6 @@
 """Files that are complete or absent: atomic writing, and folders that can be verified.
 
-Errors of the operating system (a full disk, a missing permission) are raised as OSError, and earlier files stay
+Errors of the operating system, such as a full disk or a missing permission, raise OSError. Existing files then remain
 unchanged.
 """
 
@@ -18,21 +18,21 @@ from typing import Any, TextIO
 from attendo.errors import NOT_NUMBERS, AttendoError
 
 MANIFEST = "manifest.json"
-_CHUNK = 1 << 26  # some systems refuse a write of 2 GiB or more
+_CHUNK = 1 << 26  # some systems reject a write of 2 GiB or more
 _ASIDE = ".old"
 _LEFT = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{12}(?P<end>\.tmp|\.old)")
 _REMEDY = "Restore the file, or save the folder again"
 
 
 class DamagedFile(OSError):
-    """A file that is missing, cut short or changed since its manifest was written."""
+    """A file that is missing, truncated or changed since its manifest was written."""
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Write `data` (text as UTF-8) to disk; readers see either the old or the new file, never a part.
+    """Write `data` to a file atomically. Text is encoded as UTF-8, and readers see either the old or the new file.
 
-    A symbolic link is followed. Raises OSError on failure, which leaves the old file; a killed process can leave a
-    hidden file `.NAME.….tmp`, which is never read.
+    Symbolic links are followed. If writing fails, the function raises OSError and the old file remains. A killed
+    process can leave a hidden file `.NAME.….tmp`, which is never read.
     """
     path = path.resolve()
     temporary = _beside(path)
@@ -42,7 +42,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        if isinstance(error, OSError):  # name the file that was asked for, not the hidden one (or none)
+        if isinstance(error, OSError):  # the message names the requested file instead of the hidden one
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     _sync_folder(path.parent)
@@ -50,7 +50,9 @@ def write_atomic(path: Path, data: bytes | str) -> None:
 
 @contextlib.contextmanager
 def atomic_text(path: Path) -> Iterator[TextIO]:
-    """Yield a text file to write (UTF-8, line ends unchanged), which atomically becomes `path` when the block ends."""
+    """Yield a text file for writing, which becomes `path` atomically when the block ends. Line endings are not
+    converted.
+    """
     path = path.resolve()
     temporary = _beside(path)
     try:
@@ -66,14 +68,15 @@ def atomic_text(path: Path) -> Iterator[TextIO]:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path, replace: bool = False, mode: int = 0o777) -> Iterator[Path]:
-    """Yield an empty hidden folder, which atomically becomes `path` when the block ends without an error.
+    """Yield an empty hidden folder, which becomes `path` atomically when the block ends without an error.
 
-    All files are flushed to disk first and get the folder's `mode` less the umask. An error removes the folder. Raises
-    FileExistsError if `path` exists and is not empty, at the start or at the end. `replace` moves an existing folder
-    aside; after a crash in between, `mend_folder` restores it.
+    Before that, all files are flushed to disk and get the permissions `mode` minus the umask. After an error, the
+    hidden folder is removed. Raises FileExistsError if `path` exists and is not empty, at the start or at the end of
+    the block. With `replace`, an existing folder is moved aside first. If the process crashes at that point,
+    `mend_folder` restores the old folder.
     """
     if path.is_symlink() or not path.is_absolute() or ".." in path.parts:
-        path = path.resolve()  # but not a path through a descriptor, which would then no longer be used
+        path = path.resolve()  # a path through a file descriptor must stay as it is
     if not replace and path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise FileExistsError(f"{path} already exists")
     temporary = _beside(path)
@@ -105,14 +108,16 @@ def atomic_folder(path: Path, replace: bool = False, mode: int = 0o777) -> Itera
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder atomically for readers: it is renamed to a hidden name first."""
+    """Remove a folder. It is first renamed to a hidden name, so readers never see a partly removed folder."""
     aside = _beside(path)
     path.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
 
 
 def mend_folder(folder: Path) -> None:
-    """Clean up after killed processes: remove unfinished folders and restore replaced ones."""
+    """Clean up a folder after killed processes: remove unfinished subfolders and files, and restore replaced
+    subfolders.
+    """
     for path in folder.iterdir():
         if (match := _LEFT.fullmatch(path.name)) is None:
             continue
@@ -127,9 +132,10 @@ def mend_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Hold a lock on a file until the block ends; False if another process holds it.
+    """Hold a lock on a file until the block ends. Yields False if another process holds the lock, otherwise True.
 
-    The system releases the lock when a process ends. File systems without locks always grant it.
+    The operating system releases the lock when the process ends. On file systems without locks, the result is always
+    True.
     """
     from filelock import FileLock, Timeout
 
@@ -149,25 +155,30 @@ def locked(path: Path) -> Iterator[bool]:
 
 
 def sha256_file(path: Path) -> str:
-    """The SHA-256 of a file's bytes, as 64 hexadecimal digits, in constant memory."""
+    """Return the SHA-256 of a file's bytes as 64 hexadecimal digits. The file is read in constant memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_manifest(folder: Path, extra: dict[str, Any]) -> None:
-    """Write `manifest.json` after the last file: size and SHA-256 of each file, `extra`, and a digest of itself."""
+    """Write `manifest.json`, which lists the size and SHA-256 of each file in a folder, and `extra`.
+
+    It also contains a digest of its own contents. Write all other files before the manifest.
+    """
     files = {
         file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": sha256_file(file)}
         for file in sorted(folder.rglob("*"))
         if file.is_file() and file != folder / MANIFEST
     }
-    manifest = {"files": files, "extra": json.loads(json.dumps(extra))}  # keys that are no text become text
+    manifest = {"files": files, "extra": json.loads(json.dumps(extra))}  # all keys become text
     manifest["digest"] = _digest(manifest)
     write_atomic(folder / MANIFEST, _text(manifest))
 
 
 def verify_manifest(folder: Path) -> dict[str, Any]:
-    """Check all files in the folder's manifest and return its `extra`. Raises DamagedFile at the first difference."""
+    """Check all files in the folder's manifest and return its `extra`. Raises DamagedFile for the first file that
+    differs.
+    """
     files, extra = _read_manifest(folder)
     for name, entry in files.items():
         file = folder / name
@@ -182,22 +193,22 @@ def verify_manifest(folder: Path) -> dict[str, Any]:
 
 
 def manifest_files(folder: Path) -> dict[str, dict[str, Any]]:
-    """The files that a folder's manifest lists, with the size and SHA-256 of each. Raises DamagedFile."""
+    """Return the size and SHA-256 of each file in a manifest. Raises DamagedFile if the manifest is damaged."""
     return _read_manifest(folder)[0]
 
 
 def manifest_hash(folder: Path) -> str:
-    """Return a SHA-256 over the file names and hashes in a manifest. Raises DamagedFile if the manifest is damaged."""
+    """Return a SHA-256 of the file names and hashes in a manifest. Raises DamagedFile if the manifest is damaged."""
     return _digest({name: entry["sha256"] for name, entry in manifest_files(folder).items()})
 
 
 def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """The `files` and `extra` of a folder's manifest, once its digest and its form are found right."""
+    """Return `files` and `extra` of a folder's manifest, after a check of its digest and structure."""
     path = folder / MANIFEST
     try:
         data = path.read_bytes()
         manifest = json.loads(data)
-        whole = data == _text(manifest).encode()  # to the last byte, spaces included
+        whole = data == _text(manifest).encode()  # equal in every byte, including spaces
         digest = manifest.pop("digest")
         files, extra = manifest["files"], manifest["extra"]
         sound = whole and digest == _digest(manifest)
@@ -212,28 +223,28 @@ def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, A
 
 
 def _text(manifest: dict[str, Any]) -> str:
-    """A manifest as text of its file."""
+    """Return the text of a manifest file."""
     return json.dumps(manifest, indent=1) + "\n"
 
 
 def _inside(name: str) -> bool:
-    """Return whether a name from a manifest stays in its folder; nothing outside is ever read."""
+    """Return whether a file name in a manifest is inside its folder. Files outside are never read."""
     pure = PurePosixPath(name)
     return not pure.is_absolute() and ".." not in pure.parts
 
 
 def _digest(values: dict[str, Any]) -> str:
-    """The SHA-256 of JSON values: keys sorted, no spaces, ASCII only."""
+    """Return the SHA-256 of values in canonical JSON: sorted keys, no spaces, ASCII only."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _beside(path: Path) -> Path:
-    """A fresh hidden name in the same folder, hence on the same file system."""
+    """Return a new hidden name in the same folder, and therefore on the same file system."""
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
 
 
 def _write_synced(path: Path, data: bytes) -> None:
-    """Create `path` with these bytes, on the disk when this returns."""
+    """Create `path` with these bytes. The data is on disk when the function returns."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         rest = memoryview(data)
@@ -245,13 +256,13 @@ def _write_synced(path: Path, data: bytes) -> None:
 
 
 def _sync_file(path: Path) -> None:
-    """Wait until a file that is already written has reached the disk."""
+    """Flush an existing file to disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
 def _sync_folder(path: Path) -> None:
-    """Wait until the names in a folder have reached the disk (Windows has no such call and needs none)."""
+    """Flush the file names in a folder to disk. Windows has no such call and does not need it."""
     if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -262,7 +273,7 @@ def _sync_folder(path: Path) -> None:
 
 
 def json_of(value: Any, *, in_ascii: bool = True) -> str:
-    """A value as compact JSON. Raises AttendoError for NaN and infinity: a model has diverged."""
+    """Return a value as compact JSON. Raises AttendoError for NaN and infinity, the signs of a diverged model."""
     try:
         return json.dumps(value, ensure_ascii=in_ascii, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -270,7 +281,7 @@ def json_of(value: Any, *, in_ascii: bool = True) -> str:
 
 
 def with_facts(safetensors: bytes, **facts: str) -> bytes:
-    """Add facts to the metadata of a safetensors file, sorted, because the library writes them in random order."""
+    """Return a safetensors file with additional metadata, sorted because the library writes it in random order."""
     end = 8 + int.from_bytes(safetensors[:8], "little")
     header = json.loads(safetensors[8:end])
     header["__metadata__"] = dict(sorted({**header.get("__metadata__", {}), **facts}.items()))

@@ -15,26 +15,27 @@ from attendo.data.tokenizers import is_spaced
 from attendo.errors import AttendoError
 
 BLEU_TOKENIZERS = ("13a", "none", "char", "intl", "zh", "ja-mecab", "ko-mecab")
-"""sacreBLEU's tokenizers that need no download; the mecab ones need an extra package."""
+"""The tokenizers of sacreBLEU that need no download. "ja-mecab" and "ko-mecab" need an additional package."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A metric's value and signature; `str` shows both in one line."""
+    """The value of a metric, with its name and its sacreBLEU signature. `str` returns all three in one line."""
 
     name: str
     value: float
     signature: str
 
     def __str__(self) -> str:
-        """`BLEU 28.31 nrefs:1|case:mixed|…`."""
+        """Return one line such as `BLEU 28.31 nrefs:1|case:mixed|…`."""
         return f"{self.name} {self.value:.2f} {self.signature}"
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> Score:
-    """Corpus BLEU in percent by sacreBLEU (Papineni et al. 2002; Post 2018), one reference per hypothesis.
+    """Compute corpus BLEU in percent with sacreBLEU (Papineni et al. 2002; Post 2018), with one reference per
+    hypothesis.
 
-    Raises AttendoError if the lists are empty or of different length, or the tokenizer cannot be used.
+    Raises AttendoError if the lists are empty or differ in length, or if the tokenizer is not available.
 
     >>> print(bleu(["rain in the north"], ["rain in the north"], tokenize="none"))  # doctest: +ELLIPSIS
     BLEU 100.00 nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:...
@@ -44,9 +45,10 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "
 
 
 def bleu_tokenizer(references: Sequence[str]) -> str:
-    """sacreBLEU's tokenizer for these texts: "char" for scripts without spaces, otherwise "13a".
+    """Return the sacreBLEU tokenizer for these texts: "char" for scripts without spaces between words, otherwise "13a".
 
-    Five characters between spaces decide for a script without spaces.
+    The tokenizer is "char" if there are more than 5 characters per space-separated word, or more than 15 in scripts
+    that use spaces.
 
     >>> bleu_tokenizer(["der Regen fällt"])
     '13a'
@@ -59,9 +61,9 @@ def bleu_tokenizer(references: Sequence[str]) -> str:
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Corpus chrF2 in percent by sacreBLEU (Popović 2015): F-score of character 1- to 6-grams.
+    """Compute corpus chrF2 in percent with sacreBLEU (Popović 2015), the F-score of character 1-grams to 6-grams.
 
-    Raises AttendoError if the lists are empty or of different length.
+    Raises AttendoError if the lists are empty or differ in length.
 
     >>> chrf(["晴れ"], ["晴れ"]).value
     100.0
@@ -71,7 +73,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """The share of hypotheses equal to their reference, character by character, in percent.
+    """Compute the percentage of hypotheses that equal their reference in every character.
 
     >>> exact_match(["a", "b"], ["a", "c"]).value
     50.0
@@ -82,9 +84,9 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def perplexity(log_prob: float, n_tokens: int) -> float:
-    """exp(-log_prob / n_tokens) of the natural log-probability of all tokens; infinite on overflow.
+    """Return the perplexity exp(-log_prob / n_tokens), or infinity if it is too large for a float.
 
-    Raises AttendoError if there are no tokens.
+    `log_prob` is the sum of the natural log-probabilities of all tokens. Raises AttendoError if there are no tokens.
 
     >>> round(perplexity(10 * math.log(0.25), 10), 9)
     4.0
@@ -98,7 +100,8 @@ def perplexity(log_prob: float, n_tokens: int) -> float:
 
 
 def accuracy(true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"]) -> float:
-    """The share of correct predictions, in [0, 1]. Raises AttendoError for empty arrays or different lengths.
+    """Return the share of correct predictions, in [0, 1]. Raises AttendoError if the arrays are empty or differ in
+    length.
 
     >>> accuracy(np.array([0, 1, 1, 2]), np.array([0, 1, 2, 2]))
     0.75
@@ -108,7 +111,7 @@ def accuracy(true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"]) ->
 
 
 def share_error(share: float, n: int) -> float:
-    """One standard error of a share of n rows, √(p (1 - p) / n).
+    """Return the standard error of a share p of n rows: √(p (1 - p) / n).
 
     >>> share_error(0.7, 2100)
     0.01
@@ -119,9 +122,9 @@ def share_error(share: float, n: int) -> float:
 def confusion_matrix(
     true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"], n_classes: int
 ) -> Int[ndarray, "classes classes"]:
-    """The number of rows of each true class (row) and predicted class (column).
+    """Count the rows by true class (row of the matrix) and predicted class (column).
 
-    Raises AttendoError for empty arrays, different lengths, or an invalid class.
+    Raises AttendoError if the arrays are empty or differ in length, or if a class is out of range.
 
     >>> confusion_matrix(np.array([0, 1, 1]), np.array([0, 0, 1]), 2)
     array([[1, 0],
@@ -139,9 +142,10 @@ def confusion_matrix(
 
 @dataclass(frozen=True, eq=False)
 class ClassScores:
-    """Precision, recall and F1 of each class, in [0, 1], and its `support`, the number of its rows.
+    """Precision, recall and F1 of each class, in [0, 1], and `support`, the number of rows of each class.
 
-    0/0 counts as 0, and macro_f1 averages the classes that occur, both as scikit-learn with zero_division=0.
+    Undefined ratios (0/0) count as 0, as in scikit-learn with zero_division=0. `macro_f1` is the mean F1 score of the
+    classes that are true or predicted in at least one row.
     """
 
     precision: Float[ndarray, " classes"]
@@ -152,7 +156,8 @@ class ClassScores:
 
 
 def class_scores(confusion: Int[ndarray, "classes classes"]) -> ClassScores:
-    """The scores of each class, from a confusion matrix: P = TP / (TP + FP), R = TP / (TP + FN), F1 = 2PR / (P + R).
+    """Compute the scores of each class from a confusion matrix: P = TP / (TP + FP), R = TP / (TP + FN), F1 = 2PR / (P +
+    R).
 
     >>> scores = class_scores(np.array([[2, 0], [1, 1]]))
     >>> scores.recall.tolist(), [round(f1, 3) for f1 in scores.f1.tolist()], round(scores.macro_f1, 3)
@@ -171,10 +176,12 @@ def class_scores(confusion: Int[ndarray, "classes classes"]) -> ClassScores:
 def calibration_error(
     probabilities: Float[ndarray, "n classes"], true: Integer[ndarray, " n"], n_bins: int = 15
 ) -> float:
-    """Expected calibration error: Σ_b (n_b / n) |accuracy(b) - confidence(b)| over bins of equal width, in [0, 1].
+    """Compute the expected calibration error: Σ_b (n_b / n) |accuracy(b) - confidence(b)| over bins of equal width, in
+    [0, 1].
 
-    Naeini et al. 2015; Guo et al. 2017, eq. 3. A row's confidence is its largest probability; bin b holds those in
-    ((b - 1) / n_bins, b / n_bins]. Raises AttendoError if there are no rows, or unequally many.
+    See Naeini et al. 2015 and Guo et al. 2017, eq. 3. The confidence of a row is its largest probability. Bin b
+    contains the rows with a confidence in ((b - 1) / n_bins, b / n_bins]. Raises AttendoError if there are no rows, or
+    if the two arrays differ in length.
 
     >>> calibration_error(np.array([[0.9, 0.1], [0.9, 0.1]]), np.array([0, 1]))  # right half the time
     0.4
@@ -188,7 +195,7 @@ def calibration_error(
 
 
 def log_loss(log_probs: Float[ndarray, "n classes"], true: Integer[ndarray, " n"]) -> float:
-    """The mean of -log p(true class) in nats. Raises AttendoError for no rows or different numbers of rows.
+    """Return the mean of -log p(true class) in nats. Raises AttendoError if the arrays are empty or differ in length.
 
     >>> round(log_loss(np.log(np.array([[0.5, 0.5], [0.25, 0.75]])), np.array([0, 0])), 4)
     1.0397
@@ -198,9 +205,9 @@ def log_loss(log_probs: Float[ndarray, "n classes"], true: Integer[ndarray, " n"
 
 
 def brier_score(probabilities: Float[ndarray, "n classes"], true: Integer[ndarray, " n"]) -> float:
-    """The mean of Σ_c (p_c - [c is true])² (Brier 1950): 0 is certain and right, 2 certain and wrong.
+    """Return the mean of Σ_c (p_c - [c is true])² (Brier 1950), from 0 (certain and correct) to 2 (certain and wrong).
 
-    Raises AttendoError if there are no rows, or unequally many.
+    Raises AttendoError if the arrays are empty or differ in length.
 
     >>> brier_score(np.array([[0.5, 0.5], [1.0, 0.0]]), np.array([0, 0]))
     0.25
@@ -211,7 +218,7 @@ def brier_score(probabilities: Float[ndarray, "n classes"], true: Integer[ndarra
 
 
 def log_softmax(logits: Float[ndarray, "*batch classes"]) -> Float[ndarray, "*batch classes"]:
-    """z - log Σ exp z: natural logarithms of softmax(z), for logits of any size.
+    """Return the natural logarithm of softmax(z), computed as z - log Σ exp z without overflow for large logits.
 
     >>> np.exp(log_softmax(np.array([1000.0, 1000.0]))).tolist()
     [0.5, 0.5]
@@ -221,17 +228,18 @@ def log_softmax(logits: Float[ndarray, "*batch classes"]) -> Float[ndarray, "*ba
 
 
 TEMPERATURES = (0.05, 20.0)
-"""Between these a fitted temperature lies."""
+"""The smallest and largest temperature that `fit_temperature` can return for unequal logits."""
 
 
 def fit_temperature(
     logits: Float[ndarray, "n classes"], true: Integer[ndarray, " n"], smoothing: float | None = None
 ) -> float:
-    """The temperature T that minimizes the cross-entropy of softmax(logits / T) (Guo et al. 2017, 4.2).
+    """Return the temperature T that minimizes the cross-entropy of softmax(logits / T) (Guo et al. 2017, 4.2).
 
-    `smoothing` spreads a share of each label over all classes, 1 / (n + 1) by default, which keeps T above 0 if all
-    rows are correct (Platt 1999). The cross-entropy is convex in 1 / T, so its derivative's zero is found by bisection
-    on log T within TEMPERATURES. Equal logits give T = 1. Raises AttendoError for no rows or different numbers of rows.
+    `smoothing` is the share of each label that is spread over all classes (default: 1 / (n + 1)). It keeps T above 0
+    even if all rows are correct (Platt 1999). The cross-entropy is convex in 1 / T. Bisection on log T within
+    TEMPERATURES therefore finds the zero of its derivative. If all logits of each row are equal, T is 1. Raises
+    AttendoError if the arrays are empty or differ in length.
 
     >>> logits = np.array([[4.0, 0.0]] * 4)  # sure of 98 %, right in 3 of 4
     >>> round(fit_temperature(logits, np.array([0, 0, 0, 1]), smoothing=0.0), 4), round(4 / math.log(3), 4)
@@ -256,17 +264,20 @@ def fit_temperature(
 
 
 def bleu_sums(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> RowSums:
-    """Lengths, n-gram matches and n-grams of each sentence, from whose sums `bleu` follows; raises as it does."""
+    """Return the length and the n-gram counts and matches of each sentence, as input for BLEU. Errors are those of
+    BLEU.
+    """
     return _sentence_sums("BLEU", _bleu_metric(tokenize), hypotheses, references)
 
 
 def chrf_sums(hypotheses: Sequence[str], references: Sequence[str]) -> RowSums:
-    """Character n-grams of each sentence and their matches, from whose sums `chrf` follows; raises as it does."""
+    """Return the character n-gram counts and matches of each sentence, as input for chrF. Errors are those of chrF."""
     return _sentence_sums("chrF2", CHRF(), hypotheses, references)
 
 
 def macro_f1_sums(true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"], n_classes: int) -> RowSums:
-    """Hits of each class, then rows that have or were given it, from whose sums macro-F1 follows.
+    """Return counts per row, as input for macro-F1: correct predictions of each class, then true plus predicted
+    classes.
 
     >>> sums = macro_f1_sums(np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1]), 2)
     >>> round(sums.score(sums.rows.sum(0)), 3)
@@ -282,7 +293,7 @@ def _sentence_sums(
     name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]
 ) -> RowSums:
     _check_pairs(hypotheses, references)
-    # sacreBLEU's own tests of significance call these two, which have no public name
+    # sacreBLEU has no public functions for this; its significance tests call the same two private ones
     rows = np.array(metric._extract_corpus_statistics(list(hypotheses), [list(references)]), np.float64)
     score = metric._compute_score_from_stats
 
@@ -304,7 +315,7 @@ def _bleu_metric(tokenize: str) -> BLEU:
 
 
 def _f1(hits: ndarray, either: ndarray) -> ndarray:
-    """2 TP / (2 TP + FP + FN) of each class; either: 2 TP + FP + FN."""
+    """Return 2 TP / (2 TP + FP + FN) of each class. `either` is 2 TP + FP + FN."""
     return hits / np.maximum(1, either) * 2
 
 

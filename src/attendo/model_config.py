@@ -14,7 +14,7 @@ Architecture = Literal["encoder-decoder", "classifier", "decoder", "masked"]
 Positions = Literal["sinusoidal", "learned", "ramp", "inverse", "rotary", "alibi", "relative", "none"]
 Tie = Literal["all", "output", "input", "none"]
 _BELOW = 1 << 24
-"""Of every size: above all that models have, and small enough that no product of two overflows."""
+"""Upper limit of every size: larger than in any model, and small enough that a product of two sizes cannot overflow."""
 _AT_LEAST = {
     1: ("vocab_size", "d_model", "d_ff", "n_heads", "head_dim", "value_dim", "max_len", "d_output"),
     0: ("norm_eps", "embedding_norm_eps", "dropout", "attention_dropout", "activation_dropout", "n_classes"),
@@ -32,7 +32,7 @@ _USED_WITH = {
     "position_buckets": ("positions", ("relative",)),
     "position_reach": ("positions", ("relative",)),
 }
-"""Options that mean something only with some values of another; elsewhere they are refused, not ignored."""
+"""Options that have an effect only with certain values of another option. With other values they are rejected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,12 +168,12 @@ class ModelConfig:
 
     @property
     def head_width(self) -> int:
-        """Width of a query and key head: head_dim, or what it is unless given."""
+        """The width of a query or key head: `head_dim`, by default `d_model / n_heads`."""
         return self.head_dim or self.d_model // self.n_heads
 
     @property
     def wavelength_base(self) -> float:
-        """position_base as a number."""
+        """The value of `position_base` as a number, with "length" replaced by `max_len`."""
         return float(self.max_len) if self.position_base == "length" else self.position_base
 
     def _check_layers(self):
@@ -215,7 +215,7 @@ class ModelConfig:
 
 @cache
 def _choices(config: type) -> dict[str, tuple[Any, ...]]:
-    """The allowed values of each enumerated option."""
+    """Return the allowed values of each option that is a Literal."""
     return {
         name: get_args(hint) for name, hint in get_type_hints(config).items() if get_origin(hint) is Literal
     }

@@ -36,7 +36,7 @@ from attendo.nn.positions import (
 
 
 class _Model(nn.Module):
-    """The base of all models: the configuration and a last dense layer."""
+    """The base class of all models, with the configuration and the output layer."""
 
     output_proj: nn.Linear
 
@@ -49,18 +49,20 @@ class _Model(nn.Module):
         self.config = config
 
     def output(self, hidden: Float[Tensor, "*batch d_hidden"]) -> Float[Tensor, "*batch vocab_or_classes"]:
-        """Logits over the vocabulary or the classes: W_u h (+ b)."""
+        """Return the logits over the vocabulary or the classes: W_u h (+ b)."""
         return self.output_proj(hidden)
 
     def _begin(self, tokens: TokenEmbedding | None) -> None:
-        """Draw the weights; tokens: whose matrix the last layer has, if they are to be one."""
+        """Draw the initial weights. The output layer then shares the embedding matrix of `tokens` if the configuration
+        ties them.
+        """
         initialize(self, self.config.initialization)
         if tokens is not None and self.config.tie in ("all", "output"):
             self.output_proj.weight = tokens.weight
 
 
 class EncoderDecoder(_Model):
-    """The Transformer of Vaswani et al. 2017, figure 1: from source and target ids to logits.
+    """The Transformer of Vaswani et al. 2017, figure 1. It maps source and target ids to logits.
 
     >>> import torch
     >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, dropout=0.0)
@@ -86,7 +88,10 @@ class EncoderDecoder(_Model):
     def encode(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch src_len d_model"]:
-        """The memory: each source token in its context; `src_lengths` counts the real tokens of padded rows."""
+        """Return the memory, which contains one contextual vector per source token.
+
+        `src_lengths` is the number of tokens in each row without padding (default: no row is padded).
+        """
         return self.encoder(self.source_embedding(src), _padding(src_lengths))
 
     def hidden(
@@ -95,9 +100,10 @@ class EncoderDecoder(_Model):
         tgt: Int[Tensor, "batch tgt_len"],
         src_lengths: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch tgt_len d_model"]:
-        """The decoder's state at each target position, from which the next token is predicted.
+        """Return the decoder's hidden state at each target position, from which the next token is predicted.
 
-        tgt starts with the begin id. Causality makes a padding mask of targets unnecessary.
+        `tgt` starts with the begin id. Targets need no padding mask, because the causal mask already hides all later
+        positions.
         """
         memory = self.encode(src, src_lengths)
         return self.decoder(self.target_embedding(tgt), memory, Mask(causal=True), _padding(src_lengths))
@@ -108,7 +114,7 @@ class EncoderDecoder(_Model):
         tgt: Int[Tensor, "batch tgt_len"],
         src_lengths: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch tgt_len vocab"]:
-        """Logits for the token after each target position."""
+        """Return the logits for the token after each target position."""
         return self.output(self.hidden(src, tgt, src_lengths))
 
     def start(
@@ -118,18 +124,18 @@ class EncoderDecoder(_Model):
         rows_per_source: int = 1,
         capacity: int = 256,
     ) -> DecoderCache:
-        """Encode the sources and return an empty cache with `rows_per_source` rows of each."""
+        """Encode the sources and return an empty decoder cache with `rows_per_source` rows for each source."""
         memory = self.encode(src, src_lengths)
         return self.decoder.start(memory, _padding(src_lengths), rows_per_source, capacity)
 
     def step(self, token_ids: Int[Tensor, "rows n"], cache: DecoderCache) -> Float[Tensor, "rows n vocab"]:
-        """Logits after each of the next `n` tokens of every row; the cache is advanced by `n`."""
+        """Append the next `n` tokens of every row to the cache, and return the logits after each of these tokens."""
         x = self.target_embedding(token_ids, cache.lengths, cache.longest + token_ids.shape[1])
         return self.output(self.decoder.step(x, cache))
 
 
 class EncoderClassifier(_Model):
-    """logits = W pool(Encoder(x)) + b, `pooling` as in `pool` (NYU Deep Learning 2020, week 12, notebook 15: max).
+    """A text classifier: logits = W pool(Encoder(x)) + b (max pooling: NYU Deep Learning 2020, week 12, notebook 15).
 
     >>> import torch
     >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=0)
@@ -151,7 +157,7 @@ class EncoderClassifier(_Model):
     def hidden(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch d_model"]:
-        """One vector per text; `src_lengths` counts the real tokens of padded rows."""
+        """Return one vector per text. `src_lengths` is the number of tokens in each row without padding."""
         states = self.encoder(self.embedding(src), _padding(src_lengths))
         pooled = self.output_hidden(pool(states, self.config.pooling, src_lengths))
         return getattr(torch, self.config.output_activation)(pooled) if self.config.d_output else pooled
@@ -159,12 +165,13 @@ class EncoderClassifier(_Model):
     def forward(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch classes"]:
-        """Logits of each text."""
+        """Return the logits of each text."""
         return self.output(self.hidden(src, src_lengths))
 
 
 class DecoderLM(_Model):
-    """A decoder-only model: each token from those before it (Phuong & Hutter 2022, algorithm 10).
+    """A decoder-only language model, which predicts each token from the tokens before it (Phuong & Hutter 2022,
+    algorithm 10).
 
     >>> import torch
     >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=0, n_decoder_layers=1, dropout=0.0)
@@ -186,31 +193,32 @@ class DecoderLM(_Model):
     def hidden(
         self, token_ids: Int[Tensor, "batch len"], segments: Int[Tensor, "batch len"] | None = None
     ) -> Float[Tensor, "batch len d_model"]:
-        """The state at each position, from which the next token is predicted.
+        """Return the hidden state at each position, from which the next token is predicted.
 
-        Attention never crosses the documents numbered in `segments`; None: a row is one document.
+        `segments` is the document number of each token. Attention never crosses document boundaries. By default, each
+        row is one document.
         """
         return self.decoder(self.embedding(token_ids), None, Mask(causal=True, segments=segments))
 
     def forward(
         self, token_ids: Int[Tensor, "batch len"], segments: Int[Tensor, "batch len"] | None = None
     ) -> Float[Tensor, "batch len vocab"]:
-        """Logits for the token after each position."""
+        """Return the logits for the token after each position."""
         return self.output(self.hidden(token_ids, segments))
 
     def start(self, rows: int = 1, capacity: int = 256) -> DecoderCache:
-        """Return an empty cache for this many rows."""
+        """Return an empty decoder cache with this number of rows."""
         nothing = self.embedding.tokens.weight.new_zeros(rows, 0, self.config.d_model)
         return self.decoder.start(nothing, None, 1, capacity)
 
     def step(self, token_ids: Int[Tensor, "rows n"], cache: DecoderCache) -> Float[Tensor, "rows n vocab"]:
-        """Logits after each of the next `n` tokens of every row; the cache is advanced by `n`."""
+        """Append the next `n` tokens of every row to the cache, and return the logits after each of these tokens."""
         x = self.embedding(token_ids, cache.lengths, cache.longest + token_ids.shape[1])
         return self.output(self.decoder.step(x, cache))
 
 
 class MaskedLM(_Model):
-    """An encoder that predicts each token from all others: BERT (Phuong & Hutter 2022, algorithm 9).
+    """An encoder that predicts each token from all other tokens, as BERT does (Phuong & Hutter 2022, algorithm 9).
 
     >>> import torch
     >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=0, d_output=4, tie="none")
@@ -234,14 +242,16 @@ class MaskedLM(_Model):
     def hidden(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch src_len d_output"]:
-        """norm(activation(W_f h + b_f)) of each position's state h, from which its token is predicted."""
+        """Return norm(activation(W_f h + b_f)) of the encoder state h at each position, from which the token there is
+        predicted.
+        """
         states = self.encoder(self.embedding(src), _padding(src_lengths))
         return self.output_norm(ACTIVATIONS[self.config.activation](self.output_hidden(states)))
 
     def forward(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch src_len vocab"]:
-        """Logits for the token at each position."""
+        """Return the logits for the token at each position."""
         return self.output(self.hidden(src, src_lengths))
 
 
@@ -249,7 +259,7 @@ Model = EncoderDecoder | EncoderClassifier | DecoderLM | MaskedLM
 
 
 def build_model(config: ModelConfig) -> Model:
-    """Return a freshly initialized model of the configured architecture.
+    """Return a model of the configured architecture with new random weights.
 
     Args:
         config: The architecture and sizes of the model.
@@ -270,7 +280,7 @@ def build_model(config: ModelConfig) -> Model:
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Trained numbers in the model, shared ones once.
+    """Return the number of trainable parameters in a model. Shared parameters count once.
 
     >>> both = nn.ModuleList([nn.Linear(4, 3, bias=False), nn.Linear(4, 3, bias=False)])
     >>> parameter_count(both)
@@ -320,7 +330,7 @@ def _added_positions(config: ModelConfig) -> FixedPositions | LearnedPositions |
 
 
 def _self_attention(config: ModelConfig, bias: RelativeBias | None) -> Attention:
-    """Self-attention with its positions and norms."""
+    """Return a self-attention layer with its positions and norms."""
     rotary, alibi = config.positions == "rotary", config.positions == "alibi"
     turn = Rotary(config.wavelength_base) if rotary else Alibi(config.n_heads) if alibi else bias
     attention = _attention(config, turn)
@@ -331,7 +341,7 @@ def _self_attention(config: ModelConfig, bias: RelativeBias | None) -> Attention
 
 
 def _relative_bias(config: ModelConfig, *, causal: bool = False) -> RelativeBias | None:
-    """One bias for all blocks of a stack, as in Raffel et al. 2020, section 2.1."""
+    """Return one bias for all blocks of a stack, as in Raffel et al. 2020, section 2.1."""
     if config.positions != "relative":
         return None
     return RelativeBias(config.n_heads, config.position_buckets, config.position_reach, causal=causal)
@@ -383,7 +393,7 @@ def _encoder(config: ModelConfig) -> Encoder:
 
 
 def _decoder(config: ModelConfig) -> Decoder:
-    """The decoder, with cross-attention if there is an encoder."""
+    """Return the decoder, which has cross-attention if the model has an encoder."""
     bias = _relative_bias(config, causal=True)
     blocks = (
         DecoderBlock(

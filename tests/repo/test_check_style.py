@@ -1,4 +1,4 @@
-"""The check of the wording finds what the style bans, accepts what it allows, and its list of pending files shrinks."""
+"""The check of the wording finds what the style bans and accepts what it allows."""
 
 import ast
 
@@ -139,18 +139,9 @@ def project(tmp_path):
     return tmp_path
 
 
-def test_a_pending_file_is_skipped_until_it_is_clean(project, capsys):
-    pending = project / "pending.txt"
-    pending.write_text("")
-    assert check_style.main([], project, pending) == 1
+def test_findings_are_printed_with_their_places(project, capsys):
+    assert check_style.main(project) == 1
     assert capsys.readouterr().out == "docs/en/old.md:1: write continue or resume: It goes on.\n"
-    pending.write_text("docs/en/old.md\n")
-    assert check_style.main([], project, pending) == 0
-    pending.write_text("README.md\ndocs/en/old.md\n")
-    assert check_style.main([], project, pending) == 1
-    assert "README.md: clean" in capsys.readouterr().out
-    assert check_style.main(["--shrink"], project, pending) == 0
-    assert pending.read_text() == "docs/en/old.md\n"
 
 
 def test_names_are_followed_to_their_definitions(project):
@@ -158,7 +149,7 @@ def test_names_are_followed_to_their_definitions(project):
     assert list(check_style.public(project / "src")) == [(inner, "f")]
 
 
-def test_this_project_is_clean_but_for_its_pending_files(capsys, monkeypatch):
+def test_this_project_is_clean(capsys, monkeypatch):
     pytest.importorskip("codespell_lib", reason="codespell is not installed; run: make venv")
     monkeypatch.undo()
-    assert check_style.main([]) == 0, capsys.readouterr().out
+    assert check_style.main() == 0, capsys.readouterr().out

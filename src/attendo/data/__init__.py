@@ -1,6 +1,6 @@
 """Data: readers, tokenizers, token stores, batches of token ids, and the data doctor.
 
-Names are imported when they are first used.
+Each name is imported when it is first used.
 """
 
 from importlib import import_module
@@ -72,7 +72,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The public object of this name."""
+    """Import the public object with this name from its module."""
     if name not in _MODULES:
         raise AttributeError(f"module 'attendo.data' has no attribute {name!r}")
     return getattr(import_module(f"attendo.data.{_MODULES[name]}"), name)

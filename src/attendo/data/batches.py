@@ -1,9 +1,9 @@
 """Batches under a token budget: the rows of each batch in an epoch, and their tensors.
 
-The list of batches is a pure function of the lengths, the budget, the seed and the epoch, so a position in the list is
-enough to resume a run. If there are too many rows to sort at once, contiguous shards are ordered by (seed, epoch), and
-a few at a time are shuffled together and cut into batches. Batches then mix distant rows, memory holds one such group,
-and files are read in contiguous parts.
+The list of batches depends only on the row lengths, the budget, the seed and the epoch. A position in this list is
+therefore enough to resume a run. If there are too many rows to sort at once, they are divided into contiguous shards,
+whose order depends on the seed and the epoch. A few shards at a time are shuffled together and cut into batches.
+Batches then still mix distant rows, only one group of shards is in memory, and files are read in contiguous parts.
 """
 
 import threading
@@ -24,12 +24,14 @@ from attendo.data.tokenizers import OWN, SpecialTokens
 
 Rows = NDArray[np.int64]
 Cut = Callable[[Rows, np.random.Generator], Sequence[Rows]]
-"""Divides rows, given in ascending order, into batches in a random order."""
+"""A function that divides rows in ascending order into batches, and returns the batches in random order."""
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """Up to `at_once` rows are shuffled all together; of more, some `shards` shards of `shard` rows at a time."""
+    """Up to `at_once` rows are shuffled together. More rows are split into shards of `shard` rows, about `shards` at a
+    time.
+    """
 
     at_once: int = 1 << 22
     shard: int = 1 << 15
@@ -40,7 +42,9 @@ GROUPING = Grouping()
 
 
 class _Groups:
-    """The groups of an epoch, computed on access; the last one is cached, with the batch sizes of all."""
+    """The groups of shards in an epoch, computed on access. The last group and the batch sizes of all groups are
+    cached.
+    """
 
     def __init__(self, n_rows: int, seeds: tuple[int, ...], cut: Cut, grouping: Grouping) -> None:
         self._n_rows = n_rows
@@ -52,8 +56,8 @@ class _Groups:
         self._shards = np.array_split(order, max(1, n_shards // grouping.shards))
         self._last: tuple[int, Sequence[Rows]] = -1, ()
         self._sizes: list[NDArray[np.int32]] = []
-        self._ends: list[int] = []  # batches up to the end of each group counted so far
-        self._counting = threading.Lock()  # a thread that loads ahead counts too
+        self._ends: list[int] = []  # cumulative numbers of batches, for the groups counted so far
+        self._counting = threading.Lock()  # a prefetching thread also counts
 
     def __len__(self) -> int:
         return len(self._shards)
@@ -65,14 +69,16 @@ class _Groups:
             parts = [
                 np.arange(i * shard, min((i + 1) * shard, self._n_rows)) for i in sorted(self._shards[number])
             ]
-            # one number more than for the order of the shards, which keeps the two apart
+            # the seed has one more number than that of the shard order, so the two are independent
             random = np.random.default_rng((*self._seeds, len(self._seeds), number))
             batches = self._cut(np.concatenate(parts), random)
             self._last = number, batches
         return batches
 
     def find(self, place: int) -> tuple[int, int]:
-        """The group of a batch and its index there; one past the last group if there is none."""
+        """Return the group of a batch and its index in the group. After the last batch, the group is the number of
+        groups.
+        """
         number = 0
         while number < len(self) and self._counted(number) <= place:
             number += 1
@@ -96,9 +102,9 @@ class _Groups:
 
 
 class EpochRows(Sequence[Rows]):
-    """The row numbers of each batch of an epoch; a slice is a part of the epoch.
+    """The row numbers of each batch of an epoch. A slice with step 1 is again an EpochRows.
 
-    To start in the middle, or for the length, all earlier groups are generated and counted.
+    To start in the middle, or to return the length, all earlier groups are generated and counted.
     """
 
     def __init__(self, groups: _Groups, start: int = 0, stop: int | None = None) -> None:
@@ -108,7 +114,7 @@ class EpochRows(Sequence[Rows]):
 
     @classmethod
     def of(cls, n_rows: int, seeds: tuple[int, ...], cut: Cut, grouping: Grouping = GROUPING) -> "EpochRows":
-        """All batches of an epoch of n_rows rows; `seeds` seed its random numbers."""
+        """Return all batches of an epoch of `n_rows` rows. `seeds` are the seeds of its random numbers."""
         return cls(_Groups(n_rows, seeds, cut, grouping))
 
     def __len__(self) -> int:
@@ -153,9 +159,9 @@ class EpochRows(Sequence[Rows]):
 
 Lengths = NDArray[np.integer] | RowLengths | Stretches
 
-_WIDTHS = (1, 2, 4)  # how many source lengths share a bucket; wide ones are for few rows and large batches
-_GOOD_SHARE = 0.025  # of padding: no other width is tried
-_TOGETHER = 1 << 8  # batches whose padding is counted together
+_WIDTHS = (1, 2, 4)  # source lengths per bucket; wide buckets are for few rows and large batches
+_GOOD_SHARE = 0.025  # share of padding below which no wider bucket is tried
+_TOGETHER = 1 << 8  # number of batches whose padding is counted together
 
 
 @dataclass(frozen=True)
@@ -163,12 +169,13 @@ class Batch:
     """The input of one training step.
 
     Attributes:
-        inputs: The arguments of the model's `forward`.
-        targets: The ids to predict `[batch, tgt_len]`; pad_id where there is no target.
+        inputs: The keyword arguments of the model's `forward`, as tensors.
+        targets: The ids to predict `[batch, tgt_len]`, with `pad_id` at positions without a target.
         n_targets: The number of targets.
         ids: The row numbers `[batch]`.
+        pad_id: The value in `targets` that marks a position without a target.
         weights: The weight of each target in the loss (default: 1).
-        n_tokens: The number of tokens read, for the displayed speed, if it differs from the targets.
+        n_tokens: The number of tokens read, for the displayed speed (default: the number of targets).
     """
 
     inputs: dict[str, Tensor]
@@ -180,10 +187,10 @@ class Batch:
     n_tokens: int | None = None
 
     def part(self, rows: slice) -> "Batch":
-        """Return some rows of the batch with unchanged padding; only targets are counted again.
+        """Return the selected rows of the batch. Their padding is unchanged, and their targets are counted again.
 
         Args:
-            rows: The rows.
+            rows: The rows to select.
         """
         targets = self.targets[rows]
         all_real = self.n_targets == self.targets.numel()
@@ -198,10 +205,11 @@ class Batch:
         )
 
     def share(self, rank: int, world: int) -> tuple["Batch", float]:
-        """Return the rows of one process and their weight: 1, or 0 for a process without rows, which gets another's.
+        """Return the rows of one process and their weight: 1, or 0 for a process without rows, which gets the first
+        row.
 
         Args:
-            rank: The number of the process.
+            rank: The number of the process, from 0.
             world: The number of processes.
         """
         if world == 1:
@@ -211,21 +219,21 @@ class Batch:
         return self.part(slice(0, 1)), 0.0
 
     def pinned(self) -> "Batch":
-        """Return the batch in pinned memory, from which a GPU can copy while it computes."""
+        """Return the batch in pinned memory, which a GPU can copy while it computes."""
         return self._with_each(Tensor.pin_memory)
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the batch on a device; the batch itself if it is already there.
+        """Return the batch on a device. A batch that is already on the device is returned itself.
 
         Args:
-            device: The device.
+            device: The target device.
         """
         if self.targets.device == device:
             return self
         return self._with_each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _with_each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """The batch with a function applied to each tensor."""
+        """Return the batch with a function applied to each tensor."""
         return replace(
             self,
             inputs={name: change(tensor) for name, tensor in self.inputs.items()},
@@ -236,7 +244,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class EpochBatches(Sequence[Batch]):
-    """The batches of an epoch, collated on access from the row numbers of each; a slice is a part of the epoch."""
+    """The batches of an epoch. Each batch is built on access by `collate`, and a slice builds none."""
 
     rows: Sequence[Rows]
     collate: Callable[[Rows], Batch]
@@ -257,35 +265,35 @@ class EpochBatches(Sequence[Batch]):
 
     @property
     def sizes(self) -> NDArray[np.integer]:
-        """Rows of each batch, none of which is collated."""
+        """The number of rows in each batch, computed without building the batches."""
         if isinstance(self.rows, EpochRows):
             return self.rows.sizes()
         return np.array([len(rows) for rows in self.rows], np.int64)
 
-    def __iter__(self) -> Iterator[Batch]:  # Sequence's own would take an IndexError of collate for the end
+    def __iter__(self) -> Iterator[Batch]:  # the default ends at any IndexError
         return map(self.collate, self.rows)
 
 
 class TokenDataset(ABC):
-    """The training rows of a run as token ids: pairs, texts or windows."""
+    """The training rows of a run as token ids. A row is a sentence pair, a text or a window of a text."""
 
     @property
     @abstractmethod
     def facts(self) -> StoreFacts:
-        """The facts of the store; other files, options or tokenizers have another key."""
+        """The facts about the token store. Their key differs for other files, options or tokenizers."""
 
     @property
     @abstractmethod
     def n_rows(self) -> int:
-        """The number of rows."""
+        """The number of training rows."""
 
     @property
     @abstractmethod
     def n_tokens(self) -> int:
-        """The number of tokens per epoch that determine its batches, including special tokens."""
+        """The number of tokens per epoch on which the batches depend, including special tokens."""
 
     def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
-        """Return the batches of an epoch, which are built on access; a pure function that caches two epochs.
+        """Return the batches of an epoch. Each batch is built on access, and the lists of two epochs are cached.
 
         Args:
             batch_tokens: The maximum number of tokens per batch.
@@ -310,20 +318,22 @@ def token_batches(
     epoch: int,
     grouping: Grouping = GROUPING,
 ) -> Sequence[Rows]:
-    """Return the batches of one epoch as arrays of row numbers; every row is in exactly one batch.
+    """Return the batches of one epoch as arrays of row numbers. Every row is in exactly one batch.
 
-    Rows of similar length share a batch. Their grouping and the order of the batches are drawn from (seed, epoch).
+    Rows of similar length share a batch. Random numbers that depend on `seed` and `epoch` determine which rows are
+    grouped and the order of the batches.
 
     Args:
-        source_lengths: Source lengths without special tokens; each row takes one position more.
-        target_lengths: Target lengths in the same way; None if there are no targets.
-        batch_tokens: The maximum of rows times the longest row, on the larger side. A longer row is a batch of its own.
+        source_lengths: The number of tokens of each source, without special tokens. Each row is counted as one token
+            more.
+        target_lengths: The number of tokens of each target, in the same form, or None if there are no targets.
+        batch_tokens: The maximum of rows times longest row, on the larger side. A longer row forms a batch alone.
         seed: The seed of the run.
         epoch: The number of the epoch.
-        grouping: How rows are sorted. Memory is bounded above `grouping.at_once` rows; see `EpochRows`.
+        grouping: The limits on the rows that are shuffled together. Larger epochs need no more memory; see `EpochRows`.
 
     Raises:
-        ValueError: The numbers of lengths differ, or `batch_tokens` is below 1.
+        ValueError: The numbers of source and target lengths differ, or `batch_tokens` is below 1.
     """
     if batch_tokens < 1:
         raise ValueError(f"batch_tokens={batch_tokens} must be at least 1")
@@ -343,7 +353,7 @@ def token_batches(
 
 
 def padding_share(batches: Sequence[Rows], *sides: Lengths) -> float:
-    """Return the share of padding, in [0, 1), among all positions of these batches, for all sides together.
+    """Return the share of padding among all positions of these batches, in [0, 1). All `sides` are counted together.
 
     >>> padding_share([np.array([0, 1])], np.array([1, 3]), np.array([3, 3]))
     0.125
@@ -357,10 +367,11 @@ def padding_share(batches: Sequence[Rows], *sides: Lengths) -> float:
 
 
 def pair_batch(store: PairStore, rows: Rows, specials: SpecialTokens = OWN) -> Batch:
-    """Return the padded tensors of rows: `src` = source + eos, `tgt` = bos + target, targets = target + eos.
+    """Return the padded tensors of sentence pairs: `src` = source + eos, `tgt` = bos + target, targets = target + eos.
 
-    Other special tokens surround the text accordingly, and only the last begin token predicts one. `src` `[batch
-    src_len]`, `tgt` and targets `[batch tgt_len]` are int64; `src_lengths` `[batch]` is None without padding.
+    If `specials` has other special tokens, they surround the texts instead. After several begin tokens, prediction
+    starts at the last one. `src` `[batch src_len]`, `tgt` and targets `[batch tgt_len]` are int64. `src_lengths`
+    `[batch]` is omitted if no source is padded.
     """
     sources = [store.source(int(row)) for row in rows]
     targets = [store.target(int(row)) for row in rows]
@@ -380,7 +391,9 @@ def pair_batch(store: PairStore, rows: Rows, specials: SpecialTokens = OWN) -> B
 def pad_rows(
     rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor | None]:
-    """Rows of ids as one tensor [batch longest], padded at the end, and their lengths [batch]; None if all are full.
+    """Return rows of ids as one tensor `[batch longest]`, padded at the end, and the row lengths `[batch]`.
+
+    The lengths are None if no row is padded.
 
     >>> pad_rows([[5, 6], [7]], 0)
     (tensor([[5, 6],
@@ -393,14 +406,14 @@ def pad_rows(
 
 
 def _positions(lengths: Lengths, rows: Rows | slice) -> NDArray[np.int32]:
-    """Positions in a batch: the tokens and one special."""
+    """Return the number of positions of each row in a batch: its tokens and one special token."""
     return lengths[rows].astype(np.int32) + np.int32(1)
 
 
 def _cut(
     source: NDArray[np.int32], target: NDArray[np.int32], batch_tokens: int, random: np.random.Generator
 ) -> list[Rows]:
-    """Batches of rows with that many positions, each the places of its rows, in a random order."""
+    """Return batches in random order, as arrays of indices into `source`, the number of positions of each row."""
     if not len(source):
         return []
     shuffled = random.permutation(len(source))
@@ -418,9 +431,9 @@ def _cut(
 
 
 def _bucketed(source: NDArray[np.int32], target: NDArray[np.int32], width: int) -> Rows:
-    """The order that sorts rows into buckets of source length, and by target length within each bucket.
+    """Return the order that sorts rows into buckets by source length, and by target length within each bucket.
 
-    Every other bucket is in descending order, which keeps rows similar across bucket borders.
+    Every second bucket is in descending order, so neighboring rows remain similar across bucket borders.
     """
     bucket = source // width
     span = int(target.max()) + 1
@@ -431,7 +444,7 @@ def _bucketed(source: NDArray[np.int32], target: NDArray[np.int32], width: int) 
 
 
 def _cuts(longest: NDArray[np.int32], batch_tokens: int) -> list[int]:
-    """Cut ordered rows greedily into batches within the budget; `longest` `[rows]` is each row's larger side."""
+    """Cut ordered rows greedily into batches within the budget. `longest` `[rows]` is the larger side of each row."""
     cuts: list[int] = []
     start = 0
     while True:
@@ -454,14 +467,16 @@ def _share(batches: Sequence[Rows], source: NDArray[np.int32], target: NDArray[n
 
 
 def _pieces(batches: Sequence[Rows]) -> Iterator[list[Rows]]:
-    """The batches, a bounded number at a time."""
+    """Yield lists of a limited number of batches."""
     remaining = iter(batches)
     while some := list(islice(remaining, _TOGETHER)):
         yield some
 
 
 def _counted(batches: Sequence[Rows], positions: NDArray[np.int32]) -> tuple[int, int]:
-    """The real and the padded positions of these batches; `positions` are those of their rows, concatenated."""
+    """Return the number of real and of padded positions of these batches. `positions` are those of all rows,
+    concatenated.
+    """
     sizes = np.array([len(batch) for batch in batches], np.int64)
     longest = np.maximum.reduceat(positions, np.cumsum(sizes) - sizes)
     return int(positions.sum(dtype=np.int64)), int((sizes * longest).sum())
@@ -470,7 +485,9 @@ def _counted(batches: Sequence[Rows], positions: NDArray[np.int32]) -> tuple[int
 def _padded(
     rows: Sequence[NDArray[np.integer]], before: Sequence[int], behind: Sequence[int], nothing: int
 ) -> tuple[Rows, Rows]:
-    """The rows with these ids around each, as one array [batch longest], and their lengths [batch] with them."""
+    """Return the rows between the ids `before` and `behind` as one array `[batch longest]`, and their full lengths
+    `[batch]`.
+    """
     first = len(before)
     ends = np.array([len(row) + first for row in rows], np.int64)
     padded = np.full((len(rows), int(ends.max()) + len(behind)), nothing, np.int64)

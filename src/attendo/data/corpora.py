@@ -1,10 +1,10 @@
-"""Reading a user's corpus: pairs, rows and lines, streamed in constant memory, with every row accounted for.
+"""Readers for a user's corpus: pairs, rows and lines are streamed in constant memory, and every row is counted.
 
-A file is `.tsv` (no quoting; a single `.txt` of pairs is read in the same way), `.csv`, `.jsonl` or `.parquet`, or two
-parallel text files; each may end in `.gz`. A folder or pattern is read as the concatenation of its files
-(`data_files.expanded`). Fields are unchanged except for the line ending and a byte-order mark. An unusable row is
-skipped and counted by reason (`row_report.REMEDIES`), or raises an error with `strict`; a field of white space counts
-as empty.
+A file is `.tsv` (no quoting; a single `.txt` file of pairs is read in the same way), `.csv`, `.jsonl` or `.parquet`, or
+two parallel text files. Each file may end in `.gz`. A folder or pattern is read as the concatenation of its files
+(`data_files.expanded`). Fields are unchanged, except for the line ending and a byte-order mark. An unusable row is
+skipped and counted by reason (`row_report.REMEDIES`), or raises an error with `strict`. A field that contains only
+white space counts as empty.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,15 +26,18 @@ from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
 Columns = tuple[str, ...]
-"""Which columns to read, one per role: each a name, or a 1-based number in decimal digits."""
+"""The columns to read, one per role. Each column is a name, or a 1-based number in decimal digits."""
 
 PAIR = ("source", "target")
 AGAINST = "`against` SOURCE `against` TARGET"
-"""How a user writes two parallel files to compare with."""
+"""The notation in messages for two parallel files in the option `against`."""
 
 
 class Row(NamedTuple):
-    """One row: its fields and its 1-based line number, counted across files (a CSV record's first line)."""
+    """A row: its fields, and its line number from 1. The line numbers of several files are continuous.
+
+    The number of a CSV record that has several lines is that of its first line.
+    """
 
     number: int
     fields: tuple[str, ...]
@@ -42,16 +45,17 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class PairSource:
-    """The location of sentence pairs: one file with columns, or two parallel text files, or many of either.
+    """The location of sentence pairs: one file with columns, two parallel text files, or many files of one of these
+    kinds.
 
     Attributes:
-        files: One name, or two parallel ones; a folder or pattern is expanded, see `expanded`.
-        columns: Names or 1-based numbers of source and target. None means columns named source and target, or the only
-            two columns.
-        header: Whether a .tsv file starts with a header; column names imply it.
+        files: One name, or the names of two parallel files. A name can be a folder or pattern; see `expanded`.
+        columns: The source and target columns, by name or 1-based number (default: columns named source and target, or
+            the only two columns).
+        header: Whether a .tsv file starts with a header. A header is also expected if `columns` contains a name.
         reverse: Whether source and target are swapped.
-        both: How a user specifies two parallel files, for the message about a file that is not a table.
-        instead: An addition to the hint about columns, for rows that may not be pairs.
+        both: The notation for two parallel files, for the message about a file that is not a table.
+        instead: A second suggestion for the message about columns, for rows that may not be pairs.
     """
 
     files: tuple[Path, ...]
@@ -77,7 +81,7 @@ class PairSource:
         return _joined(self.files)
 
     def parts(self) -> list[tuple[Path, ...]]:
-        """Return the files in reading order: single files, or pairs of a source file and its target file.
+        """Return the files in reading order, in tuples of one file, or of a source file and its target file.
 
         Raises:
             AttendoError: A name matches no file, or the numbers of source and target files differ.
@@ -94,7 +98,7 @@ class PairSource:
         return list(zip(*found, strict=True))
 
     def paths(self) -> list[Path]:
-        """Return the files of all parts, in reading order."""
+        """Return all source and target files as one list, in reading order."""
         return [path for part in self.parts() for path in part]
 
 
@@ -106,7 +110,7 @@ def beside(
     both: str = AGAINST,
     instead: str = "",
 ) -> PairSource:
-    """Return a source of further pairs that is read in the same way; parallel files ignore the columns."""
+    """Return a source for other pairs with the same settings. Two parallel files have no columns and no header."""
     alone = len(files) == 1
     return PairSource(
         tuple(files), columns if alone else None, header and alone, reverse, both, instead if alone else ""
@@ -114,7 +118,9 @@ def beside(
 
 
 def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
-    """Parse `columns`: `role=name` in any order, or names or numbers in order. Raises AttendoError otherwise.
+    """Parse `columns`: `role=name` for each role in any order, or the names or numbers in the order of the roles.
+
+    Raises AttendoError for any other text.
 
     >>> parse_columns("target=ja,source=en"), parse_columns("1,3")
     (('en', 'ja'), ('1', '3'))
@@ -140,7 +146,8 @@ def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
 
 
 def parse_kept(text: str, taken: Sequence[str]) -> Columns:
-    """The value of `keep` as columns: names, or numbers from 1; taken: names that they must not have.
+    """Parse `keep` to columns, by name or 1-based number. Raises AttendoError if a name is in `taken` or the text is
+    invalid.
 
     >>> parse_kept("id, opened", ("label",))
     ('id', 'opened')
@@ -165,9 +172,9 @@ def read_rows(
     strict: bool = False,
     row_report: RowReport | None = None,
 ) -> Iterator[Row]:
-    """Yield the usable rows of a file, folder or pattern, one field per role, and update `row_report`.
+    """Yield the usable rows of a file, folder or pattern, with one field per role, and count all rows in `row_report`.
 
-    Raises AttendoError for a missing, empty or unusable file and, with `strict`, at the first unusable row.
+    Raises AttendoError for a missing, empty or unusable file, and with `strict` also for the first unusable row.
     """
     row_report = RowReport(str(path)) if row_report is None else row_report
     files = expanded(path, TABLES)
@@ -182,12 +189,13 @@ def read_pairs(
     """Yield the usable pairs of a source as (line number, source text, target text).
 
     Args:
-        source: The sentence pairs.
-        strict: Raise an error at the first unusable row.
-        row_report: Counts the rows.
+        source: The location of the sentence pairs.
+        strict: Whether the first unusable row raises an error (default: unusable rows are skipped and counted).
+        row_report: The report in which the rows are counted (default: a new report).
 
     Raises:
-        AttendoError: As `read_rows`, or two parallel files have different numbers of lines, before the first pair.
+        AttendoError: A file is missing, empty or unusable, or `strict` is set and a row is unusable. Two parallel files
+            with different numbers of lines raise it before the first pair.
     """
     row_report = RowReport(source.name) if row_report is None else row_report
     parts = source.parts()
@@ -219,15 +227,15 @@ def read_lines(
 
     Args:
         path: A .tsv, .csv, .jsonl or .parquet file with columns, or any other file with one text per line.
-        column: The column to read.
+        column: The column to read, by name or 1-based number (default: the column named text, or the only column).
         header: Whether a .tsv file starts with a header.
-        strict: Raise an error at the first unusable row.
-        row_report: Counts the rows.
-        keep_empty: Yield empty lines of a text file.
-        keep_skipped: Yield "" for each skipped row, so that every row yields one text.
+        strict: Whether the first unusable row raises an error (default: unusable rows are skipped and counted).
+        row_report: The report in which the rows are counted (default: a new report).
+        keep_empty: Whether empty lines of a text file are also yielded.
+        keep_skipped: Whether "" is yielded for each skipped row. Every row then yields one text.
 
     Raises:
-        AttendoError: As `read_rows`.
+        AttendoError: A file is missing, empty or unusable, or `strict` is set and a row is unusable.
     """
     row_report = RowReport(str(path)) if row_report is None else row_report
     wanted = Wanted(("text",), None if column is None else (column,), header, row_report.option)
@@ -247,7 +255,7 @@ def read_with_kept(
 ) -> Iterator[Row]:
     """Yield every row of a table: its text, then the unchanged fields of the columns `kept`.
 
-    An unreadable row has blank fields. Raises AttendoError as `read_rows` does.
+    All fields of an unreadable row are empty. Raises AttendoError as `read_rows` does.
     """
     if suffix(path) not in TABLES:
         raise AttendoError(f"{path}: a text file has no columns. Remove `keep`")
@@ -267,9 +275,10 @@ def _counted_rows(
     blank: tuple[str, ...] | None = None,
     n_kept: int = 0,
 ) -> Iterator[Row]:
-    """Yield the usable rows of files, and count each row before the next is read.
+    """Yield the usable rows of files. Each row is counted before the next row is read.
 
-    `blank` replaces the fields of unusable rows; None skips these rows. The last `n_kept` fields are never checked.
+    `blank` replaces the fields of unusable rows; with None, these rows are skipped. The last `n_kept` fields are not
+    checked.
     """
     number = start = 0
     for name, rows in parts:
@@ -306,7 +315,7 @@ def _field_error(fields: tuple[str, ...], wanted: Wanted, keep_empty: bool) -> R
 
 
 def _raw_rows(path: Path, wanted: Wanted, both: str = "") -> Iterator[RawRow]:
-    """The rows of a table; both: how two parallel files are given, where they may be."""
+    """Return the rows of a table. `both` is the notation for two parallel files, if they are allowed here."""
     require_file(path)
     match suffix(path):
         case ".tsv" | ".txt":
@@ -340,7 +349,7 @@ def _joined(files: Iterable[Path]) -> str:
 
 
 def _require_parallel(source: Path, target: Path) -> None:
-    """Raise AttendoError unless these are two text files of equally many lines."""
+    """Raise AttendoError unless the paths are two text files with equal numbers of lines."""
     for path in (source, target):
         if suffix(path) in TABLES:
             raise AttendoError(
@@ -356,13 +365,13 @@ def _require_parallel(source: Path, target: Path) -> None:
 
 
 def _from_here(path: Path) -> Path:
-    """The shorter name of a file below the current folder: a run keeps names from the root."""
+    """Return the shorter relative name of a file below the current folder, because runs store absolute paths."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _parallel_rows(source: Path, target: Path) -> Iterator[RawRow]:
-    """Line by line from two text files of equally many lines."""
+    """Yield the rows of two text files with equal numbers of lines."""
     try:
         for (number, first), (_, second) in zip(text_lines(source), text_lines(target), strict=True):
             if isinstance(first, RowError):

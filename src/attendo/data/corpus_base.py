@@ -1,4 +1,4 @@
-"""The common parts of all corpora: how a run reads its texts, and how validation rows are split off."""
+"""The common parts of all corpora: how a run reads its texts, and how validation rows are held out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ RowT = TypeVar("RowT")
 
 @dataclass
 class Corpus(ABC, Generic[DataT]):
-    """The files of a run, read in streams as often as needed; `trained` rows of the run's start do not validate."""
+    """The data files of a run, which are read as streams whenever they are needed.
+
+    Attributes:
+        data: The data settings of the run.
+        say: Prints a message.
+        trained: The training rows of the run from which this run starts. They are not used for validation.
+    """
 
     data: DataT
     say: Say
@@ -30,27 +36,31 @@ class Corpus(ABC, Generic[DataT]):
     @property
     @abstractmethod
     def size(self) -> tuple[int, str]:
-        """The amount of data in rows of about 20 words, and its text in messages ("50,000 pairs")."""
+        """The amount of data, in units of about 20 words, and its text in messages, for example "50,000 pairs"."""
 
     @abstractmethod
     def texts(self) -> Iterator[str]:
-        """The training texts that a tokenizer is learned from: all, or the first of very many."""
+        """Yield the texts for the training of a tokenizer: all training texts, or the first ones of a very large
+        corpus.
+        """
 
     def identifying_texts(self) -> Iterator[str]:
-        """The text by which each training row is recognized in another run; none where nothing is compared."""
+        """Yield the text that identifies each training row in another run. The default is no text, for corpora without
+        comparison.
+        """
         return iter(())
 
     def facts(self) -> dict[str, Any]:
-        """The facts for the card that users of the model need: languages, labels."""
+        """Return the facts that the model's card stores for users of the model, such as languages or labels."""
         return {}
 
     def model_facts(self) -> dict[str, Any]:
-        """Keys of [model] that the data decide."""
+        """Return the values of [model] that depend on the data."""
         return {}
 
 
 class RowCorpus(Corpus[Any], Generic[RowT]):
-    """A corpus of rows with validation rows split off by a hash of one text, `text_of`."""
+    """A corpus whose validation rows are held out by a hash of each row's `text_of`."""
 
     noun: ClassVar[str]
     hashed: ClassVar[str]
@@ -58,28 +68,28 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
     @staticmethod
     @abstractmethod
     def text_of(row: RowT) -> str:
-        """The text by which a row is recognized."""
+        """Return the text that identifies a row."""
 
     @abstractmethod
     def _usable(self, row_report: RowReport | None = None) -> Iterator[RowT]:
-        """The rows of the training files, those included that are held out."""
+        """Return the rows of the training files, including rows that are held out."""
 
     @abstractmethod
     def _given(self) -> Iterator[RowT]:
-        """The given validation rows, if any."""
+        """Return the rows of the given validation files, if any."""
 
     @abstractmethod
     def _split(self, trained: Callable[[int], bool]) -> HeldOut:
-        """The rows to hold out, given the hashes of rows that were trained on."""
+        """Choose the rows to hold out. `trained` returns whether a hash belongs to a row that was trained on."""
 
     @property
     def embedded(self) -> bool:
-        """Whether the rows are built in."""
+        """Whether the rows are built into attendo."""
         return False
 
     @cached_property
     def held(self) -> HeldOut | None:
-        """The rows that are split off, with a printed line; None if validation rows are given."""
+        """The rows that are held out, whose number is printed, or None if validation files are given."""
         if self.embedded or self.data.valid:
             return None
         held = split_of_new(self._split, self.trained, self.say)
@@ -90,7 +100,7 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
         return held
 
     def rows(self, row_report: RowReport | None = None) -> Iterator[RowT]:
-        """The training rows; `row_report` is kept up to date."""
+        """Yield the training rows, and count them in `row_report`."""
         held = self.held
         for row in self._usable(row_report):
             if held is None or self.text_of(row) not in held:
@@ -102,7 +112,9 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
     def _validation(
         self, most: int, left_out: dict[str, Callable[[RowT], bool]]
     ) -> tuple[list[RowT], list[RowT]]:
-        """The rows of each evaluation, at most `most` (0: all), and those of the last choice: see `validation_rows`."""
+        """Return at most `most` rows for each evaluation (0: all rows), and the rows for the final choice. See
+        `validation_rows`.
+        """
         if self.data.valid and len(self.trained):
             left_out = left_out | {KNOWN: lambda row: self.text_of(row) in self.trained}
         return validation_rows(self._all_validation, most, self.noun, self.say, left_out)
@@ -114,7 +126,7 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
         return (row for row in self._usable() if self.text_of(row) in held)
 
     def _store_key(self, files: Sequence[Path], options: dict[str, Any], tokenizer: Tokenizer) -> str:
-        """The key of the training rows' store; `options` are all further settings that select rows."""
+        """Return the key of the token store of the training rows. `options` are all other settings that select rows."""
         options = {"columns": self.data.columns, "header": self.data.header, **options}
         if not self.embedded:
             options["split"] = not self.data.valid

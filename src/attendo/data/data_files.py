@@ -1,4 +1,4 @@
-"""Data files: the expansion of names, and lines, plain or gzipped, split at LF and limited in length."""
+"""Data files: the expansion of file names, and the reading of plain or gzipped lines with a length limit."""
 
 import glob
 import gzip
@@ -12,21 +12,21 @@ from attendo.data.row_report import LINE_CAP, RowError
 from attendo.errors import AttendoError
 
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
-"""The suffixes of files with rows and columns, for which a folder stands; each may be followed by .gz."""
+"""The suffixes of files with rows and columns. A folder selects these files. Each suffix may be followed by .gz."""
 
 
 def expanded(name: Path, suffixes: tuple[str, ...] | None) -> tuple[Path, ...]:
-    """Return the files that a name matches, in the order of their paths. Raises AttendoError if there is none.
+    """Return the files that a name matches, sorted by path. Raises AttendoError if a folder or pattern matches no file.
 
-    A folder matches its visible files with these suffixes (None: all) at any depth; a name with `*`, `?` or `[…]` is a
-    pattern (`**` for any folders); any other name matches itself.
+    A folder matches its visible files with these suffixes at any depth; None allows all suffixes. A name with `*`, `?`
+    or `[…]` is a pattern, in which `**` matches any folders. Any other name is returned unchanged.
     """
     if name.is_dir():
         return _inside(name, suffixes)
     if name.exists():
         return (name,)
     base, rest = Path(name.anchor), list(name.relative_to(name.anchor).parts)
-    while (base / rest[0]).is_dir():  # a folder may have such signs in its name
+    while (base / rest[0]).is_dir():  # the name of a folder may contain wildcards
         base /= rest.pop(0)
     pattern = Path(*rest)
     if not is_pattern(pattern):
@@ -69,7 +69,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def suffix(path: Path) -> str:
-    """The suffix that names the format, without a closing .gz, in lower case.
+    """Return the suffix that determines the file format, in lower case and without a final .gz.
 
     >>> suffix(Path("train.TSV.gz"))
     '.tsv'
@@ -78,7 +78,7 @@ def suffix(path: Path) -> str:
 
 
 def require_file(path: Path) -> None:
-    """Raise AttendoError unless there is a regular file of that name."""
+    """Raise AttendoError if the path does not exist or is not a regular file."""
     if not path.exists():
         raise AttendoError(f"{path}: no such file; check the path")
     if not path.is_file():
@@ -89,7 +89,10 @@ def require_file(path: Path) -> None:
 
 @contextmanager
 def open_binary(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
-    """Open a file for reading bytes, unpacked if it ends in .gz; AttendoError if it is missing or damaged."""
+    """Open a file for reading bytes, and decompress it if its name ends in .gz.
+
+    Raises AttendoError if the file is missing or damaged.
+    """
     require_file(path)
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
@@ -105,9 +108,10 @@ def open_binary(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
 
 
 def physical_lines(path: Path, keep_ends: bool = False) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the numbered lines of a file; None for a line longer than LINE_CAP, which is never held in memory.
+    """Yield the numbered lines of a file as bytes. A line longer than LINE_CAP is yielded as None and never fully in
+    memory.
 
-    A byte-order mark is removed; UTF-16 is rejected. A last line without LF counts.
+    A byte-order mark is removed. A UTF-16 file raises AttendoError. A last line without LF counts as a line.
     """
     with open_binary(path) as stream:
         number = 0
@@ -125,7 +129,7 @@ def physical_lines(path: Path, keep_ends: bool = False) -> Iterator[tuple[int, b
                 line = chunk[:-2] if chunk.endswith(b"\r\n") else chunk[:-1]
             else:
                 line = chunk
-                while chunk and not chunk.endswith(b"\n"):  # the rest of an over-long line goes by in pieces
+                while chunk and not chunk.endswith(b"\n"):  # skip the rest of an over-long line
                     chunk = stream.readline(LINE_CAP)
             if len(line) > LINE_CAP:
                 yield number, None
@@ -134,7 +138,10 @@ def physical_lines(path: Path, keep_ends: bool = False) -> Iterator[tuple[int, b
 
 
 def taken_off(paths: Iterable[Path]) -> str:
-    """What is removed from the lines of some files, judged by their first lines, in words; "" if nothing."""
+    """Return, in words, what is removed from the lines of these files while reading, or "" if nothing is removed.
+
+    The first line of each file decides.
+    """
     has_mark = has_ends = False
     for path in paths:
         if suffix(path) != ".parquet":
@@ -147,7 +154,7 @@ def taken_off(paths: Iterable[Path]) -> str:
 
 
 def count_lines(path: Path) -> int:
-    """Number of lines `physical_lines` yields, counted without splitting them."""
+    """Return the number of lines that `physical_lines` yields, without splitting the file into lines."""
     count = 0
     last = b"\n"
     with open_binary(path) as stream:
@@ -158,7 +165,7 @@ def count_lines(path: Path) -> int:
 
 
 def decode(line: bytes) -> str | RowError:
-    """The text of a line, or the row error "invalid UTF-8" with the first bad byte.
+    """Return the text of a line, or the row error "invalid UTF-8" with the first invalid byte.
 
     >>> decode(b"ab\\xff").detail
     'byte 0xff at position 3'
@@ -170,6 +177,6 @@ def decode(line: bytes) -> str | RowError:
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str | RowError]]:
-    """Each line of a text file, decoded."""
+    """Yield the decoded lines of a text file with their numbers."""
     for number, line in physical_lines(path):
         yield number, TOO_LONG if line is None else decode(line)

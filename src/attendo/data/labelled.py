@@ -1,4 +1,4 @@
-"""Labeled texts: reading, labels and class weights, validation split, and texts too long for a model."""
+"""Labeled texts: readers, labels, class weights, the validation split, and the treatment of long texts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
 LABELLED = ("label", "text")
-"""The roles of the columns of labelled texts, for `parse_columns`."""
+"""The roles of the columns of labeled texts, for `parse_columns`."""
 
 MOST_LABELS = 10_000
-"""More different labels than that are taken for a wrong column."""
+"""The maximum number of different labels. A column with more different values is rejected as the wrong column."""
 
 UNBALANCED = 3.0
-"""With class weights "auto", classes are weighted where the largest has more than so many times the smallest's rows."""
+"""With class weights "auto", classes are weighted if the largest has more than 3 times the rows of the smallest."""
 
 ClassWeights = Literal["none", "balanced", "auto"]
 
 
 class LabelledRow(NamedTuple):
-    """A text with its label and row number."""
+    """The text of a row, with its label and row number."""
 
     number: int
     label: str
@@ -38,12 +38,13 @@ class LabelledRow(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelledSource:
-    """The location of labeled texts: files with a column of labels and a column of texts.
+    """The location of labeled texts: files with a label column and a text column.
 
     Attributes:
-        columns: Names or 1-based numbers of label and text. None means columns named label and text, or the only two
-            columns in this order.
-        header: Whether a .tsv file starts with a header; column names imply it.
+        file: The name of a file, folder or pattern; see `expanded`.
+        columns: The label and text columns, by name or 1-based number (default: columns named label and text, or the
+            only two columns, in this order).
+        header: Whether a .tsv file starts with a header. A header is also expected if `columns` contains a name.
     """
 
     file: Path
@@ -55,25 +56,25 @@ class LabelledSource:
         return str(self.file)
 
     def paths(self) -> tuple[Path, ...]:
-        """Return the files, in reading order. Raises AttendoError if a name matches no file."""
+        """Return the files in reading order. Raises AttendoError if the name matches no file."""
         return expanded(self.file, TABLES)
 
 
 def read_labelled(
     source: LabelledSource, strict: bool = False, row_report: RowReport | None = None
 ) -> Iterator[LabelledRow]:
-    """Yield the usable rows of a source.
+    """Yield the usable labeled rows of a source.
 
-    A label is a string: "pos", "1", "true". Integers and booleans of JSON and Parquet are written as in JSON. White
-    space is trimmed and collapsed.
+    A label is a string, for example "pos", "1" or "true". Integers and booleans from JSON and Parquet are converted to
+    their JSON form. White space around a label is removed, and white space inside it becomes one space.
 
     Args:
-        source: The labeled texts.
-        strict: Raise an error at the first unusable row.
-        row_report: Counts the rows.
+        source: The location of the labeled texts.
+        strict: Whether the first unusable row raises an error (default: unusable rows are skipped and counted).
+        row_report: The report in which the rows are counted (default: a new report).
 
     Raises:
-        AttendoError: As `read_rows`.
+        AttendoError: A file is missing, empty or unusable, or `strict` is set and a row is unusable.
     """
     for number, (label, text) in read_rows(
         source.file, LABELLED, source.columns, source.header, strict, row_report
@@ -84,7 +85,7 @@ def read_labelled(
 def count_labels(
     rows: Iterable[LabelledRow], name: str, row_report: RowReport | None = None
 ) -> dict[str, int]:
-    """Count the rows of each label, sorted by label.
+    """Count the rows of each label, and return the counts sorted by label.
 
     Raises AttendoError for fewer than two labels, for a column of nearly unique values, and for a header read as a row.
 
@@ -122,7 +123,7 @@ def count_labels(
 
 @dataclass(frozen=True)
 class LabelSet:
-    """The sorted names of the classes; an id is an index into them.
+    """The sorted names of the classes. The id of a class is its index in `names`.
 
     >>> labels = LabelSet(("neg", "pos"))
     >>> labels.id_of("pos", "test.tsv:3"), labels.names[0]
@@ -139,7 +140,9 @@ class LabelSet:
         return len(self.names)
 
     def id_of(self, name: str, where: str) -> int:
-        """The id of a label. Raises AttendoError, naming `where` ("file:line"), for one that training did not see."""
+        """Return the id of a label. Raises AttendoError for an unknown label, with `where` ("file:line") in the
+        message.
+        """
         if name not in self._ids:
             raise AttendoError(
                 f"{where}: the label {shown(name)} was not seen in training (known: {_listed(self.names)}). "
@@ -153,10 +156,11 @@ class LabelSet:
 
 
 def class_weights(counts: Sequence[int], kind: ClassWeights) -> tuple[float, ...] | None:
-    """Return the loss weight of each class: N / (K n_c) for n_c of N rows in K classes; None if all are equal.
+    """Return the loss weight N / (K n_c) of each class, for n_c of N rows in K classes, or None for equal weights.
 
-    Weighted classes count equally, so the learned probabilities assume classes of equal size. "auto" weights only if
-    the largest class has more than UNBALANCED times the rows of the smallest.
+    With these weights, all classes have the same total weight. The learned probabilities therefore assume classes of
+    equal size. "auto" uses weights only if the largest class has more than UNBALANCED times the rows of the smallest
+    class.
 
     >>> class_weights([30, 10], "balanced"), class_weights([30, 10], "auto"), class_weights([40, 10], "auto")
     ((0.6666666666666666, 2.0), None, (0.625, 2.5))
@@ -172,9 +176,10 @@ def held_out_texts(
     share: float = 0.01,
     trained: Callable[[int], bool] = lambda key: False,
 ) -> HeldOut:
-    """Choose validation texts by their hashes, as `held_out` does; `read` is called twice.
+    """Choose validation texts by their hashes, as `held_out` does. `read` is called twice.
 
-    Every class with two or more different new texts is on both sides. Raises AttendoError if nothing can be split off.
+    The training texts and the validation texts both contain every class with two or more different new texts. Raises
+    AttendoError if no text can be held out.
     """
     extremes: dict[str, tuple[int, int]] = {}
 
@@ -190,14 +195,14 @@ def held_out_texts(
     if not held.n_held_out:
         return held
     several = [(low, high) for low, high in extremes.values() if low != high]
-    # held_out takes the smallest hashes: a class's smallest is the first to be held out, its largest the last
+    # held_out chooses the smallest hashes, so the smallest hash of a class is chosen first and its largest last
     hashes = held.hashes - {high for _, high in several} | {low for low, _ in several}
     chosen = HeldOut(hashes, held.n_rows, 0)
     return HeldOut(hashes, held.n_rows, sum(row.text in chosen for row in read()))
 
 
 def shown(label: str) -> str:
-    """A label in a message: quoted, and not too long.
+    """Return a label for a message, in quotes and with at most 30 characters.
 
     >>> shown("pos"), shown("a" * 50)
     ("'pos'", "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaa…'")
@@ -214,11 +219,11 @@ Long = Literal["cut", "window"]
 
 @dataclass(frozen=True, kw_only=True)
 class LongTexts:
-    """How texts of more than `max_tokens` tokens are read.
+    """The treatment of texts with more than `max_tokens` tokens.
 
-    "cut" keeps half from the start and half from the end (Sun et al. 2019, section 5.3.1). "window" reads windows of
-    max_tokens tokens that overlap by at least a quarter and averages their logits; in training, each epoch draws one
-    window per text.
+    "cut" keeps the tokens at the start and at the end, half of the limit each (Sun et al. 2019, section 5.3.1).
+    "window" reads windows of `max_tokens` tokens that overlap by at least a quarter, and averages their logits. In
+    training, each epoch draws one window per text.
     """
 
     max_tokens: int = 256
@@ -229,11 +234,12 @@ class LongTexts:
             raise ValueError(f"max_tokens={self.max_tokens} must be at least 4")
 
     def is_long(self, n_tokens: int) -> bool:
-        """Return whether a text of this many tokens exceeds the limit."""
+        """Return whether a text with this number of tokens exceeds the limit."""
         return n_tokens > self.max_tokens
 
     def parts(self, ids: Sequence[int]) -> list[Sequence[int]]:
-        """The parts of a text that the model reads: the whole text, a truncated one, or its windows.
+        """Return the parts of a text that the model reads: the whole text, a truncated text, or all windows of the
+        text.
 
         >>> LongTexts(max_tokens=4).parts(range(10)), LongTexts(max_tokens=4, long="window").parts(range(6))
         ([[0, 1, 8, 9]], [range(0, 4), range(2, 6)])
@@ -248,7 +254,7 @@ class LongTexts:
         return [ids[start : start + self.max_tokens] for start in starts]
 
     def training_part(self, ids: NDArray[Any], draw: float) -> NDArray[Any]:
-        """The part of a text that training reads: as `parts`, but one window, selected by `draw` in [0, 1)."""
+        """Return the part of a text for training, like `parts`, but with one window that `draw` in [0, 1) selects."""
         if not self.is_long(len(ids)):
             return ids
         if self.long == "cut":
@@ -257,7 +263,7 @@ class LongTexts:
         return ids[start : start + self.max_tokens]
 
     def summary(self, n_long: int, n_texts: int) -> str:
-        """The number of overlong texts and their treatment, in words.
+        """Describe the number and the treatment of long texts in one sentence.
 
         >>> LongTexts(max_tokens=256).summary(1200, 25000)
         '1,200 of 25,000 texts have more than 256 tokens; only the first 128 and last 128 tokens are used'

@@ -1,7 +1,7 @@
-"""Documents for language modeling: a user's texts of any size, streamed in chunks, and Python's own source.
+"""Documents for language modeling: a user's texts of any size, streamed in chunks, and Python's own source code.
 
-A document is a text file, a line or a paragraph of it, or a column of a row of .jsonl, .csv, .tsv or .parquet; each
-file may end in .gz. A folder means its text files. At most a chunk of a document, or a row, is in memory.
+A document is a text file, a line or a paragraph of a text file, or the text of a row in .jsonl, .csv, .tsv or .parquet.
+Each file may end in .gz. A folder selects its text files. At most one chunk or row is in memory at a time.
 """
 
 import codecs
@@ -23,18 +23,18 @@ Documents = Literal["file", "line", "blank"]
 Part = Literal["train", "valid"]
 
 STDLIB = "stdlib"
-"""The name of the corpus that every machine has: the source of Python's standard library."""
+"""The name of a corpus that is available on every machine: the source code of Python's standard library."""
 
 VALID_ONE_IN = 20
-"""One file of the standard library in so many, chosen by a hash, is for validation."""
+"""One in 20 files of the standard library is used for validation. A hash of the path selects these files."""
 
 _BLOCK = 1 << 16  # bytes read at a time
-_CHUNK = 1 << 14  # characters in a chunk, at most
+_CHUNK = 1 << 14  # maximum number of characters in a chunk
 _NO_SOURCE = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib", "lib2to3"}
 
 
 class Chunk(NamedTuple):
-    """A non-empty part of a document; `starts` marks the first one."""
+    """A non-empty part of a document. `starts` is True for the first chunk of a document."""
 
     text: str
     starts: bool
@@ -42,15 +42,17 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class TextSource:
-    """The location of documents: files, folders or patterns, see `expanded`.
+    """The location of documents.
 
     Attributes:
-        suffixes: The extensions of a folder's files.
-        documents: The unit of a document in a text file: the whole file, a line, or lines without a blank line
-            ("blank"). A whole file is kept unchanged except for a byte-order mark.
-        column, header: The column of files with rows, as in `read_lines`.
-        tolerant: Skip and count files that are not UTF-8 text instead of raising an error.
-        label: The name of the source in messages.
+        files: The names of files, folders or patterns; see `expanded`.
+        column: The text column of files with rows, as in `read_lines`.
+        header: Whether a .tsv file starts with a header.
+        documents: The unit of a document in a text file: the whole file, a line, or the lines between blank lines
+            ("blank"). The text of a whole file is unchanged, except that a byte-order mark is removed.
+        suffixes: The file extensions that a folder selects.
+        tolerant: Whether files that are not UTF-8 text are skipped and counted (default: they raise an error).
+        label: The name of the source in messages (default: the file names).
     """
 
     files: tuple[Path, ...]
@@ -82,11 +84,11 @@ class TextSource:
         )
 
     def paths(self) -> list[Path]:
-        """Return the files, sorted by name within a folder. Raises AttendoError for a folder without files."""
+        """Return the files, sorted by name within each folder. Raises AttendoError for a folder without files."""
         return [path for name in self.files for path in expanded(name, self.suffixes)]
 
     def options(self) -> dict[str, Any]:
-        """Return all options that determine which documents are read, for the key of a store."""
+        """Return the options that determine which documents are read. They are part of the key of a token store."""
         return {"column": self.column, "header": self.header, "documents": self.documents}
 
     def _named(self, name: Path) -> tuple[Path, ...]:
@@ -95,7 +97,7 @@ class TextSource:
 
 @dataclass
 class Reading:
-    """The progress of reading a source: files used and skipped, and row reports.
+    """The progress of reading a source: the used and skipped files, and a row report for each file with rows.
 
     >>> Reading("notes", n_files=3, n_documents=2, left_out={"empty file": ["b.txt"]}).line()
     'notes: 3 files, 2 documents, 1 file skipped (empty file: b.txt)'
@@ -108,7 +110,7 @@ class Reading:
     row_reports: list[RowReport] = field(default_factory=list)
 
     def line(self) -> str:
-        """The reading report in one line for display, without the row reports."""
+        """Return the counts of files and documents in one line for display, without the row reports."""
         text = f"{self.name}: {plural(self.n_files, 'file')}, {plural(self.n_documents, 'document')}"
         n_left_out = sum(map(len, self.left_out.values()))
         return f"{text}, {plural(n_left_out, 'file')} skipped ({self._reasons()})" if n_left_out else text
@@ -127,7 +129,7 @@ class Reading:
         self.left_out.setdefault(reason, []).append(str(path))
 
     def require_documents(self) -> None:
-        """Raise an AttendoError when there was no document at all."""
+        """Raise AttendoError if no document was read."""
         if self.n_documents == 0:
             raise AttendoError(f"{self.name}: no document ({self._reasons()}). Give a file with text")
 
@@ -140,15 +142,17 @@ class Reading:
 
 
 def has_rows(path: Path) -> bool:
-    """Return whether each row of a file is a document: .tsv, .csv, .jsonl, .parquet, with or without .gz."""
+    """Return whether a file is a table (.tsv, .csv, .jsonl or .parquet, optionally with .gz), in which each row is a
+    document.
+    """
     return suffix(path) in TABLES
 
 
 def standard_library(part: Part) -> TextSource:
-    """The source of the running Python's standard library, one document per file, without tests, IDLE and packages.
+    """Return the source files of Python's standard library as documents, without tests, IDLE and installed packages.
 
-    A hash of each path selects the validation files, so they agree between versions. Raises AttendoError without
-    sources.
+    A hash of each path selects the validation files, so that different Python versions agree. Raises AttendoError if
+    this Python has no source files.
     """
     folder = Path(sysconfig.get_paths()["stdlib"])
     chosen = []
@@ -166,16 +170,16 @@ def read_documents(
 ) -> Iterator[Chunk]:
     """Yield the documents of a source in chunks.
 
-    The chunks of a document join to its text. Where possible, a chunk begins at a space or a line, so that it is
-    tokenized as in the whole text.
+    The chunks of a document join to its text. If possible, a chunk begins at a space or a new line. The tokens are then
+    the same as those of the whole text.
 
     Args:
-        source: The documents.
-        strict: Raise an error at the first unusable row or line instead of skipping and counting it.
-        reading: Is updated with the progress.
+        source: The location of the documents.
+        strict: Whether the first unusable row or line raises an error (default: it is skipped and counted).
+        reading: The progress report, which is updated while reading (default: a new report).
 
     Raises:
-        AttendoError: There is no document, or a text that is read whole or by paragraph has an invalid line.
+        AttendoError: There is no document, or a text file that is read whole or by paragraph contains an invalid line.
     """
     reading = Reading(source.name) if reading is None else reading
     for path in source.paths():
@@ -193,12 +197,12 @@ def read_documents(
 
 
 def _library_files(folder: Path) -> list[Path]:
-    """The source files of the standard library, from its folder, in the order of their names."""
+    """Return the source files in the folder of the standard library, sorted by name."""
     found = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in _NO_SOURCE]
         inside = Path(place).relative_to(folder)
-        # _sysconfigdata is no source: the settings that this Python was compiled with
+        # _sysconfigdata contains the build settings of this Python, not source code
         found += [
             inside / name for name in names if name.endswith(".py") and not name.startswith("_sysconfigdata")
         ]
@@ -206,7 +210,7 @@ def _library_files(folder: Path) -> list[Path]:
 
 
 _Pieces = Iterator[str | None]
-"""Stretches of text, and None at the end of each document."""
+"""Parts of texts, with None at the end of each document."""
 
 
 def _pieces(path: Path, source: TextSource, strict: bool, reading: Reading) -> _Pieces:
@@ -225,7 +229,7 @@ def _pieces(path: Path, source: TextSource, strict: bool, reading: Reading) -> _
 
 
 def _chunks(pieces: _Pieces) -> Iterator[Chunk]:
-    """The documents in chunks of at most _CHUNK characters."""
+    """Yield the documents in chunks of at most _CHUNK characters."""
     held, starts = "", True
     for piece in pieces:
         held += piece or ""
@@ -240,9 +244,10 @@ def _chunks(pieces: _Pieces) -> Iterator[Chunk]:
 
 
 def _end_of_chunk(text: str) -> int:
-    """The end of the first chunk: before the last space in reach, otherwise at the last line, otherwise at the limit.
+    """Return the end of the first chunk: before the last space in reach, otherwise at the last line, otherwise at the
+    limit.
 
-    A line is cut where white space begins or ends, across which no tokenizer joins.
+    A line is cut only where white space begins or ends, because no tokenizer joins text across such a place.
     """
     space = text.rfind(" ", 1, _CHUNK)
     if space > 0:
@@ -254,7 +259,7 @@ def _end_of_chunk(text: str) -> int:
 
 
 def _whole(path: Path) -> _Pieces:
-    """A file as one document; none if there is only white space in it."""
+    """Yield a file as one document, or nothing if it contains only white space."""
     pieces = _decoded(path)
     first = next(pieces, "")
     second = next(pieces, None)
@@ -266,7 +271,7 @@ def _whole(path: Path) -> _Pieces:
 
 
 def _paragraphs(path: Path) -> _Pieces:
-    """The documents that blank lines part: their lines, joined by LF."""
+    """Yield the documents that are separated by blank lines. The lines of each document are joined by LF."""
     inside = False
     for number, text in text_lines(path):
         if isinstance(text, RowError):
@@ -284,7 +289,7 @@ def _paragraphs(path: Path) -> _Pieces:
 
 
 def _decoded(path: Path) -> Iterator[str]:
-    """The text of a file, block by block. Raises AttendoError naming the first line that is no text."""
+    """Yield the text of a file block by block. Raises AttendoError that names the first invalid line."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     line = 1
     with open_binary(path) as stream:
@@ -309,7 +314,7 @@ def _decoded(path: Path) -> Iterator[str]:
 
 
 def _is_text(path: Path) -> bool:
-    """Return whether the whole file can be decoded as text."""
+    """Return whether the whole file is valid UTF-8 text."""
     try:
         for _ in _decoded(path):
             pass

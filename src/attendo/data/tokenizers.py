@@ -1,8 +1,8 @@
-"""Text to token ids and back: BPE, Unigram, word, uncased word, character and byte tokenizers in one class.
+"""Conversion between text and token ids: BPE, Unigram, word, uncased word, character and byte tokenizers in one class.
 
 A tokenizer is one JSON file of the `tokenizers` library. Ids 0 to 3 are pad, unk, bos and eos, which no text can
-produce: they are plain vocabulary entries that no cut of a text equals, not "added tokens" that the library would
-search for.
+produce. They are ordinary vocabulary entries, but no cut of a text equals them. They are not "added tokens", for which
+the library would search in texts.
 """
 
 import hashlib
@@ -24,15 +24,15 @@ from attendo.errors import AttendoError
 from attendo.files import write_atomic
 
 Kind = Literal["bpe", "unigram", "word", "uncased", "character", "byte", "imported"]
-MARK: Final = "▁"  # U+2581, what SentencePiece writes for a space
+MARK: Final = "▁"  # U+2581, the character that represents a space in SentencePiece
 
-# One cut of a text: characters of one script, one digit, white space, or everything else (punctuation,
-# symbols), each with the mark of the space before it. A character's class doesn't depend on its neighbors, so
-# no piece ever crosses a cut, and a SentencePiece model of the same pieces, which makes no cuts, finds the
-# same pieces. Neither "<0x41>" nor "</s>" is one cut, which is why no text can spell such an entry of the
+# Each cut of a text contains characters of one script, one digit, white space, or other characters (punctuation,
+# symbols), after the mark of the preceding space. The class of a character does not depend on its neighbors, so
+# no subword ever crosses a cut. A SentencePiece model with the same subwords makes no cuts and therefore finds
+# the same subwords. Neither "<0x41>" nor "</s>" is a single cut, so no text can produce such an entry of the
 # vocabulary.
 _JAPANESE = r"\p{Han}\p{Hiragana}\p{Katakana}ー"
-_LETTERS = r"\p{L}\p{M}\x{200C}\x{200D}"  # with the joiners that Indic and Persian words are spelled with
+_LETTERS = r"\p{L}\p{M}\x{200C}\x{200D}"  # includes the joiners in Indic and Persian words
 _CUTS = "|".join(
     MARK + "?" + group
     for group in (
@@ -46,8 +46,8 @@ _CUTS = "|".join(
     )
 )
 
-# One word of an uncased text: a break of lines in HTML counts as a space, n't and 's are words of their own as in the
-# Penn Treebank, and what is written without spaces is cut into characters (Katakana into runs).
+# One word of an uncased text: a line break in HTML counts as a space, n't and 's are separate words as in the
+# Penn Treebank, and text in scripts without spaces is cut into characters (Katakana into runs).
 _UNCASED = "|".join(
     (
         rf"[{_LETTERS}&&[^{_JAPANESE}]]+?(?=n't(?![{_LETTERS}]))",
@@ -61,10 +61,10 @@ _UNCASED = "|".join(
 
 
 def tokenizer_document(kind: Kind, model: dict[str, Any]) -> dict[str, Any]:
-    """The tokenizer file, as JSON values, of a model of the `tokenizers` library.
+    """Return the contents of a tokenizer file, as JSON values, for a model of the `tokenizers` library.
 
-    Only `uncased` normalizes. `Prepend` always marks the first word, which makes `Metaspace` reversible ("a" and " a"
-    differ).
+    Only the kind `uncased` normalizes texts. `Prepend` always marks the first word, which makes `Metaspace` reversible:
+    "a" and " a" then have different ids.
     """
     fuse = {"type": "Fuse"}
     strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
@@ -96,7 +96,7 @@ def tokenizer_document(kind: Kind, model: dict[str, Any]) -> dict[str, Any]:
 def library_document(
     model: dict[str, Any], *, normalizer: Any, cuts: Any, decoder: Any, added: Sequence[Any] = ()
 ) -> dict[str, Any]:
-    """The parts of a file of the `tokenizers` library (None if missing), and added tokens.
+    """Return a file of the `tokenizers` library, as JSON values, from its parts. A missing part is None.
 
     >>> list(library_document({"type": "BPE"}, normalizer=None, cuts=None, decoder=None))[3:6]
     ['added_tokens', 'normalizer', 'pre_tokenizer']
@@ -115,21 +115,24 @@ def library_document(
 
 
 Around = tuple[tuple[int, ...], tuple[int, ...]]
-"""The ids before a text, and those behind it."""
+"""The ids before a text, and the ids after the text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecialTokens:
-    """The special ids of a tokenizer; the defaults are those of attendo's own tokenizers.
+    """The special ids of a tokenizer. The defaults are the special ids of attendo's own tokenizers.
 
     Attributes:
-        unk_id, mask_id: -1 if there is none.
-        bos_id: The first id of an empty prompt and of a whole document, if before_prompt is empty.
-        no_target: The value in a batch's targets where nothing is predicted; never an id of a text.
-        around_source: The ids around the input of a translator's encoder.
-        around_text: The ids around the input of an encoder-only model.
-        begin: The ids that a translator's decoder starts with; the last one precedes the text.
-        before_prompt: The ids before a language model's prompt; empty for GPT-2, SmolLM and Qwen.
+        pad_id: The id that pads the rows of a batch.
+        unk_id: The id of unknown words, or -1 if there is none.
+        bos_id: The first id of an empty prompt and of a whole document, if `before_prompt` is empty.
+        eos_id: The id of the end of a text.
+        mask_id: The id of the mask token, or -1 if there is none.
+        no_target: The value in a batch's targets at positions where nothing is predicted. It is never an id of a text.
+        around_source: The ids before and after the input of a translator's encoder.
+        around_text: The ids before and after the input of an encoder-only model.
+        begin: The ids with which a translator's decoder starts. The last of them directly precedes the text.
+        before_prompt: The ids before a language model's prompt. There are none for GPT-2, SmolLM and Qwen.
 
     >>> OWN.source([7, 8]), OWN.text([7, 8]), OWN.prompt([7, 8])
     ([7, 8, 3], [2, 7, 8], [2, 7, 8])
@@ -147,7 +150,7 @@ class SpecialTokens:
     before_prompt: tuple[int, ...] = (2,)
 
     def source(self, ids: Sequence[int]) -> list[int]:
-        """Return a text as a translator's encoder reads it.
+        """Return the ids of a text with the special ids that a translator's encoder expects.
 
         Args:
             ids: The ids of the text.
@@ -156,7 +159,7 @@ class SpecialTokens:
         return [*before, *ids, *behind]
 
     def text(self, ids: Sequence[int]) -> list[int]:
-        """Return a text as an encoder-only model reads it.
+        """Return the ids of a text with the special ids that an encoder-only model expects.
 
         Args:
             ids: The ids of the text.
@@ -165,7 +168,7 @@ class SpecialTokens:
         return [*before, *ids, *behind]
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Return a text as a language model reads it, with at least one id.
+        """Return the ids of a text with the special ids that a language model expects. The result has at least one id.
 
         Args:
             ids: The ids of the text.
@@ -177,7 +180,9 @@ class SpecialTokens:
 
     @property
     def opening(self) -> int:
-        """The id before a whole document in training and scoring, so that its first token also has a probability."""
+        """The id before a whole document in training and scoring. It gives the first token of the document a
+        probability.
+        """
         return self.prompt(())[-1]
 
     @property
@@ -190,7 +195,7 @@ class SpecialTokens:
 
     @property
     def n_reserved(self) -> int:
-        """The maximum number of a translator's positions that special tokens take, on either side."""
+        """The maximum number of positions of a translator's source or target that special tokens occupy."""
         return max(self.n_around_source, len(self.begin))
 
 
@@ -205,17 +210,17 @@ _PICTURES = "[\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]"
 _WITHIN_PICTURES = re.compile(f"(?<={_PICTURES})\u200d(?={_PICTURES})")
 _CUTTING: Final = ("normalizer", "pre_tokenizer", "post_processor", "padding", "truncation")
 WORDS: Final = ("word", "uncased")
-"""The kinds that have an id for a word, and none for what no training text had."""
+"""The kinds with one id per word. Words that are not in the vocabulary have no id."""
 
 
 class Tokenizer(ABC):
     """The base class of tokenizers: attendo's own (`LearnedTokenizer`), or imported with a model.
 
     Attributes:
-        kind: The kind of attendo's own tokenizers, or "imported".
+        kind: The kind of tokenizer, or "imported" for a tokenizer that was imported with a model.
         vocab_size: The number of ids.
         specials: The special ids.
-        not_text: All ids that spell nothing.
+        not_text: All ids that represent no text, such as special tokens.
         never: The ids that a model must not generate.
 
     Args:
@@ -233,7 +238,7 @@ class Tokenizer(ABC):
     not_text: frozenset[int] = frozenset(range(4))
     never: tuple[int, ...] = (OWN.pad_id, OWN.bos_id)
     drops_space: bool
-    """Whether `decode` leaves out a space at the very beginning."""
+    """Whether `decode` omits a space at the beginning of the text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -245,21 +250,25 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def entries(self) -> tuple[str, ...]:
-        """The vocabulary by id, without duplicates, as the tokenizer file spells it; "<5>" if id 5 has no entry."""
+        """The vocabulary in the order of ids, as the tokenizer file spells it. An id without an entry is shown as
+        "<5>".
+        """
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the tokenizer file; equal hashes mean equal tokenizers."""
+        """The SHA-256 of the tokenizer file. Tokenizers with equal hashes are equal."""
         return hashlib.sha256(self._text.encode()).hexdigest()
 
     @property
     def target(self) -> "Tokenizer":
-        """The tokenizer of a translator's targets: itself, unless the two languages have different ones."""
+        """The tokenizer of a translator's targets. It is this tokenizer, unless source and target use different
+        tokenizers.
+        """
         return self
 
     @cached_property
     def text_ids(self) -> NDArray[np.int64]:
-        """The ids that spell text, ascending."""
+        """The ids that represent text, in ascending order."""
         return np.array([i for i in range(self.vocab_size) if i not in self.not_text], np.int64)
 
     @abstractmethod
@@ -272,7 +281,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_on(self, text: str) -> list[int]:
-        """Return the ids of a text that continues another, so that no space precedes its first word.
+        """Return the ids of a text that continues another text. No space is added before the first word.
 
         Args:
             text: Any text.
@@ -280,16 +289,16 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_batch(self, texts: Iterable[str], going_on: bool = False) -> list[list[int]]:
-        """Return the ids of many texts, faster than one by one.
+        """Return the ids of many texts. This is faster than separate calls of `encode`.
 
         Args:
-            texts: The texts.
-            going_on: Whether the texts continue others, as in `encode_on`.
+            texts: The texts to encode.
+            going_on: Whether each text continues another text, as in `encode_on`.
         """
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, without the special tokens.
+        """Return the text of token ids, without special tokens.
 
         Args:
             ids: Token ids.
@@ -300,22 +309,23 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def bytes_of(self, token_id: int) -> bytes:
-        """Return the UTF-8 bytes that a token spells after others, possibly only a part of a character.
+        """Return the UTF-8 bytes that a token adds to the tokens before it. They can be only a part of a character.
 
         Args:
-            token_id: The id.
+            token_id: The token id.
         """
 
     @abstractmethod
     def is_part(self, token_id: int) -> bool:
-        """Return whether a token can spell a part of a character.
+        """Return whether a token can represent only a part of a character.
 
         Args:
-            token_id: The id.
+            token_id: The token id.
         """
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return one readable string per id: "▁the", bytes as "<E3>", special tokens as "</s>".
+        """Return one readable string per id. For example, a subword is "▁the", a byte is "<E3>" and a special token is
+        "</s>".
 
         Args:
             ids: Token ids.
@@ -327,7 +337,7 @@ class Tokenizer(ABC):
         """Write the tokenizer file atomically.
 
         Args:
-            path: The file.
+            path: The path of the file.
         """
         write_atomic(path, self._text)
 
@@ -345,24 +355,24 @@ class Tokenizer(ABC):
 
 
 class LearnedTokenizer(Tokenizer):
-    """Raw text to ids and back, by what attendo has learned from texts (`tokenizer_training`).
+    """A tokenizer that attendo has learned from texts (see `tokenizer_training`). The kinds are:
 
-    - `bpe`, `unigram`: pieces that start with "▁" where a space was; what has no piece is spelled in UTF-8 bytes.
-    - `character`: one id per character; characters without an id are spelled in bytes.
-    - `byte`: one id per UTF-8 byte, 260 in all: what `character` is where no character has an id.
-    - `word`: one id per word, words being what stands between two spaces (U+0020); unknown words become `unk_id`.
-    - `uncased`: one id per word in lower case, punctuation and clitics (n't, 's) being words of their own; unknown
-      words become `unk_id`. For reading only: case and spaces are forgotten.
+    - `bpe` and `unigram`: subwords. A subword after a space starts with "▁". Text without a subword is spelled in UTF-8
+      bytes.
+    - `character`: one id per character. Characters without an id are spelled in bytes.
+    - `byte`: one id per UTF-8 byte, 260 ids in all. It equals `character` without any character ids.
+    - `word`: one id per word. Words are separated by single spaces (U+0020). Unknown words become `unk_id`.
+    - `uncased`: one id per lowercase word. Punctuation and clitics (n't, 's) are separate words, and unknown words
+      become `unk_id`. It is only for models that read text, because case and spaces are lost.
 
-    `decode(encode(text)) == text` for every text, whatever its spaces, control characters, scripts, or
-    specials spelled out in it; with `word`, for every text of known words; `uncased` decodes to known words with a
-    space between two. One thing is no text, a lone
-    surrogate (half of a UTF-16 pair, as broken JSON may hold): it is read as U+FFFD, and two halves that make
-    a pair as its character.
+    `decode(encode(text)) == text` for every text, including any spaces, control characters, scripts and spelled-out
+    special tokens. With `word`, this holds for texts of known words. `uncased` decodes to known words, separated by
+    single spaces. A lone surrogate (half of a UTF-16 pair, which broken JSON can contain) is read as U+FFFD, and two
+    halves that form a pair are read as their character.
     """
 
     def __init__(self, text: str) -> None:
-        """Take the text of a tokenizer file. Raises AttendoError if it is not one of ours."""
+        """Load the text of a tokenizer file. Raises AttendoError if the file is not a learned tokenizer of attendo."""
         super().__init__(text)
         keep_to_one_thread()
         try:
@@ -394,9 +404,9 @@ class LearnedTokenizer(Tokenizer):
         return self._encode(well_formed(text), self._library)
 
     def encode_on(self, text: str) -> list[int]:
-        """The ids of a text that continues another; no space is put before its first word.
+        """Return the ids of a text that continues another text. No space is added before the first word.
 
-        `decode(encode(a) + encode_on(b)) == a + b` for a non-empty a; with `word`, if b starts with a space.
+        `decode(encode(a) + encode_on(b)) == a + b` for a non-empty text a. With `word`, b must start with a space.
         """
         return self._encode(well_formed(text), self._inner)
 
@@ -411,14 +421,14 @@ class LearnedTokenizer(Tokenizer):
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, without pad, bos and eos. Raises AttendoError for an id out of range.
+        """Return the text of ids, without pad, bos and eos. Raises AttendoError for an id out of range.
 
-        Invalid UTF-8, which only a model generates, becomes U+FFFD; `unk_id` is `<unk>` for a word tokenizer.
+        Invalid UTF-8, which only a model can generate, becomes U+FFFD. A word tokenizer decodes `unk_id` as `<unk>`.
         """
         self._check(ids)
         data = b"".join([self._bytes[i] for i in ids])
         if self.drops_space and data.startswith(b" "):
-            data = data[1:]  # the space that encode puts before the first word, or decode before each
+            data = data[1:]  # encode adds a space before the first word, or decode adds one before each word
         return data.decode("utf-8", errors="replace")
 
     def bytes_of(self, token_id: int) -> bytes:
@@ -429,7 +439,7 @@ class LearnedTokenizer(Tokenizer):
         return not self._worded and len(SPECIALS) <= token_id < len(SPECIALS) + len(BYTES)
 
     def _encode(self, text: str, library: LibraryTokenizer) -> list[int]:
-        """The ids of a text; a "▁" in it is spelled in bytes where the bare piece is a space."""
+        """Return the ids of a text. A "▁" in the text is spelled in bytes, because the subword "▁" means a space."""
         if not (self._spaced and MARK in text):
             return library.encode(text, add_special_tokens=False).ids
         mark = [4 + byte for byte in MARK.encode()]
@@ -446,13 +456,13 @@ class LearnedTokenizer(Tokenizer):
 
     @cached_property
     def _inner(self) -> LibraryTokenizer:
-        """The same tokenizer for a continued text: nothing is put before its first word."""
+        """This tokenizer for a text that continues another text: nothing is added before the first word."""
         if not self._prefixed:
             return self._library
         return LibraryTokenizer.from_str(json.dumps(json.loads(self._text) | {"normalizer": None}))
 
     def _spelled(self, i: int) -> bytes:
-        """The UTF-8 bytes of an id in the text."""
+        """Return the UTF-8 bytes that an id represents."""
         entry = self._entries[i]
         if i < len(SPECIALS):
             return b" <unk>" if i == self.unk_id and self._worded else b""
@@ -471,16 +481,16 @@ class LearnedTokenizer(Tokenizer):
         if not self._worded and i < 260:
             return f"<{i - 4:02X}>"
         if self.kind == "word":
-            entry = entry[1:]  # each word is kept with the space before it
+            entry = entry[1:]  # each entry starts with the space before the word
         entry = entry.replace(" ", MARK) or MARK
-        joined = {match.start() for match in _WITHIN_PICTURES.finditer(entry)}  # emoji that are one
+        joined = {match.start() for match in _WITHIN_PICTURES.finditer(entry)}  # joined emoji
         return "".join(
             c if c.isprintable() or at in joined else f"<U+{ord(c):04X}>" for at, c in enumerate(entry)
         )
 
 
 def well_formed(text: str) -> str:
-    r"""The text with U+FFFD for each lone surrogate, which UTF-8 cannot encode.
+    r"""Return the text with U+FFFD in place of each lone surrogate, which UTF-8 cannot encode.
 
     >>> well_formed("a\ud800b") == "a\ufffdb", well_formed("\ud83d\ude00") == "\U0001f600"
     (True, True)
@@ -493,7 +503,7 @@ def well_formed(text: str) -> str:
 
 
 def is_spaced(texts: Iterable[str]) -> bool:
-    """Return whether nearly all texts are of scripts with spaces between words (not Chinese, Japanese, Thai, Khmer …).
+    """Return whether nearly all texts use scripts with spaces between words, unlike Chinese, Japanese, Thai or Khmer.
 
     >>> is_spaced(["Wetter in Łódź"]), is_spaced(["東京の天気 (Tokyo)"])
     (True, False)
@@ -506,7 +516,9 @@ def is_spaced(texts: Iterable[str]) -> bool:
 
 
 def _kind(document: dict[str, Any]) -> Kind:
-    """The kind of a tokenizer file, inferred from its cutting rules, as the library rejects extra keys."""
+    """Return the kind of a tokenizer file. It is inferred from the cutting rules, because the library rejects extra
+    keys.
+    """
     kinds: dict[str, Kind] = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "word"}
     kind = kinds.get(document["model"]["type"])
     if kind == "bpe" and document["normalizer"] is None:
@@ -524,12 +536,14 @@ def _kind(document: dict[str, Any]) -> Kind:
 
 
 def keep_to_one_thread() -> None:
-    """Limit the library to one thread unless configured otherwise: its threads do not survive a fork."""
+    """Limit the `tokenizers` library to one thread unless the environment sets a value. Its threads do not survive a
+    fork.
+    """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def require_list(texts: Sequence[str]) -> None:
-    """Raise AttendoError for one bare text, which would be taken for a text a letter.
+    """Raise AttendoError if `texts` is a single string, whose characters would be treated as texts.
 
     >>> require_list("rain")
     Traceback (most recent call last):
