@@ -1,6 +1,6 @@
-"""The theory as code: the sources' algorithms, claims, errata and figures, on the modules that train and serve.
+"""The theory as code: algorithms, claims, errata and figures of the sources, computed with the modules of attendo.
 
-Names are imported when they are first used, so that commands can refer to them without loading torch.
+Names are imported when they are first used. Importing this package therefore does not load torch.
 """
 
 from importlib import import_module
@@ -15,7 +15,7 @@ __all__ = ["check"]
 
 
 def __getattr__(name: str) -> Any:
-    """The public object of this name, imported from the module it lives in."""
+    """Import the public object of this name from its module, and return it."""
     if name not in _HOMES:
         raise AttributeError(f"module 'attendo_course' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
@@ -24,5 +24,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The names that completion offers, looked up or not."""
+    """Return all public names for tab completion, including names that are not imported yet."""
     return sorted({*globals(), *__all__})

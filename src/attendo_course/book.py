@@ -1,6 +1,6 @@
-"""The book in `book/en` and `book/ja`: Markdown pages whose sections the commands and the site both read.
+"""The book in `book/en` and `book/ja`: Markdown pages whose sections the commands and the site use.
 
-The heading of a section begins with its id: C08 for a claim, E42 for an erratum.
+The heading of a section begins with its id, for example C08 for a claim and E42 for an erratum.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from attendo.display.i18n import Language, Localized
 
 SOURCE_PAGES = ("exercises", "bishop", "nyu", "weather", "slides", "papers")
-"""The pages that hold claims and errata, one page for each source."""
+"""The pages that contain claims and errata, one page per source."""
 CONDITION = Localized("**Condition:**", "**条件：**")
 WHY = Localized("**Why**", "**導出**")
 WRONG = Localized("**Wrong:**", "**誤：**")
 RIGHT = Localized("**Right:**", "**正：**")
-"""How labeled paragraphs begin."""
+"""The labels at the beginning of a paragraph."""
 _BLOCKS = re.compile(r"^```.*?^```$|^(?=\S).+?$(?=\n\n|\n?\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -28,8 +28,11 @@ _BLOCKS = re.compile(r"^```.*?^```$|^(?=\S).+?$(?=\n\n|\n?\Z)", re.MULTILINE | r
 class Section:
     """A section of a page in one language.
 
-    page: the name of its file. place: its file and id, for error messages. title: its heading without the id.
-    blocks: its paragraphs without Markdown's escapes, and its fenced code with the fences.
+    Attributes:
+        page: The file name of the page.
+        place: The file and the section id, for error messages.
+        title: The heading without the section id.
+        blocks: The paragraphs without the escapes of Markdown, and the fenced code blocks with their fences.
     """
 
     page: str
@@ -38,23 +41,25 @@ class Section:
     blocks: tuple[str, ...]
 
     def find(self, label: str) -> int | None:
-        """The index of the block that begins with a label, None without such a block."""
+        """Return the index of the block that begins with a label, or None if there is no such block."""
         return next((i for i, block in enumerate(self.blocks) if block.startswith(label)), None)
 
     def index(self, label: str) -> int:
-        """The index of the block that begins with a label. Raises LookupError without such a block."""
+        """Return the index of the block that begins with a label. Raise LookupError if there is no such block."""
         found = self.find(label)
         if found is None:
             raise LookupError(f"{self.place} has no paragraph {label}")
         return found
 
     def labeled(self, label: str) -> str:
-        """The text after a label. Raises LookupError without such a paragraph."""
+        """Return the text after a label. Raise LookupError if no paragraph begins with the label."""
         return self.blocks[self.index(label)].removeprefix(label).strip()
 
 
 def read_blocks(text: str) -> tuple[str, ...]:
-    r"""Paragraphs and fenced code in order. The backslash of a line break is dropped, as are escapes outside code.
+    r"""Return the paragraphs and fenced code blocks of a text in order.
+
+    The backslash at a line break is removed, as are the escapes of Markdown outside code.
 
     >>> read_blocks("a\\_b\\\nof `c\\_d`\n\n```text\nx\n\ny\n```\n")
     ('a_b\nof `c\\_d`', '```text\nx\n\ny\n```')
@@ -70,7 +75,7 @@ def _unescaped(paragraph: str) -> str:
 
 @cache
 def sections(language: Language) -> dict[str, Section]:
-    """The claims and errata of every source in one language, by id. Raises LookupError if two have one id.
+    """Return the claims and errata of all sources in one language by id. Raise LookupError if an id occurs twice.
 
     >>> sections("en")["E01"].title
     'The index of the sine lost its i'
@@ -92,7 +97,7 @@ def _table(name: str) -> dict[str, Any]:
 
 
 def translated(english: str, /, **values: Any) -> Localized:
-    """A short text with its Japanese from `book/ja/messages.toml`; {name} is filled in as by `str.format`.
+    """Return a short text with its Japanese translation from `book/ja/messages.toml`, with each {name} filled in.
 
     >>> translated("layer").ja, translated("memory {shape}", shape=2).en
     ('層', 'memory 2')
@@ -101,7 +106,7 @@ def translated(english: str, /, **values: Any) -> Localized:
 
 
 def passage(name: str, /, **values: Any) -> Localized:
-    """A longer text by the names of its module and function, from `book/en/passages.toml` and its Japanese.
+    """Return a longer text from `book/en/passages.toml` with its Japanese. `name` contains module and function.
 
     >>> passage("toys.question").en.endswith("?")
     True

@@ -1,6 +1,7 @@
-"""The mistakes of the sources, 1 to 50: the wrong form and the right form in words and in code that runs.
+"""The mistakes of the sources, with numbers from 1 to 50.
 
-Numbers are never given again: 39, 40 and 43 were withdrawn, as their sources are right.
+Each erratum has a wrong and a right form in words, and most errata also in code that runs.
+A number is never used twice. Numbers 39, 40 and 43 were withdrawn because their sources are right.
 """
 
 from __future__ import annotations
@@ -15,25 +16,26 @@ from attendo.display.i18n import Localized
 from attendo_course.book import RIGHT, WRONG, Section, sections
 
 SOURCES = {"exercises": "S0", "nyu": "S1", "bishop": "S2", "weather": "S3", "slides": "S4", "papers": "R"}
-"""The letters that name the source of each page of the book."""
+"""The letters that identify the source of each page of the book."""
 Mark = Literal["run", "shown by analogy", "words only"]
 ANALOGY = Localized(" The code shows it by analogy.", "コードは類例である。")
-"""The sentence after the source of an erratum whose code imitates what cannot be run here."""
+"""The sentence after the source of an erratum if its code only imitates the original, which cannot be run here."""
 
 
 @dataclass(frozen=True)
 class Snippet:
-    """A few lines of Python whose last line is an expression, and the outcome that they must have.
+    """A few lines of Python whose last line is an expression, and the expected outcome.
 
-    gives: a regular expression that the whole outcome matches: the value as text, or the exception's name
-    and message.
+    Attributes:
+        gives: A regular expression for the complete outcome, which is the value as text, or the name and message of
+            the exception.
     """
 
     code: str
     gives: str
 
     def outcome(self) -> str:
-        """Run the lines in a namespace of their own; return the last line's value or the exception as text.
+        """Run the lines in a new namespace, and return the value of the last line or the exception as text.
 
         >>> Snippet("a = 2\\na + 1", "3").outcome()
         '3'
@@ -52,15 +54,16 @@ class Snippet:
             return f"{type(error).__name__}: {error}"
 
     def matches(self, outcome: str) -> bool:
-        """Return whether an outcome is the required one."""
+        """Return whether an outcome is the expected outcome."""
         return re.fullmatch(self.gives, outcome, re.DOTALL) is not None
 
 
 @dataclass(frozen=True)
 class Erratum:
-    """A mistake of a source; `wrong_code` and `right_code` show both forms where they can be run.
+    """A mistake of a source. `wrong_code` and `right_code` contain both forms if they can be run.
 
-    letters: the name of the source in `SOURCES`.
+    Attributes:
+        letters: The letters of the source in `SOURCES`.
     """
 
     number: int
@@ -76,7 +79,7 @@ class Erratum:
 
 @cache
 def all_errata() -> tuple[Erratum, ...]:
-    """The errata of the book in the order of their numbers.
+    """Return the errata of the book in the order of their numbers.
 
     >>> len(all_errata()), all_errata()[-1].number
     (47, 50)
@@ -109,7 +112,7 @@ def _erratum(number: int, en: Section, ja: Section) -> Erratum:
 
 
 def _snippet(section: Section, label: str) -> Snippet | None:
-    """The code after a labeled paragraph. Its last line, `# → OUTCOME`, gives the result; … matches any text."""
+    """Return the code after a labeled paragraph. Its last line is `# → OUTCOME`, where … matches any text."""
     _, _, block = "".join(section.blocks[section.index(label) + 1 :][:1]).partition("```python\n")
     if not block:
         return None

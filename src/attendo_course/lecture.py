@@ -1,12 +1,14 @@
-"""The NYU lecture's classes under their names and arguments, as a thin adapter over `attendo.nn`.
+"""The classes of the NYU lecture, with their original names and arguments, as a thin adapter over `attendo.nn`.
 
-NYU Deep Learning (2020), week 12, part 3, and its notebook 15. A reader's notebook needs one changed line:
+The lecture is NYU Deep Learning (2020), week 12, part 3, with notebook 15. To run the notebook on these classes,
+import them in the notebook:
 
     from attendo_course.lecture import MultiHeadAttention, EncoderLayer, Encoder, TransformerClassifier
 
-Everything is computed by the core's `Attention`, `EncoderBlock`, `Encoder` and `EncoderClassifier`; each class here
-holds one of those (and `over` shows an existing one under the lecture's names). `p` is accepted everywhere and used
-nowhere, as in the lecture, whose figures come from models without dropout; a model with dropout is a `ModelConfig`.
+Each class contains one module of the core, which computes the result: `Attention`, `EncoderBlock`, `Encoder` or
+`EncoderClassifier`. The class method `over` wraps an existing module of the core. All classes accept the dropout
+probability `p` but ignore it. The lecture also ignores `p`, and its results come from models without dropout. For a
+model with dropout, use `ModelConfig`.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from attendo_course import presets
 
 
 def stacked_projection(*projections: nn.Linear) -> nn.Linear:
-    """Compute q, k and v with one stacked projection: [q; k; v] = [W_q; W_k; W_v]x (NYU Deep Learning 2020, week 12-3).
+    """Return one linear layer for q, k and v: [q; k; v] = [W_q; W_k; W_v]x (NYU Deep Learning 2020, week 12-3).
 
-    The rows of the projections are stacked in the given order; all must have equal input width.
+    The rows of the projections are stacked in the given order. All projections must have the same input width.
 
     >>> w = torch.nn.Linear(2, 3)
     >>> stacked_projection(w, w)(torch.ones(2)).shape
@@ -51,7 +53,7 @@ PAD_ID = 1
 
 
 class nn_Softargmax(nn.Module):
-    """a_i = exp(s_i) / Σ_j exp(s_j) along `dim`, the lecture's name for the softmax.
+    """The softmax a_i = exp(s_i) / Σ_j exp(s_j) along `dim`, which the lecture calls softargmax.
 
     >>> nn_Softargmax(dim=-1)(torch.tensor([[0.0, 0.0]]))
     tensor([[0.5000, 0.5000]])
@@ -62,15 +64,16 @@ class nn_Softargmax(nn.Module):
         self.dim = dim
 
     def forward(self, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        """Same shape; every line along `dim` sums to 1."""
+        """Return the weights in the shape of `s`. The weights along `dim` sum to 1."""
         return masked_softmax(s.movedim(self.dim, -1)).movedim(-1, self.dim)
 
 
 class MultiHeadAttention(nn.Module):
-    """H = [H₁ … H_h] W_h, H_i = A_i V_i, A_i = softargmax(Q_i K_iᵀ/√d_k), d_k = d_model / num_heads.
+    """Multi-head attention: H = [H₁ … H_h] W_h, H_i = A_i V_i, A_i = softargmax(Q_i K_iᵀ/√d_k).
 
-    W_q, W_k, W_v without bias, W_h with one. p: unused. d_input: widths of X_q, X_k and X_v, d_model unless given;
-    that alone makes no cross-attention, only the arguments of the call do. Raises ValueError where d_model is no
+    The head width d_k is d_model / num_heads. W_q, W_k and W_v have no bias, but W_h has a bias. The argument `p` is
+    ignored. `d_input` contains the widths of X_q, X_k and X_v (default: d_model for each input). The inputs of a call
+    determine whether the layer computes self-attention or cross-attention. Raises ValueError if d_model is not a
     multiple of num_heads.
 
     >>> temp_mha = MultiHeadAttention(d_model=512, num_heads=8, p=0)
@@ -97,7 +100,7 @@ class MultiHeadAttention(nn.Module):
 
     @classmethod
     def over(cls, attention: Attention) -> MultiHeadAttention:
-        """An attention of the core under the lecture's names; the parameters are shared."""
+        """Wrap an attention module of the core in this class. The parameters are shared."""
         d_xq, d_xk, d_xv = (p.in_features for p in (attention.q_proj, attention.k_proj, attention.v_proj))
         with torch.device("meta"):
             adapter = cls(attention.q_proj.out_features, attention.n_heads, 0.0, (d_xq, d_xk, d_xv))
@@ -106,22 +109,22 @@ class MultiHeadAttention(nn.Module):
 
     @property
     def W_q(self) -> nn.Linear:
-        """Map X_q to the queries of all heads."""
+        """The linear layer that maps X_q to the queries of all heads."""
         return self.attention.q_proj
 
     @property
     def W_k(self) -> nn.Linear:
-        """Map X_k to the keys of all heads."""
+        """The linear layer that maps X_k to the keys of all heads."""
         return self.attention.k_proj
 
     @property
     def W_v(self) -> nn.Linear:
-        """Map X_v to the values of all heads."""
+        """The linear layer that maps X_v to the values of all heads."""
         return self.attention.v_proj
 
     @property
     def W_h(self) -> nn.Module:
-        """Map the concatenated heads to the output."""
+        """The output layer, which maps the concatenated heads to the output."""
         return self.attention.out_proj
 
     def scaled_dot_product_attention(
@@ -130,9 +133,9 @@ class MultiHeadAttention(nn.Module):
         K: Float[Tensor, "bs heads k_len d_q"],
         V: Float[Tensor, "bs heads k_len d_v"],
     ) -> tuple[Float[Tensor, "bs heads q_len d_v"], Float[Tensor, "bs heads q_len k_len"]]:
-        """(H, A): A = softargmax(QKᵀ/√d_k), H = AV, computed by the leaf that recordings put into a model.
+        """Return (H, A) with A = softargmax(QKᵀ/√d_k) and H = AV.
 
-        √d_k is the layer's, whatever the width of Q and K.
+        The width d_k is that of the layer, even if Q and K have a different width.
 
         >>> mha = MultiHeadAttention(512, 8, 0)
         >>> K, V = torch.tensor([[[[10.0, 0.0], [0.0, 10.0]]]]), torch.tensor([[[[1.0], [2.0]]]])
@@ -147,7 +150,7 @@ class MultiHeadAttention(nn.Module):
     def split_heads(
         self, x: Float[Tensor, "bs len d_model"], batch_size: int | None = None
     ) -> Float[Tensor, "bs heads len d_k"]:
-        """Split each token's vector into one piece per head; batch_size is the notebook's parameter and redundant.
+        """Split the vector of each token into one vector per head. `batch_size`, as in the notebook, is ignored.
 
         >>> MultiHeadAttention(6, 2, 0).split_heads(torch.ones(1, 4, 6), 1).shape
         torch.Size([1, 2, 4, 3])
@@ -157,7 +160,7 @@ class MultiHeadAttention(nn.Module):
     def group_heads(
         self, x: Float[Tensor, "bs heads len d_k"], batch_size: int | None = None
     ) -> Float[Tensor, "bs len d_model"]:
-        """The heads side by side again: undoes `split_heads`.
+        """Concatenate the vectors of all heads, the inverse of `split_heads`. `batch_size` is ignored.
 
         >>> MultiHeadAttention(6, 2, 0).group_heads(torch.ones(1, 2, 4, 3), 1).shape
         torch.Size([1, 4, 6])
@@ -170,7 +173,7 @@ class MultiHeadAttention(nn.Module):
         X_k: Float[Tensor, "bs k_len d_xk"],
         X_v: Float[Tensor, "bs k_len d_xv"],
     ) -> tuple[Float[Tensor, "bs q_len d_model"], Float[Tensor, "bs heads q_len k_len"]]:
-        """(H, A): the output and the weights of each head; self-attention where all three are the same."""
+        """Return the output H and the attention weights A of each head. Self-attention requires three equal inputs."""
         Q = self.split_heads(self.W_q(X_q))
         K, V = self.attention.keys_values(X_k, X_v)
         H_cat, A = self.scaled_dot_product_attention(Q, K, V)
@@ -178,7 +181,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class CNN(nn.Module):
-    """W₂ ReLU(W₁x + b₁) + b₂ at each position: the lecture's convolution of width 1. p: unused.
+    """The lecture's convolution of width 1: W₂ ReLU(W₁x + b₁) + b₂ at each position. The argument `p` is ignored.
 
     >>> CNN(d_model=4, hidden_dim=8, p=0)(torch.ones(1, 3, 4)).shape
     torch.Size([1, 3, 4])
@@ -190,7 +193,7 @@ class CNN(nn.Module):
 
     @classmethod
     def over(cls, feed_forward: FeedForward) -> CNN:
-        """A feed-forward net of the core under the lecture's names; the parameters are shared."""
+        """Wrap a feed-forward network of the core in this class. The parameters are shared."""
         with torch.device("meta"):
             adapter = cls(feed_forward.in_proj.in_features, feed_forward.in_proj.out_features, 0.0)
         adapter.feed_forward = feed_forward
@@ -203,20 +206,20 @@ class CNN(nn.Module):
 
     @property
     def k1convL2(self) -> nn.Linear:
-        """The second."""
+        """The second dense layer."""
         return self.feed_forward.out_proj
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """Each position by itself."""
+        """Apply the two dense layers to each position separately."""
         return self.feed_forward(x)
 
 
 FFN = CNN
-"""The page's name for the notebook's class."""
+"""The name of `CNN` on the lecture's web page; the notebook uses `CNN`."""
 
 
 class EncoderLayer(nn.Module):
-    """LN₂(y + CNN(y)), y = LN₁(x + MHA(x, x, x)), ε = 1e-6. p: unused.
+    """An encoder layer: LN₂(y + CNN(y)), y = LN₁(x + MHA(x, x, x)), with ε = 1e-6. The argument `p` is ignored.
 
     >>> EncoderLayer(d_model=4, num_heads=2, conv_hidden_dim=8)(torch.ones(1, 3, 4)).shape
     torch.Size([1, 3, 4])
@@ -232,7 +235,7 @@ class EncoderLayer(nn.Module):
 
     @classmethod
     def over(cls, block: blocks.EncoderBlock) -> EncoderLayer:
-        """A block of the core under the lecture's names; the parameters are shared."""
+        """Wrap an encoder block of the core in this class. The parameters are shared."""
         attention, net = block.self_attention, block.feed_forward
         with torch.device("meta"):
             adapter = cls(attention.q_proj.in_features, attention.n_heads, net.in_proj.out_features)
@@ -241,34 +244,34 @@ class EncoderLayer(nn.Module):
 
     @property
     def mha(self) -> MultiHeadAttention:
-        """The layer's attention; `mha(x, x, x)` also returns its weights."""
+        """The attention of the layer. `mha(x, x, x)` also returns the attention weights."""
         return MultiHeadAttention.over(self.block.self_attention)
 
     @property
     def cnn(self) -> CNN:
-        """The layer's feed-forward net."""
+        """The feed-forward network of the layer."""
         return CNN.over(self.block.feed_forward)
 
     @property
     def layernorm1(self) -> nn.Module:
-        """The norm after attention."""
+        """The layer normalization after the attention."""
         return self.block.self_attention_residual.norm
 
     @property
     def layernorm2(self) -> nn.Module:
-        """The norm after the feed-forward network."""
+        """The layer normalization after the feed-forward network."""
         return self.block.feed_forward_residual.norm
 
     def forward(self, x: Float[Tensor, "bs len d_model"]) -> Float[Tensor, "bs len d_model"]:
-        """Every position in the light of all; nothing is masked."""
+        """Return the output at each position. Each position attends to all positions, without a mask."""
         return self.block(x)
 
 
 class Embeddings(nn.Module):
-    """LN(E[ids] + PE), ε = 1e-12: unscaled embeddings and fixed sinusoids. p: unused.
+    """The input embedding LN(E[ids] + PE), with ε = 1e-12, unscaled embeddings and sinusoidal positions.
 
-    Row 1 of the embedding, padding, is 0 and stays 0. The notebook's table of positions ends at
-    max_position_embeddings; a longer text, or an id outside the vocabulary, raises ValueError.
+    The argument `p` is ignored. Row 1 of the embedding, the padding row, is 0 and stays 0. The position table of the
+    notebook ends at max_position_embeddings. A longer text or an id outside the vocabulary raises ValueError.
 
     >>> Embeddings(d_model=4, vocab_size=9, max_position_embeddings=5, p=0)(torch.tensor([[2, 3, 1]])).shape
     torch.Size([1, 3, 4])
@@ -284,7 +287,7 @@ class Embeddings(nn.Module):
 
     @classmethod
     def over(cls, embedding: InputEmbedding, max_position_embeddings: int) -> Embeddings:
-        """An embedding of the core under the lecture's names; the parameters are shared."""
+        """Wrap an embedding module of the core in this class. The parameters are shared."""
         vocab_size, d_model = embedding.tokens.weight.shape
         with torch.device("meta"):
             adapter = cls(d_model, vocab_size, max_position_embeddings, 0.0)
@@ -293,22 +296,22 @@ class Embeddings(nn.Module):
 
     @property
     def word_embeddings(self) -> TokenEmbedding:
-        """A row for each id."""
+        """The token embedding, with one row per token id."""
         return self.embedding.tokens
 
     @property
     def LayerNorm(self) -> nn.Module:
-        """The norm of the sum."""
+        """The layer normalization of the sum of embedding and position."""
         return self.embedding.norm
 
     def forward(self, input_ids: Int[Tensor, "bs len"]) -> Float[Tensor, "bs len d_model"]:
-        """One vector a token."""
+        """Return one vector per token."""
         _check_texts(input_ids, len(self.word_embeddings.weight), self.max_position_embeddings)
         return self.embedding(input_ids)
 
 
 class Encoder(nn.Module):
-    """Embeddings, then num_layers of EncoderLayer. p: unused.
+    """An encoder: `Embeddings`, followed by num_layers layers of type `EncoderLayer`. The argument `p` is ignored.
 
     >>> encoder = Encoder(2, 4, 2, ff_hidden_dim=8, input_vocab_size=9, maximum_position_encoding=5)
     >>> encoder(torch.tensor([[2, 3, 1]])).shape
@@ -332,7 +335,7 @@ class Encoder(nn.Module):
 
     @classmethod
     def over(cls, embedding: InputEmbedding, encoder: blocks.Encoder, max_len: int) -> Encoder:
-        """An embedding and a stack of the core under the lecture's names; the parameters are shared."""
+        """Wrap an embedding module and an encoder of the core in this class. The parameters are shared."""
         vocab_size, d_model = embedding.tokens.weight.shape
         with torch.device("meta"):
             adapter = cls(0, d_model, 1, 1, vocab_size, max_len)
@@ -346,19 +349,19 @@ class Encoder(nn.Module):
 
     @property
     def enc_layers(self) -> list[EncoderLayer]:
-        """The layers, bottom first."""
+        """The layers, in the order in which they run."""
         return [EncoderLayer.over(block) for block in self.encoder.blocks]
 
     def forward(self, x: Int[Tensor, "bs len"]) -> Float[Tensor, "bs len d_model"]:
-        """From ids to one vector a token; padding takes part, as in the lecture."""
+        """Return one vector per token id. Padding tokens are not masked, as in the lecture."""
         return self.encoder(self.embedding(x))
 
 
 class TransformerClassifier(nn.Module):
-    """Logits = dense(max over time of Encoder(x)): the preset `nyu_classifier`, which is `.model`.
+    """A text classifier: logits = dense(max over time of Encoder(x)).
 
-    Positions end at 10,000 tokens, as in the notebook; a longer text, or an id outside the vocabulary, raises
-    ValueError.
+    The attribute `model` contains the preset `nyu_classifier`. A text can have at most 10,000 tokens, as in the
+    notebook. A longer text or an id outside the vocabulary raises ValueError.
 
     >>> model = TransformerClassifier(num_layers=1, d_model=32, num_heads=2,
     ...                               conv_hidden_dim=128, input_vocab_size=50, num_answers=2)
@@ -390,16 +393,16 @@ class TransformerClassifier(nn.Module):
 
     @property
     def encoder(self) -> Encoder:
-        """The embedding and the layers."""
+        """The embedding and the layers of the model."""
         return Encoder.over(self.model.embedding, self.model.encoder, self.model.config.max_len)
 
     @property
     def dense(self) -> nn.Linear:
-        """Map the pooled vector to the logits."""
+        """The dense layer that maps the pooled vector to the logits."""
         return self.model.output_proj
 
     def forward(self, x: Int[Tensor, "bs len"]) -> Float[Tensor, "bs num_answers"]:
-        """Logits of each text."""
+        """Return the logits of each text."""
         _check_texts(x, self.model.config.vocab_size, self.model.config.max_len)
         return self.model(x)
 

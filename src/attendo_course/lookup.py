@@ -1,4 +1,4 @@
-"""Attention as a lookup: recipes by their titles, four vectors by hand, strings by edit distance."""
+"""Attention as a lookup: recipes by title, four vectors by hand, strings by edit distance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attendo_course.book import passage, translated
 
 @dataclass(frozen=True)
 class Recipe:
-    """An entry of the key-value store: the title is the key, the text the value."""
+    """An entry of a key-value store: the title is the key, and the text is the value."""
 
     title: Localized
     text: Localized
@@ -32,14 +32,15 @@ RECIPES = (
     Recipe(translated("Vegan mushroom lasagne"), passage("lookup.mushrooms")),
     Recipe(translated("Pumpkin soup"), passage("lookup.pumpkin")),
 )
-"""A small cookery book of our own."""
+"""A small original collection of recipes."""
 
 
 def pair_vectors(texts: Sequence[str]) -> Float[Tensor, "texts pairs"]:
-    """Each text as the counts of its pairs of neighboring characters, divided by their length √Σcount².
+    """Return each text as the counts of its pairs of neighboring characters, divided by the norm √Σcount².
 
-    The product of two rows is 1 for texts of the same pairs and 0 for texts that share none; it works without
-    spaces between words. Case is ignored. A text of fewer than two characters is a row of zeros.
+    The dot product of two rows is 1 if the texts have the same pairs in the same proportions, and 0 if they share no
+    pair. The method also works for languages without spaces between words. Case is ignored. A text of fewer than two
+    characters is a row of zeros.
 
     >>> vectors = pair_vectors(["rain", "train", "雨"])
     >>> vectors @ vectors[0]
@@ -56,8 +57,8 @@ def recipe_weights(
 ) -> Float[Tensor, " recipes"]:
     """Return the weight of each recipe for a question: softmax(β Kᵀq) over the titles (NYU lecture 12-3).
 
-    Query and keys are `pair_vectors` of the question and the titles. inverse_temperature: β; at 0 all weights are
-    equal, at `math.inf` the best recipe has all weight. Raises ValueError for a negative β.
+    The query and the keys are the `pair_vectors` of the question and of the titles. `inverse_temperature` is β. At 0,
+    all weights are equal. At `math.inf`, the best recipe has weight 1. Raises ValueError for a negative β.
 
     >>> recipe_weights("a lasagne with spinach", inverse_temperature=0.0)
     tensor([0.2000, 0.2000, 0.2000, 0.2000, 0.2000], dtype=torch.float64)
@@ -72,7 +73,7 @@ def recipe_weights(
 
 
 def find_recipe(question: str, language: Language = "en") -> Recipe:
-    """The one recipe that hard attention gives: β = ∞.
+    """Return the recipe that hard attention selects (β = ∞).
 
     >>> find_recipe("do you have a soup of pumpkins?").title.en
     'Pumpkin soup'
@@ -85,7 +86,7 @@ def find_recipe(question: str, language: Language = "en") -> Recipe:
 def rank_recipes(
     question: str, language: Language = "en", inverse_temperature: float = 8.0
 ) -> list[tuple[float, Recipe]]:
-    """The ranking that soft attention gives: (weight, recipe), best first; the weights sum to 1.
+    """Return all recipes as pairs (weight, recipe), with the highest weight first. The weights sum to 1.
 
     >>> for weight, recipe in rank_recipes("mushroom lasagne")[:2]:
     ...     print(f"{weight:.2f} {recipe.title.en}")
@@ -98,13 +99,13 @@ def rank_recipes(
 
 KEYS = torch.tensor([[10.0, 0, 0], [0, 10, 0], [0, 0, 10], [0, 0, 10]], dtype=torch.float64)
 VALUES = torch.tensor([[1.0, 0, 0], [10, 0, 0], [100, 5, 0], [1000, 6, 0]], dtype=torch.float64)
-"""The keys and values of the NYU notebook's test; the last two keys are the same."""
+"""The values of the test in the NYU notebook. The last two of its keys are equal."""
 HEAD_DIM = 64
-"""Of the notebook's module (d_model 512, 8 heads), whose scale 1/√64 the test keeps though its keys have width 3."""
+"""The head width in the notebook (d_model 512, 8 heads). The test scales by 1/√64, but its keys have width 3."""
 
 
 def retrieve(query: Sequence[float]) -> tuple[Float[Tensor, " value_dim"], Float[Tensor, " keys"]]:
-    """(output, weights) of one query against `KEYS` and `VALUES`, as in the NYU notebook 15-transformer.
+    """Return the output and the weights of one query for `KEYS` and `VALUES`, as in the NYU notebook 15-transformer.
 
     >>> output, weights = retrieve([0, 0, 10])
     >>> [f"{x:.6g}" for x in output.tolist()], [f"{a:.1e}" for a in weights.tolist()]
@@ -116,9 +117,9 @@ def retrieve(query: Sequence[float]) -> tuple[Float[Tensor, " value_dim"], Float
 
 
 def levenshtein(first: str, second: str) -> int:
-    """The least number of characters to insert, delete or replace that turns one text into the other.
+    """Return the minimum number of character insertions, deletions and replacements between two texts.
 
-    Levenshtein 1966; by rows, in O(len(first) · len(second)) steps. A character is a code point.
+    The source is Levenshtein 1966. The time is O(len(first) · len(second)). A character is a code point.
 
     >>> levenshtein("kitten", "sitting"), levenshtein("迷えば、敗れる", "迷えば敗れる")
     (3, 1)
@@ -135,7 +136,7 @@ def levenshtein(first: str, second: str) -> int:
 def edit_weights(
     queries: Sequence[str], keys: Sequence[str], inverse_temperature: float = 1.0
 ) -> Float[Tensor, "queries keys"]:
-    """softmax(-β · Levenshtein distance) over the keys, for each query: attention that forgives misspelling.
+    """Return softmax(-β · Levenshtein distance) over the keys for each query: attention that tolerates misspellings.
 
     Raises ValueError for a negative β.
 
@@ -148,9 +149,10 @@ def edit_weights(
 
 
 def soft_get(dictionary: Mapping[str, float], query: str, inverse_temperature: float = 1.0) -> float:
-    """A dictionary's value for a query that need not be one of its keys: the mean of the values by `edit_weights`.
+    """Return the mean of a dictionary's values, weighted by `edit_weights` of a query that need not be a key.
 
-    At β = ∞ it is the value of the nearest key (the first of equals), so `dictionary[query]` for a key.
+    At β = ∞, the result is the value of the nearest key (the first key in a tie). For a key, it is then
+    `dictionary[query]`.
 
     >>> prices = {"apple": 3.0, "pear": 5.0}
     >>> soft_get(prices, "appel", math.inf), soft_get(prices, "appel", 0.0), round(soft_get(prices, "appel"), 3)

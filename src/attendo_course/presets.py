@@ -1,7 +1,7 @@
-"""Each source's own model built from the core by its formulas, with its sizes as defaults.
+"""The models of the sources, built from the core by the formulas of the source, with its sizes as defaults.
 
-`PRESETS` is the table by name. Whole models are made from a `ModelConfig`, which is their `.config`; where a source
-describes attention alone, the preset is an `Attention`.
+`PRESETS` is the table of all presets by name. Each complete model has a `ModelConfig` as its attribute `config`. If a
+source describes only attention, the preset is an `Attention`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from attendo_course.algorithms import hyperparameters
 def vaswani_recipe(
     size: Literal["base", "big"] = "base", vocab_size: int = 37_000
 ) -> dict[str, dict[str, Any]]:
-    """The tables [model], [tokenizer], [training] and [decoding] of Vaswani et al. 2017, sections 5 and 6.1.
+    """Return the tables [model], [tokenizer], [training] and [decoding] of Vaswani et al. 2017, sections 5 and 6.1.
 
-    100,000 steps of some 25,000 source and 25,000 target tokens (300,000 for "big"), Adam with the Noam schedule, the
-    mean of the last 5 (20) checkpoints, beam 4 with α = .6 and at most 50 tokens more than the source. They are what
-    `--config` reads, but for [data].
+    The training has 100,000 steps (300,000 for "big") with about 25,000 source and 25,000 target tokens per step. It
+    uses Adam with the Noam schedule and the mean of the last 5 checkpoints (20 for "big"). The beam size is 4, and
+    the exponent of the length normalization is α = .6. A translation has at most 50 tokens more than the source.
+    Together with a [data] table, these tables form a file for `attendo train --config`.
 
     >>> vaswani_recipe("big")["training"]["average_last"]
     20
@@ -64,9 +65,10 @@ def vaswani_recipe(
 
 
 def scalar_embedding(kind: Literal["ramp", "inverse"], length: int = 10) -> InputEmbedding:
-    """e_t = w_t + t/L ("ramp") or w_t + 1/t ("inverse"), w_t = -1, 0, 1 for rain, cloud, sun; t from 1 (F23).
+    """Return an embedding of each day as one number: e_t = w_t + t/L ("ramp") or e_t = w_t + 1/t ("inverse") (F23).
 
-    Ids `[batch, len]` to `[batch, len, 1]`, in the default dtype. Nothing is trained.
+    The weather is w_t = -1, 0, 1 for rain, cloud and sun, and t counts from 1. The embedding maps ids `[batch, len]`
+    to `[batch, len, 1]` in the default dtype. It has no trainable parameters.
 
     >>> scalar_embedding("ramp")(torch.tensor([[0, 2]])).flatten()
     tensor([-0.9000,  1.2000])
@@ -78,9 +80,9 @@ def scalar_embedding(kind: Literal["ramp", "inverse"], length: int = 10) -> Inpu
 
 
 def one_hot_embedding(length: int = 20) -> InputEmbedding:
-    """e_t = (one-hot of rain, cloud, sun; t/L), t from 1 (F24).
+    """Return the embedding e_t = (one-hot of rain, cloud, sun; t/L), where t counts from 1 (F24).
 
-    Ids `[batch, len]` to `[batch, len, 4]`, in the default dtype. Nothing is trained.
+    The embedding maps ids `[batch, len]` to `[batch, len, 4]` in the default dtype. It has no trainable parameters.
 
     >>> one_hot_embedding()(torch.tensor([[2]]))
     tensor([[[0.0000, 0.0000, 1.0000, 0.0500]]])
@@ -96,7 +98,7 @@ def one_hot_embedding(length: int = 20) -> InputEmbedding:
 
 
 def distinct_sums(embedding: InputEmbedding, n_positions: int) -> int:
-    """The number of (weather, position) pairs that an embedding distinguishes.
+    """Return the number of (weather, position) pairs that an embedding distinguishes.
 
     >>> [distinct_sums(scalar_embedding("ramp", length=10), 20), distinct_sums(scalar_embedding("inverse"), 20)]
     [40, 60]
@@ -109,7 +111,7 @@ def distinct_sums(embedding: InputEmbedding, n_positions: int) -> int:
 
 @dataclass(frozen=True)
 class Preset:
-    """A source's model: what builds it, and its trained numbers at the defaults. The book's first page lists them."""
+    """The model of a source: the function that builds it, and its number of parameters with the default sizes."""
 
     build: Callable[..., nn.Module]
     n_parameters: int
@@ -125,13 +127,15 @@ def nyu_classifier(
     n_layers: int = 1,
     max_len: int = 10_000,
 ) -> EncoderClassifier:
-    """Logits = W max_t Encoder(LN(E[x] + PE))_t + b, the lecture's classifier of film reviews.
+    """Return the film review classifier of the NYU lecture: logits = W max_t Encoder(LN(E[x] + PE))_t + b.
 
-    NYU Deep Learning (2020), week 12, notebook 15. Post-norm with ε = 1e-6, after the embedding 1e-12; queries, keys
-    and values without bias, the projection back with one; embeddings not scaled. Id 1 is padding, whose row is 0; the
-    notebook masks none of it: give no lengths, then it attends and is pooled as there. Nothing is dropped. From ids
-    `[batch, len]` to logits `[batch, n_classes]`. The notebook keeps max_len × d_model = 320,000 numbers of sinusoids
-    in a fixed table; here they are computed when first needed, and are no parameters either.
+    The source is NYU Deep Learning (2020), week 12, notebook 15. The model maps ids `[batch, len]` to logits `[batch,
+    n_classes]`. It uses post-norm with ε = 1e-6, and ε = 1e-12 after the embedding. The projections of queries, keys
+    and values have no bias, but the output projection has a bias. The embeddings are not scaled, and there is no
+    dropout. Id 1 is padding, and its embedding is 0. The notebook does not mask padding: attention and pooling
+    include it. To do the same here, pass no lengths. The notebook stores max_len × d_model = 320,000 sinusoid values
+    in a fixed table. Here, the values are computed when they are first needed. They are not parameters in either
+    case.
 
     >>> from attendo.models import parameter_count
     >>> parameter_count(nyu_classifier(vocab_size=100)) - 100 * 32 == 1_612_802 - 50_002 * 32
@@ -162,9 +166,9 @@ def nyu_classifier(
 
 
 def vaswani_base(vocab_size: int = 37_000, **sizes: Any) -> EncoderDecoder:
-    """The base model of Vaswani et al. 2017, table 3: from source and target ids to logits over one vocabulary.
+    """Return the base model of Vaswani et al. 2017, table 3: from source and target ids to logits over one vocabulary.
 
-    The settings are those of `attendo train --preset base`. sizes: other settings by their names in `ModelConfig`.
+    The settings are those of `attendo train --preset base`. `sizes` contains other `ModelConfig` settings by name.
 
     >>> vaswani_base(50, n_encoder_layers=1, n_decoder_layers=1).config.d_model
     512
@@ -173,7 +177,9 @@ def vaswani_base(vocab_size: int = 37_000, **sizes: Any) -> EncoderDecoder:
 
 
 def vaswani_big(vocab_size: int = 37_000, **sizes: Any) -> EncoderDecoder:
-    """The big model of Vaswani et al. 2017, table 3; as `vaswani_base`, the settings of `--preset big`.
+    """Return the big model of Vaswani et al. 2017, table 3, with the settings of `attendo train --preset big`.
+
+    The arguments are those of `vaswani_base`.
 
     >>> vaswani_big(50, n_encoder_layers=1, n_decoder_layers=1).config.d_model
     1024
@@ -182,9 +188,11 @@ def vaswani_big(vocab_size: int = 37_000, **sizes: Any) -> EncoderDecoder:
 
 
 def slides(vocab_size: int = 37_000, **sizes: Any) -> EncoderDecoder:
-    """softmax(QKᵀ)V without 1/√d_k, as the slides write it, in the encoder-decoder they draw.
+    """Return an encoder-decoder whose attention is softmax(QKᵀ)V without the factor 1/√d_k, as in the slides.
 
-    「ChatGPTの仕組みを理解したい! 3 Transformer編」. The slides give no sizes; the rest is `vaswani_base`.
+    The source is 「ChatGPTの仕組みを理解したい! 3 Transformer編」.
+
+    The slides contain no sizes. All other settings are those of `vaswani_base`.
 
     >>> model = slides(50, d_model=8, d_ff=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1)
     >>> model.encoder.blocks[0].self_attention.attend.scale
@@ -204,12 +212,13 @@ def pytorch_wlm(
     max_len: int = 5_000,
     last_norm: bool = False,
 ) -> DecoderLM:
-    """The Transformer of PyTorch's example word_language_model: a post-norm ReLU stack under a causal mask.
+    """Return the Transformer of PyTorch's example word_language_model: a post-norm ReLU decoder with a causal mask.
 
-    Embeddings × √d + sinusoids, each dropout alike, an output matrix of its own with bias; embeddings and output
-    start uniform in ±0.1. From ids `[batch, len]` to logits; the example's output is their log-softmax. The
-    vocabulary is WikiText-2's. last_norm: later versions take the encoder of `nn.Transformer`, which ends in one
-    LayerNorm more.
+    The input is embeddings × √d + sinusoids, and all dropout rates are equal. The output matrix is not tied to the
+    embedding and has a bias. Embedding and output matrix are initialized uniformly in ±0.1. The model maps ids
+    `[batch, len]` to logits, but the example returns the log-softmax of the logits. The default vocabulary size is
+    that of WikiText-2. With `last_norm`, the model ends with one more LayerNorm, as in later versions of the example,
+    which use the encoder of `nn.Transformer`.
 
     >>> pytorch_wlm(vocab_size=10)(torch.tensor([[1, 2, 3]])).shape
     torch.Size([1, 3, 10])
@@ -238,14 +247,14 @@ def pytorch_wlm(
 
 
 FORMAL: dict[str, Any] = {"N_V": 12, "ell_max": 8, "H": 2, "d_e": 16, "d_mlp": 32}
-"""The sizes of the `formal_` presets, which the paper leaves free: a toy's. Each stack has two blocks."""
+"""The sizes of the `formal_` presets, since the paper specifies none: a tiny model with two blocks per stack."""
 
 
 def formal_ed(**sizes: Any) -> EncoderDecoder:
-    """EDTransformer of Phuong & Hutter 2022, algorithm 8: post-norm, ReLU, one W_e and W_p for both sides, ε = 0.
+    """Return the EDTransformer of Phuong & Hutter 2022, algorithm 8: post-norm, ReLU, one W_e and W_p, ε = 0.
 
-    sizes: others than `FORMAL` by their names in `formal_ed_config`. Called by
-    `attendo_course.algorithms.EDTransformer`, or, with ids from 0, as any model of the core.
+    `sizes` replaces the sizes in `FORMAL` and has the argument names of `formal_ed_config`. Call the model through
+    `attendo_course.algorithms.EDTransformer`, or as any model of the core, with ids from 0.
 
     >>> formal_ed().config.norm_eps
     0.0
@@ -255,9 +264,9 @@ def formal_ed(**sizes: Any) -> EncoderDecoder:
 
 
 def formal_e(**sizes: Any) -> MaskedLM:
-    """ETransformer of Phuong & Hutter 2022, algorithm 9: post-norm, GELU, no mask, a dense layer before W_u.
+    """Return the ETransformer of Phuong & Hutter 2022, algorithm 9: post-norm, GELU, no mask, a dense layer before W_u.
 
-    sizes: others than `FORMAL` by their names in `formal_e_config`.
+    `sizes` replaces the sizes in `FORMAL` and has the argument names of `formal_e_config`.
 
     >>> formal_e().config.activation
     'gelu'
@@ -266,9 +275,9 @@ def formal_e(**sizes: Any) -> MaskedLM:
 
 
 def formal_d(**sizes: Any) -> DecoderLM:
-    """DTransformer of Phuong & Hutter 2022, algorithm 10: pre-norm, GELU, causal, a last norm.
+    """Return the DTransformer of Phuong & Hutter 2022, algorithm 10: pre-norm, GELU, causal mask, final normalization.
 
-    sizes: others than `FORMAL` by their names in `formal_d_config`.
+    `sizes` replaces the sizes in `FORMAL` and has the argument names of `formal_d_config`.
 
     >>> formal_d().config.norm_first
     True
@@ -285,10 +294,11 @@ def gpt2_small(
     n_layers: int = 12,
     dropout: float = 0.1,
 ) -> DecoderLM:
-    """GPT-2 small (Radford et al. 2019): A10 with W_u = W_eᵀ, an inner width of 4d and ε = 1e-5.
+    """Return GPT-2 small (Radford et al. 2019): A10 with W_u = W_eᵀ, an inner width of 4d and ε = 1e-5.
 
-    The released weights were trained with the tanh approximation of GELU, so it is used here; A10 has the exact one.
-    From ids `[batch, len]` to logits. 124,439,808 parameters.
+    The released weights were trained with the tanh approximation of GELU. This model therefore uses the
+    approximation, but A10 uses the exact GELU. The model maps ids `[batch, len]` to logits and has 124,439,808
+    parameters.
 
     >>> gpt2_small(vocab_size=50, d_model=8, n_heads=2, n_layers=1).config.activation
     'gelu_tanh'
@@ -309,11 +319,12 @@ def bert_base(
     n_layers: int = 12,
     dropout: float = 0.1,
 ) -> MaskedLM:
-    """BERT base (Devlin et al. 2019): A9 with W_u = W_eᵀ plus a bias, a norm after the embedding, ε = 1e-12.
+    """Return BERT base (Devlin et al. 2019): A9 with W_u = W_eᵀ plus a bias, a norm after the embedding, ε = 1e-12.
 
-    From ids `[batch, len]` to logits at each position. 109,512,762 parameters: 108,890,112 below the head and 622,650
-    in it. The well-known 110M is the encoder as released, 109,482,240: without this head, but with two rows for the
-    type of a token (1,536) and the pooled layer over the first token (590,592), both of which A9 lacks.
+    The model maps ids `[batch, len]` to logits at each position. It has 109,512,762 parameters: 108,890,112 before
+    the output head and 622,650 in the head. The well-known number of 110M parameters describes the released encoder,
+    with 109,482,240 parameters. The released encoder lacks this head. It has two embeddings for the token type
+    (1,536) and a pooling layer over the first token (590,592), which A9 lacks.
 
     >>> 108_890_112 + 1_536 + 590_592
     109482240
@@ -328,11 +339,12 @@ def bert_base(
 
 
 def weather_blog(*, d_in: int = 4, d_attn: int = 6, d_out: int = 3) -> Attention:
-    """ṽ = Σ_t softmax_t(qᵀk_t/√d_attn) v_t, one head with biases and no further layers: the weather post's model.
+    """Return the model of the weather post: ṽ = Σ_t softmax_t(qᵀk_t/√d_attn) v_t, one attention head with biases.
 
-    「Attentionが何をやっているのか理解しよう」, finished version; Phuong & Hutter 2022,
-    algorithm 4. Called with the embedded days `[batch, len, d_in]` twice, it returns `[batch, len, d_out]`, logits of
-    the three kinds of weather. It has (d_in + 1)(2 d_attn + d_out) = 75 parameters for any length.
+    The sources are 「Attentionが何をやっているのか理解しよう」, finished version, and Phuong & Hutter 2022, algorithm 4.
+
+    There are no other layers. Pass the embedded days `[batch, len, d_in]` twice to get the logits of the three kinds
+    of weather, `[batch, len, d_out]`. The model has (d_in + 1)(2 d_attn + d_out) = 75 parameters for any length.
 
     >>> from attendo.models import parameter_count
     >>> parameter_count(weather_blog())
@@ -342,10 +354,11 @@ def weather_blog(*, d_in: int = 4, d_attn: int = 6, d_out: int = 3) -> Attention
 
 
 def bishop(*, d_model: int = 512, n_heads: int = 8, d_value: int | None = None) -> Attention:
-    """Y = Concat_h[softmax(Q_h K_hᵀ/√D_k) V_h] W⁽ᵒ⁾, Q_h = X W_h⁽q⁾ and so on, without biases; rows of X are tokens.
+    """Return multi-head attention without biases: Y = Concat_h[softmax(Q_h K_hᵀ/√D_k) V_h] W⁽ᵒ⁾, Q_h = X W_h⁽q⁾.
 
-    Bishop & Bishop 2024, section 12.1.6. The book's W is torch's weight transposed. d_value: the heads' D_v,
-    D_k = d_model / n_heads unless given. The book leaves the sizes free.
+    The source is Bishop & Bishop 2024, section 12.1.6. K_h and V_h are computed like Q_h, and the rows of X are
+    tokens. The matrices W of the book are the transposed weights of torch. `d_value` is the width D_v of the values
+    of a head (default: D_k = d_model / n_heads). The book does not specify the sizes.
 
     >>> bishop(d_model=6, n_heads=2)(*[torch.ones(1, 4, 6)] * 2).shape
     torch.Size([1, 4, 6])
@@ -367,7 +380,7 @@ PRESETS = {
     "bishop": Preset(bishop, 1_048_576),
     "slides": Preset(slides, 63_045_632),
 }
-"""Every preset by name."""
+"""All presets by name."""
 
 
 def _vaswani(name: str, vocab_size: int, sizes: dict[str, Any]) -> ModelConfig:
@@ -376,7 +389,7 @@ def _vaswani(name: str, vocab_size: int, sizes: dict[str, Any]) -> ModelConfig:
 
 
 def start_as_in_the_notebook(tokens: TokenEmbedding) -> None:
-    """Initialize with N(0, 1), comparable to sinusoids of norm √(d/2); the padding row is 0.
+    """Initialize an embedding with N(0, 1) and its padding row with 0. The sinusoids have the norm √(d/2).
 
     >>> start_as_in_the_notebook(TokenEmbedding(3, 2, scaled=False, pad_id=1))
     """

@@ -1,8 +1,9 @@
 """Algorithms 1 to 15 of Phuong & Hutter 2022, "Formal Algorithms for Transformers" (arXiv 2207.09238), on the core.
 
-Names and signatures are the paper's: columns are tokens, ids count from 1, and the special ids come last. The paper's
-parameters `| θ` are the last argument: arrays for A1 to A7, a model of the core from A8 on, built from
-`formal_ed_config` (by `build_formal_ed`), `formal_e_config` or `formal_d_config`.
+Names and signatures are those of the paper. Columns are tokens, token ids count from 1, and the special ids are the
+last ids of the vocabulary. The last argument of each function contains the parameters `| θ` of the paper. Algorithms
+1 to 7 take arrays. Algorithms 8 to 15 take a model of the core. `build_formal_ed` builds the encoder-decoder from
+`formal_ed_config`. `MaskedLM(formal_e_config(...))` and `DecoderLM(formal_d_config(...))` are the other two models.
 """
 
 from attendo_course.algorithms.components import (
@@ -61,7 +62,7 @@ ALGORITHMS = (
     ("A14", DInference),
     ("A15", EDInference),
 )
-"""Every algorithm of the paper by its number."""
+"""All algorithms of the paper, as pairs of a number ("A1" to "A15") and a function."""
 
 __all__ = [
     "ALGORITHMS",

@@ -1,4 +1,4 @@
-"""Algorithms 1 to 7 of Phuong & Hutter 2022: embeddings, attention, layer norm, unembedding. Columns are tokens."""
+"""Algorithms 1 to 7 of Phuong & Hutter 2022: embeddings, attention, layer normalization and unembedding."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from attendo.nn import attention, layers, masks, positions
 from attendo.nn.layers import TokenEmbedding
 
 Text = Sequence[int] | Int[Tensor, " ell"]
-"""A text as the paper has it: ids of 1..N_V."""
+"""A text in the notation of the paper: a sequence of token ids from 1 to N_V."""
 
 
 class SpecialIds(NamedTuple):
-    """The last three ids of the vocabulary.
+    """The special token ids: the last three ids of the vocabulary.
 
     >>> SpecialIds(8, 9, 10).eos
     10
@@ -35,10 +35,10 @@ def special_ids(N_V: int) -> SpecialIds:
     """Return mask_token = N_V - 2, bos = N_V - 1, eos = N_V (Phuong & Hutter 2022, section 4).
 
     Args:
-        N_V: The size of the vocabulary.
+        N_V: The vocabulary size, at least 3.
 
     Raises:
-        ValueError: The vocabulary is too small for the special ids.
+        ValueError: The vocabulary size is less than 3.
 
     >>> special_ids(10)
     SpecialIds(mask_token=8, bos=9, eos=10)
@@ -49,10 +49,11 @@ def special_ids(N_V: int) -> SpecialIds:
 
 
 def core_ids(text: Text, N_V: int, ell_max: int, name: str = "x") -> Int[Tensor, " ell"]:
-    """The text with ids from 0, checked: the paper guards neither the ids nor the length.
+    """Check the token ids and the length of a text, and return the ids of the core, which count from 0.
 
-    name: what the text is called in a message. Raises ValueError for an empty text, one of more than `ell_max`
-    tokens, or an id outside 1..N_V.
+    The algorithms of the paper do not check their input. `name` is the name of the text in error messages.
+
+    Raises ValueError if the text is empty, if it has more than `ell_max` tokens, or if an id is outside 1..N_V.
 
     >>> core_ids([1, 5], N_V=5, ell_max=8)
     tensor([0, 4])
@@ -72,7 +73,7 @@ def core_ids(text: Text, N_V: int, ell_max: int, name: str = "x") -> Int[Tensor,
 
 
 class AttentionParameters(NamedTuple):
-    """W_qkv: the projections of one attention head (Phuong & Hutter 2022, algorithm 4).
+    """W_qkv: the projection matrices and biases of one attention head (Phuong & Hutter 2022, algorithm 4).
 
     >>> AttentionParameters(*[torch.eye(2), torch.zeros(2)] * 3).W_v.shape
     torch.Size([2, 2])
@@ -87,9 +88,9 @@ class AttentionParameters(NamedTuple):
 
 
 class MHAttentionParameters(NamedTuple):
-    """W: the parameters of each head, whose values have width d_mid, and of the output projection.
+    """W: the parameters of all attention heads and of the output projection (Phuong & Hutter 2022, algorithm 5).
 
-    Phuong & Hutter 2022, algorithm 5.
+    d_mid is the width of the values of a head.
 
     >>> one = AttentionParameters(*[torch.eye(2), torch.zeros(2)] * 3)
     >>> len(MHAttentionParameters([one] * 3, W_o=torch.ones(2, 6), b_o=torch.zeros(2)).heads)
@@ -102,14 +103,14 @@ class MHAttentionParameters(NamedTuple):
 
 
 def token_embedding(v: int, W_e: Float[Tensor, "d_e N_V"]) -> Float[Tensor, " d_e"]:
-    """A1: e = W_e[:, v], the vector of token v (Phuong & Hutter 2022, algorithm 1).
+    """Compute algorithm 1, the embedding of a token: e = W_e[:, v] (Phuong & Hutter 2022).
 
     Args:
-        v: The token, from 1.
-        W_e: The embedding matrix.
+        v: The token id, from 1.
+        W_e: The embedding matrix, with one column per token id.
 
     Returns:
-        The vector e.
+        The embedding e of the token.
 
     Raises:
         ValueError: v is not an integer in 1..N_V.
@@ -130,14 +131,14 @@ def token_embedding(v: int, W_e: Float[Tensor, "d_e N_V"]) -> Float[Tensor, " d_
 
 
 def positional_embedding(ell: int, W_p: Float[Tensor, "d_e ell_max"]) -> Float[Tensor, " d_e"]:
-    """A2: e_p = W_p[:, ℓ], the vector of position ℓ (Phuong & Hutter 2022, algorithm 2).
+    """Compute algorithm 2, the embedding of a position: e_p = W_p[:, ℓ] (Phuong & Hutter 2022).
 
     Args:
-        ell: The position, from 1.
-        W_p: A learned matrix, or `hard_coded_positions`.
+        ell: The position ℓ, from 1.
+        W_p: A matrix with one column per position, either learned or from `hard_coded_positions`.
 
     Returns:
-        The vector e_p.
+        The embedding e_p of the position.
 
     Raises:
         ValueError: ℓ is not an integer in 1..ℓ_max.
@@ -160,13 +161,14 @@ def hard_coded_positions(
 ) -> Float[Tensor, "d_e ell_max"]:
     """Return the fixed W_p: W_p[2i-1, t] = sin(t/ℓ_max^(2i/d_e)), W_p[2i, t] = the cosine, t and i from 1.
 
-    Phuong & Hutter 2022, section 5. The base is ℓ_max and i starts at 1; Vaswani et al. 2017 have 10000 and 0. For an
-    odd d_e the paper leaves the last row open; here it is the sine of the next i.
+    The formula is in section 5 of Phuong & Hutter 2022. Its base is ℓ_max, and i starts at 1. In Vaswani et al. 2017,
+    the base is 10000, and i starts at 0. If d_e is odd, the paper leaves the last row undefined. This function then
+    uses the sine of the next i.
 
     Args:
         d_e: The width of the embedding.
         ell_max: The number of positions.
-        dtype: The type of the numbers.
+        dtype: The floating-point type of the result (default: torch's default type).
 
     >>> hard_coded_positions(5, 50)[:4, 0]
     tensor([0.2076, 0.9782, 0.0437, 0.9990])
@@ -178,20 +180,21 @@ def hard_coded_positions(
 def single_query_attention(
     e: Float[Tensor, " d_x"], e_t: Float[Tensor, "d_z T"], W_qkv: AttentionParameters
 ) -> Float[Tensor, " d_out"]:
-    """A3: ṽ = Σ_t α_t v_t, α = softmax_t(qᵀk_t/√d_attn) (Phuong & Hutter 2022, algorithm 3).
+    """Compute algorithm 3: ṽ = Σ_t α_t v_t, α = softmax_t(qᵀk_t/√d_attn) (Phuong & Hutter 2022).
 
-    q = W_q e + b_q; k_t = W_k e_t + b_k and v_t = W_v e_t + b_v for each column of the context.
+    The query is q = W_q e + b_q. The key and the value of each token in the context are k_t = W_k e_t + b_k and v_t =
+    W_v e_t + b_v.
 
     Args:
-        e: The token that attends.
-        e_t: The context, one token per column.
-        W_qkv: The projections.
+        e: The vector of the token that attends.
+        e_t: The vectors of the context, one token per column.
+        W_qkv: The projection matrices and biases of the head.
 
     Returns:
-        The vector ṽ.
+        The output vector ṽ.
 
     Raises:
-        ValueError: The shapes do not match.
+        ValueError: The shapes of the arguments do not match.
 
     >>> one = AttentionParameters(*[torch.eye(2), torch.zeros(2)] * 3)
     >>> single_query_attention(torch.zeros(2), torch.tensor([[1.0, 3.0], [0.0, 2.0]]), one)
@@ -209,22 +212,23 @@ def Attention(
     W_qkv: AttentionParameters,
     Mask: Shaped[Tensor, "ell_z ell_x"] | None = None,
 ) -> Float[Tensor, "d_out ell_x"]:
-    """A4: Ṽ = V · softmax_columns(KᵀQ/√d_attn), masked scores at -∞ (Phuong & Hutter 2022, algorithm 4).
+    """Compute algorithm 4: Ṽ = V · softmax_columns(KᵀQ/√d_attn), masked scores at -∞ (Phuong & Hutter 2022).
 
-    Q = W_q X + b_q 1ᵀ, K = W_k Z + b_k 1ᵀ, V = W_v Z + b_v 1ᵀ.
+    The projections are Q = W_q X + b_q 1ᵀ, K = W_k Z + b_k 1ᵀ and V = W_v Z + b_v 1ᵀ.
 
     Args:
         X: The tokens that attend, one per column.
-        Z: The tokens that are attended to, one per column.
-        W_qkv: The projections.
-        Mask: Mask[t_z, t_x] = 1 where token t_x of X may attend to token t_z of Z: `bidirectional` (the default) or
-            `unidirectional`. A token that may attend to none gets zeros; the paper's formula gives 0/0.
+        Z: The tokens to which X attends, one per column.
+        W_qkv: The projection matrices and biases of the head.
+        Mask: Mask[t_z, t_x] = 1 if token t_x of X may attend to token t_z of Z: `bidirectional` (the default) or
+            `unidirectional`. The output of a token that may attend to no token is 0. The formula of the paper returns
+            0/0.
 
     Returns:
         The output, one column per token of X.
 
     Raises:
-        ValueError: The shapes do not match.
+        ValueError: The shapes of the arguments do not match.
 
     >>> one = AttentionParameters(*[torch.eye(1), torch.zeros(1)] * 3)
     >>> X = torch.tensor([[0.0, 0.0, 0.0]])
@@ -243,21 +247,21 @@ def MHAttention(
     W: MHAttentionParameters,
     Mask: Shaped[Tensor, "ell_z ell_x"] | None = None,
 ) -> Float[Tensor, "d_out ell_x"]:
-    """A5: Ṽ = W_o [Y¹; …; Y^H] + b_o 1ᵀ, Y^h = Attention(X, Z | W^h, Mask) (Phuong & Hutter 2022, algorithm 5).
+    """Compute algorithm 5: Ṽ = W_o [Y¹; …; Y^H] + b_o 1ᵀ, Y^h = Attention(X, Z | W^h, Mask) (Phuong & Hutter 2022).
 
-    All heads are computed in one product, as in `attendo.nn`.
+    Each projection of all heads together is one matrix multiplication, as in `attendo.nn`.
 
     Args:
         X: The tokens that attend, one per column.
-        Z: The tokens that are attended to, one per column.
-        W: The projections of all heads, and the output projection.
-        Mask: As in `Attention`.
+        Z: The tokens to which X attends, one per column.
+        W: The parameters of all heads and of the output projection.
+        Mask: The allowed pairs of tokens, as in `Attention` (default: all pairs).
 
     Returns:
         The output, one column per token of X.
 
     Raises:
-        ValueError: The shapes do not match, or the heads differ in shape.
+        ValueError: The shapes of the arguments do not match, or two heads have different shapes.
 
     >>> one = AttentionParameters(*[torch.eye(1), torch.zeros(1)] * 3)
     >>> W = MHAttentionParameters([one, one], W_o=torch.tensor([[1.0, 10.0]]), b_o=torch.tensor([100.0]))
@@ -287,7 +291,7 @@ def MHAttention(
 
 
 def bidirectional(ell_z: int, ell_x: int) -> Bool[Tensor, "ell_z ell_x"]:
-    """Return Mask ≡ 1: every token may attend to every token (Phuong & Hutter 2022, section 5).
+    """Return Mask ≡ 1: each token may attend to all tokens (Phuong & Hutter 2022, section 5).
 
     Args:
         ell_z: The number of tokens of Z.
@@ -300,10 +304,10 @@ def bidirectional(ell_z: int, ell_x: int) -> Bool[Tensor, "ell_z ell_x"]:
 
 
 def unidirectional(ell_z: int, ell_x: int) -> Bool[Tensor, "ell_z ell_x"]:
-    """Return Mask[t_z, t_x] = [[t_z ≤ t_x]]: no token may attend to later ones (Phuong & Hutter 2022, section 5).
+    """Return Mask[t_z, t_x] = [[t_z ≤ t_x]]: no token may attend to later tokens (Phuong & Hutter 2022, section 5).
 
-    Positions count from the first token, whereas the core's causal mask aligns the last ones: both are equal for ℓ_z =
-    ℓ_x.
+    This mask aligns the first tokens of Z and X, but the causal mask of the core aligns the last tokens. For ℓ_z =
+    ℓ_x, the two masks are equal.
 
     Args:
         ell_z: The number of tokens of Z.
@@ -325,20 +329,20 @@ def layer_norm(
     *,
     rms: bool = False,
 ) -> Float[Tensor, "d_e *ell"]:
-    """A6: ê = (e - m)/√v ⊙ γ + β, m = mean(e), v = mean((e - m)²) (Phuong & Hutter 2022, algorithm 6).
+    """Compute algorithm 6: ê = (e - m)/√v ⊙ γ + β, m = mean(e), v = mean((e - m)²) (Phuong & Hutter 2022).
 
     Args:
-        e: One token, or one per column.
+        e: The vector of one token, or a matrix with one token per column.
         gamma: The scale γ.
-        beta: The offset β; None is 0.
-        eps: ε in √(v + ε). The paper has none: with 0, a vector of equal entries gives 0/0 = NaN.
-        rms: Use RMSnorm, m = β = 0.
+        beta: The offset β (default: 0).
+        eps: The ε in √(v + ε). It is 0 in the paper. With ε = 0, a vector of equal entries returns 0/0 = NaN.
+        rms: Whether to compute RMSNorm, with m = β = 0.
 
     Returns:
         The normalized tokens ê.
 
     Raises:
-        ValueError: β is given with `rms`.
+        ValueError: `rms` is True and β is set.
 
     >>> layer_norm(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0]), torch.tensor([5.0, 5.0]))
     tensor([4., 7.])
@@ -353,14 +357,14 @@ def layer_norm(
 
 
 def unembedding(e: Float[Tensor, "d_e *ell"], W_u: Float[Tensor, "N_V d_e"]) -> Float[Tensor, "N_V *ell"]:
-    """A7: p = softmax(W_u e), the distribution over the vocabulary (Phuong & Hutter 2022, algorithm 7).
+    """Compute algorithm 7, the distribution over the vocabulary: p = softmax(W_u e) (Phuong & Hutter 2022).
 
     Args:
-        e: One token, or one per column.
-        W_u: The unembedding matrix; it may be W_eᵀ (`W_e.T`).
+        e: The vector of one token, or a matrix with one token per column.
+        W_u: The unembedding matrix. It can be W_eᵀ (`W_e.T`).
 
     Returns:
-        One distribution per token.
+        One probability distribution per token.
 
     >>> unembedding(torch.tensor([2.0, 0.0]), torch.tensor([[0.0, 1.0], [0.0, 2.0]]))
     tensor([0.5000, 0.5000])

@@ -1,4 +1,4 @@
-"""The paper's hyperparameters as configurations of the core's models, and the check that a model is the paper's."""
+"""Model configurations with the hyperparameters of the paper, and checks that a model matches an algorithm."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HARD_CODED: dict[str, tuple[Any, ...]] = {
     "position_first_index": (1,),
     "position_order": ("sincos",),
 }
-"""What `hard_coded_positions` is among the sinusoids."""
+"""The settings of sinusoidal positions that match `hard_coded_positions`."""
 
 _SETTINGS: dict[str, Any] = {
     "dropout": 0.0,
@@ -45,7 +45,7 @@ _SETTINGS: dict[str, Any] = {
     "norm_eps": 0.0,
     "output_bias": False,
 }
-"""What the three configurations have in common."""
+"""The settings that the configurations of A8, A9 and A10 share."""
 
 
 def formal_ed_config(
@@ -63,18 +63,18 @@ def formal_ed_config(
 ) -> ModelConfig:
     """Return the configuration of A8 for `build_formal_ed`: post-norm, ReLU (Phuong & Hutter 2022, algorithm 8).
 
-    For an ε other than the paper's 0, or for `hard_coded_positions`, replace the configuration's fields.
+    The ε of the paper is 0. To use another ε or `hard_coded_positions`, replace the fields of the configuration.
 
     Args:
-        N_V: The size of the vocabulary.
-        ell_max: The maximum length of a text.
+        N_V: The vocabulary size.
+        ell_max: The maximum length of a text in tokens.
         L_enc: The number of encoder layers.
         L_dec: The number of decoder layers.
-        H: The number of heads.
+        H: The number of attention heads.
         d_e: The width of the embedding.
-        d_mlp: The width of the feed-forward network.
-        d_attn: The width of a head's queries and keys (default: d_e/H).
-        d_mid: The width of a head's values (default: d_attn).
+        d_mlp: The inner width of the feed-forward network.
+        d_attn: The width of the queries and keys of a head (default: d_e/H).
+        d_mid: The width of the values of a head (default: d_attn).
         tied: Whether W_u = W_eᵀ.
 
     >>> formal_ed_config(N_V=9, ell_max=6, L_enc=2, L_dec=1, H=2, d_e=8, d_mlp=16).norm_first
@@ -114,15 +114,16 @@ def formal_e_config(
     """Return the configuration of A9 (BERT), a `MaskedLM`: post-norm, GELU (Phuong & Hutter 2022, algorithm 9).
 
     Args:
-        N_V: The size of the vocabulary.
-        ell_max: The maximum length of a text.
+        N_V: The vocabulary size.
+        ell_max: The maximum length of a text in tokens.
         L: The number of layers.
-        H: The number of heads.
+        H: The number of attention heads.
         d_e: The width of the embedding.
-        d_mlp: The width of the feed-forward network.
-        d_f: The width before the unembedding (default: d_e). W_u is N_V×d_f; the paper prints N_V×d_e.
-        d_attn: The width of a head's queries and keys (default: d_e/H).
-        d_mid: The width of a head's values (default: d_attn).
+        d_mlp: The inner width of the feed-forward network.
+        d_f: The width of the vectors before the unembedding (default: d_e). W_u is N_V×d_f, but the paper prints
+            N_V×d_e.
+        d_attn: The width of the queries and keys of a head (default: d_e/H).
+        d_mid: The width of the values of a head (default: d_attn).
         tied: Whether W_u = W_eᵀ.
 
     >>> formal_e_config(N_V=9, ell_max=6, L=2, H=2, d_e=8, d_mlp=16, d_f=4).d_output
@@ -162,14 +163,14 @@ def formal_d_config(
     """Return the configuration of A10 (GPT), a `DecoderLM`: pre-norm, GELU (Phuong & Hutter 2022, algorithm 10).
 
     Args:
-        N_V: The size of the vocabulary.
-        ell_max: The maximum length of a text.
+        N_V: The vocabulary size.
+        ell_max: The maximum length of a text in tokens.
         L: The number of layers.
-        H: The number of heads.
+        H: The number of attention heads.
         d_e: The width of the embedding.
-        d_mlp: The width of the feed-forward network.
-        d_attn: The width of a head's queries and keys (default: d_e/H).
-        d_mid: The width of a head's values (default: d_attn).
+        d_mlp: The inner width of the feed-forward network.
+        d_attn: The width of the queries and keys of a head (default: d_e/H).
+        d_mid: The width of the values of a head (default: d_attn).
         tied: Whether W_u = W_eᵀ.
 
     >>> formal_d_config(N_V=9, ell_max=6, L=2, H=2, d_e=8, d_mlp=16, d_attn=3).head_dim
@@ -194,15 +195,15 @@ def formal_d_config(
 
 
 def build_formal_ed(config: ModelConfig) -> EncoderDecoder:
-    """Return θ of A8: an `EncoderDecoder` in which both sides share W_e and W_p (Phuong & Hutter 2022, algorithm 8).
+    """Return θ of A8, an `EncoderDecoder` whose two sides share W_e and W_p (Phuong & Hutter 2022, algorithm 8).
 
-    A configuration alone can share W_e only with the output, and cannot share W_p.
+    `ModelConfig` has settings that share W_e only together with the output matrix, and no setting that shares W_p.
 
     Args:
-        config: A configuration of `formal_ed_config`.
+        config: A configuration from `formal_ed_config`.
 
     Raises:
-        ValueError: The configuration is not the paper's.
+        ValueError: A setting differs from algorithm 8.
 
     >>> theta = build_formal_ed(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
     >>> theta.source_embedding.positions is theta.target_embedding.positions
@@ -216,9 +217,10 @@ def build_formal_ed(config: ModelConfig) -> EncoderDecoder:
 
 
 def check_config(config: ModelConfig, algorithm: Transformer) -> None:
-    """Raise ValueError naming the first field in which the configuration is not the algorithm's.
+    """Raise ValueError with the name of the first setting that differs from an algorithm of the paper.
 
-    Free are the sizes, ε (0 in the paper), the tie of W_u to W_e, and learned or hard-coded positions.
+    The sizes and ε (0 in the paper) can have any value. W_u may be tied to W_e. Positions may be learned or
+    hard-coded.
 
     >>> check_config(formal_d_config(N_V=9, ell_max=6, L=2, H=2, d_e=8, d_mlp=16), "A9")
     Traceback (most recent call last):
@@ -236,7 +238,7 @@ def check_config(config: ModelConfig, algorithm: Transformer) -> None:
 
 
 def check_theta(theta: EncoderDecoder | MaskedLM | DecoderLM, algorithm: Transformer) -> None:
-    """Check as `check_config`, and that both sides of an encoder-decoder share W_e and W_p.
+    """Check the configuration of a model, and that both sides of an encoder-decoder share W_e and W_p.
 
     >>> check_theta(EncoderDecoder(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16)), "A8")
     Traceback (most recent call last):

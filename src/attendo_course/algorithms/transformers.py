@@ -1,4 +1,4 @@
-"""Algorithms 14 and 15 of Phuong & Hutter 2022: a text is drawn token by token, on the core's cache."""
+"""Algorithms 8 to 15 of Phuong & Hutter 2022: Transformers, their training and inference, on models of the core."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ExampleT = TypeVar("ExampleT")
 
 
 class Trained(NamedTuple, Generic[ModelT]):
-    """The result of training: θ̂, and the loss of each step in nats, before the step."""
+    """The result of training: the model θ̂, and the loss of each step in nats, computed before the step."""
 
     theta: ModelT
     losses: list[float]
@@ -32,21 +32,22 @@ class Trained(NamedTuple, Generic[ModelT]):
 def EDTraining(
     texts: Sequence[tuple[Text, Text]], theta: EncoderDecoder, *, N_epochs: int, eta: float
 ) -> Trained[EncoderDecoder]:
-    """A11: θ ← θ - η ∇loss for each pair (z_n, x_n) in turn, N_epochs times (Phuong & Hutter 2022, algorithm 11).
+    """Compute algorithm 11: θ ← θ - η ∇loss for each pair (z_n, x_n), N_epochs times (Phuong & Hutter 2022).
 
-    The loss is -Σ_{t=1}^{ℓ-1} log P[x[t+1], t] with P = EDTransformer(z_n, x_n | θ): a sum, not a mean.
+    The loss is -Σ_{t=1}^{ℓ-1} log P[x[t+1], t] with P = EDTransformer(z_n, x_n | θ). It is a sum over tokens, not a
+    mean.
 
     Args:
-        texts: The pairs (z_n, x_n).
-        theta: The initial model, which is not changed.
+        texts: The pairs of texts (z_n, x_n).
+        theta: The initial model. It is copied, not changed.
         N_epochs: The number of epochs.
         eta: The learning rate η.
 
     Returns:
-        The trained copy θ̂ and its losses.
+        The trained copy θ̂ and the loss of each step.
 
     Raises:
-        ValueError: As `EDTransformer`.
+        ValueError: The model or a text is invalid, as in `EDTransformer`.
 
     >>> from attendo_course.algorithms import build_formal_ed, formal_ed_config
     >>> _ = torch.manual_seed(0)
@@ -67,25 +68,25 @@ def ETraining(
     p_mask: float,
     generator: torch.Generator | None = None,
 ) -> Trained[MaskedLM]:
-    """A12: as A11, with each token masked with probability p_mask (Phuong & Hutter 2022, algorithm 12).
+    """Compute algorithm 12: train as in A11, with each token masked with probability p_mask (Phuong & Hutter 2022).
 
-    The loss is -Σ_{t∈T̃} log P[x[t], t] over the masked positions T̃, with P = ETransformer(x̃ | θ) (`masked`,
-    `e_loss`) and new masks in each epoch. If no token is masked, a case the paper omits, the loss is 0 and the step
-    changes nothing.
+    The loss is -Σ_{t∈T̃} log P[x[t], t] over the masked positions T̃, with P = ETransformer(x̃ | θ). `masked` draws
+    new masks in each epoch, and `e_loss` computes the loss. The paper omits the case that no token is masked. The
+    loss is then 0, and the step does not change the model.
 
     Args:
         texts: The texts.
-        theta: The initial model, which is not changed.
+        theta: The initial model. It is copied, not changed.
         N_epochs: The number of epochs.
         eta: The learning rate η.
-        p_mask: The probability of a mask.
-        generator: The random number generator.
+        p_mask: The probability that a token is masked.
+        generator: The random number generator (default: torch's global generator).
 
     Returns:
-        The trained copy θ̂ and its losses.
+        The trained copy θ̂ and the loss of each step.
 
     Raises:
-        ValueError: As `ETransformer`, or p_mask is outside 0..1.
+        ValueError: The model or a text is invalid, as in `ETransformer`, or p_mask is outside 0..1.
 
     >>> from attendo_course.algorithms import formal_e_config
     >>> theta = MaskedLM(formal_e_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
@@ -101,19 +102,21 @@ def ETraining(
 
 
 def DTraining(texts: Sequence[Text], theta: DecoderLM, *, N_epochs: int, eta: float) -> Trained[DecoderLM]:
-    """A13: minimize -Σ_{t=1}^{ℓ-1} log P[x[t+1], t], P = DTransformer(x_n | θ) (Phuong & Hutter 2022, algorithm 13).
+    """Compute algorithm 13: train a decoder on -Σ_{t=1}^{ℓ-1} log P[x[t+1], t] (Phuong & Hutter 2022).
+
+    P is DTransformer(x_n | θ). Each text x_n is one step of gradient descent.
 
     Args:
         texts: The texts x_n.
-        theta: The initial model, which is not changed.
+        theta: The initial model. It is copied, not changed.
         N_epochs: The number of epochs.
         eta: The learning rate η.
 
     Returns:
-        The trained copy θ̂ and its losses.
+        The trained copy θ̂ and the loss of each step.
 
     Raises:
-        ValueError: As `DTransformer`.
+        ValueError: The model or a text is invalid, as in `DTransformer`.
 
     >>> from attendo_course.algorithms import formal_d_config
     >>> _ = torch.manual_seed(0)
@@ -126,12 +129,12 @@ def DTraining(texts: Sequence[Text], theta: DecoderLM, *, N_epochs: int, eta: fl
 
 
 def ed_loss(z: Text, x: Text, theta: EncoderDecoder) -> Float[Tensor, ""]:
-    """The loss of algorithm 11: -Σ_{t=1}^{ℓ-1} log P[x[t+1], t], P = EDTransformer(z, x | θ).
+    """Return the loss of algorithm 11: -Σ_{t=1}^{ℓ-1} log P[x[t+1], t], P = EDTransformer(z, x | θ).
 
     Args:
         z: The source text.
         x: The target text.
-        theta: A model of `build_formal_ed`.
+        theta: A model from `build_formal_ed`.
 
     Returns:
         The loss in nats.
@@ -147,18 +150,20 @@ def ed_loss(z: Text, x: Text, theta: EncoderDecoder) -> Float[Tensor, ""]:
 
 
 def e_loss(x: Text, x_masked: Text, theta: MaskedLM) -> Float[Tensor, ""]:
-    """The loss of algorithm 12: -Σ_{t∈T̃} log P[x[t], t], P = ETransformer(x̃ | θ), T̃ = {t: x̃[t] = mask_token}.
+    """Return the loss of algorithm 12: -Σ_{t∈T̃} log P[x[t], t] with P = ETransformer(x̃ | θ).
+
+    T̃ = {t: x̃[t] = mask_token} is the set of masked positions.
 
     Args:
-        x: The text.
+        x: The original text.
         x_masked: The masked text x̃.
-        theta: A model of `formal_e_config`.
+        theta: A model with a configuration from `formal_e_config`.
 
     Returns:
         The loss in nats.
 
     Raises:
-        ValueError: x and x̃ differ in length.
+        ValueError: x and x̃ have different lengths.
 
     >>> from attendo_course.algorithms import formal_e_config
     >>> theta = MaskedLM(formal_e_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
@@ -175,11 +180,11 @@ def e_loss(x: Text, x_masked: Text, theta: MaskedLM) -> Float[Tensor, ""]:
 
 
 def d_loss(x: Text, theta: DecoderLM) -> Float[Tensor, ""]:
-    """The loss of algorithm 13: -Σ_{t=1}^{ℓ-1} log P[x[t+1], t], P = DTransformer(x | θ).
+    """Return the loss of algorithm 13: -Σ_{t=1}^{ℓ-1} log P[x[t+1], t], P = DTransformer(x | θ).
 
     Args:
         x: The text.
-        theta: A model of `formal_d_config`.
+        theta: A model with a configuration from `formal_d_config`.
 
     Returns:
         The loss in nats.
@@ -194,13 +199,13 @@ def d_loss(x: Text, theta: DecoderLM) -> Float[Tensor, ""]:
 
 
 def masked(x: Text, N_V: int, p_mask: float, generator: torch.Generator | None = None) -> Int[Tensor, " ell"]:
-    """Return x̃: each token of x replaced by mask_token with probability p_mask (algorithm 12).
+    """Return x̃: a copy of x in which each token is replaced by mask_token with probability p_mask (algorithm 12).
 
     Args:
         x: The text.
-        N_V: The size of the vocabulary.
-        p_mask: The probability.
-        generator: The random number generator.
+        N_V: The vocabulary size.
+        p_mask: The probability that a token is masked.
+        generator: The random number generator (default: torch's global generator).
 
     >>> masked([8, 1, 2, 9], N_V=9, p_mask=1.0)
     tensor([7, 7, 7, 7])
@@ -231,18 +236,18 @@ def _descend(
 
 
 def EDTransformer(z: Text, x: Text, theta: EncoderDecoder) -> Float[Tensor, "N_V ell_x"]:
-    """A8: P ∈ (0,1)^{N_V×ℓ_x}; column t is the distribution of x[t+1] given x[1:t] and z (algorithm 8).
+    """Compute algorithm 8: P ∈ (0,1)^{N_V×ℓ_x}, column t is the distribution of x[t+1] given x[1:t] and z.
 
-    Phuong & Hutter 2022: post-norm, ReLU; encoder and cross-attention use all of z, the decoder's self-attention
-    x[1:t]; one W_e and one W_p for both.
+    The model of Phuong & Hutter 2022 uses post-norm and ReLU. The encoder and the cross-attention use all tokens of
+    z. The self-attention of the decoder uses x[1:t]. The encoder and the decoder share W_e and W_p.
 
     Args:
         z: The source text.
         x: The target text.
-        theta: A model of `build_formal_ed`.
+        theta: A model from `build_formal_ed`.
 
     Returns:
-        P, which is differentiable.
+        The differentiable matrix P.
 
     Raises:
         ValueError: θ is not a model of A8, an id is outside 1..N_V, or a text is empty or longer than ℓ_max.
@@ -256,19 +261,20 @@ def EDTransformer(z: Text, x: Text, theta: EncoderDecoder) -> Float[Tensor, "N_V
 
 
 def ETransformer(x: Text, theta: MaskedLM) -> Float[Tensor, "N_V ell_x"]:
-    """A9 (BERT): P ∈ (0,1)^{N_V×ℓ_x}; column t is the distribution of x[t] given all of x (algorithm 9).
+    """Compute algorithm 9 (BERT): P ∈ (0,1)^{N_V×ℓ_x}, column t is the distribution of x[t] given all tokens of x.
 
-    Phuong & Hutter 2022: post-norm, GELU, Mask ≡ 1; then GELU(W_f X + b_f 1ᵀ), layer norm, unembedding.
+    The model of Phuong & Hutter 2022 uses post-norm, GELU and Mask ≡ 1. After the last layer, it computes GELU(W_f X
+    + b_f 1ᵀ), layer normalization and the unembedding.
 
     Args:
         x: The text.
-        theta: A model of `formal_e_config`.
+        theta: A model with a configuration from `formal_e_config`.
 
     Returns:
-        P, which is differentiable.
+        The differentiable matrix P.
 
     Raises:
-        ValueError: As `EDTransformer`.
+        ValueError: θ is not a model of A9, an id is outside 1..N_V, or the text is empty or longer than ℓ_max.
 
     >>> from attendo_course.algorithms import formal_e_config
     >>> theta = MaskedLM(formal_e_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16, d_f=5))
@@ -279,19 +285,19 @@ def ETransformer(x: Text, theta: MaskedLM) -> Float[Tensor, "N_V ell_x"]:
 
 
 def DTransformer(x: Text, theta: DecoderLM) -> Float[Tensor, "N_V ell_x"]:
-    """A10 (GPT): P ∈ (0,1)^{N_V×ℓ_x}; column t is the distribution of x[t+1] given x[1:t] (algorithm 10).
+    """Compute algorithm 10 (GPT): P ∈ (0,1)^{N_V×ℓ_x}, column t is the distribution of x[t+1] given x[1:t].
 
-    Phuong & Hutter 2022: pre-norm and a last norm, GELU, causal.
+    The model of Phuong & Hutter 2022 uses pre-norm, a final normalization, GELU and a causal mask.
 
     Args:
         x: The text.
-        theta: A model of `formal_d_config`.
+        theta: A model with a configuration from `formal_d_config`.
 
     Returns:
-        P, which is differentiable.
+        The differentiable matrix P.
 
     Raises:
-        ValueError: As `EDTransformer`.
+        ValueError: θ is not a model of A10, an id is outside 1..N_V, or the text is empty or longer than ℓ_max.
 
     >>> from attendo_course.algorithms import formal_d_config
     >>> theta = DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
@@ -302,7 +308,7 @@ def DTransformer(x: Text, theta: DecoderLM) -> Float[Tensor, "N_V ell_x"]:
 
 
 def ed_logits(z: Text, x: Text, theta: EncoderDecoder) -> Float[Tensor, "ell_x N_V"]:
-    """W_u X of A8 by rows: what the loss of A11 is taken of.
+    """Return the logits W_u X of A8 with one row per token; the loss of A11 is computed from them.
 
     >>> from attendo_course.algorithms import build_formal_ed, formal_ed_config
     >>> theta = build_formal_ed(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
@@ -314,7 +320,7 @@ def ed_logits(z: Text, x: Text, theta: EncoderDecoder) -> Float[Tensor, "ell_x N
 
 
 def e_logits(x: Text, theta: MaskedLM) -> Float[Tensor, "ell_x N_V"]:
-    """W_u X of A9 by rows: what the loss of A12 is taken of.
+    """Return the logits W_u X of A9 with one row per token; the loss of A12 is computed from them.
 
     >>> from attendo_course.algorithms import formal_e_config
     >>> e_logits([1, 2, 3], MaskedLM(formal_e_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))).shape
@@ -325,7 +331,7 @@ def e_logits(x: Text, theta: MaskedLM) -> Float[Tensor, "ell_x N_V"]:
 
 
 def d_logits(x: Text, theta: DecoderLM) -> Float[Tensor, "ell_x N_V"]:
-    """W_u X of A10 by rows: what the loss of A13 is taken of.
+    """Return the logits W_u X of A10 with one row per token; the loss of A13 is computed from them.
 
     >>> from attendo_course.algorithms import formal_d_config
     >>> d_logits([1, 2, 3], DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))).shape
@@ -338,7 +344,7 @@ def d_logits(x: Text, theta: DecoderLM) -> Float[Tensor, "ell_x N_V"]:
 def model_ids(
     text: Text, theta: EncoderDecoder | MaskedLM | DecoderLM, name: str = "x"
 ) -> Int[Tensor, "1 ell"]:
-    """The text as the model takes it: a batch of one, ids from 0, on the model's device; checked by `core_ids`.
+    """Return a text as input of the model: a batch of one, with ids from 0, checked by `core_ids`.
 
     >>> from attendo_course.algorithms import formal_d_config
     >>> model_ids([1, 9], DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16)))
@@ -349,7 +355,7 @@ def model_ids(
 
 
 def columns(logits: Float[Tensor, "ell N_V"]) -> Float[Tensor, "N_V ell"]:
-    """P = softmax(W_u X): one distribution a column.
+    """Return P = softmax(W_u X) with one distribution per column.
 
     >>> import torch
     >>> columns(torch.zeros(1, 2))
@@ -360,7 +366,7 @@ def columns(logits: Float[Tensor, "ell N_V"]) -> Float[Tensor, "N_V ell"]:
 
 
 class Drawn(NamedTuple):
-    """One token y and the distribution q ∝ p^{1/τ} that it was drawn from.
+    """A sampled token y, and the distribution q ∝ p^{1/τ} from which it was sampled.
 
     >>> y, q = Drawn(2, torch.tensor([0.25, 0.75]))
     >>> q[y - 1].item()  # ids count from 1
@@ -372,7 +378,7 @@ class Drawn(NamedTuple):
 
 
 class Inferred(NamedTuple):
-    """The result of A15: x̂ from bos on, and whether it ended with eos instead of at the limit.
+    """The result of A15: the tokens x̂ including bos, and whether x̂ ends with eos or was stopped at the limit.
 
     >>> Inferred([8, 1, 9], ended=True)
     Inferred(x_hat=[8, 1, 9], ended=True)
@@ -385,24 +391,24 @@ class Inferred(NamedTuple):
 def DInference(
     x: Text, theta: DecoderLM, *, ell_gen: int, tau: float, generator: torch.Generator | None = None
 ) -> list[int]:
-    """A14: return y, the ℓ_gen tokens that continue the prompt x (Phuong & Hutter 2022, algorithm 14).
+    """Compute algorithm 14: return y, the ℓ_gen tokens that continue the prompt x (Phuong & Hutter 2022).
 
-    Each step computes p = P[:, last] of DTransformer(x | θ), draws y from q ∝ p^{1/τ}, and appends it.
+    Each step computes p = P[:, last] of DTransformer(x | θ), samples y from q ∝ p^{1/τ}, and appends y to the text.
 
     Args:
         x: The prompt.
-        theta: A model of `formal_d_config`.
-        ell_gen: The number of tokens to draw.
-        tau: The temperature: 1 samples from p, `math.inf` is uniform over the vocabulary. 0, a limit in the paper,
-            takes the most probable token (the first one in a tie).
-        generator: The random number generator.
+        theta: A model with a configuration from `formal_d_config`.
+        ell_gen: The number of tokens to sample.
+        tau: The temperature. 1 samples from p, and `math.inf` samples uniformly from the vocabulary. 0, a limit in
+            the paper, selects the most probable token (the first token in a tie).
+        generator: The random number generator (default: torch's global generator).
 
     Returns:
-        The drawn tokens.
+        The sampled tokens.
 
     Raises:
-        ValueError: As `DTransformer`; τ or ℓ_gen is negative; or x and y together exceed ℓ_max. The last token of y
-            need not fit, because nothing is predicted from it.
+        ValueError: The model or the prompt is invalid, τ or ℓ_gen is negative, or x and y without its last token have
+            more than ℓ_max tokens. The last token needs no position because nothing is predicted from it.
 
     >>> from attendo_course.algorithms import DTransformer, formal_d_config
     >>> theta = DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
@@ -421,24 +427,24 @@ def EDInference(
     generator: torch.Generator | None = None,
     max_len: int | None = None,
 ) -> Inferred:
-    """A15: return x̂ from bos to eos, given z (Phuong & Hutter 2022, algorithm 15).
+    """Compute algorithm 15: return x̂ from bos to eos, given z (Phuong & Hutter 2022).
 
-    Tokens are drawn as in A14 from p = P[:, last] of EDTransformer(z, x̂ | θ), until eos. The paper has no length limit
-    and may never stop; at our limit `ended` is False.
+    Tokens are sampled as in A14 from p = P[:, last] of EDTransformer(z, x̂ | θ), until eos. The algorithm of the
+    paper has no length limit and may never stop. This function stops at `max_len` and then returns `ended` = False.
 
     Args:
         z: The source text.
-        theta: A model of `build_formal_ed`.
+        theta: A model from `build_formal_ed`.
         tau: The temperature, as in `DInference`.
-        generator: The random number generator.
-        max_len: The maximum number of tokens of x̂, including bos and eos (default: ℓ_max + 1, the most that can be
-            predicted).
+        generator: The random number generator (default: torch's global generator).
+        max_len: The maximum number of tokens of x̂, including bos and eos (default: ℓ_max + 1, the largest possible
+            value).
 
     Returns:
-        The tokens, and whether eos was drawn.
+        The tokens x̂, and whether eos was sampled.
 
     Raises:
-        ValueError: As `EDTransformer`; τ is negative; or max_len is outside 2..ℓ_max + 1.
+        ValueError: The model or the text is invalid, τ is negative, or max_len is outside 2..ℓ_max + 1.
 
     >>> from attendo_course.algorithms import build_formal_ed, formal_ed_config
     >>> _ = torch.manual_seed(0)
@@ -462,17 +468,17 @@ def EDInference(
 def d_inference_steps(
     x: Text, theta: DecoderLM, *, ell_gen: int, tau: float, generator: torch.Generator | None = None
 ) -> Iterator[Drawn]:
-    """Yield each token of A14 with the distribution that it was drawn from.
+    """Yield each token of A14 with the distribution from which it was sampled.
 
     Args:
         x: The prompt.
-        theta: A model of `formal_d_config`.
-        ell_gen: The number of tokens to draw.
+        theta: A model with a configuration from `formal_d_config`.
+        ell_gen: The number of tokens to sample.
         tau: The temperature, as in `DInference`.
-        generator: The random number generator.
+        generator: The random number generator (default: torch's global generator).
 
     Raises:
-        ValueError: As `DInference`.
+        ValueError: An argument is invalid, as in `DInference`.
 
     >>> from attendo_course.algorithms import formal_d_config
     >>> theta = DecoderLM(formal_d_config(N_V=4, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
@@ -493,16 +499,16 @@ def d_inference_steps(
 def ed_inference_steps(
     z: Text, theta: EncoderDecoder, *, tau: float, generator: torch.Generator | None = None
 ) -> Iterator[Drawn]:
-    """Yield each token of A15 with its distribution, until eos or ℓ_max steps; the encoder runs once.
+    """Yield each token of A15 with its distribution, until eos or for ℓ_max steps. The encoder runs once.
 
     Args:
         z: The source text.
-        theta: A model of `build_formal_ed`.
+        theta: A model from `build_formal_ed`.
         tau: The temperature, as in `DInference`.
-        generator: The random number generator.
+        generator: The random number generator (default: torch's global generator).
 
     Raises:
-        ValueError: As `EDInference`.
+        ValueError: An argument is invalid, as in `EDInference`.
 
     >>> from attendo_course.algorithms import build_formal_ed, formal_ed_config
     >>> theta = build_formal_ed(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
@@ -519,11 +525,11 @@ def ed_inference_steps(
 
 
 def distribution(logits: Float[Tensor, " N_V"], tau: float) -> Float[Tensor, " N_V"]:
-    """Return q ∝ p^{1/τ} = softmax(logits/τ) on the CPU in float64, as algorithms 14 and 15 sample.
+    """Return q ∝ p^{1/τ} = softmax(logits/τ), from which algorithms 14 and 15 sample, on the CPU in float64.
 
     Args:
-        logits: The logits of the vocabulary.
-        tau: The temperature.
+        logits: The logits of all tokens in the vocabulary.
+        tau: The temperature, as in `DInference`.
 
     Raises:
         ValueError: τ is negative.

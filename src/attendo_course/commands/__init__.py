@@ -6,7 +6,7 @@ from attendo_course.commands import claims, errata, figure, lesson
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Adds the commands of the course to the application."""
+    """Add the commands of the course to the application."""
     app.command("claims", short_help="Check the claims of the Transformer's sources.")(claims.claims)
     app.command("errata", short_help="Show mistakes of the sources with their corrections.")(errata.errata)
     app.command("figure", short_help="Draw a figure of the theory for a slide.")(figure.figure)

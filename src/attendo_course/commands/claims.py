@@ -1,4 +1,4 @@
-"""attendo claims."""
+"""The command `attendo claims`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def claims(
 
 
 def _chosen_claims(ids: list[str]) -> list[Claim]:
-    """The claims of these ids, each once, or all."""
+    """Return the claims with these ids, each once, or all claims."""
     from attendo.errors import AttendoError
     from attendo_course.claims import all_claims
 
@@ -127,7 +127,7 @@ def _row(claim: Claim, finding: Finding, language: Language) -> list[str]:
 
 
 def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Localized:
-    """The last line of the table.
+    """Return the last line of the table.
 
     >>> from attendo_course.claims.claim import Claim, Finding
     >>> one = Claim("C01", CONDITION, CONDITION, CONDITION, lambda: Finding(()))
@@ -148,7 +148,7 @@ def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Localized:
 
 
 def _claim_lines(claim: Claim, finding: Finding, language: Language) -> list[str]:
-    """A claim in full: the statement, the condition, the derivation, the figures, the picture."""
+    """Return a claim as text lines: statement, condition, derivation, computed numbers and picture."""
     from attendo.display.charts import picture_lines
     from attendo.display.width import flowed
 
@@ -185,7 +185,7 @@ def _check_line(check: Check, language: Language) -> str:
 
 
 def _number(value: float) -> str:
-    """A number for a reader.
+    """Return a number as text for a reader.
 
     >>> _number(333639680.0), _number(0.1234567891), _number(3e-15)
     ('333,639,680', '0.1234568', '3e-15')
@@ -229,7 +229,7 @@ def _claim_json(claim: Claim, finding: Finding, language: Language) -> dict[str,
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no NaN and no infinity."""
+    """Return a number for JSON: None instead of NaN and infinity."""
     return value if math.isfinite(value) else None
 
 
@@ -238,18 +238,18 @@ def _finite(value: float) -> float | None:
 
 @dataclass(frozen=True)
 class Checked:
-    """The report on one function, or the answers of several files."""
+    """The report on one function, or the results of several files."""
 
     report: Report | None = None
     answers: tuple[Answer, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether nothing fails."""
+        """Whether no property fails and all files could be run."""
         return (self.report is None or self.report.ok) and all(answer.ok for answer in self.answers)
 
     def as_json(self, language: Language) -> dict[str, Any]:
-        """The keys `check` and `checks`."""
+        """Return the values of the JSON keys `check` and `checks`."""
         return {
             "check": None if self.report is None else self.report.as_json(language),
             "checks": [answer.as_json(language) for answer in self.answers],
@@ -259,7 +259,7 @@ class Checked:
 def checked(
     places: Sequence[str], require: Sequence[str], out: Path | None, language: Language, silent: bool
 ) -> Checked:
-    """The functions at these places checked: one reported on in full; of several, each in a line printed at once."""
+    """Test the functions at these places: print a full report for one function, or one line per file for several."""
     from attendo.errors import AttendoError
     from attendo.files import write_atomic
     from attendo_course.grader.checker import check_file

@@ -1,4 +1,4 @@
-"""attendo errata."""
+"""The command `attendo errata`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def errata(
 
 
 def _outcomes(erratum: Erratum) -> dict[str, tuple[Snippet, str]]:
-    """The actual results of an erratum's codes."""
+    """Return the actual results of the code of an erratum."""
     snippets = {"wrong_code": erratum.wrong_code, "right_code": erratum.right_code}
     return {name: (snippet, snippet.outcome()) for name, snippet in snippets.items() if snippet is not None}
 
@@ -89,7 +89,7 @@ def _marks(chosen: list[Erratum]) -> Localized:
 def _erratum_lines(
     erratum: Erratum, outcomes: dict[str, tuple[Snippet, str]], language: Language
 ) -> list[str]:
-    """An erratum in full: both forms in words and in code, and what the code gives."""
+    """Return an erratum as text lines: both forms in words and in code, and the results of the code."""
     from attendo.display.width import flowed
 
     head = f"{erratum.number}  {erratum.title.text(language)} — {_mark(erratum).text(language)}"

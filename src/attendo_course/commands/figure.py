@@ -1,4 +1,4 @@
-"""attendo figure."""
+"""The command `attendo figure`."""
 
 from __future__ import annotations
 

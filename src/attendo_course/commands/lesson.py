@@ -1,4 +1,4 @@
-"""attendo lesson."""
+"""The command `attendo lesson`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def lesson(
 
 
 def quick_look(pieces: Iterable[Piece], effort: float) -> Iterator[Piece]:
-    """The pieces of a lesson whose models are not trained to the end: a warning above the tables, no conclusion."""
+    """Yield the parts of a lesson whose models are only partly trained: with a warning and without a conclusion."""
     from attendo_course.lessons.lesson import Conclusion, Table
 
     warned = held_back = False
@@ -111,7 +111,7 @@ def quick_look(pieces: Iterable[Piece], effort: float) -> Iterator[Piece]:
 
 
 def waiting(pieces: Iterator[Piece], cpu_minutes: float, language: Language = "en") -> Iterator[Piece]:
-    """Yield the pieces; on a terminal, one line shows the elapsed share of the time while waiting."""
+    """Yield the parts of a lesson. On a terminal, a line shows the elapsed share of the time between two parts."""
     line, began = ProgressLine(), time.process_time()
     while True:
         done = threading.Event()
@@ -150,7 +150,7 @@ def _paragraph(text: str) -> list[str]:
 
 
 def piece_lines(piece: Piece, language: Language) -> list[str]:
-    """The lines of a piece in a terminal, at most WIDTH columns wide."""
+    """Return a part of a lesson as lines of at most WIDTH columns."""
     from attendo.display.charts import Picture, picture_lines
     from attendo_course.lessons.lesson import Conclusion, Table
 

@@ -1,4 +1,4 @@
-"""The common parts of the course's commands: choosing by number, and the width of a line."""
+"""Functions that the commands of the course share: selecting items by number, and the line width."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import sys
 from typing import TypeVar
 
 WIDEST = 100
-"""The most columns of a paragraph, on a wide terminal."""
+"""The maximum width of a paragraph in columns on a wide terminal."""
 
 T = TypeVar("T")
 
 
 def pick(kind: str, known: dict[str, T], given: list[str], names: list[str]) -> list[T]:
-    """The values of `known` under these numbers, each once, or all: "8", "08" and, for a claim, "C8" and "c08"."""
+    """Return the values of `known` with these numbers, each once, or all values if no number is given.
+
+    The numbers can have the forms "8" and "08" and, for a claim, "C8" and "c08".
+    """
     from attendo.errors import AttendoError
 
     chosen = list(known)
@@ -27,5 +30,5 @@ def pick(kind: str, known: dict[str, T], given: list[str], names: list[str]) -> 
 
 
 def terminal_width() -> int:
-    """The maximum width of a line: the terminal's, at most 100; 79 without a terminal."""
+    """Return the maximum line width: the width of the terminal up to 100 columns, or 79 columns without a terminal."""
     return max(40, min(shutil.get_terminal_size((79, 24)).columns, WIDEST)) if sys.stdout.isatty() else 79

@@ -1,1 +1,1 @@
-"""The sources' figures, drawn from the formulas."""
+"""The figures of the sources, drawn from the formulas."""

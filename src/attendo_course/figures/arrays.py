@@ -1,4 +1,4 @@
-"""The arrays of the figures about sinusoidal positions."""
+"""The arrays of the figures about positions, temperature, entropy and the learning rate."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ DIMENSIONS = tuple(2**power for power in range(11))
 
 @dataclass(frozen=True)
 class WeightsByTemperature:
-    """The weights of some scores at each inverse temperature β, and at its two ends.
+    """The attention weights of some scores at several inverse temperatures β.
 
-    soft: at β = 0, all alike. hard: at β = ∞, one-hot.
+    Attributes:
+        soft: The weights at β = 0, which are all equal.
+        hard: The weights at β = ∞, which are one-hot.
     """
 
     scores: tuple[float, ...]
@@ -33,7 +35,7 @@ class WeightsByTemperature:
 
 
 def weights_at(scores: tuple[float, ...], inverse_temperature: float) -> Float[np.ndarray, " keys"]:
-    """exp(βs_i) / Σ_j exp(βs_j); one-hot at β = ∞. NYU Deep Learning 2020, week 12-3.
+    """Return exp(βs_i) / Σ_j exp(βs_j), which is one-hot at β = ∞ (NYU Deep Learning 2020, week 12-3).
 
     >>> weights_at(SCORES, 20.0).round(5), weights_at(SCORES, math.inf)
     (array([9.9995e-01, 5.0000e-05, 0.0000e+00]), array([1., 0., 0.]))
@@ -45,7 +47,7 @@ def weights_at(scores: tuple[float, ...], inverse_temperature: float) -> Float[n
 def temperature(
     scores: tuple[float, ...] = SCORES, low: float = 0.01, high: float = 1000.0, points: int = 201
 ) -> WeightsByTemperature:
-    """softargmax_β of the scores for β from `low` to `high` in even steps of log β, and at β = 0 and ∞.
+    """Return softargmax_β of the scores for β from `low` to `high`, evenly spaced in log β, and for β = 0 and ∞.
 
     >>> temperature().soft.round(4), temperature().weights[-1].round(4)
     (array([0.3333, 0.3333, 0.3333]), array([1., 0., 0.]))
@@ -57,9 +59,12 @@ def temperature(
 
 @dataclass(frozen=True)
 class EntropyByDimension:
-    """Entropy (nats) of the attention weights of random queries and keys, a row for each dimension.
+    """The entropy in nats of the attention weights of random queries and keys, with one row per dimension d.
 
-    unscaled: of softmax(qKᵀ). scaled: of softmax(qKᵀ/√d). uniform: ln(keys), the most there can be.
+    Attributes:
+        unscaled: The entropy of softmax(qKᵀ).
+        scaled: The entropy of softmax(qKᵀ/√d).
+        uniform: The maximum entropy, ln(number of keys).
     """
 
     dimensions: Int[np.ndarray, " dimensions"]
@@ -71,9 +76,10 @@ class EntropyByDimension:
 def entropies(
     dimensions: tuple[int, ...] = DIMENSIONS, n_keys: int = 16, draws: int = 200, seed: int = 0
 ) -> EntropyByDimension:
-    """-Σ a ln a of attention over keys, both scales on the same draws from N(0, 1); one query a draw.
+    """Return the entropy -Σ a ln a of attention weights, with and without the scale, for the same draws from N(0, 1).
 
-    The reason for 1/√d_k: Vaswani et al. 2017, section 3.2.1. NumPy's PCG64 is seeded with (seed, d).
+    Each draw has one query. The figure shows the reason for 1/√d_k in section 3.2.1 of Vaswani et al. 2017. NumPy's
+    PCG64 is seeded with (seed, d).
 
     >>> found = entropies((4, 64), draws=50)
     >>> found.unscaled.shape, bool(found.unscaled[1].mean() < found.scaled[1].mean() < found.uniform)
@@ -95,7 +101,7 @@ WARMUPS = (4000, 1000, 2000, 8000, 16000)
 
 @dataclass(frozen=True)
 class Rates:
-    """Learning rates by step: a row for each number of warm-up steps; the peak of each is at its last."""
+    """Learning rates by step, with one row per number of warm-up steps. The last warm-up step has the peak."""
 
     d_model: int
     steps: Int[np.ndarray, " steps"]
@@ -107,7 +113,7 @@ class Rates:
 def rates(
     d_model: int = 512, warmups: tuple[int, ...] = WARMUPS, last: int = 50_000, every: int = 100
 ) -> Rates:
-    """d^-.5 · min(s^-.5, s·w^-1.5) at regular steps from 1 and at each w (Vaswani et al. 2017, eq. 3).
+    """Return d^-.5 · min(s^-.5, s·w^-1.5) at regular steps s from 1 and at each w (Vaswani et al. 2017, eq. 3).
 
     >>> [f"{rate:.5e}" for rate in (rates().rates[0, 0], rates().peaks[0], rates().rates[0, -1])]
     ['1.74693e-07', '6.98771e-04', '1.97642e-04']
@@ -119,9 +125,10 @@ def rates(
 
 
 def heatmap(max_len: int = 64, d_model: int = 128) -> Float[np.ndarray, "d_model max_len"]:
-    """PE[p, 2i] = sin(p·10000^(-2i/d)), PE[p, 2i+1] = cos of the same, transposed: a column for each position.
+    """Return PE[p, 2i] = sin(p·10000^(-2i/d)) and PE[p, 2i+1] = its cosine, transposed: one column per position.
 
-    Vaswani et al. 2017, section 3.5, drawn as exercise 3.2 of the generative-AI book has it.
+    The formula is in section 3.5 of Vaswani et al. 2017. The figure has the form of exercise 3.2 in the generative-AI
+    book.
 
     >>> heatmap()[:4, 1].round(6)
     array([0.841471, 0.540302, 0.76172 , 0.647906])
@@ -131,7 +138,7 @@ def heatmap(max_len: int = 64, d_model: int = 128) -> Float[np.ndarray, "d_model
 
 @dataclass(frozen=True)
 class PositionCurves:
-    """Rows of a positional encoding over the positions, and the period of each row in positions."""
+    """The rows of a positional encoding over the positions, and the period of each row in positions."""
 
     positions: Int[np.ndarray, " length"]
     rows: Float[np.ndarray, "rows length"]
@@ -139,9 +146,10 @@ class PositionCurves:
 
 
 def formula_curves(length: int = 50, d_e: int = 5) -> PositionCurves:
-    """W[2i-1, t] = sin(t / L^(2i/d)), W[2i, t] = cos of the same, 1 ≤ i ≤ d/2, t = 1..L: two rows for each i.
+    """Return W[2i-1, t] = sin(t / L^(2i/d)) and W[2i, t] = its cosine for 1 ≤ i ≤ d/2, t = 1..L: two rows per i.
 
-    Phuong & Hutter 2022, section 5, with base L. An odd d leaves its last row undefined, so there are d - 1 rows.
+    The source is Phuong & Hutter 2022, section 5, with base L. If d is odd, the last row is undefined, and the result
+    has d - 1 rows.
 
     >>> formula_curves().rows[:, 0].round(6)
     array([0.207607, 0.978212, 0.043721, 0.999044])
@@ -158,9 +166,9 @@ def formula_curves(length: int = 50, d_e: int = 5) -> PositionCurves:
 
 
 def plotted_curves(length: int = 50, d_e: int = 5) -> PositionCurves:
-    """What the weather post's plot drew for that formula: cos first, a constant ω_0 = 1, positions 0..L-1.
+    """Return the curves that the plot in the weather post shows: cos first, a constant ω_0 = 1, positions 0..L-1.
 
-    Row i is sin(x / L^(i/d)) for even i and cos(x / L^((i-1)/d)) for odd i, i = 1..d.
+    For i = 1..d, row i is sin(x / L^(i/d)) if i is even and cos(x / L^((i-1)/d)) if i is odd.
 
     >>> plotted_curves().rows[:, 1].round(6)
     array([0.540302, 0.207607, 0.978212, 0.043721, 0.999044])
@@ -175,10 +183,11 @@ def plotted_curves(length: int = 50, d_e: int = 5) -> PositionCurves:
 
 @dataclass(frozen=True)
 class PositionProducts:
-    """PE[p]·PE[p+k] for k = 0, 1, ... in d dimensions.
+    """The dot products PE[p]·PE[p+k] for k = 0, 1, ... in d dimensions.
 
-    first_rise: the smallest k at which it is less than at k + 1: there it stops falling. deviation: the greatest
-    difference between the values of any two p for one k.
+    Attributes:
+        first_rise: The smallest k whose product is less than that of k + 1. The products decrease up to this k.
+        deviation: The largest difference between the products of two positions p for the same k.
     """
 
     d_model: int
@@ -188,9 +197,10 @@ class PositionProducts:
 
 
 def products(d_model: int, n_distances: int = 101, n_positions: int = 64) -> PositionProducts:
-    """PE[p]·PE[p+k] = Σ_i cos(k·10000^(-2i/d)), the same for every p, and not monotone in k.
+    """Return PE[p]·PE[p+k] = Σ_i cos(k·10000^(-2i/d)), which is the same for every p and not monotone in k.
 
-    After exercise 3.1 of the generative-AI book. Computed from the encoding for each p below `n_positions`.
+    The products follow exercise 3.1 of the generative-AI book. They are computed from the encoding for each p below
+    `n_positions`.
 
     >>> products(128).products[:4].round(3)
     array([64.   , 62.094, 57.382, 52.186])

@@ -1,4 +1,4 @@
-"""The figures by name with one line each, without heavy imports, which makes listing them fast."""
+"""The names of all figures with a short description, in a module that loads fast because it has few imports."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FIGURES = {
     "noam": translated("learning rate by step: linear warm-up, then inverse square root"),
     "model": translated("block diagram of a model, with shapes and parameter counts"),
 }
-"""What `draw` knows, in the order of a lesson."""
+"""The figures that `draw` can draw, in the order of a lesson."""
 
 
 def require_known(name: str) -> None:
-    """Raise AttendoError for a figure that is not there, with the nearest names.
+    """Raise AttendoError for an unknown figure name. The message contains the most similar names.
 
     >>> require_known("noam")
     """

@@ -1,4 +1,4 @@
-"""Draws the figures of temperature, entropy and learning rate."""
+"""Drawing of the figures about temperature, entropy and the learning rate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUANTILES = (0.1, 0.9)
 
 
 def draw_temperature(found: WeightsByTemperature, figure: Figure, language: Language) -> None:
-    """A curve for each score over log β, with the two ends set apart as points.
+    """Draw one curve per score over log β, with separate points for β = 0 and β = ∞.
 
     >>> from matplotlib.figure import Figure
     >>> from attendo_course.figures.arrays import temperature
@@ -76,7 +76,7 @@ def draw_temperature(found: WeightsByTemperature, figure: Figure, language: Lang
 
 
 def _mark_beta(axes: Axes, found: WeightsByTemperature) -> None:
-    """The weight of the best key at one β, in digits."""
+    """Write the weight of the best key at one β into the graph."""
     weight = float(weights_at(found.scores, MARKED_BETA).max())
     axes.plot([MARKED_BETA], [weight], "o", color=INK, markersize=6, zorder=3)
     axes.annotate(
@@ -90,7 +90,7 @@ def _mark_beta(axes: Axes, found: WeightsByTemperature) -> None:
 
 
 def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) -> None:
-    """The mean over the draws with and without the scale, in a band of most draws.
+    """Draw the mean entropy over the draws with and without the scale, in a band that contains most draws.
 
     >>> from matplotlib.figure import Figure
     >>> from attendo_course.figures.arrays import entropies
@@ -137,7 +137,7 @@ def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) 
 
 
 def draw_noam(found: Rates, figure: Figure, language: Language) -> None:
-    """A curve for each warm-up; the peak of the first in digits.
+    """Draw one curve per number of warm-up steps, with the peak of the first curve as a number.
 
     >>> from matplotlib.figure import Figure
     >>> from attendo_course.figures.arrays import rates

@@ -1,4 +1,4 @@
-"""Draws the block diagram of a model."""
+"""Drawing of the block diagram of a model."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ FILLS: dict[Kind, tuple[str, str]] = {
     "norm": ("#ddf1e9", GREEN),
     "output": ("#e9ecf1", FAINT),
 }
-"""Inside and border of a box of each kind."""
+"""The fill color and the border color of a box by the kind of its part."""
 
 RADIUS = 0.095  # of the circle where two vectors are added
 Point = tuple[float, float]
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """The width of a text of this size in points, in inches, with the present fonts.
+    """Return the width of a text in inches at a font size in points, in the current fonts.
 
     >>> text_width("ab", 20) == text_width("ab", 10) * 2 and text_width("", 10) == 0
     True
@@ -44,7 +44,7 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
 
 
 class Sketch:
-    """A figure as a sheet of paper, its origin at the lower left."""
+    """A drawing area with the origin at the lower left."""
 
     def __init__(self, figure: Figure, language: Language, width: float, height: float):
         figure.set_size_inches(width, height)
@@ -54,12 +54,12 @@ class Sketch:
         self.language: Language = language
 
     def box(self, center: Point, width: float, height: float, kind: Kind) -> None:
-        """A box of a part."""
+        """Draw the box of a part."""
         inside, border = FILLS[kind]
         self.rounded(center, width, height, facecolor=inside, edgecolor=border, linewidth=1.1)
 
     def rounded(self, center: Point, width: float, height: float, **style: Any) -> None:
-        """A rectangle with round corners."""
+        """Draw a rectangle with rounded corners."""
         from matplotlib.patches import FancyBboxPatch
 
         corner = center[0] - width / 2, center[1] - height / 2
@@ -67,7 +67,7 @@ class Sketch:
         self.axes.add_patch(FancyBboxPatch(corner, width, height, boxstyle=shape, **{"zorder": 2, **style}))
 
     def plus(self, center: Point) -> None:
-        """The circle where two vectors are added."""
+        """Draw the circle for the sum of two vectors."""
         from matplotlib.patches import Circle
 
         self.axes.add_patch(Circle(center, RADIUS, facecolor="white", edgecolor=INK, linewidth=1.2, zorder=3))
@@ -76,7 +76,7 @@ class Sketch:
         self.axes.plot([x, x], [y - arm, y + arm], color=INK, linewidth=1.2, zorder=4)
 
     def line(self, points: Sequence[Point], color: str = INK, *, head: bool = True) -> None:
-        """A line through points, with an arrow's head at its end."""
+        """Draw a line through points, with an arrowhead at its end."""
         from matplotlib.patches import FancyArrowPatch, PathPatch
         from matplotlib.path import Path
 
@@ -96,14 +96,14 @@ class Sketch:
         self.axes.add_patch(FancyArrowPatch(points[-2], points[-1], arrowstyle=style, color=color, **ends))
 
     def text(self, at: Point, text: str, size: float, *, bold: bool = False, **style: Any) -> None:
-        """A text whose left end, unless said otherwise, is there at mid-height."""
+        """Draw a text at mid-height. By default, its left end is at the given point."""
         weight = emphasis(self.language) if bold else "normal"
         settings = {"va": "center", "parse_math": False, "zorder": 5, "fontsize": size, **style}
         self.axes.text(*at, text, fontweight=weight, **settings)
 
 
 MEMORY = VERMILION
-"""The color of what goes from the encoder to the decoder."""
+"""The color of the arrows from the encoder to the decoder."""
 
 
 BOX, GAP, STEP = 0.33, 0.28, 0.11  # inches: a box's height, an arrow with its shape beside it, a short arrow
@@ -116,7 +116,7 @@ SHARED = translated("shared")
 
 @dataclass(frozen=True)
 class _Column:
-    """The place of a stack; `outward` is -1 if its residual arrows are left of the boxes, 1 if right."""
+    """The place of a stack. `outward` is -1 if its residual arrows are left of the boxes, otherwise 1."""
 
     x: float
     box: float
@@ -132,7 +132,7 @@ class _Column:
 
 
 def draw_model(diagram: ModelDiagram, figure: Figure, language: Language) -> None:
-    """Draw the stacks side by side, bottom to top, with the parameter sums where there is room.
+    """Draw the stacks side by side, from bottom to top, with the parameter sums in the free space.
 
     >>> from matplotlib.figure import Figure
     >>> from attendo.model_config import ModelConfig
@@ -147,7 +147,7 @@ def draw_model(diagram: ModelDiagram, figure: Figure, language: Language) -> Non
 
 
 class _Draftsman:
-    """Lays a diagram out in inches and draws it."""
+    """The layout and drawing of a diagram in inches."""
 
     def __init__(self, diagram: ModelDiagram, language: Language):
         self.diagram = diagram
@@ -155,7 +155,7 @@ class _Draftsman:
         self.middle = 0.0  # the height of the middle of the last frame
 
     def draw(self, figure: Figure) -> None:
-        """Everything, from left to right, then the title and the sums."""
+        """Draw all parts from left to right, then the title and the parameter sums."""
         columns, width = self.columns()
         title = self.say(self.diagram.title)
         width = max(width, 2 * EDGE + text_width(title, TITLE_SIZE, bold=self.language == "en"))
@@ -172,7 +172,7 @@ class _Draftsman:
     # ---- sizes
 
     def columns(self) -> tuple[list[_Column], float]:
-        """The places of the stacks, and the total width."""
+        """Return the places of the stacks and the total width."""
         wide = max(map(self.part_width, self.parts()))
         frame = wide + 2 * LANE
         bold = self.language == "en"
@@ -188,7 +188,7 @@ class _Draftsman:
         )
 
     def height(self, stack: Stack) -> float:
-        """Of a stack from its ids to its end, the head included."""
+        """Return the height of a stack from its ids to its end, including the head."""
         norms = sum(part is not None for part in (stack.embedding_norm, stack.last_norm))
         rows = 0.24 + STEP + BOX + (STEP + 2 * RADIUS if stack.positions else 0.0) + norms * (STEP + BOX)
         rows += GAP + HEADER + len(stack.sublayers) * self.layer_height() + GAP
@@ -197,11 +197,11 @@ class _Draftsman:
         return rows + 0.5
 
     def layer_height(self) -> float:
-        """The height of a sub-layer with its norm, its sum and the arrow before it."""
+        """Return the height of a sub-layer with its norm, its sum and the arrow before it."""
         return GAP + 2 * BOX + 2 * STEP + 2 * RADIUS
 
     def parts(self) -> list[Part]:
-        """All boxes of the column's width."""
+        """Return all boxes with the width of the column."""
         found = list(self.diagram.head)
         for stack in self.diagram.stacks:
             found += [part for part in (stack.embedding, stack.embedding_norm, stack.last_norm) if part]
@@ -209,18 +209,18 @@ class _Draftsman:
         return found
 
     def part_width(self, part: Part) -> float:
-        """The width that a box's texts require."""
+        """Return the width that the texts of a box require."""
         bold = self.language == "en"
         name = text_width(self.say(part.name), NAME_SIZE, bold=bold)
         rest = [text_width(text, DETAIL_SIZE) for text in (self.say(part.detail), self.count(part))]
         return 0.12 + name + 0.12 + rest[0] + 0.3 + rest[1] + 0.12
 
     def say(self, words: Localized) -> str:
-        """Words in the diagram's language."""
+        """Return a text in the language of the diagram."""
         return words.text(self.language)
 
     def count(self, part: Part) -> str:
-        """The text of a box's parameter count."""
+        """Return the parameter count of a box as text."""
         shared = self.say(SHARED)
         if part.parameters == 0:
             return shared if part.shared else ""
@@ -229,7 +229,7 @@ class _Draftsman:
     # ---- drawing, upwards; each gives the height at which it ends
 
     def stack(self, stack: Stack, column: _Column, memory: Point | None) -> float:
-        """From the ids to the last norm."""
+        """Draw a stack from the ids to the last norm."""
         x, y = column.x, EDGE
         ids = f"{self.say(stack.ids)} [batch, {stack.length}]"
         self.sketch.text((x, y + 0.1), ids, SHAPE_SIZE + 0.5, ha="center", color=FAINT)
@@ -249,7 +249,7 @@ class _Draftsman:
         return y
 
     def frame(self, column: _Column, bottom: float, top: float, stack: Stack) -> float:
-        """The frame of a block, how many of them there are, and what each has."""
+        """Draw the frame of a block, with the number of blocks and the parameters of each block."""
         end = top + HEADER
         center = (column.x, (bottom + end) / 2)
         self.middle = center[1]
@@ -269,7 +269,7 @@ class _Draftsman:
     def sublayer(
         self, column: _Column, y: float, layer: Sublayer, length: str, memory: Point | None
     ) -> float:
-        """Draw a sub-layer with its residual, and the norm before it or after the sum."""
+        """Draw a sub-layer with its residual connection, and the norm before the sub-layer or after the sum."""
         branch = y + GAP * 0.45
         y = self.step(column, y, GAP)
         self.shape(column, y - GAP * 0.45, f"[batch, {length}, {self.diagram.d_model:,}]")
@@ -301,7 +301,7 @@ class _Draftsman:
         return y + 2 * RADIUS
 
     def head(self, column: _Column, y: float) -> None:
-        """What follows the last stack, and the result."""
+        """Draw the parts after the last stack, and the result."""
         for part, entering in zip(self.diagram.head, self.diagram.head_inputs, strict=True):
             y = self.step(column, y, GAP)
             self.shape(column, y - GAP * 0.5, entering)
@@ -310,7 +310,7 @@ class _Draftsman:
         self.sketch.text((column.x, y + 0.12), self.say(self.diagram.result), NAME_SIZE, ha="center")
 
     def memory(self, start: Point, end: Point) -> None:
-        """Draw the path from the encoder's end to the keys and values of a cross-attention."""
+        """Draw the path from the end of the encoder to the keys and values of a cross-attention."""
         stack = self.diagram.stacks[0]
         (x, y), turn = start, start[1] + 0.3
         lane = end[0] - LANE - 0.25
@@ -320,7 +320,7 @@ class _Draftsman:
         self.sketch.text((x + 0.12, turn + 0.12), self.say(label), SHAPE_SIZE + 0.5, color=MEMORY)
 
     def box(self, column: _Column, y: float, part: Part) -> float:
-        """A part with its name, its sizes and its parameters."""
+        """Draw a part with its name, its sizes and its parameter count."""
         middle = y + BOX / 2
         self.sketch.box((column.x, middle), column.box, BOX, part.kind)
         left, right = column.x - column.box / 2 + 0.12, column.x + column.box / 2 - 0.12
@@ -334,17 +334,17 @@ class _Draftsman:
         return y + BOX
 
     def step(self, column: _Column, y: float, length: float, *, head: bool = True) -> float:
-        """An arrow upwards."""
+        """Draw an arrow upwards."""
         self.sketch.line([(column.x, y), (column.x, y + length)], head=head)
         return y + length
 
     def shape(self, column: _Column, y: float, text: str) -> None:
-        """The shape of what runs along an arrow, on the side away from the residual arrow."""
+        """Write the shape of the data next to an arrow, on the side opposite the residual arrow."""
         side = "left" if column.outward < 0 else "right"
         self.sketch.text((column.x - column.outward * 0.1, y), text, SHAPE_SIZE, ha=side, color=FAINT)
 
     def sums_rows(self) -> list[tuple[str, str, int]]:
-        """Name, how it comes about, and number of each summand."""
+        """Return the name, the explanation and the number of each summand."""
         blocks = {}
         for stack in self.diagram.stacks:
             extra = f" + {stack.last_norm.parameters:,}" if stack.last_norm else ""
@@ -352,7 +352,7 @@ class _Draftsman:
         return [(self.say(name), blocks.get(name, ""), n) for name, n in self.diagram.sums if n]
 
     def sums_width(self) -> float:
-        """The width that the table of sums requires."""
+        """Return the width that the table of sums requires."""
         rows = self.sums_rows()
         widths = [
             max(text_width(text, NAME_SIZE) for text in texts)

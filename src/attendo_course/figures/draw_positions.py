@@ -1,4 +1,4 @@
-"""Draws the figures about sinusoidal positions."""
+"""Drawing of the figures about sinusoidal positions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLOTTED = r"$\sin(x/L^{i/d_e}),\ \cos(x/L^{(i-1)/d_e})$"
 
 
 def draw_heatmap(table: Float[np.ndarray, "d_model max_len"], figure: Figure, language: Language) -> None:
-    """A cell for each position and dimension, from -1 to 1.
+    """Draw one cell per position and dimension, with values from -1 to 1.
 
     >>> from matplotlib.figure import Figure
     >>> figure = Figure()
@@ -57,7 +57,7 @@ def draw_heatmap(table: Float[np.ndarray, "d_model max_len"], figure: Figure, la
 
 
 def draw_curves(formula: PositionCurves, plotted: PositionCurves, figure: Figure, language: Language) -> None:
-    """A small graph for each row of either encoding: the formula's left, the plot's right.
+    """Draw a small graph for each row of both encodings: the formula on the left, the plot of the post on the right.
 
     >>> from matplotlib.figure import Figure
     >>> from attendo_course.figures.arrays import formula_curves, plotted_curves
@@ -103,7 +103,7 @@ def _draw_row(axes: Axes, language: Language, curves: PositionCurves, row: int, 
 
 
 def _leave_undefined(axes: Axes, language: Language, d_e: int) -> None:
-    """An odd width's last row, for which the formula has no i."""
+    """Mark the last row of an odd width, for which the formula is undefined."""
     axes.grid(visible=False)
     axes.spines[["left"]].set_visible(False)
     axes.tick_params(axis="y", length=0, labelleft=False)
@@ -113,12 +113,12 @@ def _leave_undefined(axes: Axes, language: Language, d_e: int) -> None:
 
 
 def _beside(axes: Axes, x: float, text: str, side: Literal["left", "right", "center"], color: str) -> None:
-    """A text at mid-height of a graph; x is a share of its width."""
+    """Write a text at mid-height of a graph. `x` is a share of the width of the graph."""
     axes.text(x, 0.5, text, transform=axes.transAxes, ha=side, va="center", fontsize=10.5, color=color)
 
 
 def draw_products(found: Sequence[PositionProducts], figure: Figure, language: Language) -> None:
-    """A graph for each width, with the distance at which the product stops falling.
+    """Draw a graph for each width, and mark the distance up to which the product decreases.
 
     >>> from matplotlib.figure import Figure
     >>> from attendo_course.figures.arrays import products

@@ -1,4 +1,4 @@
-"""`draw`: a figure by its name, as a PNG or an SVG file, the same bytes every time."""
+"""The function `draw`, which writes a figure as a PNG or SVG file. The same call always writes identical files."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg")
 ELSEWHERE = ("Hiragino Sans", "Yu Gothic", "Meiryo")
-"""The Japanese fonts of macOS and Windows."""
+"""Japanese fonts of macOS and Windows."""
 Painter = Callable[["Figure", Language], None]
 
 
 def draw(name: str, path: Path, language: Language = "en", config: ModelConfig | None = None) -> Language:
-    """Draw the figure of that name into a .png or .svg file and gives the language its words are in.
+    """Draw a figure into a .png or .svg file, and return the language of its text.
 
-    That is English where no font installed here has the Japanese characters. config: of the figure "model", the
-    base model of Vaswani et al. 2017 if None. Raises AttendoError for an unknown name, another suffix, a folder that
-    is not there, a config for another figure, and without matplotlib.
+    The language is English if no installed font contains the Japanese characters. `config` is the configuration for
+    the figure "model" (default: the base model of Vaswani et al. 2017).
+
+    Raises AttendoError for an unknown name, another file suffix, a missing folder, or a configuration for another
+    figure. It is also raised if matplotlib is not installed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +65,7 @@ def draw(name: str, path: Path, language: Language = "en", config: ModelConfig |
 
 
 def painter(name: str, config: ModelConfig | None = None) -> Painter:
-    """Compute the arrays of a figure; what is given draws them on an empty matplotlib figure.
+    """Compute the arrays of a figure, and return a function that draws them on an empty matplotlib figure.
 
     >>> from matplotlib.figure import Figure
     >>> figure = Figure()
@@ -89,7 +91,7 @@ def painter(name: str, config: ModelConfig | None = None) -> Painter:
 
 
 def _fonts(paint: Painter, language: Language) -> tuple[Language, list[str]]:
-    """The language that can be written here, and the font families for it."""
+    """Return the language that the installed fonts can write, and the font families for it."""
     from attendo.display.fonts import BASE as FAMILY
     from attendo.display.fonts import fonts_for
 
@@ -101,7 +103,7 @@ def _fonts(paint: Painter, language: Language) -> tuple[Language, list[str]]:
 
 
 def _rendered(paint: Callable[[Figure], None], suffix: str) -> bytes:
-    """The figure as a file's bytes: no date, no version, no random ids."""
+    """Return the figure as the bytes of a file, without a date, a version or random ids."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""The content of a model's block diagram: its parts in order, their shapes and parameter counts."""
+"""The content of the block diagram of a model: its parts in order, their shapes and parameter counts."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from attendo_course.presets import PRESETS
 
 PRESET = "base"
 VOCABULARY = 37_000
-"""Of Vaswani et al. 2017, section 5.1: shared by English and German."""
+"""The vocabulary size of Vaswani et al. 2017, section 5.1, which English and German share."""
 
 
 def chosen_model(preset: str | None = None, assignments: Sequence[str] = ()) -> ModelConfig:
-    """Return the [model] of a preset ("base" if None) with each `model.key=value` set.
+    """Return the [model] table of a preset ("base" if None) with each `model.key=value` setting.
 
-    preset: a training preset, a source's model (`attendo_course.presets`), a settings file or a run folder. The default
-    vocabulary is that of the preset's tokenizer, otherwise of Vaswani et al. 2017. Raises AttendoError for an unknown
-    preset or key, and for a setting of another section.
+    `preset` is a training preset, the model of a source (`attendo_course.presets`), a settings file or a run folder.
+    The default vocabulary size is that of the preset's tokenizer, otherwise that of Vaswani et al. 2017. Raises
+    AttendoError for an unknown preset or key, and for a setting of another table.
 
     >>> chosen_model("big", ["model.n_heads=8"]).n_heads, chosen_model("gpt2_small").architecture
     (8, 'decoder')
@@ -60,7 +60,7 @@ def chosen_model(preset: str | None = None, assignments: Sequence[str] = ()) -> 
 
 
 def _preset_tables(preset: str) -> dict[str, dict[str, Any]]:
-    """The tables of a training preset, a source's model, a file or a run folder."""
+    """Return the tables of a training preset, the model of a source, a file or a run folder."""
     path = Path(preset)
     if path.suffix == ".toml" or path.is_dir():
         return read_toml(path / "config.toml" if path.is_dir() else path)
@@ -84,7 +84,7 @@ def _preset_tables(preset: str) -> dict[str, dict[str, Any]]:
 
 
 def _source_model(name: str) -> ModelConfig | None:
-    """The config of a source's model; None for a single attention."""
+    """Return the configuration of a source's model, or None if the source describes only attention."""
     with torch.device("meta"):  # the numbers are not needed
         config = getattr(PRESETS[name].build(), "config", None)
     return config if isinstance(config, ModelConfig) else None
@@ -118,7 +118,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Part:
-    """One box; its parameters without those of earlier boxes, some of which it may share."""
+    """A box of the diagram. Its parameter count excludes parameters that it shares with earlier boxes."""
 
     kind: Kind
     name: Localized
@@ -129,7 +129,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Sublayer:
-    """A part in its residual; `reads_memory` in cross-attention."""
+    """A part with its residual connection. `reads_memory` is True for cross-attention."""
 
     part: Part
     norm: Part
@@ -141,7 +141,8 @@ class Sublayer:
 class Stack:
     """An encoder or a decoder from its ids to its last norm, with the sub-layers of one block.
 
-    positions, embedding_norm, last_norm: None if the model has none.
+    Attributes:
+        positions, embedding_norm, last_norm: The part, or None if the model does not have it.
     """
 
     name: Localized
@@ -157,27 +158,30 @@ class Stack:
 
     @property
     def block_parameters(self) -> int:
-        """The parameters of one block."""
+        """The number of parameters of one block."""
         return sum(layer.part.parameters + layer.norm.parameters for layer in self.sublayers)
 
     @property
     def parameters(self) -> int:
-        """Of all blocks and the last norm."""
+        """The number of parameters of all blocks and the last norm."""
         return self.n_blocks * self.block_parameters + (self.last_norm.parameters if self.last_norm else 0)
 
     @property
     def input_parameters(self) -> int:
-        """The parameters before the blocks."""
+        """The number of parameters before the blocks."""
         parts = (self.embedding, self.positions, self.embedding_norm)
         return sum(part.parameters for part in parts if part is not None)
 
 
 @dataclass(frozen=True)
 class ModelDiagram:
-    """A model as boxes: the stacks from left to right, and the `head` after the last one.
+    """A model as boxes: the stacks from left to right, and the `head` after the last stack.
 
-    head_inputs: the input shape of each part of the head. result: the output with its shape. total: all trained
-    parameters, counting shared ones once; the boxes' counts add up to it.
+    Attributes:
+        head_inputs: The input shape of each part of the head.
+        result: The output of the model with its shape.
+        total: The number of all trainable parameters. Shared parameters count once. The counts of the boxes sum to
+            this number.
     """
 
     title: Localized
@@ -190,7 +194,7 @@ class ModelDiagram:
 
     @property
     def sums(self) -> tuple[tuple[Localized, int], ...]:
-        """The parts of the total."""
+        """The summands of the total number of parameters."""
         inputs = sum(stack.input_parameters for stack in self.stacks)
         output = sum(part.parameters for part in self.head)
         rows = [(translated("embeddings"), inputs)]
@@ -199,9 +203,10 @@ class ModelDiagram:
 
 
 def model_diagram(config: ModelConfig) -> ModelDiagram:
-    """The parts of the model of this configuration, counted in the model itself, built without storage.
+    """Return the parts of the model with this configuration.
 
-    The blocks are those of Vaswani et al. 2017, figure 1, placed as the configuration has them.
+    The parameters are counted in the model itself, which is built on the meta device without storage.
+    The blocks are those of Vaswani et al. 2017, figure 1, in the order that the configuration requires.
 
     >>> base = ModelConfig(vocab_size=37000, d_model=512, d_ff=2048, n_heads=8, n_encoder_layers=6,
     ...                    n_decoder_layers=6, attention_bias=False)
@@ -235,14 +240,14 @@ def model_diagram(config: ModelConfig) -> ModelDiagram:
 
 
 class _Reader:
-    """Makes parts of modules, and knows which parameters it has counted."""
+    """Conversion of modules into parts. It records which parameters are already counted."""
 
     def __init__(self, config: ModelConfig):
         self.config = config
         self.counted: set[int] = set()
 
     def part(self, kind: Kind, name: Localized, detail: Localized, module: nn.Module | None) -> Part:
-        """A box for a module, or for a step without parameters."""
+        """Return the box of a module, or of a step without parameters."""
         owned = [] if module is None else [p for p in module.parameters() if p.requires_grad]
         new = [parameter for parameter in owned if id(parameter) not in self.counted]
         self.counted |= {id(parameter) for parameter in new}
@@ -251,7 +256,7 @@ class _Reader:
     def stack(
         self, embedding: InputEmbedding, stack: Encoder | Decoder, length: str, ids: Localized
     ) -> Stack:
-        """An encoder or a decoder with what stands before it."""
+        """Return an encoder or a decoder with its input parts."""
         name = translated("encoder") if isinstance(stack, Encoder) else translated("decoder")
         block = Localized(f"{name.en.capitalize()} block", f"{name.ja}ブロック")
         vocab, d_model = embedding.tokens.weight.shape
@@ -270,7 +275,7 @@ class _Reader:
         )
 
     def sublayers(self, block: EncoderBlock | DecoderBlock) -> tuple[Sublayer, ...]:
-        """The sub-layers of one block, in the order in which they run."""
+        """Return the sub-layers of one block in the order in which they run."""
         itself = translated("Self-attention")
         if isinstance(block, EncoderBlock):
             layers = [self.sublayer(itself, block.self_attention, block.self_attention_residual)]
@@ -288,7 +293,7 @@ class _Reader:
     def sublayer(
         self, name: Localized, module: Attention | FeedForward, residual: Residual, reads_memory: bool = False
     ) -> Sublayer:
-        """A sub-layer and its norm."""
+        """Return a sub-layer and its norm."""
         if isinstance(module, Attention):
             part = self.part("attention", name, _heads(module), module)
         else:
@@ -296,7 +301,7 @@ class _Reader:
         return Sublayer(part, self.norm(residual.norm), residual.norm_first, reads_memory)
 
     def net(self, module: FeedForward) -> Localized:
-        """The widths of a feed-forward net and its activation."""
+        """Return the widths of a feed-forward network and its activation."""
         into, out = module.in_proj, module.out_proj
         activation = ACTIVATIONS[self.config.activation]
         sizes = f"{into.in_features:,} → {into.out_features:,} → {out.out_features:,}, {activation}"
@@ -304,15 +309,15 @@ class _Reader:
         return translated("{sizes}, gated", sizes=sizes) if gated else _same(sizes)
 
     def norm(self, module: nn.Module) -> Part:
-        """A box for a norm."""
+        """Return the box of a norm."""
         return self.part("norm", NORMS[self.config.norm], _same(""), module)
 
     def optional_norm(self, module: nn.Module) -> Part | None:
-        """A box for a norm, None where nothing is normalized."""
+        """Return the box of a norm, or None if nothing is normalized."""
         return None if isinstance(module, nn.Identity) else self.norm(module)
 
     def head(self, model: Model) -> tuple[Part, ...]:
-        """What follows the last stack."""
+        """Return the parts after the last stack."""
         match model:
             case EncoderClassifier():
                 pooling = self.part("output", POOLINGS[self.config.pooling], _same(""), None)
@@ -328,16 +333,16 @@ class _Reader:
                 return (self.output(model.output_proj),)
 
     def output(self, projection: nn.Linear) -> Part:
-        """The projection to the vocabulary."""
+        """Return the box of the projection to the vocabulary."""
         return self.dense(translated("Output projection"), projection)
 
     def dense(self, name: Localized, projection: nn.Linear) -> Part:
-        """A box for a dense layer."""
+        """Return the box of a dense layer."""
         size = _same(f"{projection.in_features:,} → {projection.out_features:,}")
         return self.part("output", name, size, projection)
 
     def head_inputs(self, length: str) -> tuple[str, ...]:
-        """The shapes of what enters the parts of the head."""
+        """Return the input shapes of the parts of the head."""
         d_model, states = self.config.d_model, f"[batch, {length}, {self.config.d_model:,}]"
         match self.config.architecture:
             case "classifier":
@@ -348,14 +353,14 @@ class _Reader:
                 return (states,)
 
     def result(self, length: str) -> Localized:
-        """What comes out, with its shape."""
+        """Return the output with its shape."""
         if self.config.architecture == "classifier":
             return _same(f"logits [batch, {self.config.n_classes:,}]")
         return _same(f"logits [batch, {length}, {self.config.vocab_size:,}]")
 
 
 def _heads(module: Attention) -> Localized:
-    """The number and width of heads, and their positional method."""
+    """Return the number and width of the heads, and their positional method."""
     widths = f"{module.head_dim:,}"
     if module.value_dim != module.head_dim:
         widths += f"/{module.value_dim:,}"

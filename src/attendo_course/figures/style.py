@@ -1,4 +1,4 @@
-"""The style of all figures: sizes for slides, colors for the color-blind, fonts, files without a date."""
+"""The style of all figures: sizes for slides, colors for color-blind readers, fonts, and files without a date."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDTH, HEIGHT = 9.6, 5.4  # inches; 16:9
 DOTS_PER_INCH = 200  # 1920 × 1080
 INK, FAINT, RULE = "#1b2430", "#5b6673", "#d9dee4"
 BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#0072b2", "#d55e00", "#009e73", "#a8568a", "#b87f00"
-"""After Okabe & Ito 2008, the last two darker, so that thin lines of them stand out on white."""
+"""Colors after Okabe & Ito 2008. The last two are darker, which makes thin lines visible on a white background."""
 
 SETTINGS: dict[RcKeyType, Any] = {
     "figure.facecolor": "white",
@@ -51,11 +51,11 @@ SETTINGS: dict[RcKeyType, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be searched and edited
     "svg.hashsalt": "attendo",  # and ids in the file are the same every time
 }
-"""What matplotlib is told; whatever a user's own matplotlibrc says is set aside."""
+"""The settings of matplotlib. They replace the settings in the user's matplotlibrc file."""
 
 
 def lay_out(figure: Figure, bottom: float = 0.0, top: float = 1.0, rows_apart: float = 0.04) -> None:
-    """Graphs fill the figure between two heights (shares of the whole) with a margin, and never overlap.
+    """Place graphs between two heights of the figure (shares of its total height) with a margin and without overlap.
 
     >>> from matplotlib.figure import Figure
     >>> figure = Figure()
@@ -72,7 +72,7 @@ def lay_out(figure: Figure, bottom: float = 0.0, top: float = 1.0, rows_apart: f
 def heading(
     figure: Figure, language: Language, title: Localized, note: Localized, *, rows_apart: float = 0.04
 ) -> None:
-    """The title at the top left, and under the picture a line about what it shows and where it comes from.
+    """Write the title at the top left, and below the picture a line with a description and the source.
 
     >>> from matplotlib.figure import Figure
     >>> figure = Figure()
@@ -87,7 +87,9 @@ def heading(
 
 
 def emphasis(language: Language) -> str:
-    """Bold in English; Japanese fonts of one weight are many, and matplotlib complains of each.
+    """Return the font weight for emphasis: bold in English, normal in Japanese.
+
+    Many Japanese fonts have only one weight, and matplotlib prints a warning for each of them.
 
     >>> emphasis("en"), emphasis("ja")
     ('bold', 'normal')
@@ -96,7 +98,7 @@ def emphasis(language: Language) -> str:
 
 
 def label_axes(axes: Axes, language: Language, across: Localized, up: Localized) -> None:
-    """The names of both axes.
+    """Write the names of both axes.
 
     >>> from matplotlib.figure import Figure
     >>> axes = Figure().add_subplot()
@@ -109,7 +111,7 @@ def label_axes(axes: Axes, language: Language, across: Localized, up: Localized)
 
 
 def scientific(number: float, digits: int = 5) -> str:
-    """A small or large number as people write it.
+    """Return a small or large number in scientific notation for readers.
 
     >>> scientific(0.000698771)
     '6.98771 × 10⁻⁴'
@@ -119,7 +121,7 @@ def scientific(number: float, digits: int = 5) -> str:
 
 
 def texts_of(paint: Callable[[Figure], None]) -> str:
-    """All texts in a figure that `paint` draws.
+    """Return all texts in a figure that `paint` draws.
 
     >>> texts_of(lambda figure: figure.text(0, 0, "softmax"))
     'softmax'

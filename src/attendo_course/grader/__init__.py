@@ -1,1 +1,1 @@
-"""A test of attention functions by other authors: the failing property, its input, and its appearance."""
+"""A test of attention functions by other authors, which reports each failed property with an input."""

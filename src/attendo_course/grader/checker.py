@@ -1,4 +1,4 @@
-"""Test an attention function by another author, and report the failing properties with their inputs."""
+"""The test of an attention function by another author: it reports the failed properties with their inputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WHOLE = (torch.nn.MultiheadAttention.forward.__code__, functional.multi_head_att
 
 
 def borrowed(student: Student) -> tuple[Localized, ...]:
-    """A remark that names the attention which a function calls, attendo's or torch's: what two small inputs show.
+    """Return a remark if a function calls an attention function of attendo or torch on two small inputs.
 
     >>> from attendo.nn.attention import attention
     >>> borrowed(Student(lambda query, key, value: attention(query, key, value), "mine"))[0].en
@@ -87,7 +87,7 @@ OWED: dict[str, tuple[Missing, tuple[str, ...]]] = {
     "scale": (properties.no_scale, ("scale",)),
     "gradient": (properties.no_gradient, ("gradient",)),
 }
-"""What may be required of a function: why it is not offered, and the properties that fail then."""
+"""The parts that can be required of a function: why the function lacks the part, and the properties that then fail."""
 NO_INPUT = translated("the function works on no input")
 TOO_LONG = translated("a call took too long")
 NO_BATCH = translated("it works with a batch only; @ and axes counted from the end work with and without one")
@@ -101,27 +101,29 @@ VALUE_WIDTH = translated("values may have a width of their own")
 def check(function: Callable[..., Any], name: str | None = None, require: Sequence[str] = ()) -> Report:
     """Test an attention function `f(query, key, value[, mask][, scale])` for the properties of attention (F07).
 
-    The function takes arrays `[..., q_len, head_dim]`, `[..., k_len, head_dim]`, `[..., k_len, value_dim]` of torch or
-    NumPy in float64, and returns the output `[..., q_len, value_dim]`, or (output, weights). The first further
-    parameter with `mask` in its name is the mask `[..., q_len, k_len]` of bool, True = may attend (0 and 1 if bool
-    raises an error). The first with `scale` in its name is the factor on the scores.
+    The function takes float64 arrays `[..., q_len, head_dim]`, `[..., k_len, head_dim]`, `[..., k_len, value_dim]` of
+    torch or NumPy. It returns the output `[..., q_len, value_dim]` or the pair (output, weights). After these three,
+    the first parameter with `mask` in its name is the mask `[..., q_len, k_len]`. The mask is boolean, and True means
+    that the query may attend to the key. If the function raises an exception for a boolean mask, the mask contains 0
+    and 1. The first parameter with `scale` in its name is the factor of the scores.
 
-    Inputs are fixed and ordered from small to large. The first failure is reported with the common mistake that
-    explains it. The function's output to the terminal is hidden and noted in the report, and it gets no input. A call
-    without a result after 10 seconds is stopped and fails, and later properties are not tested. The time limit requires
-    an alarm signal, so there is none on Windows and outside the main thread.
+    The inputs are fixed and ordered from small to large. The report contains the first failure of each property and
+    the common mistake that explains it. Text that the function prints is hidden, and the report mentions it. Standard
+    input is empty. A call that takes more than 10 seconds is stopped. The property then fails, and later properties
+    are not tested. The time limit requires an alarm signal. It does not work on Windows or outside the main thread.
 
     Args:
         function: The function to test.
-        name: The name of the function in the report.
-        require: "mask", "scale" (a parameter for it) or "gradient". A property of a part that the function lacks fails
-            if it is required; otherwise it is reported as not offered.
+        name: The name of the function in the report (default: its own name).
+        require: The names of required parts: "mask", "scale" (a parameter for the scale) or "gradient". If the
+            function lacks a required part, the properties of this part fail. Otherwise, they are reported as not
+            offered.
 
     Returns:
         The result of each property.
 
     Raises:
-        AttendoError: The function does not take three arrays, or `require` has an unknown name.
+        AttendoError: The function does not take three arrays, or `require` contains an unknown name.
 
     >>> import torch
     >>> def mine(query, key, value):
@@ -139,7 +141,7 @@ def check(function: Callable[..., Any], name: str | None = None, require: Sequen
 
 
 def try_out(function: Callable[..., Any], name: str | None, require: Sequence[str]) -> Report:
-    """`check`, which raises UnfitError for what is no function of three arrays.
+    """Test a function as in `check`. Raise UnfitError if the object is not a function of three arrays.
 
     >>> try_out(lambda query, key: key, "mine", ())
     Traceback (most recent call last):
@@ -177,7 +179,7 @@ def _outcomes(student: Student) -> tuple[Outcome, ...]:
 
 
 def refuse_unknown(require: Sequence[str]) -> None:
-    """Raise AttendoError for what cannot be required.
+    """Raise AttendoError if `require` contains a name that is not "mask", "scale" or "gradient".
 
     >>> refuse_unknown(["dropout"])
     Traceback (most recent call last):
@@ -192,7 +194,7 @@ def refuse_unknown(require: Sequence[str]) -> None:
 def _with_owed(
     student: Student, outcomes: tuple[Outcome, ...], require: Sequence[str]
 ) -> tuple[Outcome, ...]:
-    """The outcomes, where what is required and not offered fails."""
+    """Return the outcomes. A property of a required part that the function lacks has the outcome "fails"."""
     why = {id: OWED[name][0](student) for name in require for id in OWED[name][1]}
     return tuple(
         Outcome(outcome.property, "fails", note=why[outcome.property.id])
@@ -203,7 +205,7 @@ def _with_owed(
 
 
 def _whose(function: Callable[..., Any]) -> tuple[Localized, ...]:
-    """A remark on a function that is no work of its author's."""
+    """Return a remark if the function is part of a library."""
     library = (getattr(function, "__module__", None) or "").split(".")[0]
     if library not in ("attendo", "attendo_course", "torch", "numpy"):
         return ()
@@ -211,9 +213,9 @@ def _whose(function: Callable[..., Any]) -> tuple[Localized, ...]:
 
 
 def check_file(place: str, require: Sequence[str] = ()) -> Report:
-    """`check` for the function that "FILE.py:FUNCTION" names, under that name.
+    """Test the function at "FILE.py:FUNCTION" as in `check`. The report uses its name.
 
-    Raises AttendoError, which names the file, for what cannot be loaded and what is no function of three arrays.
+    Raises AttendoError with the name of the file if the function cannot be loaded or does not take three arrays.
 
     >>> check_file("mine.py")
     Traceback (most recent call last):
@@ -227,7 +229,7 @@ def check_file(place: str, require: Sequence[str] = ()) -> Report:
 
 
 def try_file(place: str, require: Sequence[str]) -> Report:
-    """`check_file`, which raises UnfitError for what cannot be checked.
+    """Test a function as in `check_file`. Raise UnfitError if it cannot be loaded or does not take three arrays.
 
     >>> try_file("none.py:attention", ())
     Traceback (most recent call last):
@@ -246,7 +248,7 @@ def try_file(place: str, require: Sequence[str]) -> Report:
 
 
 def _ended(error: NoAnswerError, before: list[Outcome], note: Localized) -> tuple[Outcome, ...]:
-    """The outcomes for a function whose trial ends with the property after these."""
+    """Return all outcomes of a function whose test ends with the property after the outcomes in `before`."""
     failing, *rest = PROPERTIES[len(before) :]
     ended = Outcome(failing, "fails", 1, _no_answer(error))
     return (*before, ended, *(Outcome(property, "not tried", note=note) for property in rest))
@@ -285,7 +287,7 @@ def _diagnoses(student: Student) -> tuple[Diagnosis, Diagnosis]:
 
 
 def _with_hint(outcome: Outcome, student: Student, usual: Diagnosis, masked: Diagnosis) -> Outcome:
-    """The outcome with what explains its failure best."""
+    """Return the outcome with the hint that best explains its failure."""
     failure = outcome.failure
     if failure is None:
         return outcome
@@ -312,7 +314,7 @@ def _works(student: Student, size: tuple[int, ...], lead: tuple[int, ...]) -> bo
 
 
 def _size_hint(student: Student, case: Case) -> Localized | None:
-    """A hint about the shapes that the function requires, if it fails only on others."""
+    """Return a hint about the shapes that the function requires, if it fails only for other shapes."""
     lead, (q_len, head_dim) = tuple(case.query.shape[:-2]), case.query.shape[-2:]
     k_len, value_dim = case.value.shape[-2:]
     if _works(student, (q_len, k_len, head_dim, value_dim), lead):

@@ -1,4 +1,4 @@
-"""The answers of a class: each file checked by itself, one line and one row of a table for each."""
+"""Tests of the functions of a whole class: each file is tested separately, and has one line and one table row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attendo_course.grader.loading import UnfitError
 from attendo_course.grader.report import WIDTH, Report
 
 COLUMNS = ("student", "file", "verdict", "score", "out of", "failed", "not tried", "hint", "remarks")
-"""score, out of: as `Report.counts`; a file that cannot be run has 0 of all."""
+"""The table columns. "score" and "out of" are from `Report.counts`. A file that cannot be run has the score 0."""
 VERDICTS = {
     "passes": translated("passes"),
     "fails": translated("fails"),
@@ -28,7 +28,7 @@ VERDICTS = {
 
 @dataclass(frozen=True)
 class Answer:
-    """One file's: the report, or why there is none."""
+    """The result of one file: the report, or the error if the file cannot be run."""
 
     file: str
     report: Report | None = None
@@ -41,13 +41,13 @@ class Answer:
 
     @property
     def verdict(self) -> str:
-        """One of VERDICTS."""
+        """The key of the result in `VERDICTS`: "passes", "fails" or "can't be run"."""
         if self.report is None:
             return "can't be run"
         return "passes" if self.report.ok else "fails"
 
     def line(self, language: Language = "en") -> str:
-        """The answer in one line.
+        """Return the result as one line.
 
         >>> Answer("ben.py", error=Localized("line 1: syntax error", "1 行目：構文エラー")).line()
         "ben.py: can't be run: line 1: syntax error"
@@ -74,7 +74,7 @@ class Answer:
         return translated("{self.file}: {texts.en}", self=self, texts=texts).text(language)
 
     def lines(self, language: Language = "en") -> list[str]:
-        """The answer in one line, and below it the first hint and the remarks.
+        """Return the result as one line, followed by lines for the first hint and the remarks.
 
         >>> [found.lines() for found in check_files(["none.py:attention"])]
         [["none.py: can't be run: No such file or directory; give a Python file"]]
@@ -88,7 +88,7 @@ class Answer:
         return [self.line(language), *said]
 
     def row(self, language: Language = "en") -> list[str | int]:
-        """The answer under COLUMNS: hint and remarks translated, everything else as identifiers."""
+        """Return the table row of the result in the order of `COLUMNS`. Only hint and remarks are translated."""
         report, whose = self.report, [Path(self.file).stem, self.file, self.verdict]
         if report is None:
             untried = ", ".join(one.id for one in PROPERTIES)
@@ -100,16 +100,16 @@ class Answer:
         return [*whose, *report.counts, *lists, hint, remarks]
 
     def as_json(self, language: Language = "en") -> dict[str, Any]:
-        """The answer as JSON's own types."""
+        """Return the result as a dictionary of JSON types."""
         facts = None if self.report is None else self.report.as_json(language)
         error = None if self.error is None else self.error.text(language)
         return {"file": self.file, "verdict": self.verdict, "error": error, "check": facts}
 
 
 def check_files(places: Sequence[str], require: Sequence[str] = ()) -> Iterator[Answer]:
-    """Check each "FILE.py:FUNCTION", or for "FOLDER:FUNCTION" each Python file of the folder, as `check_file` does.
+    """Test each "FILE.py:FUNCTION" as in `check_file`; "FOLDER:FUNCTION" tests each Python file in the folder.
 
-    What cannot be run is an answer with an error. Raises AttendoError for a folder without Python files.
+    A file that cannot be run yields a result with an error. Raises AttendoError for a folder without Python files.
 
     >>> [answer.line() for answer in check_files(["none.py:attention"])]
     ["none.py: can't be run: No such file or directory; give a Python file"]
@@ -124,7 +124,7 @@ def check_files(places: Sequence[str], require: Sequence[str] = ()) -> Iterator[
 
 
 def places_in(place: str) -> list[str]:
-    """The place itself, or for "FOLDER:FUNCTION" one for each Python file in it, sorted by name.
+    """Return one "FILE.py:FUNCTION" per Python file of "FOLDER:FUNCTION", sorted by name; otherwise the given place.
 
     >>> places_in("mine.py:attention")
     ['mine.py:attention']
@@ -141,7 +141,7 @@ def places_in(place: str) -> list[str]:
 
 
 def is_folder(place: str) -> bool:
-    """Return whether "FOLDER:FUNCTION" names a folder that is there.
+    """Return whether "FOLDER:FUNCTION" contains the path of an existing folder.
 
     >>> is_folder("none:attention")
     False
@@ -151,7 +151,7 @@ def is_folder(place: str) -> bool:
 
 
 def as_csv(answers: Sequence[Answer], language: Language = "en") -> str:
-    """A table with COLUMNS and a row for each answer, for a spreadsheet; hints and remarks are in the language.
+    """Return a CSV table with the header `COLUMNS` and one row per result. Hints and remarks are translated.
 
     >>> error = Localized("it must run", "実行できること")
     >>> first, ben = as_csv([Answer("ben.py", error=error)]).splitlines()

@@ -1,4 +1,4 @@
-"""Takes a function out of somebody's Python file."""
+"""Loading a function from the Python file of another author."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ ASKS = translated("it asks for input and gets none; the arrays come as arguments
 
 @dataclass
 class Heard:
-    """Whether the code printed, and whether it asked for input."""
+    """A record of whether the code printed text and whether it asked for input."""
 
     printed: bool = False
     asked: bool = False
 
     @property
     def remarks(self) -> tuple[Localized, ...]:
-        """The remarks about printing and input; a prompt does not count as printing."""
+        """The remarks about printing and input. The prompt of an input does not count as printing."""
         return (ASKS,) if self.asked else (PRINTS,) if self.printed else ()
 
 
 class _Nowhere(io.RawIOBase):
-    """Takes what is written and keeps nothing."""
+    """A text stream that discards what is written to it."""
 
     def __init__(self, heard: Heard):
         self.heard = heard
@@ -50,7 +50,7 @@ class _Nowhere(io.RawIOBase):
 
 
 class _Closed(io.RawIOBase):
-    """Has nothing to read."""
+    """An empty text stream."""
 
     def __init__(self, heard: Heard):
         self.heard = heard
@@ -65,7 +65,7 @@ class _Closed(io.RawIOBase):
 
 @contextmanager
 def quiet() -> Iterator[Heard]:
-    """Within it standard output goes nowhere and standard input is at its end.
+    """Discard standard output and provide an empty standard input within a `with` block.
 
     >>> with quiet() as heard:
     ...     print("unseen")
@@ -84,21 +84,21 @@ def quiet() -> Iterator[Heard]:
 
 
 SECONDS = 10.0
-"""For one call of a function, and for running its file; the inputs are tiny, and a call takes milliseconds."""
+"""The time limit in seconds for running a file, and for each call of a function. A normal call takes milliseconds."""
 AGAIN = 1.0
-"""Seconds to the next alarm, in case the code has swallowed the first."""
+"""Seconds until the next alarm, which is required if the code caught the first exception."""
 
 
 class TimeUpError(BaseException):
-    """The time limit is over. Not an Exception, so an `except Exception` in the tested code does not catch it."""
+    """The exception at the time limit. `except Exception` in the tested code does not catch it."""
 
 
 @contextmanager
 def time_limit() -> Iterator[None]:
     """Raise TimeUpError in the `with` block after `SECONDS`.
 
-    It uses an alarm of the system (SIGALRM): there is no limit on Windows and outside the main thread. A timer that is
-    already running continues afterwards.
+    The limit uses the alarm signal of the system (SIGALRM). There is no limit on Windows or outside the main thread.
+    A timer that is already running continues after the block.
 
     >>> with time_limit():
     ...     1 + 1
@@ -128,7 +128,7 @@ def time_limit() -> Iterator[None]:
 
 
 def too_late() -> Localized:
-    """The message for code that was stopped.
+    """Return the message for code that was stopped at the time limit.
 
     >>> too_late().en
     'no result after 10 s'
@@ -137,9 +137,10 @@ def too_late() -> Localized:
 
 
 class UnfitError(Exception):
-    """A file that cannot be run, or an object that is not a function of three arrays, with messages in both languages.
+    """The error for a file that cannot be run, or an object that is not a function of three arrays.
 
-    The message is in English, after the file and the line; `check` and `check_file` raise it as an AttendoError.
+    The message is in English and begins with the file and the line. `said` contains it in both languages, without
+    file and line. `check` and `check_file` raise this error as an AttendoError.
 
     >>> str(UnfitError(Localized("it must run", "実行できること"), "ben.py", 3))
     'ben.py:3: it must run'
@@ -152,7 +153,7 @@ class UnfitError(Exception):
 
     @property
     def within(self) -> Localized:
-        """The message without the file.
+        """The message in both languages, with the line but without the file.
 
         >>> UnfitError(Localized("it must run", "実行できること"), "ben.py", 3).within.ja
         '3 行目：実行できること'
@@ -167,10 +168,10 @@ ASKS_AT_LOADING = translated("it asks for input and gets none; take it out")
 
 
 def load_function(place: str) -> Callable[..., Any]:
-    """The function that "FILE.py:FUNCTION" names; the file is run, but not as a script.
+    """Run a Python file, and return the function with the name in "FILE.py:FUNCTION". The file is not run as a script.
 
-    Raises UnfitError in one line for a missing or unreadable file, a syntax error, whatever running it raises, and
-    a name that is no function there; also for a file that does not come to its end in time (`time_limit`).
+    Raises UnfitError with a message of one line if the file is missing or unreadable, if it contains a syntax error,
+    if running it raises an exception or exceeds the time limit, or if the name is not a function in it.
 
     >>> load_function("mine.py")
     Traceback (most recent call last):
@@ -228,7 +229,7 @@ def _no_python(why: str) -> Localized:
 
 
 def _line_in(error: BaseException, file: str) -> int:
-    """The last line of a file that an exception passed through."""
+    """Return the last line of a file in the traceback of an exception."""
     lines, trace = [1], error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:

@@ -39,7 +39,7 @@ PARTLY_CUT = translated(
 
 
 def no_mask(student: Student) -> Localized | None:
-    """Why a function offers no mask.
+    """Return the reason why a function has no mask parameter, or None if it has a mask parameter.
 
     >>> no_mask(Student(abs, "mine")).en
     'no parameter with `mask` in its name'
@@ -48,7 +48,7 @@ def no_mask(student: Student) -> Localized | None:
 
 
 def no_parameter(student: Student, called: str) -> Localized:
-    """The message for a function without such a parameter.
+    """Return the message for a function that has no parameter with this word in its name.
 
     >>> no_parameter(Student(abs, "mine", has_signature=False), "mask").en
     "a built-in function, whose parameters can't be read; call it in a `def` of your own"
@@ -59,7 +59,7 @@ def no_parameter(student: Student, called: str) -> Localized:
 
 
 def no_gradient(student: Student) -> Localized | None:
-    """Why a function offers no gradient.
+    """Return the reason why a function has no gradient, or None if it works on torch tensors.
 
     >>> no_gradient(Student(abs, "mine", kind="numpy")).en
     'a NumPy function'
@@ -68,7 +68,7 @@ def no_gradient(student: Student) -> Localized | None:
 
 
 def mask(student: Student) -> Trials:
-    """Forbidden keys have no part, exactly: a query's output is that of the keys it may attend to.
+    """Test that masked keys have no effect: the output equals that of the allowed keys alone.
 
     >>> from attendo.nn.attention import attention
     >>> any(mask(Student(attention, "mine", mask_name="mask")))
@@ -90,7 +90,7 @@ def mask(student: Student) -> Trials:
 
 
 def _row_by_row(student: Student, case: Case) -> Tensor:
-    """The function's own output for each query from the keys that it may attend to alone, without a mask."""
+    """Compute the function's output for each query from its allowed keys only, without a mask."""
     assert case.mask is not None
     outputs = []
     for i, allowed in enumerate(case.mask.reshape(-1, *case.mask.shape[-2:])[0]):
@@ -106,7 +106,7 @@ def _row_by_row(student: Student, case: Case) -> Tensor:
 
 
 def _leak(student: Student, case: Case) -> Failure | None:
-    """A failure if any of the first query's forbidden values shows, however large, however well their keys match."""
+    """Return a failure if huge values of masked keys, whose scores are high, change the output of the first query."""
     assert case.mask is not None
     forbidden = ~case.mask[..., :1, :].mT
     first = case.query[..., :1, :]
@@ -129,7 +129,7 @@ def _leak(student: Student, case: Case) -> Failure | None:
 
 
 def empty_row(student: Student) -> Trials:
-    """A query that may attend to no key gets zeros, not NaN, in value and in gradient.
+    """Test that a query with no allowed key returns zeros, not NaN, and that its gradients are finite.
 
     >>> from attendo.nn.attention import attention
     >>> any(empty_row(Student(attention, "mine", mask_name="mask")))
@@ -165,7 +165,7 @@ def _empty_hint(found: Tensor) -> Localized:
 
 
 def _empty_gradient(student: Student, case: Case) -> Failure | None:
-    """A failure if a row without keys makes any gradient NaN."""
+    """Return a failure if a query with no allowed key makes a gradient non-finite."""
     arrays = {name: case.arrays[name].clone().requires_grad_() for name in ("query", "key", "value")}
     output = student(replace(case, **arrays)).output
     if not output.requires_grad:  # the property `gradient` says so
@@ -183,7 +183,7 @@ def _empty_gradient(student: Student, case: Case) -> Failure | None:
 
 
 def gradient(student: Student) -> Trials:
-    """Gradients for query, key and value that agree with finite differences (torch's gradcheck).
+    """Test that the gradients of query, key and value agree with finite differences (torch's gradcheck).
 
     >>> from attendo.nn.attention import attention
     >>> cut = Student(lambda q, k, v: attention(q, k, v.detach()), "mine")
@@ -232,7 +232,7 @@ def _wrong_gradient(student: Student, case: Case, name: str) -> Failure | None:
 
 
 def _slopes(output: Callable[[Tensor], Tensor], at: Tensor, step: float) -> Tensor:
-    """The derivative of each number of the output by central differences: [n_outputs, *at.shape]."""
+    """Compute the derivative of each output entry by central differences. The shape is [n_outputs, *at.shape]."""
     slopes = []
     for i in range(at.numel()):
         moved = torch.zeros_like(at)
@@ -242,21 +242,21 @@ def _slopes(output: Callable[[Tensor], Tensor], at: Tensor, step: float) -> Tens
 
 
 def _gradients(output: Tensor, array: Tensor) -> Tensor:
-    """The derivative of each number of the output as torch gives it: [n_outputs, *array.shape]."""
+    """Return the derivative of each output entry by automatic differentiation, in shape [n_outputs, *array.shape]."""
     zeros = torch.zeros_like(array)
     found = [torch.autograd.grad(n, array, retain_graph=True, allow_unused=True)[0] for n in output.flatten()]
     return torch.stack([zeros if slope is None else slope for slope in found])
 
 
 FACTOR_TOLERANCE = ORDER_TOLERANCE = 1e-6
-"""So that one fault, float32 inside, fails in `agreement` and not everywhere."""
+"""The tolerance is loose here: computing in float32 then fails in `agreement` only, not in every property."""
 WIDTHS = (1, 2, 4, 16, 64)
-"""Of heads, for the scale."""
+"""The widths of the heads with which the scale is measured."""
 PAIR = translated("return (output, weights), in this order")
 
 
 def shapes(student: Student) -> Trials:
-    """Output [..., q_len, value_dim], whatever the lengths, widths and batch dimensions.
+    """Test that the output has the shape [..., q_len, value_dim] for all lengths, widths and batch dimensions.
 
     >>> from attendo.nn.attention import attention
     >>> any(shapes(Student(attention, "mine"))), any(shapes(Student(lambda q, k, v: k, "mine")))
@@ -281,7 +281,7 @@ def shapes(student: Student) -> Trials:
 
 
 def rows(student: Student) -> Trials:
-    """Each query's weights are not negative and sum to 1: values of ones give ones.
+    """Test that the weights of each query are non-negative and sum to 1. If all values are 1, the output must be 1.
 
     >>> from attendo.nn.attention import attention
     >>> any(rows(Student(attention, "mine"))), any(rows(Student(lambda q, k, v: q @ k.mT @ v, "mine")))
@@ -309,7 +309,7 @@ def _is_distribution(weights: Tensor) -> bool:
 
 
 def scale(student: Student) -> Trials:
-    """The scores are multiplied by 1/√head_dim, or by the scale that is given.
+    """Test that the scores are multiplied by 1/√head_dim, or by the scale that the caller passes.
 
     >>> from attendo.nn.attention import attention
     >>> unscaled = Student(lambda q, k, v: attention(q, k, v, scale=1.0), "mine")
@@ -344,7 +344,7 @@ def scale(student: Student) -> Trials:
 
 
 def no_scale(student: Student) -> Localized | None:
-    """Why a function offers no scale of the caller's own.
+    """Return the reason why a function has no scale parameter, or None if it has a scale parameter.
 
     >>> no_scale(Student(abs, "mine")).en
     'no parameter with `scale` in its name'
@@ -353,7 +353,7 @@ def no_scale(student: Student) -> Localized | None:
 
 
 def has_no_scale(student: Student) -> Localized | None:
-    """Why the scale cannot be read off a function's output.
+    """Return the reason why the scale cannot be computed from a function's output, or None if it can be computed.
 
     >>> has_no_scale(Student(lambda q, k, v: k, "mine")).en
     'no output of the right shape to read it from'
@@ -368,7 +368,7 @@ def has_no_scale(student: Student) -> Localized | None:
 
 
 def _two_keys(student: Student, width: int, given: float | None = None) -> Case:
-    """One query with scores 1 and 0 for two keys before scaling, and values that show the weights."""
+    """Return an input with one query, two keys with the unscaled scores 1 and 0, and values that show the weights."""
     unit = torch.eye(1, width).double()
     arrays = (unit, torch.cat([unit, 0 * unit]), torch.eye(2).double())
     query, key, value = (array.expand(*student.lead, *array.shape) for array in arrays)
@@ -376,7 +376,7 @@ def _two_keys(student: Student, width: int, given: float | None = None) -> Case:
 
 
 def _factor(student: Student, width: int, given: float | None = None) -> float:
-    """The factor on the scores: ln of the ratio of two weights whose scores differ by 1; NaN if there is none."""
+    """Measure the factor of the scores from the ratio of two weights. Return NaN if a weight is not positive."""
     weights = student(_two_keys(student, width, given)).output.flatten()
     if weights.shape != (2,) or not bool((weights > 0).all()):
         return nan
@@ -384,7 +384,7 @@ def _factor(student: Student, width: int, given: float | None = None) -> float:
 
 
 def _scale_name(factors: dict[int, float]) -> Localized:
-    """The name of this common wrong scale."""
+    """Return the name of a common wrong scale."""
     usual = (
         (translated("unscaled"), 0.0),
         (translated("1/head_dim"), -1.0),
@@ -402,7 +402,7 @@ def _scale_name(factors: dict[int, float]) -> Localized:
 
 
 def agreement(student: Student) -> Trials:
-    """Output as attendo's own function gives it.
+    """Test that the output agrees with the attention function of attendo.
 
     >>> from attendo.nn.attention import attention
     >>> any(agreement(Student(attention, "mine")))
@@ -422,7 +422,7 @@ def agreement(student: Student) -> Trials:
 
 
 def permutation(student: Student) -> Trials:
-    """Keys in another order with their values change nothing; queries in another order turn the rows with them.
+    """Test that permuting keys with their values does not change the output, and permuting queries permutes its rows.
 
     >>> from attendo.nn.attention import attention
     >>> mixed = Student(lambda q, k, v: attention(q, k, v.flip(-2)), "mine")
@@ -438,7 +438,7 @@ def permutation(student: Student) -> Trials:
 
 
 def stability(student: Student) -> Trials:
-    """Score of 10⁴ and -10⁴ give numbers, and weights with the sum that smaller scores have.
+    """Test that scores of 10⁴ and -10⁴ return finite numbers and weights with the same sum as smaller scores.
 
     >>> from attendo.nn.attention import attention
     >>> any(stability(Student(attention, "mine")))
@@ -455,7 +455,7 @@ def stability(student: Student) -> Trials:
 
 
 def inputs(student: Student) -> Trials:
-    """The function leaves its inputs as they were.
+    """Test that the function does not change its inputs.
 
     >>> [failure.got.en for failure in inputs(Student(lambda q, k, v: v.zero_(), "mine")) if failure][0]
     'value became [[0]]'

@@ -1,4 +1,4 @@
-"""The findings of a check, for readers and for programs."""
+"""The results of a test, as text for readers and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ JAPANESE = {
     "gradient": "勾配",
     "inputs": "入力",
 }
-"""What the properties are called beside their ids."""
+"""The Japanese names of the properties by property id."""
 
 NEVER_THERE = ("gradient",)
-"""Not counted where not offered: NumPy has none, while a parameter could be added."""
+"""Properties that are not counted if the function does not offer them. A NumPy function cannot offer gradients."""
 
 WIDTH = 79
 SMALL = 12
-"""Up to so many numbers of an array are shown."""
+"""The maximum number of entries of an array that is shown completely."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one property: the tested inputs, and the smallest one that fails.
+    """The outcome of one property: the number of tested inputs, and the smallest input that fails.
 
-    note: why it is not offered, or was not tested.
+    Attributes:
+        note: The reason why the property is not offered or was not tested.
     """
 
     property: Property
@@ -55,10 +56,12 @@ class Outcome:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """The result of `check`, which prints as a table.
+    """The result of `check`. `print` shows it as a table.
 
-    ok: no property fails; one that the function does not offer (for example a mask) counts only if required. remarks:
-    further remarks about the function.
+    Attributes:
+        ok: Whether no property fails. A property that the function does not offer (for example a mask) fails only if
+            it is required.
+        remarks: Further remarks about the function.
     """
 
     function: str
@@ -77,19 +80,19 @@ class Report:
 
     @property
     def not_offered(self) -> tuple[str, ...]:
-        """The ids of properties that were not tested for lack of a parameter or of gradients, one per reason."""
+        """The ids of the properties that the function does not offer, with one id per reason."""
         absent = [outcome for outcome in self.outcomes if outcome.status == "not offered"]
         return tuple({outcome.note: outcome.property.id for outcome in reversed(absent)}.values())[::-1]
 
     @property
     def not_tried(self) -> tuple[str, ...]:
-        """The ids of the properties that neither hold nor fail: not offered, or not come to."""
+        """The ids of the properties that neither hold nor fail, because they are not offered or were not tested."""
         left = ("not offered", "not tried")
         return tuple(outcome.property.id for outcome in self.outcomes if outcome.status in left)
 
     @property
     def hint(self) -> Localized | None:
-        """The first hint; otherwise the outcome of the first failing property."""
+        """The first hint, or the outcome of the first failed property if there is no hint."""
         failures = [outcome.failure for outcome in self.outcomes if outcome.failure is not None]
         said = [failure.hint for failure in failures if failure.hint is not None]
         said += [failure.got for failure in failures]
@@ -98,13 +101,13 @@ class Report:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """The numbers of properties that hold and of all, without the gradient for NumPy."""
+        """The number of properties that hold, and of all properties (without the gradient for a NumPy function)."""
         statuses = [outcome.status for outcome in self.outcomes]
         absent = [o.status == "not offered" and o.property.id in NEVER_THERE for o in self.outcomes]
         return statuses.count("holds"), len(statuses) - sum(absent)
 
     def lines(self, language: Language = "en") -> list[str]:
-        """The report for a reader, at most 79 columns wide (a line of an input's numbers is wrapped)."""
+        """Return the report as text lines of at most 79 columns."""
         n_held, n = self.counts
         absent = named(self.not_offered)
         head = Localized(
@@ -120,7 +123,7 @@ class Report:
         ]
 
     def as_json(self, language: Language = "en") -> dict[str, Any]:
-        """The report as JSON's own types."""
+        """Return the report as a dictionary of JSON types."""
         return {
             "function": self.function,
             "ok": self.ok,
@@ -134,7 +137,7 @@ class Report:
 
 
 def named(ids: Sequence[str]) -> Localized:
-    """Property names in a list; in Japanese with their ids.
+    """Return property names as a list in a sentence. The Japanese list also contains the ids.
 
     >>> named(["scale", "mask"]).ja
     'scale（スケール）、mask（マスク）'

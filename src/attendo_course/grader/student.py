@@ -1,4 +1,4 @@
-"""Calling a user's function as attention: with torch or NumPy, with a mask and a scale if it has them."""
+"""Calls of a user's function as attention: with torch or NumPy, and with a mask and a scale if it accepts them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attendo_course.grader.loading import ASKS, TimeUpError, UnfitError, time_li
 
 Kind = Literal["torch", "numpy"]
 WAYS: tuple[tuple[Kind, bool], ...] = (("torch", True), ("numpy", False), ("torch", False))
-"""How a function is tried: (arrays, with gradients). Detached NumPy code inside makes torch with gradients raise."""
+"""The ways to call a function: (array type, with gradients). Code that converts to NumPy fails with gradients."""
 ENDLESS = passage("student.text")
 NO_RETURN = translated("the function has no `return`")
 NO_ARRAY = translated("return the output itself, or (output, weights)")
@@ -27,7 +27,7 @@ NO_ARRAY = translated("return the output itself, or (output, weights)")
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One input; True in the mask means may attend."""
+    """One input of an attention function. True in the mask means that the query may attend to the key."""
 
     query: Float[Tensor, "*batch q_len head_dim"]
     key: Float[Tensor, "*batch k_len head_dim"]
@@ -37,19 +37,23 @@ class Case:
 
     @property
     def arrays(self) -> dict[str, Tensor]:
-        """The arrays by their names; the mask only where there is one."""
+        """The arrays of the input by name, including the mask if there is a mask."""
         named = {"query": self.query, "key": self.key, "value": self.value}
         return named if self.mask is None else named | {"mask": self.mask}
 
     @property
     def wanted(self) -> list[int]:
-        """The output's shape."""
+        """The required shape of the output."""
         return [*self.query.shape[:-1], self.value.shape[-1]]
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What the function gave; weights: where it returned (output, weights). is_tensor: the output was one."""
+    """The result of a function: the output, and the weights if the function returned (output, weights).
+
+    Attributes:
+        is_tensor: Whether the output was a torch tensor.
+    """
 
     output: Tensor
     weights: Tensor | None = None
@@ -57,7 +61,7 @@ class Answer:
 
 
 class NoAnswerError(Exception):
-    """The function gave no result for this input; `said` describes what happened instead."""
+    """The error for an input without a result. `said` describes what happened instead."""
 
     def __init__(self, case: Case, said: Localized, hint: Localized | None = None):
         super().__init__(said.en)
@@ -65,21 +69,27 @@ class NoAnswerError(Exception):
 
 
 class RefusedError(NoAnswerError):
-    """The function raised, or returned what is no array with the axes of the query."""
+    """The error for a function that raised an exception, or whose result is not an array with the axes of the query."""
 
 
 class SlowError(NoAnswerError):
-    """The function was stopped when its time was up."""
+    """The error for a function that was stopped at the time limit."""
 
 
 @dataclass(frozen=True)
 class Student:
-    """A function and how it is to be called.
+    """A function to test, and the way to call it.
 
-    mask_name, scale_name: its parameters for them, None where it has none. needs_mask, needs_scale: without a
-    default. kind: the arrays it works on. lead: the batch dimensions it cannot do without. number_mask: the mask
-    must be of 0 and 1, since it raises for one of False and True. has_signature: its parameters can be
-    read. broken: what happens, if it works for no input.
+    Attributes:
+        mask_name, scale_name: The names of the mask and scale parameters, or None if the function has no such
+            parameter.
+        needs_mask, needs_scale: Whether this parameter has no default value.
+        has_signature: Whether the parameters of the function can be read.
+        kind: The type of arrays that the function accepts: "torch" or "numpy".
+        lead: The batch dimensions that the function requires.
+        number_mask: Whether the mask must contain 0 and 1, because the function raises an exception for a boolean
+            mask.
+        broken: The error, if the function works for no input.
     """
 
     function: Callable[..., Any]
@@ -95,15 +105,15 @@ class Student:
     broken: NoAnswerError | None = None
 
     def __call__(self, case: Case) -> Answer:
-        """Call it on copies of the input; a copy of what requires a gradient passes the gradient on.
+        """Call the function on copies of the input. Gradients pass through the copies.
 
-        Raises RefusedError for whatever it raises, and for a result that is no array of real numbers; SlowError when
-        its time is up.
+        Raises RefusedError if the function raises an exception or its result is not an array of real numbers, and
+        SlowError at the time limit.
         """
         return self.answer(case, self.arguments(case))
 
     def arguments(self, case: Case) -> dict[str, Any]:
-        """The arrays that it is given, by `Case.arrays`' names, copied."""
+        """Return copies of the arrays that the function receives, with the names of `Case.arrays`."""
         mask = case.mask
         if mask is None and self.needs_mask:
             shape = (*case.query.shape[:-1], case.key.shape[-2])
@@ -116,7 +126,7 @@ class Student:
         return {name: array.clone() for name, array in arrays.items()}
 
     def answer(self, case: Case, arguments: dict[str, Any]) -> Answer:
-        """Call the function with `arguments`, the form of the input `case`."""
+        """Call the function with `arguments`, which contain the input `case` in the form that the function accepts."""
         named: dict[str, Any] = {}
         if self.mask_name is not None and "mask" in arguments:
             named[self.mask_name] = arguments["mask"]
@@ -138,7 +148,7 @@ class Student:
 
 
 def _raised(error: BaseException) -> Localized:
-    """The description of an exception that a function raised."""
+    """Return the description of an exception that the function raised."""
     name, text = type(error).__name__, " ".join(str(error).split())
     if isinstance(error, NotImplementedError) and not text:
         return translated("the function raises {name}: it is not written yet", name=name)
@@ -147,12 +157,13 @@ def _raised(error: BaseException) -> Localized:
 
 
 def meet(function: Callable[..., Any], name: str | None = None) -> Student:
-    """Find out how a function is to be called: its mask, its scale, torch or NumPy, with or without a batch.
+    """Determine how a function must be called: with torch or NumPy, with or without a batch, a mask and a scale.
 
-    The first three parameters are query, key and value. The mask is the first further parameter with `mask` in its
-    name, the scale the first with `scale` in it; both are passed by name. A function is a NumPy function if it
-    raises for tensors, or gives no tensor for them, but takes arrays. name: what it is called in the report.
-    Raises UnfitError if it cannot be called with three arrays.
+    The first three parameters are query, key and value. After these, the mask is the first parameter with `mask` in
+    its name, and the scale is the first parameter with `scale` in its name. Both are passed by name. A function
+    counts as a NumPy function if it accepts arrays, but raises an exception or does not return a tensor for tensors.
+    `name` is the name of the function in the report. Raises UnfitError if the function cannot be called with three
+    arrays.
 
     >>> meet(lambda query, key, value, attn_mask=None: value).mask_name
     'attn_mask'
@@ -183,7 +194,7 @@ def meet(function: Callable[..., Any], name: str | None = None) -> Student:
 
 
 def _masks(way: Student, lead: tuple[int, ...]) -> list[tuple[Tensor | None, bool]]:
-    """The masks to try, in bool or as numbers; finally none, so that a failing mask does not hide the rest."""
+    """Return the masks to try, boolean or as numbers. The last item has no mask, to find other errors."""
     allowed = torch.ones(*lead, 2, 2, dtype=torch.bool)
     found: list[tuple[Tensor | None, bool]] = []
     if way.mask_name is not None:
@@ -192,7 +203,7 @@ def _masks(way: Student, lead: tuple[int, ...]) -> list[tuple[Tensor | None, boo
 
 
 def _as_numpy(way: Student, case: Case) -> Student:
-    """The call with NumPy arrays, if it works too: the function converted tensors."""
+    """Return the call with NumPy arrays if it also works, since the function converted the tensors."""
     numpy = replace(way, kind="numpy")
     try:
         numpy(case)

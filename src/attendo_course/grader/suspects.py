@@ -1,4 +1,4 @@
-"""The usual mistakes in an attention function, each computed on purpose from attendo's own functions."""
+"""The common mistakes in an attention function, each computed on purpose with functions of attendo."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from attendo_course.book import passage, translated
 from attendo_course.grader.student import Case, RefusedError, Student
 
 TOLERANCE = 1e-6
-"""Between a function's output and a mistake's: a mistake made in float32 is still recognized."""
+"""The tolerance between the outputs of a function and of a mistake. It also recognizes a mistake in float32."""
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A mistake: the output it leads to for an input and a scale, and the words for it.
+    """A common mistake: its description, and the output that it causes for an input and a scale.
 
-    misshapes: with it, some inputs give a wrong shape or an exception.
+    Attributes:
+        misshapes: Whether the mistake causes a wrong shape or an exception for some inputs.
     """
 
     hint: Localized
@@ -41,7 +42,7 @@ class Diagnosis:
 
     @property
     def hint(self) -> Localized | None:
-        """The whole diagnosis in words."""
+        """The complete diagnosis as text."""
         if self.random is not None or self.mistake is None:
             return self.random or self.scale
         hint, scale = self.mistake.hint, self.scale
@@ -84,7 +85,7 @@ def _with_causal_mask(case: Case, scale: float | None) -> Tensor:
 
 
 def _with_causal_mask_from_the_start(case: Case, scale: float | None) -> Tensor:
-    """`tril` as it comes: query i sees keys 0 to i, even if there are more keys than queries."""
+    """Apply an unshifted `tril` mask: query i attends to keys 0 to i, even if there are more keys than queries."""
     q_len, k_len = case.query.shape[-2], case.key.shape[-2]
     mask = causal(max(q_len, k_len), max(q_len, k_len))[:q_len, :k_len]
     return attention(case.query, case.key, case.value, mask, scale)
@@ -218,9 +219,9 @@ def _given_mask(case: Case) -> Tensor:
 
 
 def diagnose(student: Student, cases: Sequence[Case], mistakes: Sequence[Suspect] = MISTAKES) -> Diagnosis:
-    """Return the common mistake, alone or with a wrong scale, that gives the function's output on all of `cases`.
+    """Return the common mistake, alone or with a wrong scale, that explains the function's output on all of `cases`.
 
-    Inputs for which the function raises an error are ignored.
+    Inputs for which the function raises an exception are ignored.
 
     >>> from attendo_course.grader.trials import draw
     >>> mine = Student(lambda query, key, value: attention(query, key, value, scale=1.0), "mine")
@@ -245,7 +246,7 @@ def _explains(
     scale_of: Callable[[Case], float | None],
     given: Sequence[tuple[Case, Tensor]],
 ) -> bool:
-    """Return whether a mistake gives what the function gave: on at least two inputs, not all of them also right."""
+    """Return whether a mistake explains the output for at least two inputs, of which at least one output is wrong."""
     matches, tells = 0, False
     for case, found in given:
         try:

@@ -1,4 +1,4 @@
-"""The inputs on which an attention function is tested, from small to large, and the text of a failure."""
+"""The inputs on which an attention function is tested, from small to large, and the description of a failure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attendo_course.book import passage, translated
 from attendo_course.grader.student import Case, Student
 
 TOLERANCE = 1e-10
-"""In float64, relative to the largest number, or absolute below 1."""
+"""The tolerance in float64: relative to the largest entry, or absolute if this entry is less than 1."""
 
 SIZES = (
     (1, 1, 1, 1),
@@ -30,17 +30,18 @@ SIZES = (
     (2, 3, 4, 2),
     (4, 5, 3, 6),
 )
-"""(q_len, k_len, head_dim, value_dim)."""
+"""The sizes of the inputs: (q_len, k_len, head_dim, value_dim)."""
 LEADS = ((), (1,), (2,), (2, 3))
-"""Batch dimensions."""
+"""The batch dimensions of the inputs."""
 IMPRECISE = passage("trials.text")
 
 
 @dataclass(frozen=True, eq=False)
 class Failure:
-    """An input on which a property fails, what it must give there and what the function gave.
+    """An input on which a property fails, with the expected output and the output of the function.
 
-    is_refusal: the function raised, or gave no array.
+    Attributes:
+        is_refusal: Whether the function raised an exception or did not return an array.
     """
 
     case: Case
@@ -51,12 +52,16 @@ class Failure:
 
 
 Trials = Iterator[Failure | None]
-"""One item for each input tried: None where it went well."""
+"""The results of one property: one item per tested input, which is None if the property holds."""
 
 
 @dataclass(frozen=True)
 class Property:
-    """A property: its trials on a function, and why a function may not offer it (None: it does)."""
+    """A property of attention, and its test on a function.
+
+    Attributes:
+        missing: A function that returns the reason why a tested function does not offer the property, otherwise None.
+    """
 
     id: str
     title: Localized
@@ -65,7 +70,7 @@ class Property:
 
 
 def draw(size: tuple[int, int, int, int], lead: tuple[int, ...] = (), seed: int = 0) -> Case:
-    """An input of this size: multiples of 1/2 between -2 and 2, which are short to print.
+    """Return a random input of this size. Its entries are multiples of 1/2 from -2 to 2, which are short to print.
 
     >>> draw((1, 2, 1, 1)).key
     tensor([[-2.],
@@ -81,7 +86,7 @@ def draw(size: tuple[int, int, int, int], lead: tuple[int, ...] = (), seed: int 
 
 
 def drawn(student: Student, seeds: int = 2) -> Iterator[Case]:
-    """Inputs from small to large, with the batch dimensions that the function cannot do without.
+    """Yield random inputs from small to large, with the batch dimensions that the function requires.
 
     >>> [tuple(case.query.shape) for case in drawn(Student(attention, "mine"), seeds=1)][:5]
     [(1, 1), (1, 1), (2, 1), (2, 1), (1, 2)]
@@ -91,7 +96,7 @@ def drawn(student: Student, seeds: int = 2) -> Iterator[Case]:
 
 
 def drawn_masks(student: Student) -> Iterator[Case]:
-    """Inputs with a mask that leaves each query at least one key and forbids at least one.
+    """Yield inputs with a mask that allows each query at least one key and forbids at least one key.
 
     >>> next(drawn_masks(Student(attention, "mine"))).mask
     tensor([[ True, False]])
@@ -107,7 +112,7 @@ def drawn_masks(student: Student) -> Iterator[Case]:
 
 
 def right(case: Case) -> Tensor:
-    """Attendo's own answer.
+    """Return the output of attendo's own attention function.
 
     >>> right(draw((1, 1, 1, 1)))
     tensor([[-1.]], dtype=torch.float64)
@@ -116,7 +121,7 @@ def right(case: Case) -> Tensor:
 
 
 def close(first: Tensor, second: Tensor, tolerance: float = TOLERANCE) -> bool:
-    """Return whether two arrays agree in shape and, to the tolerance, in every number; NaN agrees with nothing.
+    """Return whether two arrays have the same shape and agree within the tolerance. NaN is not equal to any number.
 
     >>> close(torch.ones(1), torch.ones(1) + 1e-6), close(torch.ones(1), torch.ones(2))
     (False, False)
@@ -128,9 +133,10 @@ def close(first: Tensor, second: Tensor, tolerance: float = TOLERANCE) -> bool:
 
 
 def numbers(array: Tensor, other: Tensor | None = None) -> Localized:
-    """An array for display: all its numbers if they are few, otherwise its shape and one number.
+    """Return an array as text: all entries of a small array, otherwise the shape and one entry.
 
-    other: an array to compare with; a differing number is then chosen with enough digits.
+    `other` is an array to compare with. The text then shows an entry in which the two arrays differ, with enough
+    digits.
 
     >>> numbers(torch.tensor([[0.5, 1 / 3]])).en
     '[[0.5, 0.3333]]'
@@ -158,7 +164,7 @@ def _nested(values: object, digits: int) -> str:
 
 
 def compared(case: Case, expected: Tensor, got: Tensor, tolerance: float = TOLERANCE) -> Failure | None:
-    """A failure unless two arrays agree.
+    """Return a failure if two arrays do not agree, otherwise None.
 
     >>> compared(draw((1, 1, 1, 1)), torch.zeros(1), torch.ones(1)).got.en
     '[1]'
