@@ -341,7 +341,8 @@ def bert_base(
 def weather_blog(*, d_in: int = 4, d_attn: int = 6, d_out: int = 3) -> Attention:
     """Return the model of the weather post: ṽ = Σ_t softmax_t(qᵀk_t/√d_attn) v_t, one attention head with biases.
 
-    The sources are 「Attentionが何をやっているのか理解しよう」, finished version, and Phuong & Hutter 2022, algorithm 4.
+    The sources are 「Attentionが何をやっているのか理解しよう」, finished version, and Phuong & Hutter 2022, algorithm
+    4.
 
     There are no other layers. Pass the embedded days `[batch, len, d_in]` twice to get the logits of the three kinds
     of weather, `[batch, len, d_out]`. The model has (d_in + 1)(2 d_attn + d_out) = 75 parameters for any length.
