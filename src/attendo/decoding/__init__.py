@@ -1,6 +1,6 @@
-"""Search and sampling: beam search, random draws, constraints, shortlists, and models compiled for this CPU.
+"""Beam search, sampling, constraints, shortlists, and backends that run a model during decoding.
 
-Names are imported when they are first used: settings alone do not load torch.
+Each public name is imported when it is first used. Importing `DecodingConfig` alone therefore does not import torch.
 """
 
 from importlib import import_module
@@ -52,7 +52,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The public object of this name, imported from the module it lives in."""
+    """Import and return a public object by its name."""
     if name not in _HOMES:
         raise AttributeError(f"module 'attendo.decoding' has no attribute {name!r}")
     return getattr(import_module(f"attendo.decoding.{_HOMES[name]}"), name)

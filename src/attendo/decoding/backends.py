@@ -1,4 +1,4 @@
-"""The backends of a search: a model in the fastest form that this machine and this model allow."""
+"""Backends that run a model during search or generation, in the fastest form for the device and the model."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from attendo.nn.cache import DecoderCache
 
 
 def mean_log_probs(logits: Sequence[Float[Tensor, "*batch vocab"]]) -> Float[Tensor, "*batch vocab"]:
-    """log (1/n) Σ softmax(logits_i): the logarithm of the models' mean probabilities, in double precision.
+    """Compute log (1/n) Σ softmax(logits_i), the logarithm of the mean probabilities of n models, in float64.
 
-    A token that one model excludes stays possible. A row with all logits -inf adds nothing. Raises ValueError for
-    different vocabularies.
+    A token that one model excludes remains possible. A row whose logits are all -inf counts as probability 0 for every
+    token. Raises ValueError if the vocabulary sizes differ.
 
     >>> sure, unsure = torch.tensor([0.9, 0.1]).log(), torch.tensor([0.5, 0.5]).log()
     >>> mean_log_probs([sure, unsure]).exp()
@@ -41,7 +41,7 @@ def mean_log_probs(logits: Sequence[Float[Tensor, "*batch vocab"]]) -> Float[Ten
     if len({row.shape[-1] for row in logits}) != 1:
         sizes = ", ".join(str(row.shape[-1]) for row in logits)
         raise ValueError(f"vocabularies of {sizes} entries (averaged models must share one vocabulary)")
-    # in double precision, so that n equal models give what one gives, to the rounding of that one
+    # float64: the mean of n equal models then equals one model, up to the rounding of that model
     rows = torch.stack([_log_probs(row.double()) for row in logits])
     return rows.logsumexp(0) - torch.tensor(float(len(logits)), dtype=rows.dtype).log().item()
 
@@ -53,31 +53,31 @@ def _log_probs(logits: Tensor) -> Tensor:
 
 @dataclass
 class EnsembleCache:
-    """The members' caches, moved together: row i of each is row i of the ensemble."""
+    """The caches of all models of an ensemble. Row i of each cache belongs to row i of the ensemble."""
 
     members: list[Cache]
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
-        """New row i continues old row `rows[i]`, in every member."""
+        """Reorder the rows of every model: new row i continues old row `rows[i]`."""
         for member in self.members:
             member.reorder(rows)
 
     def keep(self, rows: Int[Tensor, " kept"]) -> None:
-        """Drop all rows but these, in every member."""
+        """Drop all rows except `rows`, for every model."""
         for member in self.members:
             member.keep(rows)
 
     def join(self, other: EnsembleCache) -> None:
-        """Append the rows of another cache of the same models, in every member."""
+        """Append the rows of another cache of the same ensemble, for every model."""
         for mine, theirs in zip(self.members, other.members, strict=True):
             join_rows(mine, theirs)
 
 
 def ensemble(backends: Sequence[SearchBackend]) -> SearchBackend:
-    """Return one backend that averages the probabilities of several backends of one vocabulary.
+    """Return a backend that averages the probabilities of several models with the same vocabulary.
 
     Args:
-        backends: The backends of the models; a single one is returned as it is.
+        backends: The backend of each model. A single backend is returned unchanged.
     """
     if len(backends) == 1:
         return backends[0]
@@ -95,7 +95,7 @@ def ensemble(backends: Sequence[SearchBackend]) -> SearchBackend:
 
 
 def mean_attending(steps: Sequence[AttendingStep]) -> AttendingStep:
-    """The step of an `ensemble` with the mean of where its members look, for the coverage penalty."""
+    """Return the step of an ensemble that also returns the mean attention weights, for the coverage penalty."""
 
     def step(
         token_ids: Int[Tensor, "rows 1"], cache: EnsembleCache, /
@@ -109,10 +109,15 @@ def mean_attending(steps: Sequence[AttendingStep]) -> AttendingStep:
 
 @dataclass(frozen=True)
 class DecoderBackend:
-    """The functions of a decoder-only model that generation calls.
+    """The functions by which text generation runs a decoder-only model.
 
-    step: maps the next ids `[rows, n]` to the logits `[rows, vocab]` after the last. max_len: the maximum number of
-    tokens. why, changed: as in `SearchBackend`.
+    Attributes:
+        start: Creates an empty cache from its number of rows and its capacity in tokens.
+        step: Feeds the next token ids `[rows, n]` and returns the logits `[rows, vocab]` after the last id.
+        max_len: Context length of the model in tokens.
+        device: Device of the token ids that are passed to `step`.
+        why: The reason why the model is not compiled, in one line (default: None).
+        changed: Returns a backend with changed layers, by module path. None if the model is not compiled.
     """
 
     start: Callable[[int, int], Any]
@@ -124,11 +129,11 @@ class DecoderBackend:
 
 
 def eager_decoder(model: DecoderLM, why: str | None = None) -> DecoderBackend:
-    """Return a backend that calls a decoder-only model's own modules on their device.
+    """Return a backend that runs the PyTorch modules of a decoder-only model on their device.
 
     Args:
-        model: The model.
-        why: The reason why the model is not compiled.
+        model: The decoder-only model.
+        why: The reason why the model is not compiled, in one line (default: None).
     """
 
     def step(token_ids: Tensor, cache: DecoderCache) -> Tensor:
@@ -140,22 +145,24 @@ def eager_decoder(model: DecoderLM, why: str | None = None) -> DecoderBackend:
 
 
 def in_bfloat16(model: ModelT) -> ModelT:
-    """A copy in bfloat16: half of the bytes that a GPU reads for each token."""
+    """Return a copy of the model in bfloat16, which halves the bytes that a GPU reads per token."""
     return copy.deepcopy(model).bfloat16().eval()
 
 
 def laid_out(model: ModelT, *, int8: bool) -> ModelT:
-    """The modules in their fastest form: bfloat16 on a GPU, otherwise `prepared`."""
+    """Return a copy of the model in its fastest form: bfloat16 on a GPU, `prepared` on a CPU."""
     on_gpu = any(parameter.is_cuda for parameter in model.parameters())
     return in_bfloat16(model) if on_gpu else prepared(model, int8=int8)
 
 
 def best_decoder(model: DecoderLM, *, int8: bool = False) -> DecoderBackend:
-    """Return the fastest backend on this CPU for a decoder-only model, as `best_backend`.
+    """Return the fastest available backend for a decoder-only model.
+
+    The model is compiled for this CPU if possible. Otherwise the backend runs its modules, as in `best_backend`.
 
     Args:
-        model: The model, whose weights are copied.
-        int8: Use 8-bit matrices.
+        model: The decoder-only model. After further training, create a new backend, because weights are copied.
+        int8: Whether the CPU uses 8-bit weight matrices.
     """
     try:
         compiled = CompiledModel(model, int8=int8)
@@ -175,12 +182,12 @@ def _compiled_decoder(model: CompiledModel, max_len: int) -> DecoderBackend:
 
 
 def eager_backend(model: EncoderDecoder, pad_id: int, why: str | None = None) -> SearchBackend:
-    """Return a backend that calls the model's own modules on their device.
+    """Return a backend that runs the PyTorch modules of an encoder-decoder model on their device.
 
     Args:
-        model: The model.
-        pad_id: The id that pads shorter sources of a batch.
-        why: The reason why the model is not compiled.
+        model: The encoder-decoder model.
+        pad_id: Token id that pads the shorter sources of a batch.
+        why: The reason why the model is not compiled, in one line (default: None).
     """
     device = model.target_embedding.tokens.weight.device
 
@@ -201,15 +208,18 @@ def eager_backend(model: EncoderDecoder, pad_id: int, why: str | None = None) ->
 def best_backend(
     model: EncoderDecoder, pad_id: int, *, int8: bool = False, shortlist: Shortlist | None = None
 ) -> SearchBackend:
-    """Return the fastest backend on this CPU: compiled (`native`), or with rearranged matrices (`prepared`).
+    """Return the fastest available backend for an encoder-decoder model.
 
-    Results change only by rounding. In compiled form they do not depend on the batch, bit for bit.
+    The model is compiled for this CPU if possible (`native`). Otherwise its matrices are rearranged (`prepared`) or, on
+    a GPU, converted to bfloat16. Results differ from those of the model only by rounding. The results of a compiled
+    model do not depend on the batch, bit for bit.
 
     Args:
-        model: The model, whose weights are copied; prepare it again after further training.
-        pad_id: The id that pads shorter sources of a batch.
-        int8: Use 8-bit matrices.
-        shortlist: The tokens that `start` and `step` consider for each source; `forced` considers all.
+        model: The encoder-decoder model. After further training, create a new backend, because weights are copied.
+        pad_id: Token id that pads the shorter sources of a batch.
+        int8: Whether the CPU uses 8-bit weight matrices.
+        shortlist: The target tokens that a search considers for each source (default: the whole vocabulary). `forced`
+            always uses the whole vocabulary.
     """
     try:
         compiled = CompiledModel(model, int8=int8)

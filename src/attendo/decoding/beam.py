@@ -1,4 +1,4 @@
-"""Batched beam search; greedy search is the same code with `beam=1`."""
+"""Batched beam search. Greedy search is beam search with `beam=1`."""
 
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -16,11 +16,11 @@ from attendo.decoding.trace import TraceRecorder
 from attendo.errors import NOT_NUMBERS, AttendoError
 
 TopKFn = Callable[..., tuple[np.ndarray, np.ndarray]]
-"""`best_tokens`, or another way to the same."""
+"""The type of `best_tokens` and of equivalent functions."""
 
 
 def log_prob_type(logits: Tensor) -> torch.dtype:
-    """Log-probabilities have at least single precision.
+    """Return the dtype of log-probabilities: the dtype of the logits, but at least float32.
 
     >>> log_prob_type(torch.zeros(1, dtype=torch.bfloat16))
     torch.float32
@@ -31,7 +31,7 @@ def log_prob_type(logits: Tensor) -> torch.dtype:
 def log_probs_of(
     logits: Float[Tensor, "*batch vocab"], wanted: Int[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
-    """log softmax(logits) of the wanted token of each row, in `log_prob_type`.
+    """Compute the log-probability of the wanted token of each row, in the dtype `log_prob_type(logits)`.
 
     >>> log_probs_of(torch.zeros(1, 4), torch.tensor([2])).exp()
     tensor([0.2500])
@@ -49,8 +49,9 @@ def best_tokens(
 ) -> tuple[Int[np.ndarray, "rows k"], Float[np.ndarray, "rows k"]]:
     """Return the `k` most probable next tokens of each row in order, and their log-probabilities.
 
-    Ties are broken by token id. `banned_ids` and `constrain` set log-probabilities to -inf after normalization. `out`,
-    of `log_prob_type`, is a reused buffer for all log-probabilities. Raises AttendoError on NaN.
+    In a tie, the lower token id comes first. `banned_ids` and `constrain` set log-probabilities to -inf after
+    normalization. The optional buffer `out` receives all log-probabilities in the dtype `log_prob_type(logits)`. Raises
+    AttendoError if the logits contain NaN.
 
     >>> best_tokens(torch.zeros(1, 4), 2, banned_ids=(0,))[0]
     array([[1, 2]])
@@ -70,7 +71,7 @@ def best_tokens(
         found = _without_impossible_rows(found, logits)
     found, tokens = reordered(np.lexsort((tokens, -found)), found, tokens)
     if k < vocab:
-        # topk picks any of equals; where the first value left out equals the last one taken, choose by id
+        # in a tie, topk picks any token; if the values at k and k + 1 are equal, choose the lower ids
         tied = np.flatnonzero((found[:, k - 1] == found[:, k]) & (found[:, k] > -np.inf))
         if len(tied):
             edge = values[tied, -1:]
@@ -85,7 +86,7 @@ def best_tokens(
 def _without_impossible_rows(
     found: Float[np.ndarray, "rows k"], logits: Tensor
 ) -> Float[np.ndarray, "rows k"]:
-    """Accept rows whose logits are all -inf, which allow no token; any other NaN is an error."""
+    """Set NaN to -inf in rows whose logits are all -inf. Raise AttendoError for NaN in any other row."""
     impossible = (logits == -torch.inf).all(1).cpu().numpy()
     if (np.isnan(found[:, 0]) & ~impossible).any():
         raise AttendoError(NOT_NUMBERS)
@@ -93,12 +94,12 @@ def _without_impossible_rows(
 
 
 def reordered(order: Int[np.ndarray, "sources chosen"], *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Each array `[sources, candidates]` in this order, source by source.
+    """Return each array `[sources, candidates]` with the candidates of each source in the given order.
 
     >>> reordered(np.array([[1, 0]]), np.array([[5, 6, 7]]))[0]
     array([[6, 5]])
     """
-    rows = np.arange(len(order))[:, None]  # as np.take_along_axis, which makes this index for each array
+    rows = np.arange(len(order))[:, None]  # take_along_axis would build this index for each array
     return tuple(array[rows, order] for array in arrays)
 
 
@@ -108,10 +109,10 @@ _LEAST = float(np.finfo(np.float64).tiny)
 def coverage_penalty(
     attended: Float[np.ndarray, "*texts src_len"], beta: float
 ) -> Float[np.ndarray, "*texts"]:
-    """cp(X; Y) = β Σᵢ log(min(Σⱼ pᵢⱼ, 1)), added to the score of a text (Wu et al. 2016, GNMT, eq. 14).
+    """Compute the coverage penalty β Σᵢ log(min(Σⱼ pᵢⱼ, 1)) of each text (Wu et al. 2016, GNMT, eq. 14).
 
-    `attended` is Σⱼ pᵢⱼ over all target tokens j including the end. A position without attention counts as the smallest
-    normal number, which avoids log 0.
+    The penalty is added to the score of a text. `attended` is the attention Σⱼ pᵢⱼ that source position i receives from
+    all target tokens j, including the end token. A sum of 0 counts as the smallest normal float64, which avoids log 0.
 
     >>> coverage_penalty(np.array([[1.0, 2.0], [0.5, 2.5]]), beta=2.0).round(4).tolist()
     [0.0, -1.3863]
@@ -124,9 +125,10 @@ def length_norm(length: int, alpha: float, kind: LengthNorm = "gnmt") -> float: 
 @overload
 def length_norm(length: np.ndarray, alpha: float, kind: LengthNorm = "gnmt") -> np.ndarray: ...
 def length_norm(length: int | np.ndarray, alpha: float, kind: LengthNorm = "gnmt") -> float | np.ndarray:
-    """((5 + length) / 6) ** alpha, the length normalization of Wu et al. 2016 (GNMT), eq. 14; plain: length ** alpha.
+    """Return the divisor of the length normalization: ((5 + length) / 6) ** alpha, or length ** alpha for `plain`.
 
-    `length` counts target tokens with the end token. Plain with alpha 1 makes the score a mean over the tokens.
+    The first formula is from Wu et al. 2016 (GNMT), eq. 14. `length` is the number of target tokens, including the end
+    token. With `plain` and alpha 1, the score is the mean log-probability per token.
 
     >>> length_norm(1, 0.6), length_norm(7, 1.0), length_norm(7, 0.0), length_norm(7, 1.0, "plain")
     (1.0, 2.0, 1.0, 7.0)
@@ -143,10 +145,11 @@ def best_possible_score(
     alpha: float,
     kind: LengthNorm = "gnmt",
 ) -> Float[np.ndarray, " sources"]:
-    """The best score that any continuation of a text with this log-probability can reach.
+    """Return an upper bound of the score that any continuation of each text can reach.
 
-    Log-probabilities only fall and the norm is monotone in length, so the bound is reached at the next length (alpha <
-    0) or at the limit (alpha > 0). No other option raises a score. A margin of 1e-12 covers rounding.
+    The log-probability of a text never rises, and the length normalization is monotone in the length. The bound is
+    therefore reached at the next length (alpha < 0) or at the length limit (alpha > 0). No other search option raises a
+    score. A margin of 1e-12 covers rounding.
     """
     at_once = length_norm(lengths + 1, alpha, kind)
     at_the_limit = length_norm(limits, alpha, kind)
@@ -159,16 +162,22 @@ _PER_SOURCE = (
 
 
 class BeamSearch:
-    """A batch of sources in a beam search; `advance` takes one step and returns the finished sources.
+    """A beam search over a batch of sources. `advance` decodes one token and returns the sources that are done.
 
-    In every step the candidates of a source (its rows times the vocabulary) are ranked by log-probability, then token
-    id, then beam. A source has `beam` slots. A finished hypothesis keeps its slot, so it cannot crowd out likely longer
-    texts. A source is done when all slots are finished, at its length limit, when no token can follow, or when no row
-    can still beat the `n_best`-th finished one (`best_possible_score`). Finished hypotheses are returned by score,
-    followed at the limit by unfinished ones if fewer than `n_best` have finished.
+    In every step, the candidates of a source are its hypotheses, each extended by each token of the vocabulary. The
+    candidates are ranked by log-probability, then token id, then beam. Each source has `beam` slots for hypotheses. A
+    finished hypothesis keeps its slot, so a less likely candidate cannot replace it.
 
-    refill: a finished hypothesis frees its slot, `beam` finished ones end the search, and unfinished ones compete at
-    the limit. Groups have rows and slots of their own, and rank one after another; duplicates are returned once.
+    A source is done in four cases: all its slots are finished; it has reached its length limit; no token can follow; or
+    no unfinished hypothesis can still beat the `n_best`-th finished hypothesis (`best_possible_score`). The finished
+    hypotheses of a source are returned by descending score. If a source reaches its length limit with fewer than
+    `n_best` finished hypotheses, unfinished hypotheses follow.
+
+    With `refill`, a finished hypothesis frees its slot, and `beam` finished hypotheses end the search. At the length
+    limit, finished and unfinished hypotheses are then ranked together.
+
+    With `beam_groups`, each group has its own slots, and the groups rank their candidates one after another. A text
+    that several groups find is returned once.
     """
 
     def __init__(
@@ -197,21 +206,21 @@ class BeamSearch:
         self.n_known = len(limits)
         self._begin(limits)
         self.buffer: Tensor | None = None
-        # What each source position got from the tokens of a row, and what it gets in this step.
+        # attention that each source position received from the tokens of a row: in total, and in this step
         self.attended = self.attention = np.zeros((len(limits), config.beam, 0))
         self.constraints: Constraints | None = None
         if config.min_length or config.no_repeat_ngram or prefixes is not None:
             self.constraints = self._constraints(limits, prefixes)
 
     def _begin(self, limits: Sequence[int]) -> None:
-        """The state of sources of which nothing is found yet."""
+        """Initialize the state of new sources."""
         n_sources = len(limits)
         beam = self.config.beam
         groups = self.config.beam_groups
         self.sources = np.arange(n_sources) + self.n_known - n_sources
         self.limits = np.asarray(limits, dtype=np.int64)
         self.lengths = np.zeros(n_sources, dtype=np.int64)
-        # All rows of a group start alike: only the first may be continued until they differ.
+        # All rows of a group are equal at first, so only the first row is continued in the first step.
         self.log_probs = np.full((n_sources, beam), -np.inf)
         self.log_probs[:, :: beam // groups] = 0.0
         self.tokens = np.full(
@@ -230,10 +239,10 @@ class BeamSearch:
         )
 
     def join(self, cache: Cache, limits: list[int], prefixes: TokenRows | None = None) -> list[int]:
-        """Add sources, with a cache of fresh rows, during the search; return their numbers.
+        """Add sources with a cache of new rows during the search, and return the numbers of the new sources.
 
-        Results do not depend on the other sources. Not available with traces or a coverage penalty. Raises AttendoError
-        as the constructor.
+        The result of a source does not depend on the other sources. Sources cannot join a search with traces or a
+        coverage penalty. Raises AttendoError if a length limit or a prefix is invalid.
         """
         _check(limits, self.config, self.attending is not None)
         assert self.recorder is None and self.attending is None
@@ -241,7 +250,7 @@ class BeamSearch:
             if self.constraints is None:
                 self.constraints = self._constraints(self.limits.tolist(), None)
             self.constraints.join(self._constraints(limits, prefixes))
-        if not len(self.sources):  # of the rows that are done nothing is needed any more
+        if not len(self.sources):  # no earlier source is unfinished, so all old rows can be dropped
             self.cache.keep(torch.zeros(0, dtype=torch.int64, device=self.device))
         join_rows(self.cache, cache)
         self.n_known += len(limits)
@@ -261,7 +270,7 @@ class BeamSearch:
         return numbers
 
     def advance(self) -> list[tuple[int, list[Hypothesis]]]:
-        """Take one step on all rows; return (source number, its hypotheses) for the sources now done."""
+        """Decode one token of every row, and return the number and the hypotheses of each source that is now done."""
         row_tokens, row_log_probs = self._next_tokens()
         taken = np.zeros((len(self.sources), 0), dtype=np.int64)
         groups = []
@@ -281,7 +290,7 @@ class BeamSearch:
         if not live.all():
             stuck = ~live.any(1)
             done = {n: self._result(n, not self.finished[n]) for n in np.flatnonzero(stuck).tolist()}
-            # Rows that lead nowhere stay as they are, to spare a reordering.
+            # Rows without a continuation keep their place, which avoids reordering the cache.
             parents = np.where(live, parents, self._beams)
         self._extend(tokens, token_log_probs, parents, log_probs)
         if self._some_finished or self._steps_left == 0:
@@ -293,7 +302,7 @@ class BeamSearch:
         return results
 
     def to_end(self) -> list[list[Hypothesis]]:
-        """Search all sources to their end; the hypotheses of each, in the order of the sources."""
+        """Search until all sources are done, and return the hypotheses of each source in the order of the sources."""
         results: list[list[Hypothesis]] = [[] for _ in range(self.n_known)]
         while len(self.sources):
             for source, hypotheses in self.advance():
@@ -301,12 +310,12 @@ class BeamSearch:
         return results
 
     def leave(self, numbers: Collection[int]) -> None:
-        """Drop these sources; results of the others do not change."""
+        """Drop the sources with the given numbers. The results of the other sources do not change."""
         given_up = {place: [] for place, number in enumerate(self.sources.tolist()) if number in numbers}
         self._drop(given_up, np.tile(self._beams, (len(self.sources), 1)))
 
     def _next_tokens(self) -> tuple[Int[np.ndarray, "sources beam k"], Float[np.ndarray, "sources beam k"]]:
-        """Step all rows and return enough candidates for every group, given that earlier groups take some."""
+        """Feed the last token of all rows, and return each row's best candidates, enough for all groups."""
         last = self.tokens[self._numbers, :, self.lengths].reshape(-1, 1)
         fed = torch.from_numpy(last).to(self.device)
         if self.attending is None:
@@ -334,10 +343,10 @@ class BeamSearch:
     def _choose(
         self, group: int, row_tokens: np.ndarray, row_log_probs: np.ndarray, taken: np.ndarray
     ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-        """Fill the slots of a group with its best candidates, and finish those that end.
+        """Fill the slots of a group with its best candidates, and finish the candidates that end.
 
-        Returns tokens, log-probabilities, parents and the log-probabilities of the continued texts, and the tokens
-        `taken` by groups so far (-1: none).
+        Returns the tokens, their log-probabilities, the parents and the log-probabilities of the continued texts. The
+        last result is the tokens `taken` by all groups so far (-1: none).
         """
         size = self.config.beam // self.config.beam_groups
         rows = slice(group * size, (group + 1) * size)
@@ -378,14 +387,14 @@ class BeamSearch:
         if group + 1 < self.config.beam_groups:
             taken = np.concatenate((taken, np.where(placed, tokens, -1)[:, :size]), 1)
         log_probs = np.where(placed & ~ends, log_probs, -np.inf)
-        if not some_ended:  # candidates with a slot come first already
+        if not some_ended:  # candidates with a slot are first already
             return tuple(array[:, :size] for array in (tokens, token_log_probs, parents, log_probs)), taken
-        # move the ended ones (-inf) to the back; a stable sort keeps the rank of the others
+        # move ended candidates (-inf) to the end; a stable sort keeps the order of the others
         going_on = np.argsort(log_probs == -np.inf, axis=1, kind="stable")[:, :size]
         return reordered(going_on, tokens, token_log_probs, parents, log_probs), taken
 
     def _finish(self, source: int, group: int, beam: int, end_log_prob: float) -> None:
-        """Keep the text of this row, ended by the end token, as a hypothesis."""
+        """Record the text of a row, completed by the end token, as a finished hypothesis."""
         if self.recorder is not None:
             self.recorder.end(int(self.sources[source]), self.special_ids.eos_id, end_log_prob, beam)
         self.n_finished[source, group] += 1
@@ -396,7 +405,7 @@ class BeamSearch:
         if group and hypothesis.token_ids in [found.token_ids for found in finished]:
             return
         finished.append(hypothesis)
-        finished.sort(key=lambda hypothesis: -hypothesis.score)  # stable: of equals the earlier stays first
+        finished.sort(key=lambda hypothesis: -hypothesis.score)  # stable: ties keep their order
         if len(finished) >= self.config.n_best:
             self.to_beat[source] = finished[self.config.n_best - 1].score
 
@@ -416,14 +425,17 @@ class BeamSearch:
         )
 
     def _coverage(self, source: int, beam: int, ends: bool) -> float:
-        """The coverage penalty of the text of a row, or of that text with the token of this step, its end."""
+        """Return the coverage penalty of the text of a row, including the attention of this step if the text `ends`."""
         if self.attending is None:
             return 0.0
         attended = self.attended[source, beam] + self.attention[source, beam] * ends
         return float(coverage_penalty(attended, self.config.coverage_penalty))
 
     def _result(self, source: int, with_unfinished: bool) -> list[Hypothesis]:
-        """The n best: finished ones by falling score, then on request unfinished ones (with `refill` among them)."""
+        """Return the `n_best` finished hypotheses by descending score, followed by unfinished hypotheses if requested.
+
+        With `refill`, finished and unfinished hypotheses are ranked together.
+        """
         n_best = self.config.n_best
         found = self.finished[source][:n_best]
         if with_unfinished and (len(found) < n_best or self.config.refill):
@@ -438,7 +450,7 @@ class BeamSearch:
     def _extend(
         self, tokens: np.ndarray, token_log_probs: np.ndarray, parents: np.ndarray, log_probs: np.ndarray
     ) -> None:
-        """Let every row continue its parent by its token."""
+        """Append one token to the text of each row's parent."""
         if self.attending is not None:
             self.attended = np.take_along_axis(self.attended + self.attention, parents[:, :, None], 1)
         if (parents != self._beams).any():
@@ -453,7 +465,7 @@ class BeamSearch:
         self.log_probs = log_probs
 
     def _nothing_to_gain(self) -> np.ndarray:
-        """The sources that have `beam` finished hypotheses, are at their limit, or cannot improve."""
+        """Return which sources have `beam` finished hypotheses, are at their length limit, or cannot improve."""
         config = self.config
         bound = best_possible_score(
             self.log_probs.max(1), self.lengths, self.limits, config.length_penalty, config.length_norm
@@ -462,7 +474,7 @@ class BeamSearch:
         return full | (self.lengths >= self.limits) | (bound < self.to_beat)
 
     def _drop(self, done: dict[int, list[Hypothesis]], parents: np.ndarray) -> None:
-        """Move the cache on with the rows, without the sources that are done."""
+        """Reorder the rows of the cache, and drop the sources that are done."""
         kept = self._numbers
         if done:
             kept = np.array([source for source in kept.tolist() if source not in done], dtype=np.int64)
@@ -478,7 +490,7 @@ class BeamSearch:
             self._count_rows()
 
     def _count_rows(self) -> None:
-        """Precompute what each step needs and only a change of sources affects."""
+        """Precompute the values of a step that change only with the set of sources."""
         self._numbers = np.arange(len(self.sources))
         self._beams = np.arange(self.config.beam)
         self._steps_left = min((self.limits - self.lengths).tolist(), default=0)
@@ -491,9 +503,9 @@ def advance_rows(
     parents: Int[np.ndarray, "sources beam"],
     device: torch.device,
 ) -> None:
-    """Let beam `b` of source `s` continue beam `parents[s, b]`, and drop the sources not in `kept`.
+    """Reorder a cache: beam `b` of source `s` continues beam `parents[s, b]`. Drop the sources not in `kept`.
 
-    The cache is called at most once, because copying it costs more than a step of a small model.
+    At most one method of the cache is called, because a copy of the cache takes longer than a step of a small model.
     """
     n_sources, beam = parents.shape
     rows = torch.from_numpy((kept[:, None] * beam + parents[kept]).reshape(-1)).to(device)
@@ -523,8 +535,9 @@ def beam_search(
     device: torch.device | str = "cpu",
     **options: Any,
 ) -> list[list[Hypothesis]]:
-    """Return the `n_best` hypotheses of each source, best first, by `BeamSearch` with its `options`.
+    """Return the `n_best` hypotheses of each source, best first.
 
-    `cache` has `len(limits) * config.beam` fresh rows; `limits` are maximum lengths including the end token.
+    `cache` has `len(limits) * config.beam` new rows. `limits` contains the largest output length of each source in
+    tokens, including the end token. Other `options` are passed to `BeamSearch`.
     """
     return BeamSearch(step, cache, limits, config, special_ids, torch.device(device), **options).to_end()

@@ -13,7 +13,9 @@ from attendo.errors import AttendoError
 def repeating_tokens(
     tokens: Int[np.ndarray, "rows capacity"], lengths: Int[np.ndarray, " rows"], n: int
 ) -> tuple[Int[np.ndarray, " bans"], Int[np.ndarray, " bans"]]:
-    """The (row, token) pairs whose token would repeat an n-gram of the row's first `lengths[r]` tokens.
+    """Return all pairs of a row and a next token that would repeat an n-gram of the row.
+
+    The text of row r is its first `lengths[r]` tokens.
 
     >>> rows, banned = repeating_tokens(np.array([[5, 6, 5, 6, 7], [5, 6, 7, 5, 6]]), np.array([3, 5]), n=2)
     >>> rows.tolist(), banned.tolist()  # 5 6 5: not 6 again; 5 6 7 5 6: not 7
@@ -24,7 +26,7 @@ def repeating_tokens(
         nothing = np.zeros(0, dtype=np.int64)
         return nothing, nothing
     n_grams = np.lib.stride_tricks.sliding_window_view(tokens[:, :longest], n, axis=1)
-    # the last n - 1 tokens of each row; of a row that has fewer any, since no n-gram is inside it
+    # the last n - 1 tokens of each row; the values of shorter rows are unused, because these rows have no n-gram
     last = np.take_along_axis(tokens, np.maximum(lengths[:, None] - np.arange(n - 1, 0, -1), 0), 1)
     inside = np.arange(n_grams.shape[1]) + n <= lengths[:, None]
     rows, places = np.nonzero(inside & (n_grams[:, :, :-1] == last[:, None]).all(2))
@@ -32,11 +34,11 @@ def repeating_tokens(
 
 
 class Constraints:
-    """The constraints of a batch of sources: prefix, `min_length` with the end token, and no repeated n-gram.
+    """The constraints on the texts of a batch: a prefix, a minimum length, and no repeated n-grams.
 
-    A prefix is never rejected for repetition, but its n-grams count. A limit below the minimum takes precedence.
-    Forbidden tokens get log-probability -inf after normalization. Raises AttendoError for a prefix that exceeds its
-    limit or has a special id.
+    The n-grams of a prefix must not occur again after the prefix, but a prefix itself can repeat n-grams. A length
+    limit below the minimum length takes precedence. The log-probabilities of forbidden tokens are set to -inf after
+    normalization. Raises AttendoError if a prefix reaches its length limit or contains a special token id.
     """
 
     def __init__(
@@ -63,7 +65,10 @@ class Constraints:
         tokens: Int[np.ndarray, "rows capacity"],
         lengths: Int[np.ndarray, " sources"],
     ) -> None:
-        """Forbid, in place, tokens that must not follow the first `lengths[source]` tokens of the rows."""
+        """Set the log-probabilities of forbidden next tokens to -inf, in place.
+
+        The text of each row is its first `lengths[source]` tokens.
+        """
         per_source = len(tokens) // len(lengths)
         forced = np.flatnonzero((lengths < self.prefix_lengths).repeat(per_source))
         sources = forced // per_source
@@ -83,7 +88,7 @@ class Constraints:
         log_probs[at] = kept
 
     def join(self, other: "Constraints") -> None:
-        """Append other sources."""
+        """Append the constraints of other sources."""
         width = max(self.prefixes.shape[1], other.prefixes.shape[1])
         both = [np.pad(one.prefixes, ((0, 0), (0, width - one.prefixes.shape[1]))) for one in (self, other)]
         self.prefixes = np.concatenate(both)
@@ -91,7 +96,7 @@ class Constraints:
         self.prefix_lengths = np.concatenate((self.prefix_lengths, other.prefix_lengths))
 
     def keep(self, kept: Int[np.ndarray, " kept_sources"]) -> None:
-        """Forget all sources but these."""
+        """Drop the constraints of all sources except `kept`."""
         self.min_lengths = self.min_lengths[kept]
         self.prefix_lengths = self.prefix_lengths[kept]
         self.prefixes = self.prefixes[kept]

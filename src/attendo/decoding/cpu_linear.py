@@ -1,7 +1,7 @@
-"""Faster linear layers for token-by-token decoding on a CPU, in an otherwise unchanged model.
+"""Faster linear layers for token-by-token decoding on a CPU.
 
-A decoder's step multiplies a few rows by large matrices, so the layout of the matrices in memory determines the speed.
-8-bit integers take a quarter of the memory and less than half of the time.
+A decoding step multiplies a few rows by large matrices, so the memory layout of the matrices determines the speed.
+Matrices of 8-bit integers take a quarter of the memory of float32 matrices, and less than half of the time.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch import Tensor, nn
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 FEW = 3
-"""Up to so many rows a product is bound by reading the matrix once."""
+"""Largest number of input rows for which reading the matrix once limits the speed of a multiplication."""
 MANY = 64
-"""Rows that the blocks are made for; any number may come."""
+"""Number of input rows for which the blocked layout is optimized. Any number of rows is valid."""
 LARGEST = 127
-"""Of the whole numbers that a weight or an activation becomes; -128 is left out, so that both signs go as far."""
+"""Largest 8-bit value of a weight or an activation. -128 is unused, which makes the range symmetric."""
 
 Product = Callable[[Tensor], Tensor]
 
 
 def quantized(x: Float[Tensor, "rows width"]) -> tuple[Int8[Tensor, "rows width"], Float[Tensor, "rows 1"]]:
-    """(round(x / s), s): each row as integers from -127 to 127 with its own scale s = max|x| / 127.
+    """Return round(x / s) and s: each row as integers from -127 to 127, with the scale s = max|x| / 127 of the row.
 
     >>> numbers, scale = quantized(torch.tensor([[0.5, -1.27, 0.0], [0.0, 0.0, 0.0]]))
     >>> numbers.tolist(), round(float(scale[0]), 6)
@@ -38,9 +38,10 @@ def quantized(x: Float[Tensor, "rows width"]) -> tuple[Int8[Tensor, "rows width"
 
 
 class Int8Linear(nn.Module):
-    """x Wᵀ + b with W and x in 8 bits: an exact integer product times one scale per row of x and per output.
+    """A linear layer x Wᵀ + b that quantizes W and x to 8 bits.
 
-    The parameters are copied. Raises ValueError for a width of 1, for which torch's integer product is wrong (2.13).
+    The integer matrix product is exact, and is multiplied by one scale per row of x and one scale per output. The
+    parameters are copied. Raises ValueError for a single input feature, for which torch 2.13 computes wrong products.
 
     >>> plain = nn.Linear(64, 32)
     >>> x = torch.randn(3, 64)
@@ -67,7 +68,7 @@ class Int8Linear(nn.Module):
         self.register_buffer("bias", None if plain.bias is None else plain.bias.detach().float().clone())
 
     def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """Compute `nn.Linear` in float32, up to rounding."""
+        """Compute the linear layer. The result equals `nn.Linear` in float32 up to the rounding to 8 bits."""
         numbers, scale = quantized(x.reshape(-1, self.in_features))
         out = torch.ops.aten._int_mm(numbers, self.numbers.mT) * self.scale
         out *= scale
@@ -77,7 +78,10 @@ class Int8Linear(nn.Module):
 
 
 class FastLinear(nn.Module):
-    """x Wᵀ + b in float32 with W rearranged for few and for many rows; shared parameters, no gradient."""
+    """A linear layer x Wᵀ + b in float32, with W rearranged separately for few and for many rows of x.
+
+    The layer shares the parameters of the original layer and computes no gradient.
+    """
 
     def __init__(self, plain: nn.Linear):
         super().__init__()
@@ -88,28 +92,28 @@ class FastLinear(nn.Module):
 
     @cached_property
     def few(self) -> Product:
-        """The product with FEW rows or fewer."""
+        """The multiplication for at most `FEW` rows."""
         return transposed(self._weight, self._bias)
 
     @cached_property
     def many(self) -> Product:
-        """The product with more."""
+        """The multiplication for more than `FEW` rows."""
         return (packed if has_blocks() else as_it_is)(self._weight, self._bias)
 
     def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """Compute `nn.Linear`, equal up to rounding."""
+        """Compute the linear layer. The result equals `nn.Linear` up to rounding."""
         rows = x.reshape(-1, self.in_features)
         out = self.few(rows) if rows.shape[0] <= FEW else self.many(rows)
         return out.view(*x.shape[:-1], self.out_features)
 
 
 def as_it_is(weight: Tensor, bias: Tensor | None) -> Product:
-    """Torch's own product."""
+    """Return torch's own multiplication by W."""
     return lambda x: nn.functional.linear(x, weight, bias)
 
 
 def transposed(weight: Tensor, bias: Tensor | None) -> Product:
-    """Wᵀ stored by rows, which one row of x reads sequentially."""
+    """Return a multiplication that stores Wᵀ by rows. A single row of x reads this layout sequentially."""
     turned = weight.t().contiguous()
     if bias is None:
         return lambda x: torch.mm(x, turned)
@@ -117,22 +121,23 @@ def transposed(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def packed(weight: Tensor, bias: Tensor | None) -> Product:
-    """W in oneDNN's blocked layout."""
+    """Return a multiplication that stores W in the blocked layout of oneDNN."""
     blocks = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), MANY)
     return lambda x: torch.ops.mkldnn._linear_pointwise(x, blocks, bias, "none", [], "")
 
 
 def has_blocks() -> bool:
-    """Return whether this build of torch has oneDNN's blocked layout."""
+    """Return whether this build of torch supports the blocked matrix layout of oneDNN."""
     names = ("_reorder_linear_weight", "_linear_pointwise")
     return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
 
 
 @torch.inference_mode()
 def prepared(model: ModelT, *, int8: bool = False) -> ModelT:
-    """Return the model with linear layers rearranged for this CPU, or in 8 bits; the original is unchanged.
+    """Return a copy of the model whose linear layers are rearranged for this CPU, or quantized to 8 bits.
 
-    For inference only: later changes of the weights have no effect. Other devices and formats keep their layers.
+    The copy is for inference only. Later changes of the original weights have no effect on the new layers. Only linear
+    layers in float32 on a CPU are replaced.
     """
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     ready = copy.deepcopy(model, shared).eval()

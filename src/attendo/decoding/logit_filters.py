@@ -1,6 +1,6 @@
-"""Filters of the next token's logits: penalty, temperature, top-k, top-p, min-p.
+"""Filters of next-token logits: repetition penalty, temperature, top-k, top-p and min-p.
 
-Each is a function of logits; the result of a row depends on that row alone, to the last bit.
+Each filter is a function of logits. The result of a row depends only on that row, bit for bit.
 """
 
 import math
@@ -11,22 +11,26 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-_SHORTLIST = 64  # most nuclei are found among so few
+_SHORTLIST = 64  # most nuclei have at most this many tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """The settings of sampling. They are applied in the order penalty, temperature, top_k, top_p, min_p.
+    """The settings of sampling.
+
+    The filters are applied in this order: repetition penalty, temperature, top-k, top-p, min-p.
 
     Attributes:
         max_tokens: Largest number of generated tokens, including the end token.
-        temperature: Divisor of the logits. Above 1 texts vary more, below 1 less; 0 is greedy search.
-        top_k: Number of most probable tokens to sample from. 0 takes all tokens.
-        top_p: Probability that the most probable tokens together reach; only these are sampled. 1 takes all tokens.
-        min_p: Smallest probability of a token, as a share of the highest probability. 0 takes all tokens.
-        repetition_penalty: Values above 1 make tokens that are in the text already less probable. 1 changes nothing.
-        stop: Texts that end the generation. The output ends before them.
-        seed: Random seed. The same seed gives the same text; without a seed, each text is different.
+        temperature: Divisor of the logits. Values above 1 make texts more varied, and values below 1 less varied. 0 is
+            greedy search.
+        top_k: Number of most probable tokens to sample from. 0 allows all tokens.
+        top_p: Total probability of the most probable tokens to sample from. 1 allows all tokens.
+        min_p: Smallest probability of a sampled token, divided by the highest probability. 0 allows all tokens.
+        repetition_penalty: Penalty on tokens that the text already contains. Values above 1 make these tokens less
+            probable, and 1 has no effect.
+        stop: Texts that end the generation. The output ends before the stop text.
+        seed: Random seed. The same seed always produces the same text. None selects a random seed for each text.
     """
 
     max_tokens: int = 200
@@ -64,9 +68,9 @@ class SamplingConfig:
 def penalized(
     logits: Float[Tensor, "rows vocab"], seen: Bool[Tensor, "rows vocab"], penalty: float
 ) -> Float[Tensor, "rows vocab"]:
-    """Lower the logits of seen tokens by a penalty θ > 1: x/θ if x > 0, x·θ if x < 0.
+    """Lower the logits x of seen tokens by a penalty θ > 1, to x/θ if x > 0 and to x·θ if x < 0.
 
-    Keskar et al. 2019 (CTRL), section 4.1, always divide, which would raise negative logits.
+    The formula of Keskar et al. 2019 (CTRL), section 4.1, divides all logits by θ, which raises negative logits.
 
     >>> penalized(torch.tensor([[2.0, -2.0, 2.0]]), torch.tensor([[True, True, False]]), 2.0)
     tensor([[ 1., -4.,  2.]])
@@ -75,16 +79,17 @@ def penalized(
 
 
 def tempered(logits: Float[Tensor, "rows vocab"], temperature: float) -> Float[Tensor, "rows vocab"]:
-    """(x - max x) / τ: softmax(x/τ) is p^(1/τ), normalized (Ackley et al. 1985).
+    """Compute (x - max x) / τ for the logits x and a temperature τ (Ackley et al. 1985).
 
-    At τ = 0 only the most probable token remains, the lowest id in a tie.
+    The softmax of the result is proportional to p^(1/τ), where p is softmax(x). At τ = 0 only the most probable token
+    remains. In a tie, the lowest token id remains.
 
     >>> tempered(torch.tensor([[0.0, 2.0, 2.0]]), 0.5)
     tensor([[-4.,  0.,  0.]])
     >>> tempered(torch.tensor([[0.0, 2.0, 2.0]]), 0.0)
     tensor([[-inf, 0., -inf]])
     """
-    # from the largest, so that a τ near 0 leaves 0 there and not infinity
+    # subtract the maximum first: a τ near 0 then leaves 0 for the best token, not infinity
     below = logits - logits.amax(-1, keepdim=True)
     if temperature > 0.0:
         return below / temperature
@@ -93,7 +98,9 @@ def tempered(logits: Float[Tensor, "rows vocab"], temperature: float) -> Float[T
 
 
 def top_k(logits: Float[Tensor, "rows vocab"], k: int) -> Float[Tensor, "rows vocab"]:
-    """Keep the k most probable tokens, lower ids first in a tie; others get -inf (Fan et al. 2018).
+    """Set the logits of all tokens except the k most probable to -inf (Fan et al. 2018).
+
+    In a tie, the tokens with the lowest ids are kept.
 
     >>> top_k(torch.tensor([[1.0, 3.0, 2.0, 2.0]]), 2)
     tensor([[-inf, 3., 2., -inf]])
@@ -104,14 +111,16 @@ def top_k(logits: Float[Tensor, "rows vocab"], k: int) -> Float[Tensor, "rows vo
 
 
 def top_p(logits: Float[Tensor, "rows vocab"], p: float) -> Float[Tensor, "rows vocab"]:
-    """Keep the fewest tokens whose probabilities sum to p or more (Holtzman et al. 2020, section 3.1); others get -inf.
+    """Keep the smallest set of most probable tokens whose total probability is at least p.
+
+    The logits of all other tokens are set to -inf. Source: Holtzman et al. 2020, section 3.1.
 
     >>> top_p(torch.tensor([[0.1, 0.6, 0.3]]).log(), 0.7).exp()
     tensor([[0.0000, 0.6000, 0.3000]])
     """
     if p >= 1.0:
         return logits
-    # log Σ exp x, from the kernel that is quickest at it
+    # log Σ exp x, by way of log_softmax, which is the fastest kernel
     at = logits.argmax(-1, keepdim=True)
     log_total = logits.gather(-1, at) - logits.log_softmax(-1, dtype=torch.float64).gather(-1, at)
     best = logits.topk(min(_SHORTLIST, logits.shape[-1])).values
@@ -125,21 +134,23 @@ def top_p(logits: Float[Tensor, "rows vocab"], p: float) -> Float[Tensor, "rows 
 def _nucleus(
     best: Float[Tensor, "rows n"], log_total: Float[Tensor, "rows 1"], p: float
 ) -> tuple[Float[Tensor, "rows 1"], Int[Tensor, "rows 1"], Float[Tensor, " rows"]]:
-    """The smallest logit in each row's nucleus, how many it has, and the probability of all the n best, which falls."""
+    """Return the smallest logit and the size of each row's nucleus, and the total probability of the n best tokens."""
     sums = (best.double() - log_total).exp().cumsum(-1)
     n_kept = 1 + (sums[:, :-1] < p).sum(-1, keepdim=True)
     return best.gather(-1, n_kept - 1), n_kept, sums[:, -1]
 
 
 def _falling(logits: Float[Tensor, "rows vocab"]) -> Float[Tensor, "rows vocab"]:
-    """Sorted, the largest first. On a processor NumPy sorts numbers many times faster than torch."""
+    """Return the logits in descending order. On a CPU, NumPy sorts many times faster than torch."""
     if logits.device.type != "cpu":
         return logits.sort(-1, descending=True).values
     return torch.from_numpy(np.sort(logits.detach().numpy(), axis=-1)).flip(-1)
 
 
 def min_p(logits: Float[Tensor, "rows vocab"], share: float) -> Float[Tensor, "rows vocab"]:
-    """Keep tokens at least `share` times as probable as the most probable one (Nguyen et al. 2024); others get -inf.
+    """Keep the tokens with at least `share` times the probability of the most probable token (Nguyen et al. 2024).
+
+    The logits of all other tokens are set to -inf.
 
     >>> min_p(torch.tensor([[0.6, 0.1, 0.3]]).log(), 0.4).exp()
     tensor([[0.6000, 0.0000, 0.3000]])
@@ -153,7 +164,7 @@ def min_p(logits: Float[Tensor, "rows vocab"], share: float) -> Float[Tensor, "r
 def _best(
     logits: Float[Tensor, "rows vocab"], edge: Float[Tensor, "rows 1"], n: Int[Tensor, "rows_or_1 1"]
 ) -> Float[Tensor, "rows vocab"]:
-    """The n largest of each row, of which `edge` is the last; of its equals those of lowest id."""
+    """Keep the n largest logits of each row, the smallest of which is `edge`. In a tie, the lowest ids are kept."""
     out = logits < edge
     if bool((out.sum(-1, keepdim=True) + n < logits.shape[-1]).any()):
         tied = logits == edge
@@ -167,7 +178,9 @@ def allowed(
     config: SamplingConfig,
     seen: Bool[Tensor, "rows vocab"] | None = None,
 ) -> Float[Tensor, "rows vocab"]:
-    """Apply penalty (for the tokens `seen`), temperature, top-k, top-p and min-p in this order; a token always remains.
+    """Apply the repetition penalty, temperature, top-k, top-p and min-p, in this order.
+
+    The penalty applies to the tokens that are marked in `seen`. At least one token of each row remains possible.
 
     >>> allowed(torch.tensor([[0.5, 0.3, 0.2]]).log(), SamplingConfig(top_k=2)).softmax(-1)
     tensor([[0.6250, 0.3750, 0.0000]])

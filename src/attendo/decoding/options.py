@@ -1,4 +1,4 @@
-"""Search settings: the `[decoding]` table of a translator, and the ids with a special role."""
+"""The settings of beam search (the `[decoding]` table of `config.toml`), and the special token ids."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,30 +15,33 @@ _RANGES = {
     "diversity_penalty": (0, 1_000_000),
     "batch_tokens": (1, 1_000_000_000),
 }
-"""The least and the largest value of each option: beyond it nothing more is found, or no memory is enough."""
+"""The smallest and the largest valid value of each option. Larger values have no effect or require too much memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingConfig:
     """The settings of beam search.
 
-    An output has at most `source length * max_length_ratio + max_length_extra` tokens, including the end token, and
-    never more than the model has positions.
+    An output has at most `source length * max_length_ratio + max_length_extra` tokens, including the end token. The
+    number of positions of the model also limits the output.
 
     Attributes:
-        beam: Beam size: the number of hypotheses that are kept in each step. 1 is greedy search.
-        length_penalty: Exponent α of the length normalization. 0 disables it.
-        n_best: Number of outputs per text, at most the beam size.
-        max_length_ratio: Largest output length, in tokens per source token.
-        max_length_extra: Number of tokens that are added to the largest output length.
-        batch_tokens: Largest number of source tokens in a batch, including padding, times the beam size.
-        length_norm: Divisor of log-probabilities: `((5 + length) / 6)^α` (Wu et al. 2016), or `length^α` (`plain`).
-        coverage_penalty: Weight β of the coverage penalty in the score (Wu et al. 2016, eq. 14). 0 disables it.
+        beam: Beam size: the number of hypotheses that are kept at each step. A beam size of 1 is greedy search.
+        length_penalty: Exponent α of the length normalization. 0 disables the normalization.
+        n_best: Number of hypotheses that are returned per text, at most the beam size.
+        max_length_ratio: Largest number of output tokens per source token.
+        max_length_extra: Number of output tokens that are allowed in addition to the limit by `max_length_ratio`.
+        batch_tokens: Largest product of the beam size and the number of source tokens in a batch, including padding.
+        length_norm: Divisor of log-probabilities: `((5 + length) / 6)^α` for `gnmt` (Wu et al. 2016), `length^α` for
+            `plain`.
+        coverage_penalty: Weight β of the coverage penalty in the score (Wu et al. 2016, eq. 14). 0 disables the
+            penalty.
         min_length: Smallest number of output tokens, including the end token.
-        no_repeat_ngram: Length of the n-grams that occur at most once in an output. 0 allows all repetitions.
-        beam_groups: Number of groups in diverse beam search, which divides the beam size (Vijayakumar et al. 2016).
-        diversity_penalty: Amount that a candidate's rank loses for each earlier group with the same token.
-        refill: Whether the next best candidate replaces a finished hypothesis in the beam, as in CTranslate2.
+        no_repeat_ngram: Length n of the n-grams that must not be repeated in an output. 0 allows all repetitions.
+        beam_groups: Number of groups in diverse beam search (Vijayakumar et al. 2016), a divisor of the beam size.
+        diversity_penalty: Amount subtracted from a candidate's log-probability in the ranking, for each hypothesis of
+            an earlier group that continues with the same token.
+        refill: Whether the next best candidate takes the beam slot of a finished hypothesis, as in CTranslate2.
     """
 
     beam: int = 4
@@ -69,11 +72,11 @@ class DecodingConfig:
             raise ValueError("refill cannot be used with beam_groups above 1. Remove one of them")
 
     def max_length(self, source_length: int, capacity: int) -> int:
-        """Return the largest number of tokens, including the end token, of the output for a source.
+        """Return the length limit of an output in tokens, including the end token.
 
         Args:
-            source_length: Tokens of the source.
-            capacity: Positions that the model has.
+            source_length: Number of source tokens.
+            capacity: Number of positions of the model.
 
         >>> DecodingConfig().max_length(10, capacity=512)
         70
@@ -83,7 +86,13 @@ class DecodingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecialIds:
-    """The id that is fed first, the id that ends a text, and the ids that are never generated."""
+    """The token ids with a special role in decoding.
+
+    Attributes:
+        bos_id: Token id that the decoder reads first.
+        eos_id: Token id that ends a text.
+        banned_ids: Token ids that are never generated.
+    """
 
     bos_id: int
     eos_id: int

@@ -1,7 +1,7 @@
-"""The interface of a model for a search (a step and a cache of rows), and its result, a hypothesis.
+"""The functions and the cache by which a search runs a model, and the hypothesis that a search returns.
 
-A batch of `n` sources is decoded on `n * rows_per_source` rows. Row `i` belongs to source `i // rows_per_source`. All
-state is in the cache that `Start` returns; `Step` advances it by one token per row.
+A batch of `n` sources is decoded on `n * rows_per_source` rows. Row `i` belongs to source `i // rows_per_source`. The
+cache that `Start` returns contains the state of all rows. `Step` advances the cache by one token per row.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,46 +16,49 @@ from torch import Tensor
 from attendo.nn.cache import DecoderCache
 
 TokenRows = Sequence[Sequence[int]]
-"""The token ids of several texts, a row for each."""
+"""The token ids of several texts, one sequence per text."""
 
 
 class Cache(Protocol):
-    """Rows in progress. A search moves rows; it never looks inside."""
+    """The decoder state of all rows. A search reorders and drops rows, and does not read their contents."""
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
-        """Make row `i` continue old row `rows[i]`; both belong to the same source."""
+        """Reorder the rows: new row `i` continues old row `rows[i]` of the same source."""
         ...
 
     def keep(self, rows: Int[Tensor, " kept_rows"]) -> None:
-        """Make row `i` continue old row `rows[i]`, and drop the sources that have no row any more."""
+        """Select rows: new row `i` continues old row `rows[i]`. Sources that have no row left are dropped."""
         ...
 
 
 Step = Callable[[Tensor, Any], Tensor]
-"""Feeds one more token to every row, `[rows, 1]`, advances the cache and returns the logits `[rows, vocab]`."""
+"""A function that feeds one token to each row (`[rows, 1]`), advances the cache, and returns logits `[rows, vocab]`."""
 
 Start = Callable[[TokenRows, int, int], Any]
-"""Reads the sources and makes a cache of `len(sources) * rows_per_source` rows: from sources, rows_per_source and
-capacity, the largest number of tokens that will be fed to any row."""
+"""A function that reads sources and returns a cache of `len(sources) * rows_per_source` rows.
+
+Its arguments are the sources, `rows_per_source`, and the largest number of tokens that will be fed to a row."""
 
 AttendingStep = Callable[[Tensor, Any], tuple[Tensor, Tensor]]
-"""A `Step` that also returns where every row looks in its source while it predicts the next token, `[rows, src_len]`.
+"""A `Step` that also returns the attention weights of the predicted tokens over their sources, `[rows, src_len]`.
 
-The weights of a row are a distribution over the positions of its source, for instance the mean over the heads of one
-cross-attention. Positions of padding hold 1: there is nothing to cover. All steps of one batch have the same src_len.
+The weights of a row are a distribution over the positions of its source, for example the mean over the heads of one
+cross-attention. The weight of padding positions is 1, so the coverage penalty ignores padding. `src_len` is equal in
+all steps of a batch.
 """
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One decoded text.
+    """A decoded text with its log-probabilities and its score.
 
     Attributes:
-        token_ids: The tokens without the end token.
-        token_log_probs: One log-probability per generated token, including the end token.
-        log_prob: The sum of `token_log_probs`.
-        score: `log_prob` normalized by length.
-        finished: False if the text stopped before its end token, at the length limit or because no token was possible.
+        token_ids: Token ids of the text, without the end token.
+        token_log_probs: Log-probability of each generated token in nats, including the end token.
+        log_prob: Sum of `token_log_probs`.
+        score: `log_prob` divided by the length normalization, plus the coverage penalty of the text.
+        finished: Whether the text ends with the end token. False if the text reached its length limit, or if no token
+            was possible.
     """
 
     token_ids: tuple[int, ...]
@@ -66,7 +69,9 @@ class Hypothesis:
 
 
 def join_rows(cache: Any, other: Any) -> None:
-    """Append the rows and sources of `other`, of the same model, to `cache`, by its method `join` if it has one.
+    """Append the rows and sources of the cache `other` to `cache`. Both caches must be of the same model.
+
+    A cache that is not a `DecoderCache` is extended by its own method `join`.
 
     >>> memory = torch.zeros(1, 2, 5, 4)
     >>> cache, other = (
@@ -108,5 +113,5 @@ def _memory_lengths(cache: DecoderCache) -> Int[Tensor, " sources"]:
 
 
 def _cat(mine: Tensor, theirs: Tensor, length: int) -> Tensor:
-    """Both tensors concatenated, with the shorter one zero-padded at the end."""
+    """Concatenate two tensors of rows, with dimension 2 zero-padded at its end to `length`."""
     return torch.cat([F.pad(x, (0, 0, 0, length - x.shape[2])) for x in (mine, theirs)])

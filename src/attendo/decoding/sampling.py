@@ -1,7 +1,8 @@
-"""Sampling: a token is the argmax of its filtered logit plus its noise; texts in a batch are independent.
+"""Sampling by the Gumbel-max method: the token with the largest sum of filtered logit and noise is drawn.
 
-A temperature of 0 is greedy. The noise has no state (`splitmix64`), so a text is a function of model, prompt, settings
-and seed: equal in any batch, and when it is resumed in the middle.
+A temperature of 0 is greedy search. The noise is a function of seed, step and token (`splitmix64`). A text therefore
+depends only on the model, the prompt, the settings and the seed. The same text is drawn in any batch, and if sampling
+resumes in the middle of the text.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from attendo.decoding.options import SpecialIds
 from attendo.decoding.protocols import Step, TokenRows
 from attendo.errors import AttendoError
 
-_BITS = 52  # (2⁵² - 1) + 1/2 is the largest number of its kind that float64 holds
+_BITS = 52  # of each random number n, because float64 represents n + 1/2 exactly up to n = 2⁵² - 1
 
 
 def _signed(bits: int) -> int:
-    """The int64 of these 64 bits."""
+    """Return the int64 with the given 64 bits."""
     return bits - 2**64 if bits >= 2**63 else bits
 
 
@@ -36,10 +37,11 @@ _FACTORS = ((30, _signed(0xBF58476D1CE4E5B9)), (27, _signed(0x94D049BB133111EB))
 
 
 def splitmix64(seed: Int[Tensor, "*shape"], index: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """Output number `index`, from 0, of the SplitMix64 generator with this seed, as int64, on every machine.
+    """Return output number `index` (from 0) of the SplitMix64 random number generator with the given seed, as int64.
 
-    mix(seed + (index + 1)·γ) with γ = 2⁶⁴/φ, modulo 2⁶⁴ (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
-    generators", section 5, with Stafford's mixing variant 13, as in Java and in Vigna's C code).
+    The output is mix(seed + (index + 1)·γ) with γ = 2⁶⁴/φ, modulo 2⁶⁴, and is equal on every machine. Source: Steele,
+    Lea & Flood 2014, "Fast splittable pseudorandom number generators", section 5. The mixing function is Stafford's
+    variant 13, as in Java and in Vigna's C code.
 
     >>> splitmix64(torch.tensor(1234567), torch.arange(2))
     tensor([6457827717110365317, 3203168211198807973])
@@ -52,14 +54,16 @@ def splitmix64(seed: Int[Tensor, "*shape"], index: Int[Tensor, "*shape"]) -> Int
 
 
 def _shifted(bits: Tensor, n: int, out: Tensor) -> Tensor:
-    """A logical right shift by n; torch would repeat the sign bit of an int64."""
+    """Shift to the right by n bits, with zeros at the left. torch itself repeats the sign bit of an int64."""
     return torch.bitwise_right_shift(bits, n, out=out).bitwise_and_(2 ** (64 - n) - 1)
 
 
 def step_seeds(seeds: Int[Tensor, " rows"], steps: Int[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-    """The seed of a step: an output of the text's step generator, whose seed is the text seed's first output.
+    """Return the seed of a sampling step for each text.
 
-    Token `i` then has output `i` of the step's seed, so neighboring seeds, steps and tokens are independent.
+    The first output for the text seed is the seed of a step generator, and output number `step` of this generator is
+    the step seed. Token `i` uses output `i` for the step seed. The noise of neighboring text seeds, steps and tokens is
+    therefore independent.
 
     >>> step_seeds(torch.tensor([7, 7, 8]), torch.tensor([0, 1, 0]))
     tensor([-5137267319001854395, -6461814455296669442,  4918744596714539366])
@@ -68,9 +72,10 @@ def step_seeds(seeds: Int[Tensor, " rows"], steps: Int[Tensor, " rows"]) -> Int[
 
 
 def uniform(step_seed: Int[Tensor, "*shape"], token_ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """A float64 in (0, 1) for each token of a step: (n + 1/2) / 2⁵² with n the upper 52 bits of the token's output.
+    """Return a uniform float64 in (0, 1) for each token of a step.
 
-    Every value is exact, equally likely, and symmetric about 1/2; equal on every machine.
+    A value is (n + 1/2) / 2⁵², where n is the upper 52 bits of the token's random number. All values are exact and
+    equally likely. They are symmetric about 1/2 and equal on every machine.
 
     >>> uniform(step_seeds(torch.tensor([7]), torch.tensor([0])), torch.arange(3))
     tensor([0.6094, 0.4092, 0.9967], dtype=torch.float64)
@@ -80,9 +85,10 @@ def uniform(step_seed: Int[Tensor, "*shape"], token_ids: Int[Tensor, "*shape"]) 
 
 
 def gumbel(step_seed: Int[Tensor, "*shape"], token_ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """-ln(-ln u) of `uniform`: standard Gumbel noise, float64, between -3.7 and 36.8.
+    """Return standard Gumbel noise -ln(-ln u) in float64, between -3.7 and 36.8, where u is `uniform` noise.
 
-    The argmax of ln p + g is a draw from p: P(argmax = i) = pᵢ (Gumbel 1954; Maddison, Tarlow & Minka 2014, section 2).
+    The argmax of ln p + g for noise g is a draw from p: P(argmax = i) = pᵢ (Gumbel 1954; Maddison, Tarlow & Minka
+    2014, section 2).
 
     >>> gumbel(step_seeds(torch.tensor([7]), torch.tensor([0])), torch.arange(3))
     tensor([0.7026, 0.1125, 5.7235], dtype=torch.float64)
@@ -90,27 +96,28 @@ def gumbel(step_seed: Int[Tensor, "*shape"], token_ids: Int[Tensor, "*shape"]) -
     return uniform(step_seed, token_ids).log_().neg_().log_().neg_()
 
 
-_CHUNK = 2**17  # so many numbers stay in a processor's cache
+_CHUNK = 2**17  # numbers that fit into the cache of a CPU
 
 
 def drawn(logits: Float[Tensor, "rows vocab"], uniform: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-    """Return the token by the inverse cumulative distribution of softmax(logits), for external random numbers.
+    """Draw one token per row by the inverse cumulative distribution of softmax(logits), for external random numbers.
 
-    Token intervals are in the order of ids; a token of probability 0 is never drawn.
+    The intervals of the tokens are in the order of token ids. A token with probability 0 is never drawn.
 
     >>> drawn(torch.tensor([[0.25, 0.0, 0.75]]).log().expand(3, 3), torch.tensor([0.1, 0.25, 0.9]))
     tensor([0, 2, 2])
     """
     sums = logits.softmax(-1, dtype=torch.float64).cumsum(-1)
-    # rounded, u · total stays below total for every u below 1, so no draw falls behind the last stretch
+    # after rounding, u · total is still below total for every u < 1, so each draw is within the last interval
     at = uniform.double()[:, None] * sums[:, -1:]
-    return torch.searchsorted(sums, at, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)  # beyond it for NaN
+    return torch.searchsorted(sums, at, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)  # NaN: past the end
 
 
 def gumbel_max(logits: Float[Tensor, "rows vocab"], seeds: Int[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-    """argmaxᵢ (xᵢ + gᵢ) with the noise g of `step_seeds`: a draw from softmax(x); the lowest id wins a tie.
+    """Return argmaxᵢ (xᵢ + gᵢ) for logits x and the noise g of each row's step seed, which is a draw from softmax(x).
 
-    Each token has its own noise, so a filter does not change which of the remaining tokens wins.
+    In a tie, the lowest token id is returned. Each token has its own noise, so a filter does not change the order of
+    the remaining tokens.
 
     >>> gumbel_max(torch.tensor([[0.25, 0.0, 0.75]]).log().expand(5, 3), torch.arange(5))
     tensor([0, 2, 2, 2, 2])
@@ -125,7 +132,7 @@ def gumbel_max(logits: Float[Tensor, "rows vocab"], seeds: Int[Tensor, " rows"])
 def _gumbel_max_of_few(
     logits: Float[Tensor, "rows vocab"], possible: Bool[Tensor, "rows vocab"], seeds: Int[Tensor, " rows"]
 ) -> Int[Tensor, " rows"]:
-    """The same, with noise computed only for the possible tokens."""
+    """Return the result of `gumbel_max`, with noise computed only for the possible tokens."""
     rows, token_ids = possible.nonzero(as_tuple=True)
     scores = gumbel(seeds[rows], token_ids) + logits[rows, token_ids]
     best = scores.new_full((len(seeds),), -torch.inf).scatter_reduce_(0, rows, scores, "amax")
@@ -136,7 +143,7 @@ def _gumbel_max_of_few(
 
 @dataclass(frozen=True)
 class SampledToken:
-    """A token, and the log-probability that the model itself gave it, in nats: before any penalty or filter."""
+    """A drawn token and its log-probability under the model in nats, before any penalty or filter."""
 
     token_id: int
     log_prob: float
@@ -144,7 +151,7 @@ class SampledToken:
 
 @dataclass
 class _Row:
-    """A text so far: its prompt and what was drawn, of which `n_drawn` counts the tokens."""
+    """A text so far. `token_ids` contains the prompt and the `n_drawn` drawn tokens."""
 
     config: SamplingConfig
     seed: int
@@ -153,10 +160,12 @@ class _Row:
 
 
 class Sampler:
-    """Draws the next token of each row by the row's own config and seed, independently of other rows.
+    """A sampler that draws the next token of each row by the row's own settings and seed, independently of other rows.
 
-    prompts: the ids that the repetition penalty counts as seen. configs: one per row; a seed of None becomes a fresh
-    one.
+    Args:
+        prompts: Token ids of each prompt, which the repetition penalty counts as seen.
+        configs: Sampling settings of each row. A seed of None is replaced by a random seed.
+        banned_ids: Token ids that are never drawn (default: none).
 
     >>> sampler = Sampler([[2], [2]], [SamplingConfig(seed=1), SamplingConfig(temperature=0.0)])
     >>> [token.token_id for token in sampler.draw(torch.tensor([[0.0, 2.0, 1.0], [0.0, 2.0, 1.0]]))]
@@ -174,7 +183,10 @@ class Sampler:
     def join(
         self, prompts: TokenRows, configs: Sequence[SamplingConfig], n_drawn: Sequence[int] | None = None
     ) -> None:
-        """Append rows; `n_drawn` counts the tokens already drawn of a row that is continued, which end its prompt."""
+        """Append rows.
+
+        `n_drawn` is the number of tokens at the end of each prompt that count as already drawn (default: 0).
+        """
         counts = [0] * len(prompts) if n_drawn is None else n_drawn
         for prompt, config, count in zip(prompts, configs, counts, strict=True):
             seed = fresh_seed() if config.seed is None else config.seed
@@ -182,7 +194,7 @@ class Sampler:
         self._changed()
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Let row `i` continue old row `rows[i]`, and drop the others."""
+        """Select rows: new row `i` continues old row `rows[i]`, and all other rows are dropped."""
         self.rows = [self.rows[row] for row in rows]
         self._changed()
 
@@ -194,7 +206,7 @@ class Sampler:
             self._groups.setdefault(alike, []).append(number)
 
     def draw(self, logits: Float[Tensor, "rows vocab"]) -> list[SampledToken]:
-        """Draw one token per row from these logits. Raises AttendoError for NaN, and if no token is possible."""
+        """Draw one token per row. Raises AttendoError if the logits contain NaN or leave no possible token."""
         chosen = torch.zeros(len(self.rows), 1, dtype=torch.int64, device=logits.device)
         log_probs = torch.zeros(len(self.rows), dtype=torch.float64, device=logits.device)
         seeds = self._step_seeds().to(logits.device)
@@ -217,12 +229,12 @@ class Sampler:
 
     def _step_seeds(self) -> Int[Tensor, " rows"]:
         if all(config.temperature == 0.0 for config in self._groups):
-            return torch.zeros(len(self.rows), dtype=torch.int64)  # not asked for, and not made for nothing
+            return torch.zeros(len(self.rows), dtype=torch.int64)  # greedy search uses no noise
         seeds = torch.tensor([row.seed for row in self.rows])
         return step_seeds(seeds, torch.tensor([row.n_drawn for row in self.rows]))
 
     def _parts(self, logits: Float[Tensor, "rows vocab"]) -> Iterator[tuple[SamplingConfig, slice | Tensor]]:
-        """Rows that are filtered together: they have the same settings and, on a processor, fit into its cache."""
+        """Yield the rows that are filtered together: rows with the same settings that, on a CPU, fit into its cache."""
         most = len(self.rows) if logits.is_cuda else max(1, _CHUNK // logits.shape[-1])
         for config, rows in self._groups.items():
             for first in range(0, len(rows), most):
@@ -240,7 +252,7 @@ class Sampler:
         seeds: Int[Tensor, " rows"],
         seen: Bool[Tensor, "rows vocab"] | None,
     ) -> tuple[Int[Tensor, "rows 1"], Float[Tensor, " rows"]]:
-        """The token of each row and its log-probability, NaN where there was none to choose."""
+        """Return the token of each row and its log-probability, which is NaN if no token was possible."""
         precise = log_prob_type(logits)
         log_probs = logits.log_softmax(-1, dtype=precise)
         offered = logits.to(precise)
@@ -249,7 +261,7 @@ class Sampler:
         offered = allowed(offered, config, seen)
         greedy = config.temperature == 0.0
         chosen = (offered.argmax(-1) if greedy else gumbel_max(offered, seeds))[:, None]
-        # what is not offered was not drawn: there was nothing to draw from
+        # a chosen token that is excluded shows that the row has no possible token
         found = log_probs.gather(-1, chosen).where(offered.gather(-1, chosen) > -torch.inf, torch.nan)
         return chosen, found[:, 0].double()
 
@@ -262,14 +274,15 @@ class Sampler:
 
 
 def fresh_seed() -> int:
-    """A random seed that is short enough to type."""
+    """Return a random seed of 32 bits, which is short enough to type."""
     return secrets.randbelow(2**32)
 
 
 def configs_of_lines(config: SamplingConfig, first: int, n: int) -> list[SamplingConfig]:
     """Return one config with its own seed for each of `n` lines, from line number `first`.
 
-    The seed is 53 bits of `splitmix64` of the config's seed and the line number, so a file can be resumed at any line.
+    A seed is 53 bits of `splitmix64` of the config's seed and the line number. Sampling can therefore resume at any
+    line of a file.
 
     >>> [config.seed for config in configs_of_lines(SamplingConfig(seed=7), first=3, n=2)]
     [7577217395468747, 5413335610565082]
@@ -280,7 +293,9 @@ def configs_of_lines(config: SamplingConfig, first: int, n: int) -> list[Samplin
 
 
 def configs_of_parts(config: SamplingConfig, n: int) -> list[SamplingConfig]:
-    """One config per part of a text; the first has the text's own seed, so a single part equals the text.
+    """Return one config with its own seed for each of `n` parts of a text.
+
+    The first part has the seed of the text, so a text with a single part keeps its seed.
 
     >>> [config.seed for config in configs_of_parts(SamplingConfig(seed=7), n=3)]
     [7, 3444597933762076, 6826321073220098]
@@ -289,7 +304,9 @@ def configs_of_parts(config: SamplingConfig, n: int) -> list[SamplingConfig]:
 
 
 def configs_of_texts(configs: SamplingConfig | Sequence[SamplingConfig], n: int) -> list[SamplingConfig]:
-    """Return a config with a seed for each of `n` texts. Raises AttendoError for a stop text or a wrong number.
+    """Return one config with a seed for each of `n` texts.
+
+    Raises AttendoError if a config has stop texts, or if the number of configs is not `n`.
 
     >>> [config.seed for config in configs_of_texts(SamplingConfig(seed=7), n=2)]
     [7, 7]
@@ -308,18 +325,18 @@ def configs_of_texts(configs: SamplingConfig | Sequence[SamplingConfig], n: int)
 
 
 class Sampling:
-    """A batch of texts being sampled, one per row of a cache; `advance` draws the next token of each.
+    """A batch of texts that are sampled together, one per row of a cache. `advance` draws one token per text.
 
     Texts are numbered from 0. The row of a finished text is dropped from the cache before the next step.
 
     Args:
-        step: The function that feeds one token per row, as in `protocols.py`.
-        cache: A cache whose rows have read their prompts except for the last id, which is fed first.
-        prompts: At least one token id per text.
-        configs: One config per text. Its `max_tokens` applies; its `stop` is handled by the caller.
-        special_ids: The ids that begin and end a text, and the ids that are never generated.
-        device: The device of the random numbers.
-        n_drawn: The numbers of tokens already drawn, as in `Sampler.join`.
+        step: The function that feeds one token per row and returns the logits (`Step` in `protocols.py`).
+        cache: A cache whose rows have read all token ids of their prompts except the last.
+        prompts: Token ids of each prompt, at least one id per text.
+        configs: Sampling settings of each text. Stop texts are ignored, so the caller must handle them.
+        special_ids: The token ids that begin and end a text, and the token ids that are never generated.
+        device: Device of the token ids that are passed to `step`.
+        n_drawn: Number of tokens at the end of each prompt that count as already drawn (default: 0).
     """
 
     def __init__(
@@ -349,15 +366,15 @@ class Sampling:
 
     @torch.inference_mode()
     def advance(self) -> list[tuple[int, SampledToken]]:
-        """Draw one token for every row.
+        """Draw one token for every unfinished text.
 
         A text is finished after its end token, or after `max_tokens` tokens.
 
         Returns:
-            Pairs of a text's number and its next token, in the order of the rows.
+            Pairs of the number of a text and its next token, in the order of the rows.
 
         Raises:
-            AttendoError: As `Sampler.draw`.
+            AttendoError: The logits contain NaN or leave no possible token.
         """
         self._drop_ended()
         last = torch.tensor([row.token_ids[-1:] for row in self._sampler.rows], device=self.device)
@@ -371,15 +388,15 @@ class Sampling:
         """Return whether a text is finished.
 
         Args:
-            number: The number of the text.
+            number: Number of the text, from 0.
         """
         return number not in self._going_on
 
     def end(self, number: int) -> None:
-        """Finish a text: no further token is drawn for it.
+        """Finish a text. No further token is drawn for the text.
 
         Args:
-            number: The number of the text.
+            number: Number of the text, from 0.
         """
         self._going_on.discard(number)
 
@@ -391,13 +408,13 @@ class Sampling:
         configs: Sequence[SamplingConfig],
         n_drawn: Sequence[int] | None = None,
     ) -> None:
-        """Add texts, numbered after the present ones.
+        """Add texts, which are numbered after the present texts.
 
         Args:
-            add_rows: A function that appends their rows to the cache.
-            prompts: At least one token id per text.
-            configs: One config per text.
-            n_drawn: The numbers of tokens already drawn, as in `Sampler.join`.
+            add_rows: A function that appends the rows of the new texts to the cache.
+            prompts: Token ids of each prompt, at least one id per text.
+            configs: Sampling settings of each text.
+            n_drawn: Number of tokens at the end of each prompt that count as already drawn (default: 0).
         """
         self._drop_ended()
         add_rows(self.cache)

@@ -1,4 +1,4 @@
-"""Decoding many sources on one model: whole batches, streaming, sampling, and sources that join later."""
+"""Decoding of many sources with one model: batched search, streaming, sampling and continuous batching."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from attendo.decoding.native.compiled import Change
 
 SIDE_BY_SIDE = 8
-"""Sources streamed together: 16 sentences take a third of the time that one by one takes, and the first hardly more."""
+"""Number of sources that are streamed together.
+
+For 16 sentences, this takes a third of the time of streaming one by one, and the first sentence is hardly later."""
 
 Found = tuple[int, tuple[int, ...], bool]
-"""The number of a source, its next tokens, perhaps none, and whether its text ends with them."""
+"""The number of a source, its next token ids (possibly none), and whether its text ends with these tokens."""
 
 
 CPU = torch.device("cpu")
@@ -38,19 +40,20 @@ def _no_forced(sources: TokenRows, tgt: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SearchBackend:
-    """The functions of a model that a search calls.
+    """The functions by which a search runs a model.
 
     Attributes:
-        start: Reads sources and returns the cache.
-        step: Feeds one token per row and returns the logits of the next token.
-        forced: Maps sources and target ids `[sources, n]`, the first the BOS id, to the logits `[sources, n, vocab]`
-            after each id. If the model is compiled, the logits are bit-identical to those of a search.
-        top_k_fn: `best_tokens`, or an equivalent for the logits of this backend.
-        chosen: Returns the log-probability of given tokens from logits.
-        attending: Replaces `step` in a search with a coverage penalty.
-        device: The device of the tensors of `step`.
-        why: The reason why the model is not compiled, in one line; None if it is.
-        changed: Returns the same backend with other layers; None unless it is compiled and has no shortlist.
+        start: Reads the sources and returns a cache for their rows (`Start` in `protocols.py`).
+        step: Feeds one token per row and returns the logits of the next token (`Step` in `protocols.py`).
+        forced: Maps sources and target ids `[sources, n]` to the logits `[sources, n, vocab]` after each target id. The
+            first target id is the BOS id. If the model is compiled, the logits are bit-identical to those of a search.
+        top_k_fn: Returns the most probable tokens of logits: `best_tokens` or an equivalent function.
+        chosen: Computes the log-probabilities of the given tokens from the logits.
+        attending: Step that also returns attention weights, for a search with a coverage penalty (default: None).
+        device: Device of the token ids that are passed to `step`.
+        why: The reason why the model is not compiled, in one line (default: None).
+        changed: Returns a backend with changed layers, by module path. None if the model is not compiled, or if the
+            backend has a shortlist.
     """
 
     start: Start
@@ -64,10 +67,12 @@ class SearchBackend:
     changed: Callable[[Mapping[str, Change]], SearchBackend] | None = None
 
     def with_decoder_prefix(self, begin: Sequence[int]) -> SearchBackend:
-        """Return the same backend for texts that begin with given ids, of which a search sees only the last.
+        """Return a backend whose rows have already read all given token ids except the last.
+
+        A search then feeds the last id first.
 
         Args:
-            begin: The token ids.
+            begin: Token ids that the decoder reads before it generates a text.
         """
         if len(begin) == 1:
             return self
@@ -84,16 +89,16 @@ class SearchBackend:
 
 @dataclass(frozen=True)
 class Searcher:
-    """Beam search and sampling on one model, with `start` and `step` called under `torch.inference_mode`.
+    """Beam search and sampling with one model, under `torch.inference_mode`.
 
-    Sources are rows of token ids as the model reads them. `prefixes` are the token ids that the text of each source
-    begins with. Switch the model to evaluation mode first. Every method raises AttendoError before it searches if a
-    prefix fills its text, or if the numbers of prefixes and sources differ.
+    A source is a sequence of token ids in the form that the model reads. The optional `prefixes` contain the first
+    token ids of each output. Switch the model to evaluation mode before a search. Methods with `prefixes` raise
+    AttendoError before the search if a prefix reaches its length limit, or if the number of prefixes is wrong.
 
     Attributes:
-        backend: The model.
-        special_ids: The first id, the end id, and the ids that are never generated.
-        capacity: The maximum number of tokens per text that the model can hold.
+        backend: The functions that run the model.
+        special_ids: The token ids that begin and end a text, and the token ids that are never generated.
+        capacity: Largest number of tokens per text that the model supports.
     """
 
     backend: SearchBackend
@@ -103,12 +108,12 @@ class Searcher:
     def search(
         self, sources: TokenRows, config: DecodingConfig, prefixes: TokenRows | None = None
     ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of every source, in the order of the sources.
+        """Return the hypotheses of each source, in the order of the sources.
 
         Args:
             sources: Token ids of each source.
-            config: The search settings.
-            prefixes: The tokens that each text begins with.
+            config: Settings of the beam search.
+            prefixes: Token ids that each output begins with (default: none).
         """
         results: list[list[Hypothesis]] = [[] for _ in sources]
         for number, hypotheses in self.search_as_found(sources, config, prefixes):
@@ -118,12 +123,14 @@ class Searcher:
     def search_as_found(
         self, sources: TokenRows, config: DecodingConfig, prefixes: TokenRows | None = None
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Yield the number and the hypotheses of each source as batches finish, longest sources first.
+        """Yield the number and the hypotheses of each source as soon as its batch is finished.
+
+        The batches with the longest sources are decoded first.
 
         Args:
             sources: Token ids of each source.
-            config: The search settings.
-            prefixes: The tokens that each text begins with.
+            config: Settings of the beam search.
+            prefixes: Token ids that each output begins with (default: none).
         """
         self._check_prefixes(sources, prefixes, config)
         for numbers in source_batches([len(source) for source in sources], config):
@@ -141,13 +148,13 @@ class Searcher:
         prefix: Sequence[int] = (),
         n_passed_over: int = 0,
     ) -> tuple[list[Hypothesis], SearchTrace]:
-        """Return the hypotheses of one source and all candidates that the search kept.
+        """Return the hypotheses of one source, and all candidates that the search kept.
 
         Args:
             source: Token ids of the source.
-            config: The search settings.
-            prefix: The tokens that the text begins with.
-            n_passed_over: The number of dropped candidates to record per step.
+            config: Settings of the beam search.
+            prefix: Token ids that the output begins with (default: none). Tokens beyond the length limit are dropped.
+            n_passed_over: Number of dropped candidates to record per step and group (default: 0).
         """
         [limit] = self._limits([source], config)
         starts = [prefix[: limit - 1]] if prefix else None
@@ -162,21 +169,21 @@ class Searcher:
     def stream(
         self, sources: TokenRows, config: DecodingConfig, prefixes: TokenRows | None = None
     ) -> Iterator[Found]:
-        """Yield the next tokens of each source as a greedy search finds them, in the order of the sources.
+        """Yield the next tokens of each source as soon as a greedy search finds them.
 
-        The coverage penalty is ignored, because it only ranks alternatives.
+        The coverage penalty is ignored, because it only changes the ranking of hypotheses.
 
         Args:
             sources: Token ids of each source.
-            config: The search settings, used with a beam of 1.
-            prefixes: The tokens that each text begins with.
+            config: Settings of the search. The beam size is always 1.
+            prefixes: Token ids that each output begins with (default: none).
         """
         config = replace(config, beam=1, n_best=1, beam_groups=1, coverage_penalty=0.0)
         limits = self._limits(sources, config)
         if prefixes is not None:
             Constraints(
                 limits, self.special_ids, prefixes=prefixes
-            )  # rejects what cannot begin a text, at once
+            )  # raises for an invalid prefix, before the first `next`
         return self._streamed(sources, config, limits, prefixes)
 
     def _streamed(
@@ -197,31 +204,31 @@ class Searcher:
         search: DecodingConfig,
         prefixes: TokenRows | None = None,
     ) -> list[Hypothesis]:
-        """Draw one text per source; a result depends only on its own source, config and seed.
+        """Draw one text per source. A text does not depend on the other sources.
 
         Args:
             sources: Token ids of each source.
-            configs: One config per source; `max_tokens` can lower the limit of `search`.
-            search: The length limit, the length norm and the batch size.
-            prefixes: The tokens that each text begins with. They count as drawn, so the continuation equals that of a
-                text in which they were drawn.
+            configs: Sampling settings of each source. `max_tokens` can only lower the length limit of `search`.
+            search: Search settings, of which the length limit, length normalization and batch size are used.
+            prefixes: Token ids that each output begins with (default: none). The continuation is the same as if these
+                tokens had been drawn.
 
         Returns:
-            One hypothesis per source, in order.
+            One hypothesis per source, in the order of the sources.
 
         Raises:
-            AttendoError: A prefix fills its text, or as `Sampler.draw`.
+            AttendoError: A prefix reaches its length limit, or the logits leave no token to draw.
         """
         starts = [()] * len(sources) if prefixes is None else prefixes
         limits = self._limits(sources, search)
-        Constraints(limits, self.special_ids, prefixes=starts)  # rejects what cannot begin a text
+        Constraints(limits, self.special_ids, prefixes=starts)  # raises for an invalid prefix
         limited = [
             replace(config, max_tokens=min(config.max_tokens, limit))
             for config, limit in zip(configs, limits, strict=True)
         ]
         alone = replace(search, beam=1, n_best=1, beam_groups=1)
         found: list[list[SampledToken]] = [[] for _ in sources]
-        for length in sorted({len(prefix) for prefix in starts}):  # prefixes of one length are read in step
+        for length in sorted({len(prefix) for prefix in starts}):  # prefixes of equal length are fed together
             alike = [number for number, prefix in enumerate(starts) if len(prefix) == length]
             for places in source_batches([len(sources[number]) for number in alike], alone):
                 numbers = [alike[place] for place in places]
@@ -237,7 +244,7 @@ class Searcher:
     def _drawn(
         self, sources: TokenRows, configs: Sequence[SamplingConfig], prompts: TokenRows
     ) -> list[list[SampledToken]]:
-        """The tokens of each text, those of its prefix included; all prompts have one length."""
+        """Return the tokens of each text, including its prefix. All prompts have the same length."""
         model = self.backend
         found: list[list[SampledToken]] = [[] for _ in sources]
         n_drawn = len(prompts[0]) - 1
@@ -258,10 +265,12 @@ class Searcher:
         return found
 
     def continuous(self, config: DecodingConfig) -> ContinuousSearch:
-        """Return a search that accepts new sources while others are decoded, with the results of `search`.
+        """Return a search that accepts new sources while earlier sources are decoded.
+
+        The hypotheses of each source equal those of `search`.
 
         Args:
-            config: The search settings.
+            config: Settings of the beam search, which apply to all sources.
         """
         return ContinuousSearch(self, config)
 
@@ -310,7 +319,7 @@ class Searcher:
 
 
 class ContinuousSearch:
-    """A search that accepts sources at any step; results do not depend on the other sources."""
+    """A beam search that accepts new sources at any step. The result of a source does not depend on other sources."""
 
     def __init__(self, searcher: Searcher, config: DecodingConfig) -> None:
         self.searcher = searcher
@@ -319,12 +328,12 @@ class ContinuousSearch:
 
     @property
     def going_on(self) -> int:
-        """The number of sources in progress."""
+        """The number of unfinished sources."""
         return 0 if self._search is None else len(self._search.sources)
 
     @torch.inference_mode()
     def add(self, sources: TokenRows, prefixes: TokenRows | None = None) -> list[int]:
-        """Add sources; return the numbers by which `advance` identifies their hypotheses."""
+        """Add sources and return their numbers, by which `advance` identifies the sources."""
         if not sources:
             return []
         searcher = self.searcher
@@ -338,24 +347,24 @@ class ContinuousSearch:
 
     @torch.inference_mode()
     def advance(self) -> list[tuple[int, list[Hypothesis]]]:
-        """Take one step of all; return (number, hypotheses) of the sources that are done with it."""
+        """Decode one token of every source, and return the number and the hypotheses of each finished source."""
         return self._search.advance() if self._search is not None and self.going_on else []
 
     @torch.inference_mode()
     def leave(self, numbers: Collection[int]) -> None:
-        """Give up these sources: from the next step on nothing is computed for them."""
+        """Cancel the sources with the given numbers. The next steps compute nothing for these sources."""
         if self._search is not None:
             self._search.leave(numbers)
 
     def last_tokens(self) -> list[tuple[int, int]]:
-        """The unfinished sources of a greedy search, and the last token of each."""
+        """Return the number and the last token id of each unfinished source of a greedy search."""
         return [] if self._search is None else _last_tokens(self._search)
 
 
 def source_batches(lengths: Sequence[int], config: DecodingConfig) -> list[list[int]]:
-    """Group sources into batches of similar length, longest first.
+    """Return the source numbers of each batch, with sources of similar length in a batch and the longest first.
 
-    Padded tokens times the beam are at most `config.batch_tokens`, except for a single longer source.
+    The number of padded tokens times the beam size is at most `config.batch_tokens`. A longer source has its own batch.
 
     >>> source_batches([2, 5, 5, 1], DecodingConfig(beam=1, batch_tokens=10))
     [[1, 2], [0, 3]]
@@ -372,7 +381,7 @@ def source_batches(lengths: Sequence[int], config: DecodingConfig) -> list[list[
 
 
 def _tokens(search: BeamSearch) -> Iterator[Found]:
-    n_told = 0  # of every text that is not finished: each has one token a step
+    n_told = 0  # tokens of every unfinished text that were yielded: one token per step
     while len(search.sources):
         with torch.inference_mode():  # closed before the yield: it must not leak into the caller's code
             ended = search.advance()

@@ -1,4 +1,4 @@
-"""Shortlists: the few target tokens that are likely for a source, learned from training pairs."""
+"""Shortlists: for each source, the few target tokens that a search considers, learned from sentence pairs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NONE = "it is not a shortlist file of attendo. Create one with attendo shortlis
 def shortlist_of_pairs(
     tokenizer: Tokenizer, pairs: Iterable[tuple[str, str]], *, per_token: int = 50, frequent: int = 100
 ) -> Shortlist:
-    """Return `learned_shortlist` of the first `MOST_PAIRS` pairs of texts. Raises AttendoError without pairs."""
+    """Learn a shortlist from the first `MOST_PAIRS` sentence pairs. Raises AttendoError if there are no pairs."""
     if not 1 <= per_token <= tokenizer.vocab_size or not 0 <= frequent <= tokenizer.vocab_size:
         raise AttendoError(
             f"per_token={per_token} must be at least 1, and frequent={frequent} between 0 and "
@@ -47,14 +47,17 @@ def shortlist_of_pairs(
 
 
 def save_shortlist(path: Path, shortlist: Shortlist, tokenizer: Tokenizer) -> None:
-    """Write it as safetensors, whole or not at all, with the tokenizer that its ids are of."""
+    """Write a shortlist to a safetensors file atomically, with the hash of the tokenizer that defines its ids."""
     arrays = {"likely": shortlist.likely.astype(np.int32), "frequent": shortlist.frequent.astype(np.int32)}
     facts = {"format": FORMAT, "tokenizer_sha256": tokenizer.sha256}
     write_atomic(path, with_facts(save(arrays, facts)))
 
 
 def load_shortlist(path: Path, tokenizer: Tokenizer) -> Shortlist:
-    """Load a shortlist file. Raises AttendoError if it is invalid, damaged, or of another tokenizer."""
+    """Load a shortlist file.
+
+    Raises AttendoError if the file is missing, invalid or damaged, or if it belongs to another tokenizer.
+    """
     if not path.is_file():
         raise AttendoError(f"{path}: no such file. Create it with attendo shortlist")
     try:
@@ -72,23 +75,23 @@ def load_shortlist(path: Path, tokenizer: Tokenizer) -> Shortlist:
     return Shortlist(likely, frequent)
 
 
-FULL = 0.75  # of the vocabulary in a batch's lists: from there on all of it is computed
-FEWER = 0.25  # of the rows are left: what they need is packed anew
+FULL = 0.75  # share of the vocabulary: if a batch's lists have more, the whole vocabulary is computed
+FEWER = 0.25  # share of the rows: if fewer are left, the outputs that they need are packed again
 
 
 @dataclass(frozen=True)
 class _Packed:
-    """The outputs of some tokens as a product, and where each token of the vocabulary is among them."""
+    """The packed output matrix of some tokens, and the row of each vocabulary token in the matrix."""
 
     matrix: Matrix
-    arena: TensorArena | None  # the memory of the matrix, unless the model has it
+    arena: TensorArena | None  # owns the memory of the matrix; None if the model owns it
     place: Int[np.ndarray, " vocab"]
-    rows: int  # for which it was packed
+    rows: int  # number of rows for which the matrix was packed
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Maps the flat outputs of a step to the flat logits of all tokens."""
+    """A mapping from the flat outputs of a step to the flat logits of all tokens."""
 
     packed: _Packed
     taken: Int[np.ndarray, " listed"]
@@ -98,9 +101,9 @@ class _Layout:
 
 
 class ShortlistedModel:
-    """A compiled model whose `start` and `step` give logits of -inf outside the shortlist of a row's source.
+    """A compiled model that sets the logits of all tokens outside a source's shortlist to -inf.
 
-    Outputs are computed for the union of the batch's lists and are bit-identical to those of the whole product.
+    Logits are computed for the union of all shortlists in a batch. They are bit-identical to those of the full model.
     """
 
     def __init__(self, compiled: CompiledModel, output: nn.Linear, shortlist: Shortlist, *, int8: bool):
@@ -112,12 +115,12 @@ class ShortlistedModel:
         self._bias = None if output.bias is None else output.bias.detach()
 
     def start(self, sources: TokenRows, rows_per_source: int = 1, capacity: int = 256) -> ListedCache:
-        """Start the model, with each source's list."""
+        """Return a cache for the sources, with the shortlist of each source."""
         lists = [self._shortlist.of(source) for source in sources]
         return ListedCache(self._compiled.start(sources, rows_per_source, capacity), lists, rows_per_source)
 
     def step(self, token_ids: Int[Tensor, "rows 1"], cache: ListedCache) -> Float[Tensor, "rows vocab"]:
-        """The logits after the next token of every row, valid until the cache's next step."""
+        """Feed one token per row and return the next logits, which are valid until the next step of the cache."""
         if not cache.settled:
             self._settle(cache)
         layout: _Layout = cache.made
@@ -131,7 +134,7 @@ class ShortlistedModel:
         return layout.logits
 
     def _settle(self, cache: ListedCache) -> None:
-        """Pack the union of the lists, or reuse a larger pack as lists leave, and map the outputs."""
+        """Map outputs to logits. The packed matrix of earlier rows is reused if it is not much too large."""
         rows = len(cache.lists)
         old = cast("_Layout | None", cache.made)
         lengths = [len(own) for own in cache.lists]
@@ -164,15 +167,18 @@ class ShortlistedModel:
         return _Packed(arena.product(self._weight[kept], bias), arena, place, rows)
 
 
-MOST_LINKS = 30_000_000  # of source and target tokens of a pair; each takes some 40 bytes while it is counted
+MOST_LINKS = 30_000_000  # pairs of a source token and a target token; each takes about 40 bytes
 ROUNDS = 5
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The likely target tokens of each source token, and the tokens that every text may contain, including the end.
+    """The target tokens that a search may use, depending on the source.
 
-    A row of `likely` with fewer tokens than columns is padded with a token that every text may contain.
+    Attributes:
+        likely: Ids of the k most likely target tokens of each source token. Shorter rows are padded with an id of
+            `frequent`.
+        frequent: Ids of the target tokens that are allowed for every source, including the end token.
 
     >>> shortlist = Shortlist(likely=np.array([[0, 0], [2, 4], [0, 0], [4, 0], [0, 0]]), frequent=np.array([0]))
     >>> shortlist.of([3, 1]).tolist()
@@ -183,7 +189,7 @@ class Shortlist:
     frequent: Int[np.ndarray, " n"]
 
     def of(self, source: Sequence[int]) -> Int[np.ndarray, " tokens"]:
-        """Return the ascending token ids allowed for a source, which depend on the source alone.
+        """Return the token ids that are allowed for a source, in ascending order.
 
         Args:
             source: Token ids of the source, which are always allowed.
@@ -203,11 +209,13 @@ def learned_shortlist(
     per_token: int = 50,
     frequent: int = 100,
 ) -> Shortlist:
-    """The `per_token` most probable target tokens of each source token, and the `frequent` most frequent ones.
+    """Learn a shortlist from sentence pairs, given as source and target token ids.
 
-    Probabilities t(target | source) are those of IBM model 1 (Brown et al. 1993) after ROUNDS of
-    expectation-maximization, with the source's end as the null word. The lower id wins a tie. Pairs beyond `MOST_LINKS`
-    token pairs are ignored. Raises AttendoError without pairs.
+    The shortlist contains the `per_token` most probable target tokens of each source token, and the `frequent` most
+    frequent target tokens. The probabilities t(target | source) are from IBM model 1 (Brown et al. 1993) after `ROUNDS`
+    iterations of expectation-maximization. The end token of the source is the null word. In a tie, the lower token id
+    is selected. Sentence pairs beyond a total of `MOST_LINKS` token pairs are ignored. Raises AttendoError if there are
+    no sentence pairs.
 
     >>> pairs = [([4, 5], [8, 9]), ([4], [8]), ([6, 5], [7, 9])]
     >>> learned_shortlist(pairs, 10, 2, per_token=1, frequent=0).likely[[4, 5, 6]].tolist()
@@ -235,8 +243,8 @@ def learned_shortlist(
 def _word_table(
     pairs: Sequence[tuple[Sequence[int], Sequence[int]]], vocab_size: int, eos_id: int
 ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Source tokens, target tokens and t(target | source) of all tokens that share a pair."""
-    keys = []  # of each link: its two tokens as one number, and its target's place
+    """Return source tokens, target tokens and t(target | source) of all token pairs that share a sentence pair."""
+    keys = []  # of each token pair: its two ids as one number; `places`: the place of its target token
     places = []
     n_places = 0
     for source, target in pairs:
@@ -257,26 +265,32 @@ def _word_table(
 
 
 class ListedCache:
-    """A model's cache, and the list of each row. lists: one for each source, `rows_per_source` rows."""
+    """The cache of a model, with the shortlist of each row.
+
+    Args:
+        inner: The cache of the model.
+        lists: Allowed token ids of each source.
+        rows_per_source: Number of rows per source.
+    """
 
     def __init__(self, inner: Any, lists: Sequence[Int[np.ndarray, " tokens"]], rows_per_source: int):
         self.inner = inner
         self.lists = [tokens for tokens in lists for _ in range(rows_per_source)]
-        self.made: Any = None  # what a step makes of the lists
-        self.settled = False  # whether it is of these lists; None is of none
+        self.made: Any = None  # the data that a step prepared from the lists
+        self.settled = False  # whether `made` belongs to the present lists
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
-        """New row i continues old row `rows[i]`. Both have the same source and the same list."""
+        """Reorder the rows: new row i continues old row `rows[i]` of the same source. The shortlists do not change."""
         self.inner.reorder(rows)
 
     def keep(self, rows: Int[Tensor, " kept"]) -> None:
-        """Drop all rows but these."""
+        """Select rows: new row i continues old row `rows[i]`, and all other rows are dropped."""
         self.inner.keep(rows)
         self.lists = [self.lists[row] for row in rows.tolist()]
         self.settled = False
 
     def join(self, other: ListedCache) -> None:
-        """Take in the rows of another cache, with their lists."""
+        """Append the rows of another cache, with their shortlists."""
         join_rows(self.inner, other.inner)
         self.lists = self.lists + other.lists
         self.made = None
@@ -284,7 +298,10 @@ class ListedCache:
 
 
 def masked(start: Start, step: Step, shortlist: Shortlist) -> tuple[Start, Step]:
-    """The start and step of a model with logits of -inf for what is not in a row's list. No product is spared."""
+    """Return the start and step of a model that set the logits of all tokens outside a row's shortlist to -inf.
+
+    All logits are still computed, so the search is not faster.
+    """
 
     def listed_start(sources: TokenRows, rows_per_source: int, capacity: int, /) -> ListedCache:
         lists = [shortlist.of(source) for source in sources]

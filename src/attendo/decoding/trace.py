@@ -1,4 +1,4 @@
-"""The whole tree of a search as a plain value."""
+"""The tree of a beam search: all candidates that the search kept at each step."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,14 @@ from jaxtyping import Bool, Float, Int
 
 @dataclass(frozen=True)
 class TraceNode:
-    """A candidate that a step kept, with the log-probability of its token.
+    """A candidate of a search step: a hypothesis that is extended by one token.
 
-    `parent` is the beam that it continues (at step 0 the empty text); `beam` is its new beam, None if `finished`.
+    Attributes:
+        token: Token id that extends the hypothesis.
+        log_prob: Log-probability of the token in nats.
+        parent: Index of the beam that is extended. At step 0, every beam contains the empty text.
+        beam: Index of the candidate's new beam. None if the candidate is finished or was not kept.
+        finished: Whether the token ends the text.
     """
 
     token: int
@@ -22,10 +27,11 @@ class TraceNode:
 
 @dataclass(frozen=True)
 class SearchTrace:
-    """All candidates that a search kept for one source: `steps[t]` are those for token t, finished texts first.
+    """All candidates that a search kept for one source.
 
-    A node that is no later node's parent was dropped, or the search ended. `passed_over[t]` are, on request, the best
-    candidates that were not kept; their `beam` is None and `finished` is False.
+    `steps[t]` contains the kept candidates for the token at position t. Finished candidates come first. A
+    candidate without successors was dropped later, or the search ended. If requested, `passed_over[t]` contains the
+    best candidates that were not kept at step t. Their `beam` is None and their `finished` is False.
 
     >>> tree = SearchTrace(
     ...     (
@@ -41,11 +47,11 @@ class SearchTrace:
     passed_over: tuple[tuple[TraceNode, ...], ...] = ()
 
     def path(self, step: int, number: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Return the tokens from the root to a node, including an end token, and their log-probabilities.
+        """Return the token ids from the root to a node, and the log-probability of each token.
 
         Args:
-            step: The step of the node.
-            number: The number of the node within its step.
+            step: Index of the search step that contains the node, from 0.
+            number: Index of the node in `steps[step]`.
         """
         node = self.steps[step][number]
         nodes = [node]
@@ -57,7 +63,7 @@ class SearchTrace:
 
 
 class TraceRecorder:
-    """Records the traces of a batch during a search, with `n_passed_over` dropped candidates per step and group."""
+    """A recorder of the search trees of a batch, with up to `n_passed_over` dropped candidates per step and group."""
 
     def __init__(self, n_sources: int, n_passed_over: int = 0) -> None:
         self.n_passed_over = n_passed_over
@@ -67,7 +73,7 @@ class TraceRecorder:
         self._passed_over: list[list[tuple[TraceNode, ...]]] = [[] for _ in range(n_sources)]
 
     def end(self, source: int, token: int, log_prob: float, parent: int) -> None:
-        """The text of a beam ended in this step."""
+        """Record that the text of the beam `parent` ended in this step."""
         self._ended[source].append(TraceNode(token, log_prob, parent, None, True))
 
     def pass_over(
@@ -78,7 +84,7 @@ class TraceRecorder:
         parents: Int[np.ndarray, "sources candidates"],
         without: Bool[np.ndarray, "sources candidates"],
     ) -> None:
-        """Record the best candidates of this step `without` a slot."""
+        """Record the best candidates that this step did not keep, as marked in `without`."""
         for row, source in enumerate(sources.tolist() if self.n_passed_over else ()):
             for number in np.flatnonzero(without[row])[: self.n_passed_over].tolist():
                 token = int(tokens[row, number])
@@ -94,7 +100,7 @@ class TraceRecorder:
         parents: Int[np.ndarray, "sources beam"],
         live: Bool[np.ndarray, "sources beam"],
     ) -> None:
-        """Close the step with the tokens by which `live` beams continue."""
+        """Record the tokens by which the `live` beams continue, and finish the step."""
         for row, source in enumerate(sources.tolist()):
             nodes = self._ended[source]
             for beam in np.flatnonzero(live[row]).tolist():
@@ -109,6 +115,6 @@ class TraceRecorder:
             self._passed[source] = []
 
     def traces(self) -> list[SearchTrace]:
-        """The collected traces, one per source."""
+        """Return the recorded search trees, one per source."""
         both = zip(self._steps, self._passed_over, strict=True)
         return [SearchTrace(tuple(steps), tuple(passed)) for steps, passed in both]

@@ -1,1 +1,1 @@
-"""A decoder's step in C++, compiled once on the user's machine, with the same results as the modules."""
+"""C++ functions that run a Transformer on a CPU, with the same results as the PyTorch modules up to rounding."""

@@ -1,4 +1,4 @@
-// softmax(q Kᵀ · scale + bias) V of one query over keys and values that lie in a list of places; norms.
+// softmax(q Kᵀ · scale + bias) V of one query over keys and values at a list of places, and normalization layers.
 #pragma once
 
 #include <limits>
@@ -52,22 +52,22 @@ inline void normalize(const Norm& norm, const float* x, float* out) {
 }
 
 struct Heads {
-    int64_t n, n_kv, width, value_width;  // heads of queries, of keys and values; numbers in a head of each
+    int64_t n, n_kv, width, value_width;  // query heads, key and value heads, width of a key, width of a value
     double scale;
-    const float* slopes;  // ALiBi: of each head, or null
+    const float* slopes;  // ALiBi: slope of each head, or null
     const float* turns;   // rotary positions: [positions][width / 2][cos, sin], or null
-    const float* betas;   // what weighs a head's whole score, its bias too: of each head, or null for 1
-    const float* gains;   // what weighs a head's mixed values: of each head, or null for 1
-    const float* means;   // what is added to them: [n][value_width], or null
+    const float* betas;   // factor of each head's scores, including the bias, or null for 1
+    const float* gains;   // factor of each head's output, or null for 1
+    const float* means;   // added to each head's output: [n][value_width], or null
 
     int64_t queries() const { return n * width; }
     int64_t keys() const { return n_kv * width; }
     int64_t values() const { return n_kv * value_width; }
-    int64_t memory() const { return keys() + values(); }  // what a position keeps: its key, then its value
+    int64_t memory() const { return keys() + values(); }  // numbers per position in the cache: keys, then values
     int64_t mixed() const { return n * value_width; }
 };
 
-// Turns each pair of neighbors of each head by the angle of its position.
+// Rotates each pair of neighboring numbers of each head by the angle of its position.
 inline void turn(const Heads& heads, int64_t n, float* x, int64_t position) {
     const float* angles = heads.turns + position * heads.width;
     for (int64_t head = 0; head < n; head++, x += heads.width)
@@ -78,11 +78,11 @@ inline void turn(const Heads& heads, int64_t n, float* x, int64_t position) {
         }
 }
 
-// Where the keys and values of a query lie: side by side from `first` on, or, position by position, in the slot that
-// `slots` names, since rows of a beam share what their common past has written.
+// The places of the keys and values that a query attends to. Without `slots`, the positions follow each other from
+// `base` on. With `slots`, position p is in slot `slots[p]`, because the rows of a beam share their common past.
 struct Places {
     const float* base;
-    int64_t stride;  // numbers from one position to the next
+    int64_t stride;  // distance between positions, in numbers
     int64_t n;       // positions attended to: 0 .. n - 1
     const int32_t* slots;
     int64_t capacity;
@@ -92,7 +92,7 @@ struct Places {
     }
 };
 
-// e^(x - most) in place; returns 1 / their sum. Entries of -inf become 0; n is a multiple of LANES.
+// Computes e^(x - max x) in place, and returns 1 / the sum. Entries of -inf become 0. n is a multiple of LANES.
 inline float softmax(float* x, int64_t n) {
     Floats most = all(-std::numeric_limits<float>::infinity()), total{};
     for (int64_t i = 0; i < n; i += LANES) most = larger(most, load(x + i));
@@ -105,8 +105,8 @@ inline float softmax(float* x, int64_t n) {
     return 1.0f / sum(total);
 }
 
-// Sixteen vectors at most of the mixed values: of heads `first` to `last` - 1, each from lane vector `from` of its head
-// on, VECTORS of them. All heads of a position are read together, since they stand side by side in memory.
+// At most 16 vectors of the weighted sums of values: VECTORS vectors of each head from `first` to `last` - 1, beginning
+// at number `from` of the head. All heads of a position are read together, because they are adjacent in memory.
 template <int VECTORS>
 inline void mix_vectors(
     const Heads& heads, const float* weights, int64_t stride, const float* shares, const Places& at, int64_t first,
@@ -142,7 +142,7 @@ inline int64_t mix_while(
     return from;
 }
 
-// Each head's sum of the values, each times its weight and the head's share; zeros where there is none.
+// The output of each head: the sum of the values times their weights, multiplied by the head's share.
 inline void mix(
     const Heads& heads, const float* weights, int64_t stride, const float* shares, const Places& at, float* out
 ) {
@@ -158,12 +158,12 @@ inline void mix(
     }
 }
 
-// Asks for numbers that are read soon.
+// Prefetches numbers that are read soon.
 inline void fetch(const float* from, int64_t n) {
     for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(from + i, 0, 2);
 }
 
-// room: memory for the weights.
+// The attention of one query, for all heads. `room` is memory for the weights.
 inline void attend(
     const Heads& heads, const float* query, int64_t position, const Places& at, float* out, std::vector<float>& room
 ) {
@@ -171,7 +171,7 @@ inline void attend(
     const auto add_means = [&] {
         for (int64_t i = 0; heads.means != nullptr && i < heads.mixed(); i++) out[i] += heads.means[i];
     };
-    if (at.n == 0) {  // a query that may attend to no key gets zeros
+    if (at.n == 0) {  // a query without keys returns zeros
         std::memset(out, 0, sizeof(float) * heads.mixed());
         add_means();
         return;

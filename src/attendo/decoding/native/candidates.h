@@ -1,11 +1,11 @@
-// The most probable tokens after a row of logits, without sorting it.
+// The most probable tokens of a row of logits, without sorting the row.
 #pragma once
 
 #include <limits>
 
 #include "vectors.h"
 
-// log of the sum of e^logit; NaN where one is not a number, -inf where all are.
+// log Σ e^logit. The result is NaN if a logit is NaN, and -inf if all logits are -inf.
 inline double log_sum(const float* logits, int64_t vocab) {
     constexpr float nothing = -std::numeric_limits<float>::infinity();
     Floats most = all(nothing), total{};
@@ -20,8 +20,8 @@ inline double log_sum(const float* logits, int64_t vocab) {
     return std::log(norm) + shift;
 }
 
-// The ids of the best, by falling logit, then by rising id, and log softmax of each. A row whose sum is NaN gives
-// log-probabilities of NaN; where fewer than k tokens are possible, the rest have -inf.
+// The ids of the k best tokens by descending logit, then by ascending id, and the log-probability of each. If the sum
+// of a row is NaN, the log-probabilities are NaN. If fewer than k tokens are possible, the other entries are -inf.
 inline void best(
     const float* logits, double log_norm, int64_t vocab, int64_t k, const int64_t* never, int64_t n_never,
     int64_t* tokens, double* log_probs
@@ -29,7 +29,7 @@ inline void best(
     constexpr double nothing = -std::numeric_limits<double>::infinity();
     for (int64_t j = 0; j < k; j++) tokens[j] = 0, log_probs[j] = nothing;
     int64_t found = 0;
-    double worst = nothing;  // of the k found
+    double worst = nothing;  // the smallest logit of the k best so far
     const auto offer = [&](int64_t id) {
         const double x = logits[id];
         if (!(x > worst)) return;

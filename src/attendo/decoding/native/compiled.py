@@ -1,4 +1,4 @@
-"""A model that runs on the C++ functions: the start and the step of its search, and its KV cache."""
+"""Models that run with the compiled C++ functions, and their KV cache."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from attendo.nn.layers import ACTIVATIONS, Dropout, InputEmbedding, TokenEmbeddi
 from attendo.nn.layers import FeedForward as FeedForwardModule
 from attendo.nn.positions import Alibi, FixedPositions, LearnedPositions, RelativeBias, Rotary
 
-_POSITIONS_AHEAD = 4096  # computed at once; more where a text is longer, whatever max_len a file names
+_POSITIONS_AHEAD = 4096  # computed at once; more only for longer texts, even if max_len is larger
 _NOTHING = Attending(heads=Heads())
 _FIELDS = {"self_attention": "attention", "cross_attention": "cross", "feed_forward": "feed_forward"}
-"""Of a Block, by the name of a block's layer."""
+"""The field of the C structure `Block` for each layer name of a block."""
 _KNOWN = {
     *(EncoderDecoder, EncoderClassifier, MaskedLM, DecoderLM, Encoder, Decoder, EncoderBlock, DecoderBlock),
     *(
@@ -56,15 +56,18 @@ _KNOWN = {
     ),
     *(LearnedPositions, Rotary, Alibi, RelativeBias, nn.ModuleList, nn.Identity, nn.LayerNorm, nn.RMSNorm),
 }
-"""What is lowered, beside linear layers of any kind. A child of one of them may compute something else."""
+"""The supported modules, besides linear layers of any class. Subclasses are excluded: they may compute other values."""
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """The changes of an attention layer or feed-forward network relative to the compiled model.
+    """A change of an attention layer or a feed-forward network of a compiled model.
 
-    betas: β of each head. gains, means: a head's mixed values are scaled and its mean is added. output: replaces the
-    layer's output at each token.
+    Attributes:
+        betas: Inverse temperature β of each attention head (default: unchanged).
+        gains: Factor of the output of each head, before `means` is added (default: 1).
+        means: Vector that is added to the output of each head (default: 0).
+        output: Vector that replaces the output of the layer at each token (default: None).
     """
 
     betas: Float[Tensor, " heads"] | None = None
@@ -74,10 +77,11 @@ class Change:
 
 
 class CompiledModel:
-    """A compiled model: `start` and `step` for decoding, `encoded` for encoder outputs.
+    """A compiled model, with `start` and `step` for decoding and `encoded` for encoder states.
 
-    A row's results are bit-identical whatever else is in the batch. int8: 8-bit matrices and inputs with scales per
-    output and row. Weights are copied. Raises NoLibrary for an unsupported model or machine.
+    The results of a row do not depend on the other rows of the batch, bit for bit. The weights of the model are copied.
+    With `int8`, weights and inputs are quantized to 8 bits, with one scale per output and one per input row. Raises
+    NoLibrary if the model, its device or this CPU is not supported.
     """
 
     def __init__(self, model: Model, *, int8: bool = False):
@@ -89,13 +93,13 @@ class CompiledModel:
         _require_known(model)
         require_suited(8 if int8 else 32)
         self._keeper = keeper = TensorArena(int8=int8)
-        self._original: CompiledModel | None = None  # whose weights these are, if not its own
+        self._original: CompiledModel | None = None  # the owner of the weights, if it is another model
         config = model.config
         self.width = config.d_model
         self.vocab_size = config.vocab_size
-        # the encoder may be fed what the decoder is not: texts as long as memory allows
+        # only a decoder is limited to max_len; an encoder accepts any length that fits into memory
         self._position_end = min(config.max_len + 1, _POSITIONS_AHEAD)
-        self._turned = 0  # positions for which rotary heads have their angles
+        self._turned = 0  # positions for which the angles of rotary heads are computed
         self._stacks: dict[str, tuple[Stack, Encoder | Decoder]] = {}
         self._memory: list[Matrix] = []
         if not isinstance(model, DecoderLM):
@@ -117,7 +121,7 @@ class CompiledModel:
             self._cache_width = first.n_kv_heads * (first.head_dim + first.value_dim)
 
     def changed(self, changes: Mapping[str, Change]) -> CompiledModel:
-        """Return the same model, sharing weights, with other layers at some module paths."""
+        """Return a model that shares the weights of this model, with changed layers by module path."""
         twin = copy.copy(self)
         twin._original = self
         twin._keeper = TensorArena(int8=self._keeper.int8)
@@ -136,7 +140,7 @@ class CompiledModel:
         return twin
 
     def start(self, sources: TokenRows, rows_per_source: int = 1, capacity: int = 256) -> SlotKVCache:
-        """Encode the sources and return an empty cache; a decoder-only model has empty sources."""
+        """Encode the sources and return an empty cache. The sources of a decoder-only model must be empty."""
         lengths = [len(source) for source in sources]
         n = sum(lengths)
         memory = torch.empty(
@@ -155,9 +159,9 @@ class CompiledModel:
         )
 
     def step(self, token_ids: Int[Tensor, "rows n"], cache: SlotKVCache) -> Float[Tensor, "rows vocab"]:
-        """Return the logits after the last of the next `n` tokens of every row, and advance the cache by `n`.
+        """Feed the next `n` tokens of every row, and return the logits after the last of these tokens.
 
-        They are valid until the cache's next step, which reuses their memory.
+        The logits are valid until the next step of the cache, which reuses their memory.
         """
         if cache.logits.shape[0] < cache.rows:
             cache.logits = torch.empty(cache.rows, self.vocab_size)
@@ -166,7 +170,7 @@ class CompiledModel:
     def logits(
         self, states: Float[Tensor, "*batch d_model"], out: Float[Tensor, "*batch vocab"] | None = None
     ) -> Float[Tensor, "*batch vocab"]:
-        """W_u h of each state."""
+        """Compute the logits of each state with the output layer."""
         states = states.contiguous()
         out = torch.empty(*states.shape[:-1], self.vocab_size) if out is None else out
         rows = states.numel() // self.width
@@ -176,7 +180,7 @@ class CompiledModel:
         return out
 
     def states(self, token_ids: Int[Tensor, "rows n"], cache: SlotKVCache) -> Float[Tensor, "rows n d_model"]:
-        """The states after the last block for the next `n` tokens of every row; advances the cache by `n`."""
+        """Feed the next `n` tokens of every row, and return their states after the last block."""
         rows, n = token_ids.shape
         longest = cache.longest
         cache.require_room(n)
@@ -196,7 +200,7 @@ class CompiledModel:
         return states.view(rows, n, self.width)
 
     def encoded(self, sources: TokenRows) -> Float[Tensor, "tokens d_model"]:
-        """The encoder states of all texts, which must not be empty, concatenated."""
+        """Return the concatenated encoder states of all texts, none of which may be empty."""
         sizes = np.asarray([len(source) for source in sources], dtype=np.int64)
         starts = np.cumsum(sizes) - sizes
         of_row = np.repeat(np.arange(len(sizes)), sizes)
@@ -225,14 +229,14 @@ class CompiledModel:
             raise ValueError(f"token id {ids.flatten()[wrong]} must be between 0 and {embedding.n - 1}")
         return states
 
-    # lowering
+    # conversion of modules to C structures
 
     @property
     def _memory_width(self) -> int:
         return self._memory[0].n_out if self._memory else 0
 
     def _embedding(self, module: InputEmbedding, end: int) -> Embedding:
-        """The embedding with positions up to `end` at least; they are computed ahead."""
+        """Return the embedding with at least `end` positions. More positions are computed in advance."""
         known, made = self._embeddings.get(id(module), (0, None))
         if made is not None and end <= known:
             return made
@@ -240,7 +244,7 @@ class CompiledModel:
         width = 0
         match module.positions:
             case LearnedPositions():
-                module.positions(torch.zeros(1, 1, dtype=torch.long), end)  # refuses an end beyond its table
+                module.positions(torch.zeros(1, 1, dtype=torch.long), end)  # raises for a large `end`
                 table = module.positions.weight
             case FixedPositions():
                 end = self._position_end if end <= self._position_end else 2 * end
@@ -300,8 +304,8 @@ class CompiledModel:
         return Attending(keeper.matrix(*projections), keeper.matrix(out), keeper.norm(norm), heads)
 
     def _turn_up_to(self, end: int) -> None:
-        """Give rotary heads the cos and sin of the angle of each pair at each position: what (1, 0) is turned to."""
-        if end <= self._turned:  # another embedding may have asked for more
+        """Compute the cos and sin of each rotary angle at each position, which is the rotation of (1, 0)."""
+        if end <= self._turned:  # another embedding may have computed more
             return
         self._turned = end
         for stack, module in self._stacks.values():
@@ -327,7 +331,7 @@ def _copied(stack: Stack) -> Stack:
 
 
 def _require_known(model: Model) -> None:
-    """Raise NoLibrary for a model with custom modules."""
+    """Raise NoLibrary if the model contains unsupported modules."""
     for path, module in model.named_modules():
         if type(module) not in _KNOWN and not isinstance(module, nn.Linear):
             raise NoLibrary(f"{path} is a {type(module).__name__}, which the compiled steps do not support")
@@ -340,13 +344,13 @@ def best_of_floats(
     constrain: Callable[[Tensor], None] | None = None,
     out: Float[Tensor, "rows vocab"] | None = None,
 ) -> tuple[Int[np.ndarray, "rows k"], Float[np.ndarray, "rows k"]]:
-    """`best_tokens` of float32 logits on a processor; `out` is not needed."""
+    """Return the result of `best_tokens` for float32 logits on a CPU. The argument `out` is ignored."""
     (rows, vocab) = logits.shape
     logits = logits.contiguous()
     sums = _log_sums(logits)
     if constrain is not None:
         logits = logits.clone()
-        constrain(logits)  # what is forbidden keeps its share of the sum
+        constrain(logits)  # forbidden tokens still count in the sum
     k = min(k, vocab)
     tokens = np.empty((rows, k), dtype=np.int64)
     log_probs = np.empty((rows, k))
@@ -363,7 +367,7 @@ def best_of_floats(
 def log_probs_of_floats(
     logits: Float[Tensor, "*batch vocab"], wanted: Int[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
-    """The log-probability of each row's target token, as `best_of_floats` computes it, in float64."""
+    """Compute the log-probability of each row's wanted token in float64, as in `best_of_floats`."""
     logits = logits.contiguous()
     chosen = logits.gather(-1, wanted[..., None]).squeeze(-1).double()
     return chosen - torch.from_numpy(_log_sums(logits)).view(wanted.shape)
@@ -381,15 +385,18 @@ def _threads() -> int:
 
 
 AHEAD = 32
-"""Slots, and positions of a slot, are made in such numbers: memory that grows by a share of itself is half empty."""
+"""Number of slots, or of positions per slot, that are allocated at once.
+
+Proportional growth would leave up to half of the memory unused."""
 
 
 class SlotKVCache:
-    """A KV cache whose rows share their common past: reordering rows copies slot numbers, not keys.
+    """A KV cache whose rows share the keys and values of their common past.
 
-    Row i writes its next position into slot `own[i]` and reads position p from `slots[i, p]`. Slots belong to one
-    source, whose rows have equal length, so no row overwrites another's past. `memory` has the keys and values of all
-    source tokens, without padding and once for all rows.
+    A slot is the memory for the keys and values of one row. Row i writes its next position into slot `own[i]` and reads
+    position p from slot `slots[i, p]`. Reordering the rows therefore copies slot numbers, not keys. A slot belongs to
+    one source, and all rows of a source have equal length, so no row overwrites the past of another row. `memory`
+    contains the keys and values of all source tokens, without padding and once for all rows of a source.
 
     >>> cache = SlotKVCache(torch.zeros(1, 7, 8), [3, 4], rows_per_source=2, capacity=5, width=8)
     >>> cache.rows, cache.sources.tolist(), cache.memory_start.tolist(), cache.memory_length.tolist()
@@ -421,27 +428,27 @@ class SlotKVCache:
         self.own = np.arange(rows, dtype=np.int32)
         self.slots = np.zeros((rows, capacity), dtype=np.int32)
         self.cache = torch.empty(memory.shape[0], rows, capacity, width)
-        self.logits = torch.empty(0, 0)  # of the last step
+        self.logits = torch.empty(0, 0)  # logits of the last step
         self._longest = 0
         self._tokens: Tokens | None = None
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """The number of rows in the cache."""
         return len(self.lengths)
 
     @property
     def longest(self) -> int:
-        """The positions of the longest row."""
+        """The number of positions of the longest row."""
         return self._longest
 
     @property
     def bytes(self) -> int:
-        """The memory in use: positions of each row, and tokens of each source."""
+        """The allocated memory in bytes, for the positions of all rows and the tokens of all sources."""
         return 4 * (self.cache.numel() + self.memory.numel()) + self.slots.nbytes
 
     def tokens(self) -> Tokens:
-        """A buffer for one next token of each row, filled by the caller."""
+        """Return the C structure of one next token per row. The caller sets the token ids."""
         if self._tokens is None:
             self._numbers = np.arange(self.rows)
             self._tokens = Tokens(
@@ -454,12 +461,12 @@ class SlotKVCache:
         return self._tokens
 
     def advance(self, n: int) -> None:
-        """Every row has `n` positions more."""
+        """Add `n` positions to the length of every row."""
         self.lengths += n
         self._longest += n
 
     def require_room(self, n: int) -> None:
-        """Raise ValueError where no `n` positions more fit into a row."""
+        """Raise ValueError if a row has no room for `n` more positions."""
         if self._longest + n > self.capacity:
             raise ValueError(
                 f"the cache holds {self.capacity} positions, but {self._longest + n} are needed. Start with a "
@@ -467,15 +474,15 @@ class SlotKVCache:
             )
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
-        """New row i continues old row `rows[i]`; the sources stay."""
+        """Reorder the rows: new row i continues old row `rows[i]` of the same source."""
         self._select(rows.numpy())
 
     def keep(self, rows: Int[Tensor, " kept"]) -> None:
-        """Drop all rows but these."""
+        """Select rows: new row i continues old row `rows[i]`, and all other rows are dropped."""
         self._select(rows.numpy())
 
     def join(self, other: SlotKVCache) -> None:
-        """Append the rows and sources of another cache of the same model; an empty cache reuses its memory."""
+        """Append the rows and sources of another cache of the same model. An empty cache reuses its memory."""
         if not self.rows:
             self._n_memory = 0
         # each new row gets a slot of its own, into which its scattered past is copied
@@ -495,7 +502,7 @@ class SlotKVCache:
         self._moved()
 
     def _free_slots(self, n: int, capacity: int) -> Int[np.ndarray, " n"]:
-        """Return unused slots with room for `capacity` positions; more are allocated ahead for further joins."""
+        """Return n unused slots with room for `capacity` positions. Slots for later joins are allocated in advance."""
         n_slots, held = self.cache.shape[1:3]
         # a slot is in use if a row writes to it, or reads an earlier position from it
         taken = np.zeros(n_slots, dtype=bool)
@@ -508,7 +515,7 @@ class SlotKVCache:
         return np.concatenate((free, np.arange(n_slots, n_slots + more))).astype(np.int32)
 
     def _grow(self, n_slots: int, capacity: int) -> None:
-        """Make room for more slots and positions; unwritten pages take no memory."""
+        """Allocate memory for more slots and positions. Pages that are never written use no physical memory."""
         blocks, n_old, held, width = self.cache.shape
         cache = torch.empty(blocks, n_slots, capacity, width)
         used = self._longest
@@ -523,9 +530,9 @@ class SlotKVCache:
     def _add_memory(
         self, memory: Float[Tensor, "blocks tokens memory_width"], starts: Int[np.ndarray, " rows"]
     ) -> Int[np.ndarray, " rows"]:
-        """Append memory to the existing one; return the new starts of rows that began at `starts`."""
+        """Append source memory, and return the new start of each row whose old start is in `starts`."""
         n = memory.shape[1]
-        # when full, drop the memory of sources without rows, and double the room: joins stay cheap on average
+        # when full, drop the memory of sources without rows and double the capacity, which keeps joins cheap on average
         if self._n_memory + n > self.memory.shape[1]:
             live, self.memory_start = self._live_memory()
             self._n_memory = live.shape[1]
@@ -537,7 +544,7 @@ class SlotKVCache:
         return starts + first
 
     def _live_memory(self) -> tuple[Tensor, Int[np.ndarray, " rows"]]:
-        """The memory of the sources that have rows, and where each row's starts in it."""
+        """Return the memory of the sources that have rows, and the start of each row's source in it."""
         _, first, index = np.unique(self.sources, return_index=True, return_inverse=True)
         starts = self.memory_start[first]
         lengths = self.memory_length[first]
@@ -550,7 +557,7 @@ class SlotKVCache:
     def _select(self, rows: Int[np.ndarray, " new_rows"]) -> None:
         sources = self.sources[rows]
         used = self._longest
-        # the usual step of a beam: only slot numbers move, and in place, so all addresses stay valid
+        # a usual beam step: only slot numbers move, in place, so all addresses remain valid
         if len(rows) == self.rows and (sources == self.sources).all():
             self.slots[:, :used] = self.slots[rows, :used]
             self.lengths[:] = self.lengths[rows]
@@ -570,8 +577,8 @@ class SlotKVCache:
         self._tokens = None
 
     def _own_slots(self, sources: Int[np.ndarray, " new_rows"]) -> Int[np.ndarray, " new_rows"]:
-        """A slot for each row of these sources: those that the source's rows have, in order, then new ones."""
-        # ranks: the number of each row among the rows of its source, here and before
+        """Return a slot for each row of these sources: the slots of the source's old rows in order, then new slots."""
+        # ranks: the index of each row among the rows of its source; the old rows are ranked in the same way
         order = np.argsort(sources, kind="stable")
         ranks = np.empty(len(sources), dtype=np.int64)
         ranks[order] = np.arange(len(sources)) - np.searchsorted(sources[order], sources[order])

@@ -1,7 +1,8 @@
-// A stack of Transformer blocks on a list of tokens, one vector each, with keys and values in the caller's memory.
+// A stack of Transformer blocks for a list of tokens, one vector per token. The caller owns the memory of the keys and
+// values.
 //
-// The twin of attendo.nn.blocks, for float32 on a processor: the tests hold the two equal. A token's result does not
-// depend on the tokens it is computed with, to the last bit.
+// The results equal those of attendo.nn.blocks in float32 up to rounding, which the tests check. The result of a token
+// does not depend on the other tokens of a call, bit for bit.
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -11,7 +12,7 @@
 #include "products.h"
 
 struct SelfAttention {
-    Matrix project;  // queries, keys, values: stacked
+    Matrix project;  // stacked: queries, keys, values
     Matrix out;
     Norm norm;
     Heads heads;
@@ -21,7 +22,7 @@ struct CrossAttention {
     Matrix project;  // queries
     Matrix out;
     Norm norm;
-    Heads heads;  // n 0: there is none
+    Heads heads;  // n 0: no cross-attention
 };
 
 struct FeedForward {
@@ -47,21 +48,21 @@ struct Embedding {
     const float* weight;
     double scale;
     const float* positions;  // [positions][position_width], or null
-    int64_t position_width;  // width, or 1: one number for all entries
+    int64_t position_width;  // width; or 1, a single number that is added to all entries
     Norm norm;
 };
 
-// The tokens of one call. In an encoder each attends to all tokens of its text; in a decoder to those of its row so
-// far and itself, whose keys and values stand in `cache`, and to the memory of its source.
+// The tokens of one call. In an encoder, each token attends to all tokens of its text. In a decoder, it attends to
+// itself and to the earlier tokens of its row, whose keys and values are in `cache`, and to the memory of its source.
 struct Tokens {
     int64_t n;
-    int64_t apart;  // 1: no two are of one row, and so none needs another
+    int64_t apart;  // 1: each token is from another row, so no token needs another
     const int64_t *ids, *positions, *rows;
-    const int64_t *text_start, *text_length;  // encoder: where the tokens of each row stand in this call
+    const int64_t *text_start, *text_length;  // encoder: the tokens of each row in this call
     float* cache;                             // decoder: [blocks][slots][capacity][key, value]
     int64_t block_stride, capacity;
-    int32_t* slots;                           // [rows][capacity]: which slot holds a row's position
-    const int32_t* own_slot;                  // [rows]: which slot takes what a row writes
+    int32_t* slots;                           // [rows][capacity]: the slot of each position of a row
+    const int32_t* own_slot;                  // [rows]: the slot that a row writes to
     const float* memory;                      // [blocks][source tokens][key, value]
     int64_t memory_stride;
     const int64_t *memory_start, *memory_length;  // of each row
@@ -69,14 +70,14 @@ struct Tokens {
 
 namespace {
 
-// Memory that a thread keeps for its next call.
+// Memory that a thread reuses in its next call.
 struct Workspace {
     std::vector<float> states, normed, projected, mixed, inner, gate, scale;
     std::vector<uint8_t> numbers;
 };
 
-// One sub-layer after the other. Each member of the team has its share of the tokens, and in a product its share of the
-// outputs of all of them, so they wait for each other before and after.
+// Runs one sublayer after the other. Each member of the team has a share of the tokens. In a matrix multiplication, it
+// has a share of the outputs of all tokens instead, so the members wait for each other before and after.
 class Run {
    public:
     Run(const Stack& stack, const Tokens& tokens, Workspace& space, Member& member)
@@ -115,7 +116,7 @@ class Run {
    private:
     float* state(int64_t i) { return space_.states.data() + i * stack_.width; }
 
-    // The input of a sub-layer, in the number format of its first matrix.
+    // Prepares the input of a sublayer in the number format of its first matrix.
     void enter(const Norm& norm, const Matrix& matrix) {
         for (int64_t i = first_; i < last_; i++) {
             float* x = state(i);
@@ -129,7 +130,7 @@ class Run {
         member_.wait();
     }
 
-    // What comes back from a sub-layer was added to the states; where the norm comes last, it is now.
+    // Ends a sublayer, whose output was added to the states. With the norm last, the states are normalized now.
     void leave(const Norm& norm) {
         member_.wait();
         if (stack_.norm_first) return;
@@ -224,7 +225,7 @@ class Run {
         back(net.out, net.norm, space_.inner);
     }
 
-    // The last matrix of a sub-layer, its result added to the states.
+    // Multiplies by the last matrix of a sublayer, and adds the result to the states.
     void back(const Matrix& matrix, const Norm& norm, const std::vector<float>& x) {
         member_.wait();
         multiply_by(matrix, x.data(), space_.states.data(), space_.states.data());
@@ -266,7 +267,8 @@ void make_room(const Stack& stack, int64_t n, Workspace& space) {
 
 int64_t bytes(const Matrix& matrix) { return matrix.n_in * matrix.n_out * matrix.bits / 8; }
 
-// So many threads that each has enough to do to be worth the waiting: bytes of weights, of few rows read once.
+// The number of threads for which the work of each thread outweighs the waiting. The work is measured in bytes of
+// weights, which are read once for a few rows.
 int64_t useful(int64_t threads, int64_t bytes, int64_t rows) {
     constexpr int64_t enough = 3 << 20;
     return std::max<int64_t>(1, std::min(threads, bytes * std::max<int64_t>(1, rows / 2) / enough));
@@ -290,7 +292,7 @@ Workspace& workspace() {
 }
 
 void run(const Stack& stack, const Embedding& embedding, const Tokens& tokens, Workspace& space, Member& member) {
-    if (member.size == 1) make_room(stack, tokens.n, space);  // else it was made before they began
+    if (member.size == 1) make_room(stack, tokens.n, space);  // a larger team has its memory already
     Run run(stack, tokens, space, member);
     run.embed(embedding);
     run.blocks();
@@ -302,7 +304,7 @@ extern "C" {
 
 int64_t attendo_panel() { return PANEL; }
 
-// Whether products of matrices of so many bits are fast on the processor this was compiled for.
+// Whether multiplications of matrices with this number of bits are fast on the CPU that this file was compiled for.
 int64_t attendo_suits(int64_t bits) {
 #if defined(__AVX2__) && defined(__FMA__)
     return bits == 32 || bits == 8;
@@ -313,7 +315,7 @@ int64_t attendo_suits(int64_t bits) {
 #endif
 }
 
-// Asks for large pages for memory that was not touched yet, where the system has them.
+// Requests large pages, if the system supports them, for memory that was not used yet.
 void attendo_large_pages(char* from, int64_t bytes) {
 #if defined(__linux__)
     madvise(from, bytes / (1 << 21) << 21, MADV_HUGEPAGE);
@@ -322,7 +324,7 @@ void attendo_large_pages(char* from, int64_t bytes) {
 #endif
 }
 
-// W [n_out][n_in] into panels of floats; the columns behind the last are 0.
+// Packs W [n_out][n_in] into panels of floats. Columns after the last column are 0.
 void attendo_pack(const float* w, int64_t n_out, int64_t n_in, float* packed) {
     for (int64_t column = 0; column < panels(n_out) * PANEL; column++)
         for (int64_t k = 0; k < n_in; k++)
@@ -330,7 +332,8 @@ void attendo_pack(const float* w, int64_t n_out, int64_t n_in, float* packed) {
                 column < n_out ? w[column * n_in + k] : 0.0f;
 }
 
-// W in whole numbers [n_out][n_in] into panels of four inputs at a time, and 128 times the sum of each output's.
+// Packs the integers W [n_out][n_in] into panels, four inputs at a time. `sums` receives 128 times the sum of each
+// output's weights.
 void attendo_pack_bytes(const int8_t* w, int64_t n_out, int64_t n_in, int8_t* packed, int32_t* sums) {
     const int64_t n_quads = quads(n_in);
     for (int64_t column = 0; column < panels(n_out) * PANEL; column++) {
@@ -359,7 +362,7 @@ void attendo_product(const Matrix* w, const float* x, int64_t rows, float* out, 
         member.wait();
         product(member, *w, Quantized{space.numbers.data(), space.scale.data()}, mine, to);
     };
-    if (rows >= ROWS * threads) {  // each thread its rows, which it is then the one to look at (attendo_best)
+    if (rows >= ROWS * threads) {  // each thread computes the rows that it also reads in attendo_best
         Team::work(threads, [&](Member& member) {
             int64_t first, last;
             member.share(rows, first, last);
@@ -374,8 +377,9 @@ void attendo_product(const Matrix* w, const float* x, int64_t rows, float* out, 
     Team::work(useful(threads, bytes(*w), rows), [&](Member& member) { multiply(0, rows, space, member); });
 }
 
-// The states of these tokens behind the last block, [n][width]. Many tokens of which none needs another are divided among
-// the threads, which then need not wait for each other. Returns the number of the first id that is none, or -1.
+// Computes the states of the tokens after the last block, [n][width]. If there are many tokens and none needs another,
+// they are divided among the threads, which then need not wait for each other. Returns the index of the first invalid
+// token id, or -1.
 int64_t attendo_states(
     const Stack* stack, const Embedding* embedding, const Tokens* tokens, float* states, int64_t threads
 ) {
@@ -401,7 +405,7 @@ int64_t attendo_states(
     return -1;
 }
 
-// log Σ e^logit of each row.
+// Computes log Σ e^logit of each row.
 void attendo_log_sums(const float* logits, int64_t rows, int64_t vocab, double* sums, int64_t threads) {
     Team::work(rows >= ROWS * threads ? threads : 1, [&](Member& member) {
         int64_t first, last;
@@ -410,7 +414,7 @@ void attendo_log_sums(const float* logits, int64_t rows, int64_t vocab, double* 
     });
 }
 
-// The k best tokens of each row of logits: see candidates.h. sums: those of attendo_log_sums.
+// Finds the k best tokens of each row of logits, as in candidates.h. `sums` is the result of attendo_log_sums.
 void attendo_best(
     const float* logits, const double* sums, int64_t rows, int64_t vocab, int64_t k, const int64_t* never,
     int64_t n_never, int64_t* tokens, double* log_probs, int64_t threads

@@ -1,4 +1,4 @@
-"""The C++ files of this folder as a library that is compiled for this CPU on first use, and its structures."""
+"""The C++ functions of this folder, compiled for this CPU on first use, and ctypes structures of their arguments."""
 
 from __future__ import annotations
 
@@ -72,12 +72,15 @@ SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
 
 
 class NoLibrary(Exception):
-    """The compiled functions are unavailable, with the reason for the user."""
+    """Raised if the compiled functions cannot be used. The message contains the reason."""
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """Return the compiled functions, which take seconds to compile on first use. Raises NoLibrary if unavailable."""
+    """Return the compiled functions, which are compiled within seconds on first use.
+
+    Raises NoLibrary if the functions cannot be compiled or loaded.
+    """
     compiler = find_compiler()
     try:
         folder = cache_folder() / _name(compiler)
@@ -87,7 +90,7 @@ def library() -> ctypes.CDLL:
 
 
 def is_to_be_made() -> bool:
-    """Return whether the first use will compile."""
+    """Return whether the first use of the library will compile it, because no compiled library is cached."""
     try:
         with private(cache_folder()) as base:
             return not (base / _name(find_compiler())).exists()
@@ -96,7 +99,7 @@ def is_to_be_made() -> bool:
 
 
 def require_suited(bits: int) -> None:
-    """Raise NoLibrary where this processor is not one that the functions are fast on."""
+    """Raise NoLibrary if matrix products with this number of bits are not faster than in PyTorch on this CPU."""
     if not library().attendo_suits(bits):
         raise NoLibrary(
             f"{bits}-bit matrix products are not faster than PyTorch's on this CPU ({platform.machine()})"
@@ -117,7 +120,10 @@ def find_compiler() -> tuple[str, ...]:
 
 
 def compile_to(folder: Path, compiler: Sequence[str]) -> None:
-    """Compile the library into an empty folder, with its digest. Raises NoLibrary with the compiler's words."""
+    """Compile the library into an empty folder and write a manifest with its hash.
+
+    Raises NoLibrary with the error message of the compiler.
+    """
     command = [*compiler, *FLAGS, str(SOURCES / "decoder.cpp"), "-o", str(folder / LIBRARY)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
@@ -128,7 +134,7 @@ def compile_to(folder: Path, compiler: Sequence[str]) -> None:
 
 
 def _loaded(folder: Path) -> ctypes.CDLL:
-    """The library of a folder, its bytes compared with the digest. Raises FileNotFoundError, DamagedFile, NoLibrary."""
+    """Load the library of a folder after a check of its hash. Raises FileNotFoundError, DamagedFile or NoLibrary."""
     if not folder.exists():
         raise FileNotFoundError
     verify_manifest(folder)
@@ -143,7 +149,7 @@ def _loaded(folder: Path) -> ctypes.CDLL:
 
 
 def declared(opened: ctypes.CDLL) -> ctypes.CDLL:
-    """The library with the types of its functions. Raises OSError where one is missing."""
+    """Declare the types of the library's functions and return the library. Raises OSError if a function is missing."""
     for name, (result, arguments) in SIGNATURES.items():
         try:
             function: Callable[..., object] = getattr(opened, name)
@@ -159,7 +165,7 @@ def _name(compiler: Sequence[str]) -> str:
 
 
 def _key(compiler: Sequence[str]) -> str:
-    """A hash of sources, flags, compiler and processor. Raises NoLibrary if the compiler does not run."""
+    """Return a hash of sources, flags, compiler and CPU. Raises NoLibrary if the compiler does not run."""
     digest = hashlib.sha256()
     for source in sorted((*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp"))):
         digest.update(source.read_bytes())
@@ -179,13 +185,13 @@ def _instructions() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-_LINE = 64  # bytes: a cache line, a large page, what is taken at a time
+_LINE = 64  # bytes: of a cache line, of a large page, and of one allocation
 _PAGE = 2**21
 _ARENA = 2**23
 
 
 class Matrix(ctypes.Structure):
-    """Matrix of products.h; without arguments, one that is not there."""
+    """The C structure `Matrix` of products.h. Without arguments, it represents a missing matrix."""
 
     _fields_ = [
         ("n_in", c_int64), ("n_out", c_int64), ("bits", c_int64), ("weight", c_void_p), ("scale", c_void_p),
@@ -194,7 +200,7 @@ class Matrix(ctypes.Structure):
 
 
 class Norm(ctypes.Structure):
-    """Norm of attention.h."""
+    """The C structure `Norm` of attention.h."""
 
     _fields_ = [
         ("kind", c_int64),
@@ -206,7 +212,7 @@ class Norm(ctypes.Structure):
 
 
 class Heads(ctypes.Structure):
-    """Heads of attention.h."""
+    """The C structure `Heads` of attention.h."""
 
     _fields_ = [
         ("n", c_int64), ("n_kv", c_int64), ("width", c_int64), ("value_width", c_int64), ("scale", c_double),
@@ -215,25 +221,25 @@ class Heads(ctypes.Structure):
 
 
 class Attending(ctypes.Structure):
-    """SelfAttention and CrossAttention of decoder.cpp."""
+    """The C structures `SelfAttention` and `CrossAttention` of decoder.cpp."""
 
     _fields_ = [("project", Matrix), ("out", Matrix), ("norm", Norm), ("heads", Heads)]
 
 
 class FeedForward(ctypes.Structure):
-    """FeedForward of decoder.cpp."""
+    """The C structure `FeedForward` of decoder.cpp."""
 
     _fields_ = [("first", Matrix), ("gate", Matrix), ("out", Matrix), ("norm", Norm), ("activation", c_int64)]
 
 
 class Block(ctypes.Structure):
-    """Block of decoder.cpp."""
+    """The C structure `Block` of decoder.cpp."""
 
     _fields_ = [("attention", Attending), ("cross", Attending), ("feed_forward", FeedForward)]
 
 
 class Stack(ctypes.Structure):
-    """Stack of decoder.cpp."""
+    """The C structure `Stack` of decoder.cpp."""
 
     _fields_ = [
         ("n_blocks", c_int64), ("width", c_int64), ("norm_first", c_int64), ("blocks", POINTER(Block)), ("norm", Norm),
@@ -241,7 +247,7 @@ class Stack(ctypes.Structure):
 
 
 class Embedding(ctypes.Structure):
-    """Embedding of decoder.cpp."""
+    """The C structure `Embedding` of decoder.cpp."""
 
     _fields_ = [
         ("n", c_int64), ("weight", c_void_p), ("scale", c_double), ("positions", c_void_p),
@@ -250,7 +256,7 @@ class Embedding(ctypes.Structure):
 
 
 class Tokens(ctypes.Structure):
-    """Tokens of decoder.cpp."""
+    """The C structure `Tokens` of decoder.cpp."""
 
     _fields_ = [
         ("n", c_int64), ("apart", c_int64), ("ids", c_void_p), ("positions", c_void_p), ("rows", c_void_p),
@@ -261,12 +267,12 @@ class Tokens(ctypes.Structure):
 
 
 def address(array: np.ndarray) -> int:
-    """The address of an array."""
+    """Return the memory address of the first element of a NumPy array."""
     return array.__array_interface__["data"][0]
 
 
 class TensorArena:
-    """Makes structures of modules, and keeps the memory that they point to."""
+    """A builder of C structures from PyTorch modules, which owns the memory that the structures refer to."""
 
     def __init__(self, *, int8: bool):
         self.int8 = int8
@@ -274,7 +280,7 @@ class TensorArena:
         self._left = torch.empty(0, dtype=torch.uint8)
 
     def pointer(self, tensor: Tensor | None) -> int | None:
-        """The address of these numbers, side by side in float32 (or as they are, if whole)."""
+        """Return the address of a contiguous copy of a tensor, in float32 unless the tensor contains integers."""
         if tensor is None:
             return None
         floats = tensor.detach().float() if tensor.is_floating_point() else tensor
@@ -282,13 +288,13 @@ class TensorArena:
         return self._kept[-1].data_ptr()
 
     def matrix(self, *layers: nn.Linear) -> Matrix:
-        """Several layers with one input as one stacked matrix."""
+        """Return the C structure of the stacked weights of several linear layers with the same input."""
         biases = [torch.zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers]
         bias = torch.cat(biases) if any(layer.bias is not None for layer in layers) else None
         return self.product(torch.cat([layer.weight.detach() for layer in layers]), bias)
 
     def product(self, weight: Float[Tensor, "n_out n_in"], bias: Float[Tensor, " n_out"] | None) -> Matrix:
-        """W x + b, packed for the processor, or in 8 bits."""
+        """Return the C structure of a linear layer W x + b, packed for this CPU in float32 or in 8 bits."""
         weight = weight.float().contiguous()
         n_out, n_in = weight.shape
         added = self.pointer(bias)
@@ -307,11 +313,11 @@ class TensorArena:
         return Matrix(n_in, n_out, 8, self.pointer(packed), self.pointer(scales), self.pointer(sums), added)
 
     def given(self, output: Float[Tensor, " n_out"]) -> Matrix:
-        """A product that is this vector whatever it is of."""
+        """Return the C structure of a linear layer whose output is always the given vector."""
         return Matrix(0, len(output), 32, None, None, None, self.pointer(output))
 
     def _room(self, n_bytes: int) -> Int[Tensor, " bytes"]:
-        """Memory for weights, out of large pages: thousands of small ones would cost more to find than to read."""
+        """Return memory for weights from large pages. Address lookups of thousands of small pages would be slower."""
         size = -(-n_bytes // _LINE) * _LINE
         if self._left.numel() < size:
             arena = torch.empty(max(_ARENA, size) + _PAGE, dtype=torch.uint8)
@@ -322,7 +328,7 @@ class TensorArena:
         return taken
 
     def norm(self, norm: nn.Module) -> Norm:
-        """Return the C structure of a LayerNorm, an RMSNorm or no normalization."""
+        """Return the C structure of a normalization module: a LayerNorm, an RMSNorm or no normalization."""
         match norm:
             case nn.LayerNorm():
                 return Norm(

@@ -1,27 +1,27 @@
-// x Wᵀ + b for few and for many rows of x, in 32 bits and in 8.
+// x Wᵀ + b for few and for many rows of x, in 32 bits and in 8 bits.
 //
-// W is stored in panels of PANEL outputs, so that it is read from the first byte to the last. Every output is summed
-// over the inputs one after the other, whatever other rows are beside its own: a row's result never depends on them.
+// W is stored in panels of PANEL outputs and is therefore read sequentially. The inputs of an output are summed one
+// after the other, in an order that is equal for every number of rows. A row's result thus never depends on other rows.
 #pragma once
 
 #include "team.h"
 #include "vectors.h"
 
 struct Matrix {
-    int64_t n_in, n_out;  // n_out 0: there is none; n_in 0: all outputs are the bias
+    int64_t n_in, n_out;  // n_out 0: no matrix; n_in 0: the output is the bias
     int64_t bits;         // 32 or 8
     const void* weight;   // in panels
-    const float* scale;   // 8 bits: of each output
+    const float* scale;   // 8 bits: scale of each output
     const int32_t* sums;  // 8 bits: 128 times the sum of each output's weights
     const float* bias;    // or null
 };
 
-constexpr int64_t CHUNK = 16 * ROWS;  // rows whose inputs stay in the cache while all panels pass
+constexpr int64_t CHUNK = 16 * ROWS;  // rows whose inputs remain in the cache while all panels are read
 
 inline int64_t panels(int64_t n_out) { return (n_out + PANEL - 1) / PANEL; }
 inline int64_t quads(int64_t n_in) { return (n_in + 3) / 4; }
 
-// A row in 8 bits: numbers from -127 to 127, plus 128, and the scale of the row.
+// Rows in 8 bits: numbers from -127 to 127 with an offset of 128, and the scale of each row.
 struct Quantized {
     uint8_t* numbers;  // [rows][4 quads]
     float* scale;      // [rows]
@@ -51,7 +51,7 @@ inline void quantize(const float* x, int64_t n, uint8_t* numbers, float& scale) 
     for (i = n; i < 4 * quads(n); i++) numbers[i] = 128;
 }
 
-// total + the four products of unsigned bytes a and signed bytes b in each lane.
+// total plus, in each lane, the sum of the four products of the unsigned bytes a and the signed bytes b.
 inline Ints dot4(Ints total, Ints a, Ints b) {
 #if defined(__AVX512VNNI__)
     return (Ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)a, (__m512i)b);
@@ -79,14 +79,14 @@ inline Ints dot4(Ints total, Ints a, Ints b) {
 #endif
 }
 
-// R rows times one panel: sums of floats.
+// R rows times one panel, in floats.
 template <int R>
 inline void multiply(const float* x, int64_t n_in, const float* panel, Floats (&total)[R][WIDE]) {
     for (auto& row : total)
         for (auto& lanes : row) lanes = Floats{};
     for (int64_t k = 0; k < n_in; k++, panel += PANEL) {
         Floats weights[WIDE];
-        if (R > 1 && R < ROWS)  // enough work to hide behind, and no rows to come that find the panel in the cache
+        if (R > 1 && R < ROWS)  // enough work to hide the latency, and no later rows that reuse the panel
             for (int j = 0; j < WIDE; j++) __builtin_prefetch(panel + 48 * PANEL + j * LANES, 0, 3);
 #pragma GCC unroll 4
         for (int j = 0; j < WIDE; j++) weights[j] = load(panel + j * LANES);
@@ -99,7 +99,7 @@ inline void multiply(const float* x, int64_t n_in, const float* panel, Floats (&
     }
 }
 
-// R rows times one panel: sums of whole numbers, exact.
+// R rows times one panel, in exact integer sums.
 template <int R>
 inline void multiply(const uint8_t* x, int64_t n_quads, const int8_t* panel, Ints (&total)[R][WIDE]) {
     for (auto& row : total)
@@ -119,11 +119,11 @@ inline void multiply(const uint8_t* x, int64_t n_quads, const int8_t* panel, Int
     }
 }
 
-// What becomes of the sums: scales, bias, and what is to be added, into the outputs from `column` on.
+// The destination of the sums, and the numbers that are added to them.
 struct Target {
     float* out;
     int64_t stride;
-    const float* add;  // of the same stride, or null
+    const float* add;  // has the same stride; or null
 };
 
 inline void finish(const Matrix& w, const Target& to, int64_t row, int64_t column, const Floats (&sums)[WIDE]) {
@@ -175,7 +175,7 @@ inline void block(const Matrix& w, const Quantized& x, int64_t row, int64_t colu
     }
 }
 
-// Asks for part `part` of `parts` of the panel that comes next, while there is still work on this one.
+// Prefetches part `part` of `parts` of the panel at `column` during the work on the panel before it.
 inline void fetch_ahead(const Matrix& w, int64_t column, int64_t part, int64_t parts) {
     const int64_t bytes = w.bits == 8 ? 4 * quads(w.n_in) * PANEL : 4 * w.n_in * PANEL;
     const char* panel = static_cast<const char*>(w.weight) + column / PANEL * bytes;
@@ -202,7 +202,7 @@ inline void rows_of_panel(
     }
 }
 
-// A member's share of x Wᵀ + b: some panels of all rows.
+// A member's share of x Wᵀ + b: a range of panels for all rows.
 template <class Input>
 inline void product(const Member& member, const Matrix& w, const Input& x, int64_t rows, const Target& to) {
     int64_t first, last;

@@ -1,4 +1,4 @@
-// Threads that work on one thing together and wait for each other between its parts.
+// A pool of threads that work on one task together and wait for each other between its parts.
 #pragma once
 
 #if defined(__linux__)
@@ -14,17 +14,17 @@
 #include <mutex>
 #include <thread>
 
-// Turns of a waiting thread before it offers its processor to others: some microseconds. A pause instruction in each
-// would trap in virtual machines.
+// Loop iterations of a waiting thread before it yields its CPU core: a few microseconds. The loop has no pause
+// instruction, because this instruction would trap in virtual machines.
 constexpr int64_t SPINS = 4000;
 
-// What a thread of a team knows: its number, and how to wait for the others.
+// A thread of a team: its number, its share of the work, and a barrier to wait for the other threads.
 class Member {
    public:
     Member(int64_t number, int64_t size, std::atomic<int64_t>* arrived)
         : number(number), size(size), arrived_(arrived) {}
 
-    // Returns when all members have come here.
+    // Returns when all members have called this function.
     void wait() {
         if (size == 1) return;
         round_ += size;
@@ -33,7 +33,7 @@ class Member {
             if (spins > SPINS) std::this_thread::yield();
     }
 
-    // This member's share of n things: from first to last - 1.
+    // This member's share of n items: from `first` to `last` - 1.
     void share(int64_t n, int64_t& first, int64_t& last) const {
         first = n * number / size;
         last = n * (number + 1) / size;
@@ -46,7 +46,7 @@ class Member {
     int64_t round_ = 0;
 };
 
-// The threads of this process. One call has them at a time; a call that finds them busy works alone.
+// The threads of this process. Only one call uses them at a time. A call that finds them busy works alone.
 class Team {
    public:
     template <class Work>
@@ -56,7 +56,7 @@ class Team {
         std::atomic<int64_t> arrived{0};
         if (size > 1) {
             std::lock_guard<std::mutex> lock(creating);
-            if (team == nullptr || team->process_ != getpid()) team = new Team();  // a fork has none of the threads
+            if (team == nullptr || team->process_ != getpid()) team = new Team();  // a forked process has no threads
         }
         if (size < 2 || !team->busy_.try_lock()) {
             Member alone(0, 1, &arrived);
@@ -85,10 +85,10 @@ class Team {
             if (spins > SPINS) std::this_thread::yield();
     }
 
-    // What a thread does for ever: waits for an order later than `done`, and does its part.
+    // The loop of a thread: waits for an order later than `done`, and does its part.
     void serve(int64_t number, int64_t done) {
         for (;;) {
-            // The next order of a search comes soon; to be woken for it would take longer than its work.
+            // Spin at first: the next order of a search comes soon, and a wake-up would take longer than the work.
             const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
             for (int64_t spins = 0; order_.load(std::memory_order_acquire) == done; spins++) {
                 if (spins < SPINS) continue;
@@ -116,7 +116,7 @@ class Team {
 #endif
     }
 
-    // A thread is often woken on the processor of the one that calls it, and would then wait for its turn there.
+    // A thread is often woken on the CPU core of its caller, and would wait there. Move the thread to another core.
     static void leave(int taken) {
 #if defined(__linux__)
         cpu_set_t allowed, others;
@@ -125,7 +125,7 @@ class Team {
         CPU_CLR(taken, &others);
         if (CPU_COUNT(&others) == 0) return;
         sched_setaffinity(0, sizeof others, &others);
-        sched_setaffinity(0, sizeof allowed, &allowed);  // it may be moved again, if another wants the place
+        sched_setaffinity(0, sizeof allowed, &allowed);  // the system may move the thread again
 #else
         (void)taken;
 #endif

@@ -1,4 +1,4 @@
-// Vectors of floats as wide as this processor's registers, and the functions of them that a Transformer needs.
+// Vectors of floats as wide as the registers of this CPU, and the vector functions that a Transformer requires.
 #pragma once
 
 #include <cmath>
@@ -10,12 +10,12 @@
 
 #if defined(__AVX512F__)
 constexpr int64_t LANES = 16;
-constexpr int64_t ROWS = 6;  // rows of a product computed side by side: 6 x 4 sums fill 24 of 32 registers
+constexpr int64_t ROWS = 6;  // rows that are multiplied together: 6 x 4 sums fill 24 of 32 registers
 #else
 constexpr int64_t LANES = 8;
 constexpr int64_t ROWS = 3;  // 3 x 4 sums fill 12 of 16
 #endif
-constexpr int64_t WIDE = 4;               // vectors side by side in a panel
+constexpr int64_t WIDE = 4;               // vectors per row of a panel
 constexpr int64_t PANEL = WIDE * LANES;   // columns of a matrix that are stored together
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
@@ -56,9 +56,10 @@ inline float largest(Floats v) {
 #endif
 }
 
-// e^x to the last digit or two: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial for e^r. 0 below -87.3.
+// e^x, accurate to the last one or two digits: x = n ln 2 + r with |r| <= ln 2 / 2, and a polynomial for e^r. The
+// result is 0 below x = -87.3.
 inline Floats exponential(Floats x) {
-    const Floats low = all(-87.3f), high = all(88.3f), magic = all(12582912.0f);  // rounds to the next whole number
+    const Floats low = all(-87.3f), high = all(88.3f), magic = all(12582912.0f);  // adding it rounds to an integer
     const Floats within = x < low ? low : (x > high ? high : x);
     const Floats n = (within * 1.44269504088896341f + magic) - magic;
     Floats r = within - n * 0.693359375f;
@@ -76,7 +77,7 @@ inline Floats exponential(Floats x) {
     return x < low ? Floats{} : y * scale;
 }
 
-// erf to 1.5e-7: Abramowitz & Stegun 1964, 7.1.26.
+// The error function erf with an error of at most 1.5e-7: Abramowitz & Stegun 1964, 7.1.26.
 inline Floats error_function(Floats x) {
     const Floats size = x < 0.0f ? -x : x;
     const Floats t = 1.0f / (1.0f + 0.3275911f * size);
@@ -103,7 +104,7 @@ inline Floats activated(Floats x, int64_t kind) {
     }
 }
 
-// One function of each number of a row; what is behind the last whole vector goes through one of its own.
+// Applies a function to each number of a row. The numbers after the last full vector are copied to a padded vector.
 template <class Function>
 inline void each(float* out, const float* in, int64_t n, Function function) {
     int64_t i = 0;
@@ -116,7 +117,7 @@ inline void each(float* out, const float* in, int64_t n, Function function) {
     }
 }
 
-// a . b
+// The dot product of a and b.
 inline float dot(const float* a, const float* b, int64_t n) {
     Floats total{};
     int64_t i = 0;
