@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -46,6 +46,24 @@ USES: dict[Architecture, str] = {
 """The command that applies a model, by the architecture of the model."""
 
 ModelT = TypeVar("ModelT", bound=Model)
+
+
+class TextModel:
+    """The base class of Translator, Classifier, Generator and Embedder.
+
+    A call of another task's method, for example `classifier.translate`, raises an AttributeError that names the task.
+
+    >>> TextModel().translate
+    Traceback (most recent call last):
+    AttributeError: 'TextModel' object has no attribute 'translate'. Load a run that was trained for translation
+    """
+
+    if not TYPE_CHECKING:  # so that type checkers still report unknown attributes
+
+        def __getattr__(self, name: str) -> Any:
+            tasks = {"translate": "translation", "classify": "classification", "generate": "language-model"}
+            remedy = f". Load a run that was trained for {tasks[name]}" if name in tasks else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{remedy}")
 
 
 def embeds_texts(config: ModelConfig) -> bool:
@@ -379,7 +397,8 @@ def pick_device(name: str, index: int | None = None) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name not in ("cpu", "cuda"):
-        raise AttendoError(f"unknown device {name!r} (expected auto, cpu or cuda)")
+        apple = ". GPUs of Apple are not supported; use cpu" if name == "mps" else ""
+        raise AttendoError(f"unknown device {name!r} (expected auto, cpu or cuda){apple}")
     if name == "cuda" and not torch.cuda.is_available():
         raise AttendoError("device cuda: PyTorch finds no GPU. Use cpu, or install a CUDA build")
     return torch.device(name) if name == "cpu" or index is None else torch.device(name, index)

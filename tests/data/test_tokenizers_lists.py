@@ -25,3 +25,13 @@ def test_a_bare_text_is_refused_and_a_list_of_it_is_not(call):
     ):
         method("ab ba")
     assert len(method(["ab ba"])) == 1
+    with pytest.raises(
+        AttendoError,
+        match=r"^texts\[1\] is NoneType \(expected a string\)\. Remove or replace missing values$",
+    ):
+        method(["ab ba", None])
+
+
+def test_a_method_of_another_task_names_the_task():
+    with pytest.raises(AttributeError, match=r"no attribute 'translate'\. Load a run .* for translation$"):
+        classifier().translate(["ab"])  # pyright: ignore[reportAttributeAccessIssue]

@@ -34,6 +34,16 @@ def test_the_page_is_made_once():
     assert (first.status, second.status, pages.document_of.cache_info().misses) == (200, 304, made)
 
 
+def test_docs_lists_all_routes():
+    """It is for people, and loads nothing."""
+    app = create_app(State(NoModels(), log=Log(stream=io.StringIO())))
+    answer = ask(app, "GET", "/docs")
+    assert set(re.findall("<code>(.*?)</code>", answer.body.decode())) == set(
+        ask(app, "GET", "/openapi.json").json["paths"]
+    )
+    assert answer["content-security-policy"].startswith("default-src 'none'")
+
+
 def test_every_answer_is_hardened():
     app, _ = served(keys=[KEY])
     answers = [
@@ -323,7 +333,7 @@ def test_requests_at_a_time_do_not_mix():
 
 # ---- every route, whoever wrote it: no answer without the key, and every error in the OpenAPI document
 
-PUBLIC = {("GET", "/livez"), ("GET", "/readyz"), ("GET", "/")}
+PUBLIC = {("GET", "/livez"), ("GET", "/readyz"), ("GET", "/"), ("GET", "/docs")}
 STILL = {("GET", "/look/x"), ("GET", "/look/x/")}
 """The microscope's page, of which nothing depends on the models; all that it asks wants a key."""
 APP = create_app(

@@ -138,10 +138,14 @@ def test_the_pair_chooses_the_model(pairs):
     assert {one["code"]: one["targets"] for one in languages} == targets
 
 
-def test_auto_is_the_only_language_or_refused(pairs):
-    (answer,) = posted({"q": ["rain", "snow"], "source": "auto", "target": "ja"})
-    assert answer.json()["detectedLanguage"] == [{"confidence": 0.0, "language": "en"}] * 2
-    assert refused(app=pairs, q="rain", source="auto", target="ja").endswith("set source to one of en, und")
+def test_auto_is_the_only_source_of_the_target_or_refused(pairs):
+    for app in (APP, pairs):
+        (answer,) = posted({"q": ["rain", "snow"], "source": "auto", "target": "ja"}, app=app)
+        assert answer.json()["detectedLanguage"] == [{"confidence": 0.0, "language": "en"}] * 2
+    assert "fr is not available as a target language" in refused(app=pairs, q="a", source="auto", target="fr")
+    _, two = serving(("enja", USER, "en", "ja"), ("frja", USER, "fr", "ja"))
+    said = refused(app=two, q="rain", source="auto", target="ja")
+    assert said == "auto requires a single source language for ja; set source to one of en, fr"
 
 
 @pytest.mark.parametrize(

@@ -543,7 +543,7 @@ def keep_to_one_thread() -> None:
 
 
 def require_list(texts: Sequence[str]) -> None:
-    """Raise AttendoError if `texts` is a single string, whose characters would be treated as texts.
+    """Raise AttendoError if `texts` is a single string or contains an item that is not a string.
 
     >>> require_list("rain")
     Traceback (most recent call last):
@@ -552,3 +552,8 @@ def require_list(texts: Sequence[str]) -> None:
     if isinstance(texts, str):
         shown = texts if len(texts) <= 30 else f"{texts[:29]}…"
         raise AttendoError(f"{shown!r} is one text (expected a list of texts). Write [text]")
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise AttendoError(
+                f"texts[{number}] is {type(text).__name__} (expected a string). Remove or replace missing values"
+            )

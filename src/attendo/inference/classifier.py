@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from attendo.bundle import Bundle, TaskName, load_as
+from attendo.bundle import Bundle, TaskName, TextModel, load_as
 from attendo.config import build
 from attendo.data.batches import pad_rows, token_batches
 from attendo.data.labelled import LabelledRow, LabelSet, LongTexts
@@ -179,7 +179,7 @@ class Assessment:
 
 
 @dataclass
-class Classifier:
+class Classifier(TextModel):
     """Classify raw text with a trained classifier and its tokenizer.
 
     Attributes:

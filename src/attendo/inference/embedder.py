@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from attendo.bundle import Bundle, TaskName, load_bundle, load_model
+from attendo.bundle import Bundle, TaskName, TextModel, load_bundle, load_model
 from attendo.config import build
 from attendo.data.batches import pad_rows, token_batches
 from attendo.data.tokenizers import Tokenizer, require_list
@@ -56,7 +56,7 @@ class EmbeddingConfig:
 
 
 @dataclass
-class Embedder:
+class Embedder(TextModel):
     """Embed texts as vectors, with the encoder of a model or with the decoder of a language model.
 
     Attributes:

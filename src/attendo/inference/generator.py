@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypedDict, Unpack
 
 import torch
 
-from attendo.bundle import Bundle, TaskName, load_as
+from attendo.bundle import Bundle, TaskName, TextModel, load_as
 from attendo.config import build
 from attendo.data.tokenizers import Tokenizer, require_list
 from attendo.decoding.backends import DecoderBackend, best_decoder, eager_decoder
@@ -70,7 +70,7 @@ class Stream(Iterator[str]):
 
 
 @dataclass
-class Generator:
+class Generator(TextModel):
     """Continue raw text with a trained language model and its tokenizer.
 
     The model reads at most `max_len` tokens, its context length. A longer prompt is truncated from the left, and

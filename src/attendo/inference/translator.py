@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from attendo.bundle import Bundle, TaskName, load_as
+from attendo.bundle import Bundle, TaskName, TextModel, load_as
 from attendo.config import build
 from attendo.data.batches import pad_rows
 from attendo.data.segments import Segment, Usual
@@ -49,7 +49,7 @@ LONGEST_SCORED = 65_536  # tokens; attention over more would take minutes
 
 
 @dataclass
-class Translator:
+class Translator(TextModel):
     """Translate raw text with a trained encoder-decoder and its tokenizer.
 
     Attributes:

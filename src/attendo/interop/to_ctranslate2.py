@@ -284,6 +284,9 @@ def write(
     tokenizer.save(out / "tokenizer.json")
     if why_no_sentencepiece(tokenizer.kind) is None:
         write_atomic(out / "sentencepiece.model", sentencepiece_model(tokenizer, folder / "tokenizer.json"))
+        if isinstance(model, EncoderDecoder):
+            script = Path(__file__).with_name("ct2_translate.py")
+            write_atomic(out / "translate.py", script.read_text(encoding="utf-8"))
     if isinstance(model, EncoderClassifier | MaskedLM):
         state = model.state_dict()  # with every name, tied or not
         head = {name: tensor.clone() for name, tensor in state.items() if name.startswith("output_")}

@@ -95,7 +95,9 @@ def create_app(state: State) -> FastAPI:
         app.include_router(router)
     paths = [getattr(route, "path", "{") for router in routers for route in router.routes]
     state.paths = frozenset(path for path in paths if "{" not in path)
-    still = frozenset({"/"}) if state.page else frozenset()  # the same for everybody; what it asks is not
+    still = (
+        frozenset({"/", "/docs"}) if state.page else frozenset()
+    )  # the same for everybody; what it asks is not
     errors.install(app)
     if state.keys:
         app.openapi = partial(_openapi_with_keys, app)

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from functools import cache
+from html import escape
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
@@ -51,6 +52,19 @@ async def page(request: ApiRequest) -> Response:
     if tag in request.headers.get("if-none-match", ""):
         return Response(None, 304, headers)
     return Response(document, 200, headers, "text/html; charset=utf-8")
+
+
+@router.get("/docs", response_class=Response)
+async def routes_page(request: ApiRequest) -> Response:
+    """Return a table of all routes. FastAPI's own page would load scripts from another server."""
+    rows = [
+        f"<tr><td>{method.upper()}<td><code>{escape(path)}</code><td>{escape(operation['description'])}"
+        for path, operations in request.app.openapi()["paths"].items()
+        for method, operation in operations.items()
+    ]
+    head = "<!doctype html><html lang=en><title>attendo: routes</title><p>For programs: "
+    text = f"{head}<a href=/openapi.json>/openapi.json</a><table>{''.join(rows)}</table>"
+    return Response(text, 200, {"content-security-policy": "default-src 'none'"}, "text/html; charset=utf-8")
 
 
 @cache

@@ -233,7 +233,7 @@ Code = Annotated[str, Field(max_length=50)]
 
 
 class TranslateBody(Body):
-    """A request for translations. q: a text, or a list of texts. source: a code, or "auto" if there is only one source.
+    """A request for translations of q, a text or a list of texts; source "auto" is the only source of a target.
 
     These fields extend the LibreTranslate API: model (instead of source and target), beam, segment (the unit of
     translation), prefix (the beginning of the translation: one for all texts, or one per text) and details. Unknown
@@ -265,7 +265,7 @@ class DetectBody(Body):
 
 
 class Detected(BaseModel):
-    """The source language. Its confidence is 0: it is the only source language, and nothing is detected."""
+    """The only source language of the target language. Nothing is detected, so the confidence is 0."""
 
     confidence: float
     language: str
@@ -386,15 +386,15 @@ def translator_for(state: State, asked: TranslateBody) -> ServedModel:
     translators = state.models.of_family("translation")
     if not translators:
         raise ApiError(404, "no translator is served; GET /v1/models lists the models")
-    sources = list(dict.fromkeys(map(_source, translators)))
     if source == AUTO:
+        sources = list(dict.fromkeys(_source(served) for served in translators if _target(served) == target))
         if len(sources) > 1:
             raise ApiError(
                 400,
-                f"auto requires a single source language; set source to one of {', '.join(sources)}",
+                f"auto requires a single source language for {target}; set source to one of {', '.join(sources)}",
                 param="source",
             )
-        (source,) = sources
+        source = sources[0] if sources else _source(translators[0])
     fit = [served for served in translators if _source(served) == source]
     if not fit:
         raise ApiError(400, f"{source} is not supported; {_there_is(translators)}", param="source")
