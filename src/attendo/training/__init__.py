@@ -1,6 +1,6 @@
-"""Training: losses, schedules, the one loop, and the state that a checkpoint holds.
+"""Training: losses, learning rate schedules, the training loop and checkpoints.
 
-The names are imported when they are first used.
+Public names are imported when they are first used.
 """
 
 from importlib import import_module
@@ -23,7 +23,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """The public object of this name."""
+    """Import and return the public object with this name."""
     if name not in __all__:
         raise AttributeError(f"module 'attendo.training' has no attribute {name!r}")
     return getattr(import_module(f"attendo.training.{_MODULES.get(name, 'run')}"), name)

@@ -1,6 +1,7 @@
-"""Faster and smaller training steps: number formats, oneDNN's matrix products, compiled and recomputed blocks.
+"""Faster training steps with less memory: number formats, oneDNN, compiled blocks and recomputed blocks.
 
-On AMD processors with AVX-512 MKL, torch's own library, uses half-width instructions; oneDNN is up to twice as fast.
+On AMD CPUs with AVX-512, PyTorch's default library MKL uses half-width instructions. oneDNN is up to twice as fast
+there.
 """
 
 from __future__ import annotations
@@ -25,25 +26,34 @@ BlockT = TypeVar("BlockT", bound=nn.Module)
 Precision = Literal["float32", "tf32", "bfloat16", "float16"]
 FORMATS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 TIMED_SIZE = 256
-"""Rows and columns of the matrices whose products are timed in two formats."""
+"""Number of rows and of columns of the matrices that are multiplied to compare two number formats."""
 TIMED_PRODUCTS = 5
 TIMED_SHAPES = ((512, 256, 1024), (128, 256, 8192))
-"""Rows, inner and outer width of products in a feed-forward network and in an output layer."""
+"""Rows, input width and output width of the timed matrix products: in a feed-forward network and in an output layer."""
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Within it, matrix products use the given format; weights, norms and sums stay float32."""
+    """Return a context manager in which matrix multiplications use the number format `precision`.
+
+    Weights, normalization layers and sums stay float32. For float32 and tf32, the context manager has no effect.
+    """
     return torch.autocast(device.type, FORMATS[precision]) if precision in FORMATS else nullcontext()
 
 
 def set_tf32(precision: Precision, device: torch.device) -> None:
-    """Set float32 products on a GPU, in the whole process, to 10 bits of mantissa ("tf32", 8 times as fast) or 23."""
+    """Select the float32 format of matrix multiplications on a GPU: TF32 for "tf32", otherwise full float32.
+
+    TF32 has 10 bits of mantissa instead of 23 and is 8 times as fast. The setting applies to the whole process.
+    """
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 
 
 def build_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler | None:
-    """The scaler of the loss for float16, whose least number is 6e-8 (Micikevicius et al. 2018); otherwise None.
+    """Return the gradient scaler that float16 requires, or None for any other number format.
+
+    The smallest positive float16 number is 6e-8, so the loss is scaled up before the backward pass (Micikevicius et
+    al. 2018).
 
     >>> build_scaler("bfloat16", torch.device("cpu")) is None
     True
@@ -54,9 +64,11 @@ def build_scaler(precision: Precision, device: torch.device) -> torch.amp.GradSc
 
 
 def fastest_precision(device: torch.device) -> Precision:
-    """bfloat16 if its products take at most 2/3 of the time of float32 on this device, otherwise float32.
+    """Return the faster number format for matrix multiplication on this device: bfloat16 or float32.
 
-    The measurement takes about 50 ms; CPUs without its instructions emulate it slowly.
+    On a CPU, bfloat16 is chosen if it takes at most 2/3 of the time of float32. CPUs without bfloat16 instructions
+    emulate the format slowly. The measurement takes about 50 ms. On a GPU, bfloat16 is chosen if the GPU supports it
+    without emulation.
     """
     if device.type == "cpu":
         a = torch.ones(TIMED_SIZE, TIMED_SIZE)
@@ -68,9 +80,10 @@ def fastest_precision(device: torch.device) -> Precision:
 
 
 def fastest_products(device: torch.device) -> Products:
-    """oneDNN if typical products take at most 9/10 of the time of torch's own library, otherwise that library.
+    """Return the faster library for float32 matrix multiplication on this device: "onednn" or "torch".
 
-    oneDNN uses memory for each shape, so a smaller gain does not pay. Takes about 100 ms.
+    oneDNN is chosen on a CPU if typical multiplications take less than 9/10 of the time of PyTorch's own library.
+    oneDNN uses memory for each matrix shape, so a smaller gain is not worthwhile. The measurement takes about 100 ms.
     """
     if device.type != "cpu" or not has_onednn():
         return "torch"
@@ -81,7 +94,7 @@ def fastest_products(device: torch.device) -> Products:
 
 
 def _product_seconds(product: Callable[..., torch.Tensor], left: torch.Tensor, right: torch.Tensor) -> float:
-    """The shortest of some products left · rightᵀ: other load on the machine makes a product longer, never shorter."""
+    """Return the CPU seconds of the fastest of several products left · rightᵀ. Other programs can only add time."""
     product(left, right)
     times = []
     for _ in range(TIMED_PRODUCTS):
@@ -100,16 +113,19 @@ TIMED_STEPS = 5
 
 
 def compile_blocks(model: nn.Module) -> None:
-    """Compile each block at its first call; the blocks of a stack share their compiled code."""
+    """Enable compilation for each block of a model. The blocks of a stack share their compiled code.
+
+    PyTorch compiles a block when it is called for the first time.
+    """
     for module in model.modules():
         if isinstance(module, EncoderBlock | DecoderBlock):
             module.compile()
 
 
 def compiling_pays(model: nn.Module, step: Step) -> bool:
-    """Return whether a step takes at most 19/20 of its time with compiled blocks; the model is restored.
+    """Return whether compiled blocks reduce the time of a training step by more than 5%. The model is restored.
 
-    Always False on a CPU, where compiling takes most of a minute and steps are slower.
+    The result is always False on a CPU, where compilation takes most of a minute and steps become slower.
     """
     if not _on_gpu(model):
         return False
@@ -126,13 +142,13 @@ def _on_gpu(model: nn.Module) -> bool:
 
 
 def forget_compiled(model: nn.Module) -> None:
-    """Undoes `compile_blocks`."""
+    """Undo `compile_blocks`."""
     for module in model.modules():
         module._compiled_call_impl = None
 
 
 def _step_seconds(step: Step) -> float:
-    """The median wall time of a step, after those that warm up or compile."""
+    """Return the median wall time of a step in seconds, without the steps that warm up or compile."""
     times: list[float] = []
     for _ in range(WARM_UP_STEPS + TIMED_STEPS):
         start = time.perf_counter()
@@ -143,9 +159,10 @@ def _step_seconds(step: Step) -> float:
 
 
 def recompute_blocks(model: nn.Module) -> None:
-    """Change the blocks of a model in place to `recomputed` blocks; names, parameters and gradients stay.
+    """Change the blocks of a model in place to `recomputed` blocks. Names, parameters and gradients do not change.
 
-    Chen et al. 2016: saves the memory of a block's inner values for one more forward pass, about a third of a step.
+    Recomputed blocks do not store their inner values. They need one more forward pass, about a third of a training
+    step (Chen et al. 2016).
     """
     for module in model.modules():
         if type(module) in (EncoderBlock, DecoderBlock):
@@ -154,7 +171,7 @@ def recompute_blocks(model: nn.Module) -> None:
 
 @cache
 def recomputed(kind: type[BlockT]) -> type[BlockT]:
-    """A subclass of a block that keeps only its inputs for the backward pass.
+    """Return a subclass of a block class that stores only its inputs for the backward pass.
 
     >>> issubclass(recomputed(EncoderBlock), EncoderBlock), recomputed(EncoderBlock) is recomputed(EncoderBlock)
     (True, True)
@@ -177,7 +194,7 @@ def recomputed(kind: type[BlockT]) -> type[BlockT]:
 
 Products = Literal["torch", "onednn"]
 FEWEST_ROWS = 16
-"""The fewest rows of a product that is worth oneDNN's preparations."""
+"""Smallest number of input rows for which the preparation of oneDNN is worthwhile."""
 
 
 def onednn_product(
@@ -185,26 +202,29 @@ def onednn_product(
     weight: Float[Tensor, "d_out d_in"],
     bias: Float[Tensor, " d_out"] | None = None,
 ) -> Float[Tensor, "n d_out"]:
-    """x Wᵀ + b by oneDNN, in float32; no gradient."""
+    """Compute x Wᵀ + b with oneDNN in float32. The result has no gradient."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 def has_onednn() -> bool:
-    """Return whether this build of torch offers the product."""
+    """Return whether this build of PyTorch provides oneDNN's matrix multiplication."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def weight_gradient(
     grad: Float[Tensor, "n d_out"], x: Float[Tensor, "n d_in"]
 ) -> Float[Tensor, "d_out d_in"]:
-    """dW = Gᵀ X by oneDNN, which copies a transposed first factor: here the narrower of the two."""
+    """Compute the gradient of a weight matrix, dW = Gᵀ X, with oneDNN.
+
+    oneDNN copies a transposed first factor, so the narrower matrix is used as the first factor.
+    """
     if x.shape[1] < grad.shape[1]:
         return onednn_product(x.mT, grad.mT).mT.contiguous()
     return onednn_product(grad.mT, x.mT)
 
 
 class _OneDnn(torch.autograd.Function):
-    """The product with its gradients: dX = G W, dW = Gᵀ X, db = Σ G."""
+    """Matrix product of oneDNN with its gradients: dX = G W, dW = Gᵀ X, db = Σ G."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -222,7 +242,7 @@ class _OneDnn(torch.autograd.Function):
 
 
 class OneDnnLinear(nn.Linear):
-    """A linear layer with the parameters of another, whose products oneDNN computes where they are large enough."""
+    """Linear layer that uses the parameters of `plain` and multiplies large float32 inputs with oneDNN."""
 
     def __init__(self, plain: nn.Linear):
         nn.Module.__init__(self)
@@ -231,7 +251,7 @@ class OneDnnLinear(nn.Linear):
         self.train(plain.training)
 
     def forward(self, input: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """Compute `nn.Linear`, equal up to rounding."""
+        """Compute the same result as `nn.Linear`, up to rounding."""
         rows = input.reshape(-1, self.in_features)
         if rows.shape[0] < FEWEST_ROWS or rows.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
             return super().forward(input)
@@ -240,7 +260,7 @@ class OneDnnLinear(nn.Linear):
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Replace the linear modules of a model in place; names and parameters stay."""
+    """Replace the linear modules of a model in place with `OneDnnLinear`. Module names and parameters do not change."""
     for path, module in list(model.named_modules()):
         if type(module) is nn.Linear:
             model.set_submodule(path, OneDnnLinear(module))

@@ -1,4 +1,7 @@
-"""Checkpoints: the state that a run needs to continue exactly, and its files: whole or absent, verified, no pickle."""
+"""Checkpoints: the state that a run requires to resume exactly, and the files of this state.
+
+A checkpoint folder is either complete or absent. Its files are verified when they are read, and none is a pickle.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +59,30 @@ class CheckpointConfig:
 
 @dataclass
 class Progress:
-    """The state of a run besides its tensors: the position in its data, its clock, its decisions, its best evaluation.
+    """State of a run without its tensors: position in the data, elapsed time, decisions and best evaluation.
 
-    step: updates done. epoch, batch: of the next batch. tokens: seen so far. cpu_seconds, wall_seconds: spent so far.
-    best: the value of the deciding metric. evaluation_due: the run stopped before the evaluation of this step. threads,
-    world: threads and processes at the last checkpoint; sums are bit-equal only with the same numbers. planned_end: the
-    setting by which `horizon` and `ended` were decided. skipped, skipped_in_a_row: updates that were not finite.
-    too_large: positions of a batch that did not fit into memory; 0 = all did. order: a hash over the numbers of all
-    rows in their order; chain: over steps, losses, gradient norms and rows. notes: JSON of others by name.
+    Attributes:
+        step: Number of completed optimizer steps.
+        epoch: Number of the epoch of the next batch, from 0.
+        batch: Number of the next batch in its epoch, from 0.
+        tokens: Number of tokens seen so far.
+        cpu_seconds: Number of CPU seconds used so far.
+        wall_seconds: Number of wall-clock seconds used so far.
+        horizon: Planned start of the learning rate decay, and planned end of the run.
+        best: Best value of the deciding measure so far, or None before the first evaluation.
+        best_step: Step of the best evaluation so far.
+        evaluations_since_best: Number of evaluations after the best evaluation.
+        evaluation_due: Whether the run was stopped before the evaluation of this step.
+        ended: Reason why the run has ended, or None if it has not ended.
+        threads: Number of CPU threads at the last checkpoint. Another number changes the last bits of sums.
+        world: Number of processes at the last checkpoint. Another number changes the last bits of sums.
+        planned_end: Name and value of the setting that determined `horizon` and `ended`, for example "steps 4000".
+        skipped: Number of updates that were skipped because of non-finite numbers.
+        skipped_in_a_row: Number of consecutive skipped updates up to now.
+        too_large: Number of positions in a batch that did not fit into memory, or 0 if all batches fitted.
+        order: Hash of the numbers of all rows so far, in their order.
+        chain: Hash of the steps, losses, gradient norms and rows so far.
+        notes: JSON values of other components, such as the log and the coach, by name.
     """
 
     step: int = 0
@@ -89,26 +108,26 @@ class Progress:
     notes: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; `from_json` is the way back."""
+        """Return the progress as plain JSON values. `from_json` is the inverse function."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Progress:
-        """The progress that `as_json` described."""
+        """Build the progress from the values that `as_json` returned."""
         return cls(**{**values, "horizon": Horizon(**values["horizon"])})
 
     def saw(self, rows: Iterable[Any]) -> None:
-        """Add the numbers of rows, an array for each batch, to `order`."""
+        """Add row numbers to the hash `order`. `rows` contains one array of row numbers per batch."""
         self.order = linked(self.order, *(np.ascontiguousarray(ids, "<i8").tobytes() for ids in rows))
 
     def link(self, loss: float, gradient_norm: float) -> None:
-        """Add the last update, and the rows up to it, to `chain`."""
+        """Add the last update to the hash `chain`: its step, loss, gradient norm and rows."""
         numbers = struct.pack("<qdd", self.step, loss, gradient_norm)
         self.chain = linked(self.chain, numbers, self.order.encode())
 
 
 def linked(chain: str, *parts: bytes) -> str:
-    """The next SHA-256 of a chain, in hexadecimal digits.
+    """Return the next SHA-256 hash of a chain in hexadecimal digits, computed from the last hash and `parts`.
 
     >>> linked(linked("", b"a"), b"b") == linked(linked("", b"b"), b"a")
     False
@@ -121,12 +140,12 @@ def linked(chain: str, *parts: bytes) -> str:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters by name."""
+    """Return the parameters of a model by name, detached from their gradients."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state as "PARAMETER/KEY"."""
+    """Return the state tensors of an optimizer by name, in the form "PARAMETER/KEY"."""
     names = _ordered_names(model, optimizer)
     state = optimizer.state_dict()["state"]
     return {f"{names[i]}/{key}": value for i, entry in state.items() for key, value in entry.items()}
@@ -135,7 +154,10 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 def load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], where: str
 ) -> None:
-    """Restore the state of `optimizer_tensors`. Raises AttendoError where it belongs to another model."""
+    """Restore the optimizer state that `optimizer_tensors` returned.
+
+    Raises AttendoError if the state belongs to another model.
+    """
     names = _ordered_names(model, optimizer)
     found: dict[str, dict[str, Tensor]] = {name: {} for name in names}
     for path, tensor in tensors.items():
@@ -149,7 +171,7 @@ def load_optimizer(
 
 
 def torch_states() -> dict[str, Tensor]:
-    """The states of torch's random number generators, on the CPU and the GPU."""
+    """Return the states of PyTorch's random number generators on the CPU and the GPU."""
     states = {"random/cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["random/cuda"] = torch.cuda.get_rng_state()
@@ -157,26 +179,26 @@ def torch_states() -> dict[str, Tensor]:
 
 
 def set_torch_states(states: Mapping[str, Tensor]) -> None:
-    """Restore the states of `torch_states`."""
+    """Restore the generator states that `torch_states` returned."""
     torch.set_rng_state(states["random/cpu"])
     if "random/cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["random/cuda"])
 
 
 def seed_all(seed: int) -> None:
-    """Seeds all random number generators of the process: torch's, numpy's and Python's."""
+    """Seed all random number generators of the process: those of PyTorch, NumPy and Python."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
 
 def seed_rank(seed: int, step: int, rank: int) -> None:
-    """Seeds the generators of one of several processes, with a different seed for each rank and step."""
+    """Seed the random number generators of one of several processes. Each rank and step has a different seed."""
     seed_all(int(linked("", struct.pack("<qqq", seed, step, rank))[:12], 16))
 
 
 def random_states() -> dict[str, Tensor]:
-    """The states of all random number generators: torch's, numpy's and Python's."""
+    """Return the states of all random number generators: those of PyTorch, NumPy and Python."""
     version, python, spare = random.getstate()
     _, keys, place, has_spare, second = np.random.get_state(legacy=True)  # pyright: ignore[reportAssignmentType]
     return torch_states() | {
@@ -188,7 +210,7 @@ def random_states() -> dict[str, Tensor]:
 
 
 def set_random_states(states: Mapping[str, Tensor]) -> None:
-    """Restore the states of `random_states`."""
+    """Restore the generator states that `random_states` returned."""
     set_torch_states(states)
     version, *python = states["random/python"].tolist()
     spare = states["random/python_spare"].tolist()
@@ -199,7 +221,7 @@ def set_random_states(states: Mapping[str, Tensor]) -> None:
 
 
 def require_finite(model: nn.Module, step: int) -> None:
-    """Raise AttendoError if a weight is not finite: it must reach no file."""
+    """Raise AttendoError if a weight of the model is non-finite. Non-finite weights must not be saved."""
     for name, parameter in model.named_parameters():
         if not distributed.local(parameter.detach()).isfinite().all():
             raise AttendoError(
@@ -209,7 +231,7 @@ def require_finite(model: nn.Module, step: int) -> None:
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Copy tensors into the parameters of the same names. Raises AttendoError where names or shapes differ."""
+    """Copy tensors into the model parameters of the same names. Raises AttendoError if names or shapes differ."""
     parameters = dict(model.named_parameters())
     if missing := sorted(parameters.keys() ^ tensors.keys()):
         raise AttendoError(
@@ -224,7 +246,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str) ->
 
 
 def kept_weights(folder: Path, checkpoint: Path) -> Mapping[str, Tensor]:
-    """The weights in a checkpoint of a run, adapters merged: those of an ordinary model."""
+    """Return the weights in a checkpoint of a run by name, with LoRA adapters merged into the model weights."""
     weights = Stored(checkpoint, WEIGHTS)
     if not any(name.endswith(DOWN) for name in weights):
         return weights
@@ -239,17 +261,23 @@ def _ordered_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[s
 
 
 WEIGHTS, OPTIMIZER, AVERAGE, RANDOM = "model", "optimizer", "average", "random"
-"""Stems of the files of tensors: one file each, or one per rank."""
+"""Beginnings of the names of tensor files. Each is the name of one file, or of one file per rank."""
 SCALER = "scaler"
-"""The note in the progress that holds the state of the gradient scaler."""
+"""Name of the note in the progress that contains the state of the gradient scaler."""
 PROGRESS, CLOCK = "progress.json", "clock.json"
 TIMES = ("cpu_seconds", "wall_seconds")
-"""Times have their own file: they differ between runs that are otherwise bit-equal."""
+"""Times in the progress. They have their own file, because they differ between otherwise bit-identical runs."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of all state that this rank writes. tensors: by stem, then by name; is_sharded: of each rank its rows."""
+    """Copy of the state that this rank writes to a checkpoint.
+
+    Attributes:
+        tensors: Tensors by file name stem, then by tensor name.
+        progress: Progress of the run as JSON values.
+        is_sharded: Whether each rank has only some rows of each tensor.
+    """
 
     tensors: Mapping[str, Mapping[str, Rows]]
     progress: Mapping[str, Any]
@@ -257,14 +285,15 @@ class Snapshot:
 
     @property
     def step(self) -> int:
-        """Updates done."""
+        """Number of completed optimizer steps."""
         return self.progress["step"]
 
 
 def snapshot(run: Run) -> Snapshot:
-    """Copy weights (of shards, this rank's), optimizer, random states and progress to main memory.
+    """Copy weights, optimizer state, random states and progress of a run to main memory.
 
-    Raises AttendoError for a non-finite weight.
+    If the model is sharded, each rank copies its own rows. Otherwise, only the first rank copies weights and optimizer
+    state. Raises AttendoError if a weight is non-finite.
     """
     model = run.executor.trained_model
     ranks = run.ranks
@@ -286,7 +315,10 @@ def _copy(tensor: Tensor) -> Rows:
 
 
 def write_checkpoint(folder: Path, taken: Snapshot, ranks: Ranks = ALONE) -> Path:
-    """Write `folder/step-N/` atomically: weights, optimizer, random states and progress, with a manifest."""
+    """Write the checkpoint folder `folder/step-N/` atomically, and return its path.
+
+    The folder contains weights, optimizer state, random states, progress and a manifest.
+    """
     path = folder / f"step-{taken.step}"
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -308,9 +340,10 @@ def write_checkpoint(folder: Path, taken: Snapshot, ranks: Ranks = ALONE) -> Pat
 
 
 def load_checkpoint(path: Path, run: Run) -> str:
-    """Restore model, optimizer, random states and progress; return a note if this is not exact, otherwise "".
+    """Restore model, optimizer, random states and progress from a checkpoint.
 
-    The number of ranks may change; random states are restored only for the same number.
+    Returns a message if the resumed run is not bit-identical, otherwise "". The number of ranks may change, but random
+    states are restored only for the same number of ranks.
     """
     model = run.executor.trained_model
     load_state(path, run)
@@ -329,7 +362,7 @@ def load_checkpoint(path: Path, run: Run) -> str:
 
 
 def load_state(path: Path, run: Run) -> None:
-    """Restore the weights of a checkpoint, and their average, only."""
+    """Restore only the weights and their moving average from a checkpoint."""
     like = weights_of(run.executor.trained_model)
     load_weights(run.executor.trained_model, Stored(path, WEIGHTS, like), str(path))
     if run.average is not None:
@@ -337,20 +370,20 @@ def load_state(path: Path, run: Run) -> None:
 
 
 def read_progress(path: Path) -> Progress:
-    """The progress that a checkpoint holds."""
+    """Return the progress that is stored in a checkpoint."""
     return Progress.from_json(
         json.loads((path / PROGRESS).read_text()) | json.loads((path / CLOCK).read_text())
     )
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
-    """The latest checkpoint that verifies, and a line for each damaged one that was passed over."""
+    """Return the newest valid checkpoint or None, and a message for each damaged checkpoint that was skipped."""
     sound, damaged = sound_checkpoints(folder, 1)
     return (sound[0] if sound else None), damaged
 
 
 def sound_checkpoints(folder: Path, most: int) -> tuple[list[Path], list[str]]:
-    """The latest `most` checkpoints that verify, the newest first, and a line for each damaged one."""
+    """Return up to `most` valid checkpoints, newest first, and a message for each damaged checkpoint."""
     sound: list[Path] = []
     damaged: list[str] = []
     for path in reversed(checkpoints(folder)):
@@ -365,19 +398,25 @@ def sound_checkpoints(folder: Path, most: int) -> tuple[list[Path], list[str]]:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """All checkpoint folders, oldest step first."""
+    """Return all checkpoint folders, ordered by step."""
     found = [(int(m[1]), p) for p in folder.glob("step-*") if (m := re.fullmatch(r"step-(\d+)", p.name))]
     return [path for _, path in sorted(found)]
 
 
 def regular_checkpoints(folder: Path, every: int) -> list[Path]:
-    """The checkpoints of every `every` steps, and the newest: the same whether a run was stopped or not."""
+    """Return the newest checkpoint and all checkpoints whose step is a multiple of `every`, ordered by step.
+
+    The result does not depend on whether the run was stopped and resumed.
+    """
     found = checkpoints(folder)
     return [path for path in found[:-1] if int(path.name.removeprefix("step-")) % every == 0] + found[-1:]
 
 
 def prune_checkpoints(folder: Path, keep: int, best_step: int = 0, every: int = 1) -> None:
-    """Remove all checkpoints but that of the best evaluation and `keep` others, first the newest regular ones."""
+    """Remove old checkpoints. The checkpoint of the best evaluation and `keep` other checkpoints remain.
+
+    The newest regular checkpoints are kept first (`regular_checkpoints`), then the newest other checkpoints.
+    """
     kept = regular_checkpoints(folder, every)[-keep:]
     others = [path for path in checkpoints(folder) if path not in kept]
     for path in others[: len(others) - (keep - len(kept))]:
@@ -386,7 +425,10 @@ def prune_checkpoints(folder: Path, keep: int, best_step: int = 0, every: int = 
 
 
 def average_weights(folders: list[Path], like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """The mean of several checkpoints' weights (Vaswani et al. 2017, section 6.1), in float64, sharded as `like`."""
+    """Return the mean weights of several checkpoints by name (Vaswani et al. 2017, section 6.1).
+
+    The sum is computed in float64. The tensors are sharded like the tensors in `like`.
+    """
     total: dict[str, Tensor] = {}
     for folder in folders:
         for name, tensor in Stored(folder, WEIGHTS, like).items():
@@ -395,9 +437,10 @@ def average_weights(folders: list[Path], like: Mapping[str, Tensor] | None = Non
 
 
 class Saver:
-    """Writes checkpoints and removes old ones, in a thread or synchronously; without a folder nothing is written.
+    """Writer of checkpoints that also removes old ones, in a thread or synchronously.
 
-    The next call raises an error of the thread, so no run continues without being saved.
+    Without a folder nothing is written. If the thread fails, the next `save`, `check` or `wait` raises its error, so
+    no run continues without checkpoints.
     """
 
     def __init__(self, run: Run):
@@ -411,7 +454,7 @@ class Saver:
         self._last: tuple[int, int, bool] | None = None
 
     def save(self, run: Run) -> bool:
-        """Hand all state over to be written; whether a checkpoint is kept."""
+        """Start to save all state of a run. Return False if checkpoints are disabled, otherwise True."""
         if self.folder is None:
             return False
         taken = snapshot(run)
@@ -426,16 +469,16 @@ class Saver:
         return True
 
     def is_saved(self, progress: Progress) -> bool:
-        """Return whether a checkpoint holds this place in the run, or none is kept."""
+        """Return whether the current position of the run is saved, or checkpoints are disabled."""
         return self.folder is None or self._last == _place(progress)
 
     def check(self) -> None:
-        """Raise the error of a save that has failed; does not wait."""
+        """Raise the error of a failed save. The method does not wait for an unfinished save."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
     def wait(self) -> None:
-        """Return when nothing is being written any more. Raises the error of a save that has failed."""
+        """Wait until no checkpoint is being written. Raise the error of a failed save."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -456,5 +499,5 @@ class Saver:
 
 
 def _place(progress: Progress) -> tuple[int, int, bool]:
-    """The next epoch and batch of a run, and whether an evaluation comes before."""
+    """Return the next epoch and batch of a run, and whether an evaluation comes first."""
     return progress.epoch, progress.batch, progress.evaluation_due

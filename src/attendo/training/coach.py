@@ -1,6 +1,6 @@
-"""The coach: rules that detect what goes wrong in training, with a remedy; each rule speaks once in a run.
+"""The coach: rules that detect problems in training and suggest a remedy. Each rule gives advice once per run.
 
-The coach's small memory of a run is in every checkpoint, so a resumed run gets the advice of an unbroken one.
+The coach's memory is saved in every checkpoint, so a resumed run receives the same advice as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -17,23 +17,29 @@ from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Report
 
 MANY = 8
-"""The fewest outputs, or words of an output, whose likeness is judged."""
+"""Smallest number of outputs, or of words in an output, that the rules judge."""
 ALIKE, VARIED = 0.9, 0.7
-"""The least share of equal outputs, and the most of equal references."""
+"""Smallest share of equal outputs, and largest share of equal references, for advice on equal outputs."""
 FEW_KINDS, MANY_KINDS = 0.4, 0.8
-"""Different texts per row: the most of outputs, the least of references."""
+"""Largest number of different outputs per row, and smallest number of different references per row, for advice."""
 DEAD = 0.005
-"""A head's measure below which it does nothing."""
+"""Value of `spread` and of `share` below which an attention head has no effect."""
 
 # ---- outputs
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """Counts, of `n` validation rows, for outputs or targets.
+    """Counts over the texts of `n` validation rows.
 
-    empty: without text. alike: the most frequent text. kinds: different texts. repeating: mostly one word or character.
-    copied: equal to the input.
+    Attributes:
+        n: Number of validation rows.
+        empty: Number of empty outputs.
+        alike: Number of occurrences of the most frequent output.
+        kinds: Number of different outputs.
+        repeating: Number of outputs that mostly repeat one word or character.
+        copied: Number of outputs that are equal to their input.
+        wanted_alike, wanted_kinds, wanted_repeating, wanted_copied: The corresponding counts over the references.
     """
 
     n: int
@@ -49,7 +55,7 @@ class Outputs:
 
 
 def outputs(samples: Sequence[tuple[str, str, str]]) -> Outputs:
-    """Count of (input, wanted, given) texts.
+    """Count equal, repetitive and copied texts in samples of the form (input, reference, output).
 
     >>> outputs([("a b", "x", "y"), ("c d", "z", "y"), ("e", "w", "e")])  # doctest: +ELLIPSIS
     Outputs(n=3, empty=0, alike=2, wanted_alike=1, kinds=2, wanted_kinds=3, repeating=0, ...)
@@ -70,7 +76,9 @@ def outputs(samples: Sequence[tuple[str, str, str]]) -> Outputs:
 
 
 def is_repeating(text: str) -> bool:
-    """Return whether at least 8 words, or signs where there are fewer words, are mostly the same one.
+    """Return whether a text mostly repeats one word, or one character if it has fewer than 8 words.
+
+    At least 70% of the words or characters must be equal, and there must be at least 8 of them.
 
     >>> is_repeating("of of of of of of of of"), is_repeating("のののののののののの"), is_repeating("a b a b")
     (True, True, False)
@@ -81,9 +89,9 @@ def is_repeating(text: str) -> bool:
 
 
 def output_collapse(history: Sequence[Outputs], learning_rate: float) -> Advice | None:
-    """Outputs that are equal, of few kinds, repetitive, or copies, although the targets are not.
+    """Return advice if the outputs are equal, repetitive or copies of the input, although the references are not.
 
-    The last EVALUATIONS after the warm-up must agree.
+    The last EVALUATIONS evaluations after the warm-up must agree.
 
     >>> stuck = outputs([(f"source {i}", f"target {i}", "the the") for i in range(20)])
     >>> output_collapse([stuck] * 3, 0.002).seen
@@ -117,10 +125,14 @@ def output_collapse(history: Sequence[Outputs], learning_rate: float) -> Advice 
 
 @dataclass(frozen=True)
 class HeadMeasure:
-    """The effect of an attention head on some inputs.
+    """Effect of an attention head on some inputs.
 
-    layer: its path. spread: mean total-variation distance of its weights from their mean over the inputs. share: the
-    root mean square of its contribution's differences between inputs, over that of the residual stream.
+    Attributes:
+        layer: Path of the attention layer.
+        head: Number of the head, from 0.
+        spread: Mean total-variation distance between the head's attention weights and their mean over the inputs.
+        share: Variation of the head's contribution between inputs (root mean square), relative to that of the residual
+            stream.
     """
 
     layer: str
@@ -130,15 +142,16 @@ class HeadMeasure:
 
     @property
     def name(self) -> str:
-        """Layer and number, from 0."""
+        """Path of the layer and number of the head from 0, for example "a[0]"."""
         return f"{self.layer}[{self.head}]"
 
 
 def names_of_dead(heads: Sequence[HeadMeasure]) -> list[str]:
-    """The heads that do nothing, alone or as a whole layer.
+    """Return the names of the heads that have no effect, alone or as a whole layer.
 
-    A single head must have equal weights for all inputs and add almost nothing: either alone is common, because heads
-    attend to fixed positions (Voita et al. 2019) or to a delimiter (Clark et al. 2019).
+    A single head has no effect if its weights are equal for all inputs and it adds almost nothing. One of the two
+    conditions alone is common, because heads attend to fixed positions (Voita et al. 2019) or to a delimiter (Clark et
+    al. 2019).
 
     >>> names_of_dead([HeadMeasure("a", 0, 0.0, 0.0), HeadMeasure("a", 1, 0.0, 0.5), HeadMeasure("b", 0, 0.5, 0.001)])
     ['a[0]', 'b[0]']
@@ -152,7 +165,7 @@ def names_of_dead(heads: Sequence[HeadMeasure]) -> list[str]:
 def dead_heads(
     dead: Sequence[str], before: Sequence[str], n_heads: int, learning_rate: float, warmup: int
 ) -> Advice | None:
-    """Heads that did nothing (`names_of_dead`) at this evaluation and the one before.
+    """Return advice on heads that had no effect (`names_of_dead`) at this evaluation and at the previous evaluation.
 
     >>> dead_heads(["a[0]", "b[1]"], ["b[1]"], 8, 0.002, 400).seen
     '1 of 8 heads has no effect: b[1]'
@@ -170,29 +183,41 @@ def dead_heads(
 
 
 BLOCK = 10
-"""Steps whose mean loss the rules see."""
+"""Number of training steps in a block. The rules use the mean loss of each block."""
 EARLY_BLOCKS, RECENT_BLOCKS, LONG_BLOCKS, JUMP_BLOCKS = 5, 10, 60, 20
-"""Blocks of the start, of the present loss, of a standstill at few tokens, and before a leap."""
+"""Numbers of blocks: for the early loss, the present loss, a standstill with few tokens, and the loss before a jump."""
 PATIENCE, AFTER_WARMUP = 400, 200
-"""Steps before a loss must have fallen at all."""
+"""Number of steps, and number of steps after the warm-up, before which a loss does not need to have fallen."""
 JUMP, JUMP_SPREADS, JUMP_NATS, UNTRAINED = 1.3, 6.0, 0.2, 1.25
-"""A leap: times the median, robust standard deviations and nats above it; and times an untrained model's loss."""
+"""Limits of `loss_jump`: factor on the median, robust standard deviations and nats above the median, and factor on the
+loss of an untrained model.
+"""
 FALL, STILL_UNTRAINED, RISE, HIGH_RATE = 0.02, 0.95, 1.01, 0.02
-"""The share by which a loss near the untrained model's, or at this high rate, must have fallen; a rise."""
+"""Limits of `no_fall`: required fall of the loss, share of the untrained loss, rise of the loss, and high learning
+rate.
+"""
 FEW_TOKENS, STANDSTILL, STILL_HIGH = 256, 0.025, 0.6
-"""Tokens in an update; the share by which a loss must fall within 300 steps; the share of the early loss left."""
+"""Limits of `small_batch`: tokens per update, required fall of the loss in 300 steps, and share of the early loss."""
 OVER_BEST, FAR_OVER_BEST, OVER_NATS = 1.05, 1.25, 0.02
-"""Times the lowest validation loss, with and without the deciding measure's agreement, and nats above it."""
+"""Limits of `overfitting`: factors on the lowest validation loss, with and without agreement of the deciding measure,
+and nats above that loss.
+"""
 EVALUATIONS = 3
-"""Evaluations in a row that must agree."""
+"""Number of consecutive evaluations that must agree."""
 SETTLED = 0.25
-"""The share of a run before which outputs and heads are not judged: at first all are alike."""
+"""Share of a run after which outputs and heads are judged. At the beginning of a run, all outputs are similar."""
 KEPT_EVALUATIONS = 8
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What the rule of this name has seen, and the remedy; neither has a capital or a full stop."""
+    """Advice of the coach. Its texts begin with a small letter and end without a period.
+
+    Attributes:
+        rule: Name of the rule that gives the advice.
+        seen: Description of the problem.
+        remedy: Suggested remedy.
+    """
 
     rule: str
     seen: str
@@ -200,7 +225,7 @@ class Advice:
 
     @property
     def note(self) -> str:
-        """Both, for a log.
+        """Problem and remedy in one line, for a log.
 
         >>> Advice("no_fall", "the loss is high", "lower it").note
         'the loss is high; lower it'
@@ -209,7 +234,7 @@ class Advice:
 
 
 def much_lower(learning_rate: float) -> str:
-    """The setting of a tenth of the rate.
+    """Return a tenth of the learning rate as a setting.
 
     >>> much_lower(0.14)
     '`training.learning_rate=0.014`'
@@ -223,10 +248,11 @@ def much_lower(learning_rate: float) -> str:
 def loss_jump(
     blocks: Sequence[float], untrained: float | None, step: int, learning_rate: float
 ) -> Advice | None:
-    """A loss that jumps, or exceeds that of the untrained model.
+    """Return advice if the loss jumps, or if it exceeds the loss of an untrained model.
 
-    blocks: mean losses (nats) of BLOCK steps each. A jump reaches JUMP times the median and JUMP_SPREADS robust
-    standard deviations (1.4826 times the median absolute deviation), after Marian's --throw-on-divergence.
+    `blocks` are mean losses in nats over BLOCK steps each. A jump reaches JUMP times the median and exceeds the median
+    by JUMP_SPREADS robust standard deviations (1.4826 times the median absolute deviation), as in Marian's
+    --throw-on-divergence.
 
     >>> loss_jump([2.0, 2.1, 1.9, 2.0, 2.1, 1.9, 2.0, 2.1, 1.9, 2.0, 6.0], 8.0, 500, 0.002).seen
     'the loss jumped from 2.00 to 6.00 before step 500'
@@ -255,10 +281,11 @@ def loss_jump(
 def no_fall(
     blocks: Sequence[float], early: float, untrained: float, step: int, warmup: int, peak: float
 ) -> Advice | None:
-    """A loss that is no lower than at the start, long after the warm-up.
+    """Return advice if the loss is not lower than at the start, long after the warm-up.
 
-    early: the mean loss of steps 51 to 100. peak: the highest learning rate so far. Below the untrained loss only a
-    rise counts: masked models stagnate for long at first.
+    `early` is the mean loss of steps 51 to 100, and `peak` is the highest learning rate so far. If the loss is well
+    below the loss of an untrained model, only a rise counts, because masked language models stagnate for long at
+    first.
 
     >>> no_fall([6.9] * 20, 6.95, 7.0, 800, 400, 0.002).seen
     'after 800 steps the loss is 6.90 (it was 6.95 by step 100)'
@@ -280,7 +307,9 @@ def no_fall(
 
 
 def long_warmup(warmup: int, end: int | None, learning_rate: float) -> Advice | None:
-    """A run that ends before its rate has reached the peak. end: its last step, None while it is not known.
+    """Return advice if the run ends before the learning rate has reached its peak.
+
+    `end` is the last step of the run, or None if the last step is not known yet.
 
     >>> long_warmup(400, 300, 0.002).seen
     'the learning rate warms up for 400 steps, but the run ends after 300'
@@ -299,10 +328,10 @@ def long_warmup(warmup: int, end: int | None, learning_rate: float) -> Advice | 
 def small_batch(
     blocks: Sequence[float], early: float, tokens: float, batch_tokens: int, accumulation: int
 ) -> Advice | None:
-    """A loss that stays high at a constant learning rate, with very few tokens per update.
+    """Return advice if the loss stays high at a constant learning rate with very few tokens per update.
 
-    A trained model's gradient has as much noise as signal at about 10,000 tokens (docs/log.md; McCandlish et al. 2018,
-    eq. 2.9).
+    The gradient of a trained model has as much noise as signal at about 10,000 tokens per update (docs/log.md;
+    McCandlish et al. 2018, eq. 2.9).
 
     >>> small_batch([4.1] * 60, 5.4, 58.2, 64, 1).seen
     'the loss has stayed at about 4.10 for 600 steps with 58 tokens per update'
@@ -328,7 +357,14 @@ def small_batch(
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation: mean training loss since the last one, validation loss (nats); whether it was the best so far."""
+    """Result of one evaluation.
+
+    Attributes:
+        step: Step of the evaluation.
+        training_loss: Mean training loss since the previous evaluation, in nats.
+        validation_loss: Validation loss in nats.
+        is_best: Whether this evaluation was the best so far.
+    """
 
     step: int
     training_loss: float
@@ -337,10 +373,11 @@ class Evaluated:
 
 
 def overfitting(evaluations: Sequence[Evaluated], dropout: float) -> Advice | None:
-    """A validation loss that rises while the training loss falls.
+    """Return advice if the validation loss rises while the training loss falls.
 
-    The last two evaluations are OVER_BEST times the minimum and the deciding measure has not improved for EVALUATIONS;
-    or all those are FAR_OVER_BEST times it.
+    There are two cases. In the first case, the last two validation losses are at least OVER_BEST times the minimum,
+    and the deciding measure has not improved for EVALUATIONS evaluations. In the second case, the last EVALUATIONS
+    validation losses are at least FAR_OVER_BEST times the minimum.
 
     >>> rows = [(716, 0.445, 0.481), (895, 0.403, 0.51), (1074, 0.359, 0.51), (1253, 0.318, 0.52)]
     >>> overfitting([Evaluated(*row, is_best=row[0] == 716) for row in rows], 0.1).seen
@@ -369,12 +406,21 @@ def overfitting(evaluations: Sequence[Evaluated], dropout: float) -> Advice | No
 
 @dataclass
 class Memory:
-    """The coach's memory of a run, in plain values.
+    """Memory of the coach during a run, in plain values.
 
-    said: rules that have spoken. losses: of the block under way. blocks: means of the last LONG_BLOCKS whole blocks.
-    untrained, early: means of steps 1 to 10 and 51 to 100, nats. total, count: training losses since the last
-    evaluation. evaluations: from the lowest validation loss on. outputs: of the last evaluations. dead: heads that did
-    nothing at the last evaluation. peak: the highest rate so far. at_peak: whole blocks since it was reached.
+    Attributes:
+        said: Names of the rules that have given advice.
+        losses: Training losses of the unfinished block.
+        blocks: Mean losses of the last LONG_BLOCKS complete blocks.
+        untrained: Mean loss of steps 1 to 10, in nats.
+        early: Mean losses of the blocks of steps 51 to 100, in nats.
+        total: Sum of the training losses since the last evaluation.
+        count: Number of training losses since the last evaluation.
+        evaluations: Evaluation with the lowest validation loss, and the evaluations after it.
+        outputs: Counts over the outputs of the last evaluations.
+        dead: Names of the heads that had no effect at the last evaluation.
+        peak: Highest learning rate so far.
+        at_peak: Number of complete blocks since the learning rate reached `peak`.
     """
 
     said: list[str] = field(default_factory=list)
@@ -392,7 +438,7 @@ class Memory:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Memory:
-        """The memory that `Coach.as_json` described."""
+        """Build the memory from the values that `Coach.as_json` returned."""
         memory = cls(**deepcopy(dict(values)))
         memory.evaluations = [Evaluated(**each) for each in values.get("evaluations", [])]
         memory.outputs = [Outputs(**each) for each in values.get("outputs", [])]
@@ -400,10 +446,14 @@ class Memory:
 
 
 class Coach:
-    """Gives advice on the reports of a run; each rule speaks once.
+    """Coach that gives advice on the reports of a run. Each rule gives advice once.
 
-    dropout: of the model. memory: the value of `as_json` in a checkpoint. fresh: whether the weights were drawn at
-    random; the loss of weights from another run need not fall far.
+    Args:
+        training: Settings of training.
+        dropout: Dropout probability of the model.
+        memory: Value of `as_json` in a checkpoint (default: an empty memory).
+        fresh: Whether the weights were initialized at random. The loss of weights from another run may fall only a
+            little.
 
     >>> coach = Coach(TrainingConfig(steps=9, warmup_steps=20), dropout=0.1)
     >>> from attendo.training.optimizer import Horizon
@@ -427,18 +477,18 @@ class Coach:
         self.memory = Memory.from_json(memory or {})
 
     def as_json(self) -> dict[str, Any]:
-        """The memory, a few kilobytes; cheap enough for every step."""
+        """Return the memory as JSON values of a few kilobytes, which can be saved at every step."""
         return asdict(self.memory)
 
     def judges_outputs(self, report: Report) -> bool:
-        """Return whether the rules on outputs and heads look at this report."""
+        """Return whether the rules on outputs and heads apply to this report."""
         is_evaluation = (
             report.kind == "evaluation" and not report.note
         )  # a note: of other weights than the run's
         return is_evaluation and report.done >= SETTLED and report.progress.step > self.training.warmup_steps
 
     def hear(self, report: Report, heads: Sequence[HeadMeasure] = ()) -> list[Advice]:
-        """The new advice on a report. heads: measured at this evaluation, if they were."""
+        """Return the new advice on a report. `heads` are the attention heads measured at this evaluation, if any."""
         found: list[Advice | None] = []
         if report.kind == "step":
             found = self._step(report)
@@ -512,7 +562,7 @@ class Coach:
         return found
 
     def _keep(self, evaluated: Evaluated) -> None:
-        """Keep the evaluation of the lowest loss, and the latest after it."""
+        """Keep the evaluation with the lowest validation loss, and the latest evaluations after it."""
         memory = self.memory
         if not memory.evaluations or evaluated.validation_loss < memory.evaluations[0].validation_loss:
             memory.evaluations = [evaluated]

@@ -1,6 +1,7 @@
-"""The cost of an update, calculated: parameters, operations and bytes of memory, from modules and batch lengths.
+"""Calculated cost of an update: parameters, operations and bytes of memory, from the modules and the batch lengths.
 
-Models are built on torch's meta device, without weights. docs/en/cost-model.md has all formulas and their errors.
+Models are built on PyTorch's meta device, without memory for weights. docs/en/cost-model.md contains all formulas and
+their errors.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from attendo.training.losses import CHUNK_VALUES
 from attendo.training.optimizer import hidden_matrices
 
 PARALLEL = {"q_proj", "k_proj", "v_proj", "in_proj", "gate_proj"}
-"""Layers that read the same input."""
+"""Names of layers that read the same input, in an attention layer or a feed-forward network."""
 
 
 def on_paper(config: ModelConfig) -> Model:
-    """The model on torch's meta device, without memory for its weights.
+    """Build a model on PyTorch's meta device, without memory for its weights.
 
     >>> config = ModelConfig(vocab_size=37_000, d_model=1024, d_ff=4096, n_heads=16, attention_bias=False,
     ...                      n_encoder_layers=6, n_decoder_layers=6)
@@ -38,7 +39,10 @@ def on_paper(config: ModelConfig) -> Model:
 
 
 def parameter_groups(model: nn.Module) -> dict[str, int]:
-    """Trained parameters of the embeddings, encoder, decoder and output; a shared matrix counts at the first."""
+    """Count the trainable parameters of the embeddings, the encoder, the decoder and the output.
+
+    A shared matrix is counted only in the first part that uses it.
+    """
     groups: dict[str, int] = {"embeddings": 0, "encoder": 0, "decoder": 0, "output": 0}
     for path, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -53,10 +57,16 @@ def parameter_groups(model: nn.Module) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Load:
-    """The work of a batch: sums over its rows, without padding.
+    """Work of a batch, summed over its rows without padding.
 
-    source, target: tokens of encoder and decoder. output: rows of the output layer. source_pairs, target_pairs,
-    cross_pairs: of query and key, Σ src², ½ Σ tgt² (a causal query sees half of the keys on average) and Σ tgt · src.
+    Attributes:
+        source: Number of encoder tokens.
+        target: Number of decoder tokens.
+        output: Number of vectors that the output layer processes.
+        source_pairs: Number of query-key pairs in encoder self-attention, Σ src².
+        target_pairs: Number of query-key pairs in decoder self-attention, ½ Σ tgt². A causal query has half of the
+            keys on average.
+        cross_pairs: Number of query-key pairs in cross-attention, Σ tgt · src.
     """
 
     source: float = 0.0
@@ -68,12 +78,12 @@ class Load:
 
     @property
     def tokens(self) -> float:
-        """Real tokens, both sides."""
+        """Number of encoder and decoder tokens, without padding."""
         return self.source + self.target
 
 
 def load_of(batch: Batch) -> Load:
-    """The load of a batch of any kind of task.
+    """Compute the load of a batch of any kind of task.
 
     >>> ids = torch.ones(2, 3, dtype=torch.long)
     >>> batch = Batch({"src": ids, "tgt": ids[:, :2], "src_lengths": torch.tensor([3, 1])}, ids[:, :2], 4, None)
@@ -92,16 +102,16 @@ def load_of(batch: Batch) -> Load:
 
 
 def mean_load(loads: Iterable[Load]) -> Load:
-    """The mean of several, field by field."""
+    """Return the mean of several loads, field by field."""
     rows = [astuple(load) for load in loads]
     return Load(*(sum(column) / len(rows) for column in zip(*rows, strict=True)))
 
 
 def fields_of(module: nn.Module, path: str) -> dict[str, int]:
-    """The multiplications of one module in a forward pass, per unit of the field of Load that they belong to.
+    """Count the multiplications of a module in a forward pass, by the field of `Load` that they are proportional to.
 
-    The weights of a linear layer count per token; source tokens pass the keys and values of cross-attention. A pair of
-    query and key takes head_dim multiplications for its score and value_dim for its value, in each head. Embeddings
+    The weights of a linear layer are counted per token. Cross-attention computes keys and values for source tokens. In
+    each head, a query-key pair requires head_dim multiplications for its score and value_dim for its value. Embeddings
     are looked up, not multiplied.
 
     >>> fields_of(nn.Linear(2, 3), "decoder.blocks.0.cross_attention.k_proj")
@@ -121,7 +131,7 @@ def fields_of(module: nn.Module, path: str) -> dict[str, int]:
 
 
 def reached(model: nn.Module) -> set[str]:
-    """The paths of the modules whose input gets a gradient, since something before them is trained.
+    """Return the paths of the modules whose input receives a gradient, because a module before them is trainable.
 
     >>> model = on_paper(ModelConfig(architecture="decoder", vocab_size=11, n_encoder_layers=0, n_decoder_layers=2))
     >>> _ = model.embedding.requires_grad_(False)
@@ -151,21 +161,22 @@ def reached(model: nn.Module) -> set[str]:
 
 
 def learns(module: nn.Module, recurse: bool = True) -> bool:
-    """Return whether a parameter of the module, or of a module in it, is trained."""
+    """Return whether a parameter of the module is trainable. With `recurse`, all modules in it are checked."""
     return any(parameter.requires_grad for parameter in module.parameters(recurse))
 
 
 def _side(path: str, modules: Mapping[str, nn.Module]) -> str:
-    """Return whether a module works on the encoder's or on the decoder's input."""
+    """Return "source" for a module that processes the encoder's input, and "target" for the decoder's input."""
     if "encoder" not in modules or path.startswith(("decoder", "target_")):
         return "target"
     return "target" if path.startswith("output") and "decoder" in modules else "source"
 
 
 def training_multiplications(model: nn.Module) -> Load:
-    """The multiplications per unit of a load, times the passes / 3: forward, to the inputs, and to the weights.
+    """Count the multiplications per unit of each field of `Load`, multiplied by a third of the number of passes.
 
-    Where nothing is frozen, these are the multiplications of one forward pass.
+    There are up to three passes: forward, to the inputs, and to the weights. If no part is frozen, the result equals
+    the multiplications of one forward pass.
     """
     found = {field.name: 0.0 for field in fields(Load)}
     gets = reached(model)
@@ -180,10 +191,11 @@ def training_multiplications(model: nn.Module) -> Load:
 
 
 def training_flops(passed: Load, load: Load) -> float:
-    """Floating-point operations of an update's products: 6 per multiplication of the forward pass.
+    """Return the floating-point operations of all matrix products in an update.
 
-    2 forward, 4 backward (to the inputs and to the weights), Kaplan et al. 2020, section 2.1. With the usual widths
-    that is 6 x weights x tokens + 12 x q_len x k_len x d_model per attention layer, half if causal. Norms, activations,
+    A multiplication of the forward pass costs 6 operations: 2 forward and 4 backward, to the inputs and to the weights
+    (Kaplan et al. 2020, section 2.1). With the usual widths, the total is 6 x weights x tokens + 12 x q_len x k_len x
+    d_model per attention layer; a causal layer takes half of the second term. Normalization, activation functions,
     dropout, softmax, recomputation and the optimizer are not counted.
 
     >>> training_flops(Load(source=100.0), Load(source=7.0))
@@ -196,15 +208,20 @@ def training_flops(passed: Load, load: Load) -> float:
 
 
 FLOAT, HALF, BOOL = 4, 2, 1
-"""Bytes of a float32 (weights, gradients, states, the residual stream), of a 16-bit number, and of a boolean."""
+"""Bytes of a float32 number (weights, gradients, optimizer state, residual stream), a 16-bit number and a boolean."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Positions of a batch, padding included.
+    """Numbers of positions and mask entries in a batch, padding included. Without a mask, its number of entries is 0.
 
-    source, target: of encoder and decoder; output: rows of the output layer. source_mask, target_mask, cross_mask:
-    entries of the attention mask, 0 without a mask.
+    Attributes:
+        source: Number of encoder positions.
+        target: Number of decoder positions.
+        output: Number of vectors that the output layer processes.
+        source_mask: Number of entries in the mask of encoder self-attention.
+        target_mask: Number of entries in the mask of decoder self-attention.
+        cross_mask: Number of entries in the mask of cross-attention.
     """
 
     source: float = 0.0
@@ -216,7 +233,7 @@ class Cells:
 
 
 def cells_of(batch: Batch) -> Cells:
-    """The cells of a batch of any kind of task.
+    """Count the positions and mask entries of a batch of any kind of task.
 
     >>> import torch
     >>> ids = torch.ones(2, 3, dtype=torch.long)
@@ -239,16 +256,21 @@ def cells_of(batch: Batch) -> Cells:
 
 
 def times(cells: Cells, factor: float) -> Cells:
-    """The cells of `factor` times as many rows of the same lengths."""
+    """Return the numbers of positions and mask entries for `factor` times as many rows of the same lengths."""
     return Cells(*(factor * value for value in astuple(cells)))
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that training holds at once, by purpose.
+    """Bytes that training requires at once, by purpose.
 
-    weights: with autocast's copies. states: of the optimizer. activations: for the backward pass. loss: output layer
-    and gradients. spare: the largest matrix, whose gradient may arrive in parts.
+    Attributes:
+        weights: Bytes of the weights and of the 16-bit copies that autocast keeps.
+        gradients: Bytes of the gradients.
+        states: Bytes of the optimizer state.
+        activations: Bytes that the forward pass stores for the backward pass.
+        loss: Bytes of the output layer and its gradients while the loss is computed.
+        spare: Bytes of the largest matrix, whose gradient may be computed in parts.
     """
 
     weights: float
@@ -260,29 +282,34 @@ class Memory:
 
     @property
     def peak(self) -> float:
-        """The most bytes at one time: at the start of the backward pass (activations, loss) or its end (gradients)."""
+        """Largest number of bytes at one time, which is either at the start or at the end of the backward pass."""
         return self.weights + self.states + max(self.activations + self.loss, self.gradients + self.spare)
 
 
 @dataclass(frozen=True)
 class Formats:
-    """The number formats: products of 16 bits under autocast or not, on a GPU or a CPU."""
+    """Number formats of training.
+
+    Attributes:
+        half: Whether autocast multiplies matrices in a 16-bit format.
+        on_gpu: Whether training runs on a GPU.
+    """
 
     half: bool = False
     on_gpu: bool = False
 
     @property
     def product(self) -> int:
-        """Bytes of a linear layer's output."""
+        """Bytes of one number in the output of a linear layer."""
         return HALF if self.half else FLOAT
 
     @property
     def heads(self) -> int:
-        """Bytes of queries, keys and values: the fused kernel works in float32 on a CPU."""
+        """Bytes of one number in queries, keys and values. The fused attention kernel works in float32 on a CPU."""
         return HALF if self.half and self.on_gpu else FLOAT
 
     def mask(self, size: int) -> int:
-        """Bytes of dropout's mask for a value of this size: an equal number on a CPU, a boolean on a GPU."""
+        """Return the bytes of a dropout mask for a number of `size` bytes: as many on a CPU, 1 on a GPU."""
         return BOOL if self.on_gpu else size
 
 
@@ -295,10 +322,11 @@ def training_memory(
     averaged: bool = False,
     checkpointing: bool = False,
 ) -> Memory:
-    """Estimate the memory of an update from the cells of its largest batch.
+    """Estimate the memory of a training update. `cells` are the positions and mask entries of its largest batch.
 
-    A parameter takes 4 bytes, a trained one 4 for its gradient and 8 for AdamW's two moments; muon: one moment (4) of
-    the hidden layers' matrices; averaged: 4 for a moving average. Autocast keeps a copy (2) of each linear matrix.
+    A parameter takes 4 bytes. A trainable parameter takes 4 more bytes for its gradient and 8 for the two moments of
+    AdamW. With `muon`, the matrices of hidden layers have only one moment (4 bytes). With `averaged`, a moving average
+    takes 4 bytes. Autocast keeps a 16-bit copy (2 bytes) of each linear matrix.
     """
     learned = [p.numel() for p in model.parameters() if p.requires_grad]
     n = sum(learned)
@@ -318,8 +346,10 @@ def training_memory(
 
 
 def loss_bytes(output: nn.Module, rows: float, formats: Formats = Formats()) -> float:
-    """The output layer and the loss over chunks: hidden states and their gradient, ∂W twice, and one chunk of logits,
-    probabilities and intermediate values, about three numbers each.
+    """Return the bytes of the output layer and the loss, which is computed in chunks.
+
+    They include the hidden states and their gradient, the weight gradient twice, and one chunk of logits. For each
+    logit of the chunk, there are about three numbers: logit, probability and intermediate value.
     """
     assert isinstance(output, nn.Linear)
     vocab, width = output.weight.shape
@@ -330,13 +360,15 @@ def loss_bytes(output: nn.Module, rows: float, formats: Formats = Formats()) -> 
 def activation_bytes(
     model: nn.Module, cells: Cells, formats: Formats = Formats(), *, checkpointing: bool = False
 ) -> float:
-    """Bytes that the forward pass keeps for the backward pass, padding included, without the loss.
+    """Return the bytes that the forward pass stores for the backward pass, with padding and without the loss.
 
-    In float32 with LayerNorm, ReLU and dropout a block of self-attention keeps 10d + d_ff numbers per position: two
-    inputs of norms, the input, query, key, value and result of attention, the inputs of the feed-forward net's layers
-    and two masks. checkpointing: only the input of each block is kept, and one block at a time is computed again (Chen
-    et al. 2016). Frozen parts keep nothing, unless something before them is trained; these count fully, which is right
-    within 5 % with adapters on all layers, and up to a third too much with adapters on few.
+    In float32 with LayerNorm, ReLU and dropout, a block of self-attention stores 10d + d_ff numbers per position.
+    These numbers are the inputs of two norms, the input, query, key, value and result of attention, the inputs of the
+    feed-forward layers, and two dropout masks. With `checkpointing`, only the input of each block is stored, and one
+    block at a time is computed again (Chen et al. 2016).
+
+    Frozen parts store nothing, unless a module before them is trainable. Such frozen parts are counted fully. The
+    result is right within 5% with adapters on all layers, and up to a third too high with adapters on few layers.
     """
     blocks = [0.0]
     inputs = 0.0
@@ -364,7 +396,7 @@ def activation_bytes(
 
 
 def _block_bytes(block: nn.Module, place: str, cells: Cells, formats: Formats) -> float:
-    """Bytes that a block keeps."""
+    """Return the bytes that a block stores for the backward pass."""
     decodes = place.startswith("decoder")
     n, mask = (cells.target, cells.target_mask) if decodes else (cells.source, cells.source_mask)
     total = 0.0
@@ -407,7 +439,7 @@ def _attention_bytes(
 
 
 def _feed_forward_bytes(net: FeedForward, formats: Formats) -> float:
-    """Bytes per position. ReLU keeps its output, other activations their input as well."""
+    """Return the bytes per position. ReLU stores its output; other activation functions also store their input."""
     width, inner = net.in_proj.in_features, net.in_proj.out_features
     inputs = formats.product * width * (2 if formats.half and net.gate_proj is not None else 1)
     is_relu, is_gated = net.activation is nn.functional.relu, net.gate_proj is not None
@@ -419,14 +451,14 @@ def _feed_forward_bytes(net: FeedForward, formats: Formats) -> float:
 
 
 def _adapter_bytes(adapter: Adapter, formats: Formats) -> float:
-    """Bytes per position: the input of B, and with dropout the input of A and the mask."""
+    """Return the bytes per position: the input of B, and with dropout also the input of A and the dropout mask."""
     width, rank = adapter.down.in_features, adapter.down.out_features
     dropped = width * (formats.product + formats.mask(FLOAT)) if adapter.dropout.p else 0
     return rank * formats.product + dropped
 
 
 def _norm_bytes(norm: nn.Module) -> float:
-    """Bytes per position: the norm's input, its mean and deviation, and the quotient of an RMSNorm."""
+    """Return the bytes per position: the input of the norm, its mean and deviation, and the quotient of an RMSNorm."""
     return FLOAT * _width(norm) * (1 if isinstance(norm, nn.LayerNorm) else 2) + 2 * FLOAT
 
 

@@ -1,4 +1,4 @@
-"""The processes of a training job: their exchange of numbers and JSON, and tensors sharded by rows."""
+"""The processes of a training job: their exchange of numbers and JSON values, and tensors that are sharded by rows."""
 
 from __future__ import annotations
 
@@ -29,17 +29,25 @@ from attendo.files import atomic_folder
 
 Row = TypeVar("Row")
 PREPARING = timedelta(days=7)
-"""The longest wait for the rank that prepares the data; if it dies, torchrun ends the others."""
+"""Longest wait for the rank that prepares the data. If that rank dies, torchrun ends the other ranks."""
 LOST = ("gloo", "nccl", "connection", "timed out")
-"""Words in the errors of a rank whose peers are gone."""
+"""Words in the error messages of a rank whose peers are lost."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """One of the processes that train a model together. All of them call each method, in the same order.
+    """One of the processes that train a model together. All processes call each method in the same order.
 
-    rank: its number, of `world`. local: its number on its machine, and of its GPU; machine: the machine's number.
-    restarts: of torchrun. Only one thread at a time may use a group: `beside` is for another thread.
+    Only one thread at a time may use a process group. `beside` creates a group for another thread.
+
+    Attributes:
+        rank: Number of this process, from 0.
+        world: Number of processes.
+        local: Number of this process on its machine, and number of its GPU.
+        machine: Number of the machine.
+        restarts: Number of restarts by torchrun.
+        group: Process group for the exchange (default: the group of all processes).
+        store: Key-value store of the job, or None for a single process.
 
     >>> alone = Ranks()
     >>> alone.gathered({"a": 1}), alone.total(torch.ones(2)).tolist(), alone.shared("ab", list)
@@ -56,11 +64,11 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that writes and prints."""
+        """Whether this process is rank 0, which writes files and prints output."""
         return self.rank == 0
 
     def total(self, values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """The sums over the ranks, equal on all of them: of a few numbers, in main memory."""
+        """Return the sums of a few numbers over all ranks, in main memory. All ranks receive equal sums."""
         if self.world == 1:
             return values
         sums = values.detach().to("cpu", torch.float64, copy=True)
@@ -68,7 +76,7 @@ class Ranks:
         return sums
 
     def gathered(self, value: Any) -> list[Any]:
-        """The JSON value of each rank, in their order."""
+        """Return the JSON values of all ranks, in the order of the ranks."""
         if self.world == 1:
             return [value]
         own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -80,11 +88,14 @@ class Ranks:
         return [json.loads(part[: int(n)].numpy().tobytes()) for part, n in zip(parts, sizes, strict=True)]
 
     def broadcast(self, value: Any) -> Any:
-        """The first rank's JSON value."""
+        """Return the JSON value of the first rank on all ranks."""
         return self.gathered(value if self.is_first else None)[0]
 
     def shared(self, rows: Sequence[Row], work: Callable[[Sequence[Row]], Sequence[Any]]) -> list[Any]:
-        """work(rows), one JSON value per row, in their order: each rank does every world-th row, and all get all."""
+        """Divide the work on `rows` among the ranks. Return one JSON value per row, in order, on all ranks.
+
+        `work` returns the values of some rows. Each rank processes every world-th row.
+        """
         if self.world == 1:
             return list(work(rows))
         own = rows[self.rank :: self.world]
@@ -93,9 +104,9 @@ class Ranks:
 
     @contextmanager
     def in_turn(self, name: str, everywhere: bool = False) -> Iterator[None]:
-        """Order work whose result is on a machine's disk: its local rank 0 first, then the others.
+        """Order work that writes to a machine's disk: local rank 0 runs first, then the other ranks of the machine.
 
-        name: unique for the work. everywhere: rank 0 of all machines goes first, for a shared disk.
+        `name` is a unique name for the work. With `everywhere`, rank 0 of all machines runs first, for a shared disk.
         """
         key = f"done/{name}/{'all' if everywhere else self.machine}"
         number = self.rank if everywhere else self.local
@@ -106,7 +117,7 @@ class Ranks:
             self.store.set(key, "1")
 
     def beside(self) -> Ranks:
-        """The same ranks with their own group, for another thread."""
+        """Return the same ranks with their own process group, for use in another thread."""
         return self if self.world == 1 else replace(self, group=dist.new_group(backend="gloo"))
 
 
@@ -115,9 +126,10 @@ ALONE = Ranks()
 
 @contextmanager
 def joined(device: str, timeout_seconds: float) -> Iterator[Ranks]:
-    """Join the processes that torchrun has started within the `with` block; without torchrun, yield ALONE.
+    """Join the processes that torchrun has started, during the `with` block. Without torchrun, yield ALONE.
 
-    Raises AttendoError if a rank is lost or silent for `timeout_seconds`; torchrun then ends or restarts the others.
+    Raises AttendoError if a rank is lost or does not answer for `timeout_seconds`. torchrun then ends or restarts the
+    other ranks.
     """
     rank, world = _from_environment("RANK"), _from_environment("WORLD_SIZE", 1)
     if world == 1:
@@ -149,7 +161,7 @@ def _from_environment(name: str, default: int = 0) -> int:
 
 
 def _store(rank: int, world: int, timeout: timedelta) -> Store:
-    """The job's key-value store with a prefix of these processes: torchrun keeps one store, with old addresses."""
+    """Return the job's key-value store with a prefix for these processes. torchrun keeps old addresses in the store."""
     store = TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
@@ -162,9 +174,9 @@ def _store(rank: int, world: int, timeout: timedelta) -> Store:
 
 
 def _agreed_name(store: Store, rank: int, world: int, timeout: timedelta) -> str:
-    """A new name that all ranks agree on: the hash of a random word of each.
+    """Return a new name that all ranks agree on: the hash of one random word per rank.
 
-    Rank 0 collects the words, and continues when each other rank has seen its own word in the collection.
+    Rank 0 collects the words. It continues when every other rank has seen its own word in the collection.
     """
     word = secrets.token_hex(8)
     deadline = time.monotonic() + timeout.total_seconds()
@@ -194,12 +206,18 @@ def _agreed_name(store: Store, rank: int, world: int, timeout: timedelta) -> str
 
 
 FIRST_ROWS = "first_rows"
-"""The key in a file's header for the first row of each tensor in the whole, and the number of all rows; JSON."""
+"""Key in a file header for a JSON object: for each tensor, the number of its first row and the number of all rows."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a tensor with `of` rows, from row `first` on."""
+    """Consecutive rows of a larger tensor.
+
+    Attributes:
+        tensor: The rows.
+        first: Number of the first row in the larger tensor, from 0.
+        of: Number of all rows of the larger tensor.
+    """
 
     tensor: Tensor
     first: int
@@ -216,17 +234,17 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The rows of a tensor on this rank: of a tensor that is not sharded, all."""
+    """Return the rows of a tensor on this rank, which are all rows if the tensor is not sharded."""
     return cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """The whole tensor, sharded or not; all ranks call it together."""
+    """Return the whole tensor, whether it is sharded or not. All ranks must call this function together."""
     return cast(Any, tensor).full_tensor() if is_sharded(tensor) else tensor
 
 
 def rows_of(tensor: Tensor) -> Rows:
-    """The rows of a tensor on this rank, with their place.
+    """Return the rows of a tensor on this rank, with their position in the whole tensor.
 
     >>> rows_of(torch.zeros(3, 2)).of
     3
@@ -236,7 +254,7 @@ def rows_of(tensor: Tensor) -> Rows:
 
 
 def span(tensor: Tensor) -> tuple[int, int]:
-    """The first row of a tensor on this rank, and the row after its last."""
+    """Return the number of a tensor's first row on this rank, and the number of the row after the last one."""
     n = tensor.shape[0] if tensor.ndim else 1
     if not is_sharded(tensor):
         return 0, n
@@ -247,7 +265,7 @@ def span(tensor: Tensor) -> tuple[int, int]:
 
 
 def with_rows(tensor: Tensor, rows: Tensor) -> Tensor:
-    """A tensor that is sharded as another, with these rows on this rank."""
+    """Return a tensor that is sharded like `tensor`, with the given rows on this rank."""
     from torch.distributed.tensor import DTensor
 
     like = cast(DTensor, tensor)
@@ -262,7 +280,7 @@ def with_rows(tensor: Tensor, rows: Tensor) -> Tensor:
 
 
 def shard_name(stem: str, ranks: Ranks = ALONE) -> str:
-    """The file of a rank: "model.safetensors", or "model-2-of-4.safetensors" where there are several.
+    """Return the file name of a rank: "model.safetensors", or with several ranks "model-2-of-4.safetensors".
 
     >>> shard_name("model", Ranks(1, 4))
     'model-2-of-4.safetensors'
@@ -272,7 +290,7 @@ def shard_name(stem: str, ranks: Ranks = ALONE) -> str:
 
 
 def save_rows(tensors: Mapping[str, Rows], path: Path) -> None:
-    """Write one file of this rank's rows. Raises OSError where the system cannot."""
+    """Write the rows of this rank to one file. Raises OSError if the file cannot be written."""
     places = {name: [rows.first, rows.of] for name, rows in sorted(tensors.items())}
     values = {name: rows.tensor for name, rows in tensors.items()}
     try:
@@ -282,7 +300,7 @@ def save_rows(tensors: Mapping[str, Rows], path: Path) -> None:
 
 
 def refusal(error: Exception) -> tuple[int, str]:
-    """The number and the text of the system's error, which are at the end of safetensors' message.
+    """Return the number and text of the operating system's error, which safetensors adds to the end of its message.
 
     >>> refusal(SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"))
     (28, 'No space left on device')
@@ -294,10 +312,11 @@ def refusal(error: Exception) -> tuple[int, str]:
 
 
 class Stored(Mapping[str, Tensor]):
-    """The tensors of all files of one stem in a folder, by name, written by any number of ranks; each is read lazily.
+    """Tensors in all files of one stem in a folder, by name. Any number of ranks may have written the files.
 
-    like: the tensors of a model: of a sharded parameter, and of its states ("PARAMETER/KEY"), a rank reads its own rows
-    only, as a tensor that is sharded in the same way. Raises AttendoError where a shard is missing.
+    Each tensor is read when it is used. `like` contains the tensors of a model. If a parameter is sharded in `like`, a
+    rank reads only its own rows of the parameter and of its optimizer state ("PARAMETER/KEY"). Raises AttendoError if
+    a shard is missing.
     """
 
     def __init__(self, folder: Path, stem: str, like: Mapping[str, Tensor] | None = None):
@@ -326,12 +345,12 @@ class Stored(Mapping[str, Tensor]):
         return with_rows(target, self._read(name, *span(target)))
 
     def shape(self, name: str) -> list[int]:
-        """The shape of the whole tensor, which is not read."""
+        """Return the shape of the whole tensor. The tensor itself is not read."""
         shape = self._parts[name][0][1].get_slice(name).get_shape()
         return [self._of[name], *shape[1:]] if shape else []
 
     def _read(self, name: str, first: int, end: int) -> Tensor:
-        """Rows `first` to `end` of a tensor; one without dimensions is read as it is."""
+        """Return rows `first` to `end` of a tensor, or a tensor without dimensions as it is."""
         parts = self._parts[name]
         if not self.shape(name):
             return parts[0][1].get_tensor(name)
@@ -348,7 +367,7 @@ class Stored(Mapping[str, Tensor]):
 
 
 def shard_files(folder: Path, stem: str) -> list[Path]:
-    """The files of one stem, in the order of their ranks. Raises AttendoError where one is missing."""
+    """Return the files of one stem in the order of their ranks. Raises AttendoError if a file is missing."""
     whole = folder / shard_name(stem)
     if whole.exists():
         return [whole]
@@ -368,9 +387,9 @@ def shard_files(folder: Path, stem: str) -> list[Path]:
 def write_together(
     path: Path, write: Callable[[Path], None], finish: Callable[[Path], None], ranks: Ranks
 ) -> None:
-    """Write a folder with files of all ranks atomically, replacing a folder of this name.
+    """Write a folder with files of all ranks atomically. An existing folder of this name is replaced.
 
-    Each rank calls `write`, then the first calls `finish`. Raises OSError on all ranks if one failed.
+    Each rank calls `write`, and then the first rank calls `finish`. Raises OSError on all ranks if one rank failed.
     """
     if ranks.is_first:
         failed: list[tuple[int, str]] = []
@@ -396,7 +415,7 @@ def write_together(
 
 
 def _failures(folder: Path, write: Callable[[Path], None], ranks: Ranks) -> list[tuple[int, str]]:
-    """Call `write` on each rank; the errors of all ranks, as in `refusal`."""
+    """Call `write` on each rank, and return the errors of all ranks in the form of `refusal`."""
     error = None
     try:
         write(folder)

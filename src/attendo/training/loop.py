@@ -1,4 +1,4 @@
-"""The training loop, for every kind of model and task: updates, evaluations and checkpoints until the run ends."""
+"""The training loop for every kind of model and task: updates, evaluations and checkpoints until the run ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ T = TypeVar("T")
 
 
 def prefetched(items: Iterable[T], ahead: int) -> Generator[T]:
-    """Yield the items in order; a thread prepares up to `ahead` of them (0 = no thread), and errors appear in place.
+    """Yield the items in order, while a thread prepares up to `ahead` items in advance.
+
+    With `ahead=0`, no thread is used. An error is raised in the place of the item that caused it.
 
     >>> list(prefetched(range(5), 2))
     [0, 1, 2, 3, 4]
@@ -56,7 +58,7 @@ def prefetched(items: Iterable[T], ahead: int) -> Generator[T]:
 
 
 def grouped(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in lists of `size`; the last list may be shorter.
+    """Yield the items in lists of `size` items. The last list may be shorter.
 
     >>> list(grouped("abcde", 2))
     [['a', 'b'], ['c', 'd'], ['e']]
@@ -67,16 +69,16 @@ def grouped(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def train(run: Run) -> Iterator[Report]:
-    """Train until the end of the run and yield a report of each action.
+    """Train until the end of the run, and yield a report of each action.
 
-    The caller prints, logs and keeps the best model. A stopped run first saves its state, without the unfinished
-    action.
+    The caller prints and logs the reports and keeps the best model. If the run is stopped, it saves its state without
+    the unfinished action before this function returns.
 
     Args:
-        run: The run, at its beginning or at a checkpoint.
+        run: The run, new or restored from a checkpoint.
 
     Raises:
-        AttendoError: Loss or gradient stays non-finite.
+        AttendoError: The loss or the gradient stays non-finite.
         OSError: A checkpoint cannot be written.
     """
     saver = Saver(run)
@@ -101,7 +103,7 @@ def train(run: Run) -> Iterator[Report]:
 
 
 def steps(run: Run, saver: Saver) -> Iterator[Report]:
-    """Updates, evaluations and checkpoints, until the run has ended or is to stop."""
+    """Yield a report of each update, evaluation and checkpoint, until the run has ended or has to stop."""
     progress, config = run.progress, run.training
     if progress.evaluation_due:
         yield from evaluate_and_save(run, saver)
@@ -123,7 +125,7 @@ def steps(run: Run, saver: Saver) -> Iterator[Report]:
 
 
 def evaluate_and_save(run: Run, saver: Saver) -> Iterator[Report]:
-    """After a step: decides whether the run has ended; evaluates and saves where that is due."""
+    """Decide after a step whether the run has ended. Evaluate and save if they are due, and yield the reports."""
     progress, config = run.progress, run.training
     ended = plan_end(run)
     is_best = False
@@ -139,7 +141,7 @@ def evaluate_and_save(run: Run, saver: Saver) -> Iterator[Report]:
 
 
 def evaluate(run: Run) -> Report:
-    """Evaluate the model on the validation set, and note whether it is the best so far."""
+    """Evaluate the model on the validation set, and record whether it is the best model so far."""
     progress = run.progress
     evaluation = measure(run, run.task)
     progress.evaluation_due = False
@@ -154,9 +156,9 @@ def evaluate(run: Run) -> Report:
 
 
 def measure(run: Run, task: Task, *, to_the_end: bool = False) -> Evaluation:
-    """Evaluate the model on a task without dropout, and restore random states.
+    """Evaluate the model on a task without dropout. The random states do not change.
 
-    It can be interrupted, unless `to_the_end`. Raises AttendoError for a non-finite weight.
+    A stop interrupts the evaluation, unless `to_the_end` is set. Raises AttendoError if a weight is non-finite.
     """
     checkpoints.require_finite(run.executor.trained_model, run.progress.step)
     before = checkpoints.random_states()
@@ -175,7 +177,7 @@ def measure(run: Run, task: Task, *, to_the_end: bool = False) -> Evaluation:
 
 
 def save(run: Run, saver: Saver) -> Iterator[Report]:
-    """Hand all state to the saver, and reports a checkpoint that is kept."""
+    """Pass all state of the run to the saver. If a checkpoint is written, yield a report."""
     run.clock.note(run.progress)
     run.progress.threads = torch.get_num_threads()
     run.progress.world = run.ranks.world
@@ -185,9 +187,9 @@ def save(run: Run, saver: Saver) -> Iterator[Report]:
 
 
 def evaluate_average(run: Run, saver: Saver, folder: Path) -> Iterator[Report]:
-    """Evaluate the mean of the last checkpoints; the model keeps it only if it is the best so far.
+    """Evaluate the mean weights of the last checkpoints. The model keeps them only if they are the best so far.
 
-    An interruption restores the run's own weights, and the evaluation stays due.
+    If the evaluation is interrupted, the model has its own weights again, and the evaluation stays due.
     """
     saver.wait()
     folders = checkpoints.regular_checkpoints(folder, run.save_every)[-run.training.average_last :]
@@ -209,9 +211,10 @@ def evaluate_average(run: Run, saver: Saver, folder: Path) -> Iterator[Report]:
 
 
 def choose_best(run: Run, saver: Saver, task: Task, folder: Path) -> Iterator[Report]:
-    """Measure the last and the best state on all validation rows; report the better one.
+    """Evaluate the last and the best weights on all validation rows, and report the better ones.
 
-    The model is unchanged, and the last checkpoint has the choice. It cannot be interrupted: the run has ended.
+    The weights of the model do not change. The choice is stored in the last checkpoint. The evaluation cannot be
+    interrupted, because the run has already ended.
     """
     saver.wait()
     progress = run.progress
@@ -247,7 +250,7 @@ def choose_best(run: Run, saver: Saver, task: Task, folder: Path) -> Iterator[Re
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A clone of each tensor."""
+    """Return a clone of each tensor."""
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
@@ -255,11 +258,11 @@ def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
-    """A step of the optimizer on one or several batches; skipped where loss or gradient are not finite.
+    """Perform one optimizer step on one or several batches. Skip the step if the loss or the gradient is non-finite.
 
-    The loss is the sum over all real targets, divided once by their number, whatever the padding and the accumulation.
-    Raises AttendoError after MOST_SKIPPED_IN_A_ROW skipped updates in a row, and Interrupted when the run is to stop
-    before the last of the batches; the state is then that before the update.
+    The loss is the sum over all targets without padding, divided once by their number. The number of batches and the
+    padding therefore do not change it. Raises AttendoError after MOST_SKIPPED_IN_A_ROW skipped updates in a row.
+    Raises Interrupted if the run has to stop before the last batch; the state is then the state before the update.
     """
     progress, config = run.progress, run.training
     run.executor.trained_model.train()
@@ -309,13 +312,15 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
 
 
 def summed_gradients(run: Run, batches: Sequence[Batch], factor: float, trial: bool = False) -> float:
-    """Add up the gradients of factor times the losses of all batches, over all ranks; return this rank's loss.
+    """Sum the gradients of `factor` times the losses of all batches over all ranks. Return the loss of this rank.
 
-    Where memory does not suffice, it starts again, from the same random numbers, with the batch in halves; larger
-    batches are halved beforehand from then on. Each rank takes its rows of every batch. Ranks exchange gradients in the
-    last backward pass, so they can cut batches only in a `trial`, without exchange, and not with FSDP2. Raises
-    AttendoError where a batch does not fit and cannot be cut, and Interrupted between two batches where the run is to
-    stop; nothing has changed then.
+    If the memory is not sufficient, the function starts again from the same random numbers, with the batch split into
+    halves. From then on, all batches of this size are split in advance. Each rank processes its rows of every batch.
+    The ranks exchange gradients in the last backward pass. Several ranks can therefore split batches only in a
+    `trial`, without the exchange, and never with FSDP2.
+
+    Raises AttendoError if a batch does not fit and cannot be split. Raises Interrupted between two batches if the run
+    has to stop; nothing has changed then.
     """
     before = torch_states()
     progress = run.progress
@@ -344,7 +349,7 @@ def summed_gradients(run: Run, batches: Sequence[Batch], factor: float, trial: b
 
 
 def require_divisible(run: Run, batch: Batch, trial: bool, error: BaseException) -> None:
-    """Raise AttendoError where a batch that did not fit into memory cannot be cut."""
+    """Raise AttendoError if a batch that did not fit into memory cannot be split."""
     remedy = ""
     if len(batch.ids) < 2:
         remedy = " in a single row. Choose a smaller model, or remove the longest rows"
@@ -356,7 +361,7 @@ def require_divisible(run: Run, batch: Batch, trial: bool, error: BaseException)
 
 
 def undo_update(run: Run, before: dict[str, Tensor]) -> None:
-    """Remove the gradients of an unfinished update, and restores the random states."""
+    """Remove the gradients of an unfinished update, and restore the random states."""
     run.optimizer.zero_grad(set_to_none=True)
     set_torch_states(before)
     if run.device.type == "cuda":
@@ -364,7 +369,7 @@ def undo_update(run: Run, before: dict[str, Tensor]) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that memory did not suffice; on the CPU torch has no type for it.
+    """Return whether an error means that there was not enough memory. On a CPU, PyTorch has no error type for it.
 
     >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     True
@@ -376,12 +381,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def positions(batch: Batch) -> int:
-    """Positions of a batch in all its inputs and targets, padding included."""
+    """Return the number of positions in all inputs and targets of a batch, padding included."""
     return batch.targets.numel() + sum(t.numel() for t in batch.inputs.values() if t.ndim > 1)
 
 
 def parts_that_fit(batch: Batch, too_large: int) -> Iterator[Batch]:
-    """The batch, or its repeated halves, until each has fewer positions than `too_large` (0: no limit)."""
+    """Yield a batch, or its repeated halves, until each part has fewer positions than `too_large`. 0 means no limit."""
     n_rows = len(batch.ids)
     if not too_large or positions(batch) < too_large or n_rows < 2:
         yield batch
@@ -391,9 +396,10 @@ def parts_that_fit(batch: Batch, too_large: int) -> Iterator[Batch]:
 
 
 def try_largest_batches(run: Run) -> None:
-    """Try the gradients of the batches that take the most memory (most rows; longest rows) before training.
+    """Compute trial gradients of the batches that take the most memory: those with the most rows and the longest rows.
 
-    All ranks do this at every start (`TrainStepExecutor.warm_up`); only `progress.too_large` changes.
+    All ranks call this function at every start of training (`TrainStepExecutor.warm_up`). Only `progress.too_large`
+    changes.
     """
     batches = run.task.batches(run.training.seed, run.progress.epoch, 0)
     before = torch_states()
@@ -416,13 +422,14 @@ def try_largest_batches(run: Run) -> None:
 
 
 MOST_SKIPPED_IN_A_ROW = 3
-"""Skipped updates in a row that stop the run."""
+"""Number of skipped updates in a row that stops the run."""
 
 
 def skipped_report(run: Run, source: str, loss: float, norm: float) -> Report:
-    """Count an update that was skipped because of `source`; its batches count as seen.
+    """Return the report of an update that was skipped because of `source`. The batches of the update count as seen.
 
-    Raises AttendoError after MOST_SKIPPED_IN_A_ROW, except for float16 overflows that loss scaling can prevent.
+    Raises AttendoError after MOST_SKIPPED_IN_A_ROW skipped updates in a row. Float16 overflows that loss scaling can
+    prevent are not counted.
     """
     progress = run.progress
     progress.skipped += 1
@@ -441,7 +448,7 @@ def skipped_report(run: Run, source: str, loss: float, norm: float) -> Report:
 
 
 def remedy(run: Run, source: str) -> str:
-    """The remedy for skipped updates, by their `source` (see `find_nonfinite_source`)."""
+    """Return the remedy for skipped updates as text. `source` is the result of `find_nonfinite_source`."""
     part = custom_module_at(run.executor.trained_model, source.removeprefix("the gradient of "))
     rate = f"training.learning_rate (now {run.training.learning_rate:.2g})"
     saved = run.folder is not None and checkpoints.checkpoints(run.folder)
@@ -454,7 +461,7 @@ def remedy(run: Run, source: str) -> str:
 
 
 def find_nonfinite_source(run: Run, micro_batches: Sequence[Batch], before: dict[str, Tensor]) -> str:
-    """The source of the first non-finite number, found by a second pass with the same random numbers."""
+    """Return the source of the first non-finite number, found by a second pass with the same random numbers."""
     after = torch_states()
     model = run.executor.trained_model
     ranks = run.ranks
@@ -471,9 +478,10 @@ def find_nonfinite_source(run: Run, micro_batches: Sequence[Batch], before: dict
 
 
 def first_nonfinite_module(model: nn.Module, forward: Callable[[], Tensor]) -> str | None:
-    """The path of the first module with a non-finite output while `forward` runs; None if there is none.
+    """Return the path of the first module with a non-finite output during `forward`, or None if all outputs are finite.
 
-    Inner modules end first, so this is the smallest such part; "the loss" if only the result is non-finite.
+    Inner modules finish first, so the result is the smallest such module. If only the loss is non-finite, the result
+    is "the loss".
     """
     found: list[str] = []
     names = {module: path for path, module in model.named_modules()}
@@ -495,7 +503,7 @@ def first_nonfinite_module(model: nn.Module, forward: Callable[[], Tensor]) -> s
 
 
 def nonfinite_gradient(model: nn.Module) -> str | None:
-    """The parameter nearest to the output whose gradient is not finite; None if all are."""
+    """Return the name of the non-finite gradient nearest to the output, or None if all gradients are finite."""
     for name, parameter in reversed(list(model.named_parameters())):
         if parameter.grad is not None and not local(parameter.grad).isfinite().all():
             return f"the gradient of {name}"

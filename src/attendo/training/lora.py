@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA): a small trained product is added to each projection of a model with frozen weights."""
+"""Low-rank adapters (LoRA): small trainable matrix products that are added to the linear layers of a frozen model."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from attendo.training.optimizer import LoraConfig
 
 
 def parameters_of(model: nn.Module, parts: Sequence[str], setting: str) -> list[nn.Parameter]:
-    """The parameters of the parts, given by paths; a shared matrix belongs to both parts.
+    """Return the parameters of the parts with these paths. A shared matrix belongs to all parts that use it.
 
-    Raises AttendoError for an unknown part, with the nearest known one.
+    Raises AttendoError for an unknown part. The message suggests the most similar known part.
 
     >>> model = nn.ModuleDict({"encoder": nn.Linear(2, 3), "output": nn.Linear(3, 2)})
     >>> [tuple(p.shape) for p in parameters_of(model, ["encoder", "output.bias"], "training.frozen")]
@@ -41,7 +41,7 @@ def parameters_of(model: nn.Module, parts: Sequence[str], setting: str) -> list[
 
 
 def freeze(model: nn.Module, parts: Sequence[str]) -> None:
-    """Freeze the parts of a model. Raises AttendoError for an unknown part, and if nothing is left to train."""
+    """Freeze parts of a model. Raises AttendoError for an unknown part, and if no parameter is left to train."""
     for parameter in parameters_of(model, parts, "training.frozen"):
         parameter.requires_grad_(False)
     if parts and not any(parameter.requires_grad for parameter in model.parameters()):
@@ -49,7 +49,7 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """A hint for an unknown name: the most similar known name, or the shortest ones.
+    """Return a hint for an unknown name: the most similar known name, or the known names without a dot.
 
     >>> nearest("q_porj", ["q_proj", "v_proj"]), nearest("x", ["q_proj", "v_proj"])
     ('did you mean q_proj?', 'available: q_proj, v_proj')
@@ -60,7 +60,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _places(model: nn.Module) -> list[str]:
-    """The paths of all modules that hold parameters, and of the parameters."""
+    """Return the paths of all modules that have parameters, and the paths of the parameters."""
     paths = [path.split(".") for path, _ in model.named_parameters(remove_duplicate=False)]
     places = (".".join(steps[: depth + 1]) for steps in paths for depth in range(len(steps)))
     return list(dict.fromkeys(places))
@@ -68,15 +68,16 @@ def _places(model: nn.Module) -> list[str]:
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 OUTPUT = "output_proj"
-"""The last layer of every model. Its matrix may be the embedding's, so it has no adapter."""
+"""Path of the last layer of every model. Its matrix may be shared with the embedding, so it has no adapter."""
 DOWN, UP = "lora.down.weight", "lora.up.weight"
-"""The names of A and B after the path of their layer."""
+"""Names of the matrices A and B after the path of their layer."""
 
 
 class Adapter(nn.Module):
-    """(α / r) B A x, which is added to a layer's W x; A `[r, d_in]` is `down`, B `[d_out, r]` is `up`, at first 0.
+    """Low-rank update (α / r) B A x, which is added to the output W x of a linear layer (Hu et al. 2021, eq. 3).
 
-    Hu et al. 2021, eq. 3. Raises ValueError for a rank below 1.
+    The matrix A `[r, d_in]` is `down`. The matrix B `[d_out, r]` is `up` and starts at 0. Raises ValueError for a rank
+    below 1.
 
     >>> plain = nn.Linear(4, 3)
     >>> adapter = Adapter(plain, rank=2, alpha=16.0)
@@ -98,11 +99,11 @@ class Adapter(nn.Module):
         self.scale = alpha / rank
 
     def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """The vector that is added for each row."""
+        """Return the vectors that are added to the output of the linear layer."""
         return self.up(self.down(self.dropout(x))) * self.scale
 
     def merged(self, weight: Float[Tensor, "d_out d_in"]) -> Float[Tensor, "d_out d_in"]:
-        """W + (α / r) B A, a new matrix; shards of A and B are gathered."""
+        """Return the new matrix W + (α / r) B A. Shards of A and B are gathered first."""
         return merged(weight, gathered(self.down.weight), gathered(self.up.weight), self.scale)
 
 
@@ -112,7 +113,7 @@ def merged(
     up: Float[Tensor, "d_out r"],
     scale: float,
 ) -> Float[Tensor, "d_out d_in"]:
-    """W + scale · B A, summed in float64: equal on any device up to the last bit.
+    """Return W + scale · B A, summed in float64. Results on different devices differ at most in the last bit.
 
     >>> merged(torch.zeros(2, 2), torch.ones(1, 2), torch.tensor([[1.0], [2.0]]), 0.5)
     tensor([[0.5000, 0.5000],
@@ -123,7 +124,7 @@ def merged(
 
 @cache
 def adapted(kind: type[nn.Linear]) -> type[nn.Linear]:
-    """A subclass of a linear layer that adds the product of its child `lora`.
+    """Return a subclass of a linear layer class that adds the output of its child module `lora`.
 
     >>> issubclass(adapted(nn.Linear), nn.Linear), adapted(nn.Linear) is adapted(nn.Linear)
     (True, True)
@@ -140,10 +141,11 @@ def adapted(kind: type[nn.Linear]) -> type[nn.Linear]:
 
 
 def with_adapters(model: ModelT, config: LoraConfig) -> ModelT:
-    """A copy of the model's modules around the same parameters, with an adapter at each target.
+    """Return a copy of the model's modules around the same parameters, with an adapter at each target layer.
 
-    Of the parameters, only those of `config.trained` are still trained. Frozen layers get no adapter. At rank 0 the
-    result is the model itself. Raises AttendoError for an unknown target or part, and where no target is left.
+    In addition to the adapters, only the parameters of `config.trained` are trainable. Frozen layers have no adapter.
+    With rank 0, the model itself is returned. Raises AttendoError for an unknown target or part, and if no target is
+    left.
     """
     if not config.rank:
         return model
@@ -161,7 +163,10 @@ def with_adapters(model: ModelT, config: LoraConfig) -> ModelT:
 
 
 def target_paths(model: nn.Module, config: LoraConfig, whole: set[int]) -> list[str]:
-    """The paths of the layers that get an adapter. Raises AttendoError for an unknown one, or if there are none."""
+    """Return the paths of the layers that receive an adapter.
+
+    Raises AttendoError for an unknown target, and if no layer is left.
+    """
     layers = {path: module for path, module in model.named_modules() if isinstance(module, nn.Linear)}
     layers.pop(OUTPUT, None)
     if config.targets == "all":
@@ -189,13 +194,13 @@ def target_paths(model: nn.Module, config: LoraConfig, whole: set[int]) -> list[
 
 
 def _tails(path: str) -> list[str]:
-    """The ends of a path without the number of a block: "q_proj", "self_attention.q_proj"."""
+    """Return the endings of a path without a block number, for example "q_proj" and "self_attention.q_proj"."""
     steps = path.split(".")
     return [".".join(steps[-depth:]) for depth in (1, 2) if not any(s.isdigit() for s in steps[-depth:])]
 
 
 def adapters(model: nn.Module) -> Iterator[tuple[str, Adapter]]:
-    """The adapters of a model, and the paths of their layers."""
+    """Yield each adapter of a model, after the path of its layer."""
     for path, module in model.named_modules():
         if isinstance(module, Adapter):
             yield path.removesuffix(".lora"), module
@@ -203,7 +208,7 @@ def adapters(model: nn.Module) -> Iterator[tuple[str, Adapter]]:
 
 @torch.no_grad()
 def merge(model: nn.Module, adapted_model: nn.Module) -> dict[str, Tensor]:
-    """Replace W by W + (α / r) B A in the targets of a model; return each W by path."""
+    """Replace W by W + (α / r) B A in the layers with adapters. Return each original matrix W by layer path."""
     before: dict[str, Tensor] = {}
     for path, adapter in adapters(adapted_model):
         parameter = cast(nn.Linear, model.get_submodule(path)).weight
@@ -213,13 +218,13 @@ def merge(model: nn.Module, adapted_model: nn.Module) -> dict[str, Tensor]:
 
 
 def unmerge(model: nn.Module, before: Mapping[str, Tensor]) -> None:
-    """Undoes `merge`: restores the tensors that it returned."""
+    """Undo `merge`: restore the matrices that `merge` returned."""
     for path, weight in before.items():
         cast(nn.Linear, model.get_submodule(path)).weight.data = weight
 
 
 def merged_tensors(tensors: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """The weights of an ordinary model by name: each A and B is merged into its W.
+    """Return the weights by name, with each pair of LoRA matrices A and B merged into its weight W.
 
     >>> rank_1 = {"q.lora.down.weight": torch.ones(1, 2), "q.lora.up.weight": torch.ones(2, 1)}
     >>> merged_tensors({"q.weight": torch.zeros(2, 2), **rank_1}, 3.0)

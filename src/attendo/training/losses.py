@@ -1,4 +1,4 @@
-"""The cross-entropy over a vocabulary, and its gradients in a training step by one process or many (DDP, FSDP2)."""
+"""Cross-entropy over a vocabulary, and its gradients in a training step by one or several processes (DDP, FSDP2)."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ from attendo.training.optimizer import OFF, LoraConfig, TrainingConfig
 
 
 class Trainable(Protocol):
-    """A module with hidden states and an output layer."""
+    """Module with hidden states and an output layer."""
 
     output_proj: nn.Linear
 
     def hidden(self, **inputs: Tensor) -> Tensor:
-        """States `[*targets, d_model]`, from which each target is predicted."""
+        """Return the states `[*targets, d_model]` from which the targets are predicted."""
         ...
 
 
 def batch_loss(model: nn.Module, batch: Batch, label_smoothing: float, factor: float) -> Float[Tensor, ""]:
-    """factor times the summed cross-entropy of a batch's real targets; logits of padding are never computed."""
+    """Return `factor` times the summed cross-entropy of the targets of a batch, with the batch's class weights if any.
+
+    Padding is left out, and its logits are never computed.
+    """
     reader = cast(Trainable, model)
     batch = batch.to(reader.output_proj.weight.device)
     hidden = reader.hidden(**batch.inputs).flatten(0, -2)
@@ -57,9 +60,10 @@ CHUNK_VALUES = 2_000_000
 def token_losses(
     logits: Float[Tensor, "n vocab"], targets: Int[Tensor, " n"], label_smoothing: float = 0.0
 ) -> Float[Tensor, " n"]:
-    """-Σ q log softmax(logits) for each token, in nats; q = (1 - ε) · onehot + ε / vocab.
+    """Return -Σ q log softmax(logits) for each token in nats, with q = (1 - ε) · onehot + ε / vocab.
 
-    Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4. ε = 0 is the plain cross-entropy.
+    ε is `label_smoothing` (Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4). ε = 0 is the usual
+    cross-entropy.
 
     >>> token_losses(torch.zeros(1, 4), torch.tensor([2]), 0.1)
     tensor([1.3863])
@@ -70,7 +74,7 @@ def token_losses(
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Output layer and loss in one pass over chunks of rows: the loss and both gradients, and no logits kept."""
+    """Output layer and loss in one pass over chunks of rows, with both gradients and without stored logits."""
 
     @staticmethod
     def forward(
@@ -148,9 +152,9 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     factor: float = 1.0,
 ) -> Float[Tensor, ""]:
-    """factor · Σ token_losses(output(hidden)), with the same gradients in far less memory and time.
+    """Return factor · Σ token_losses(output(hidden)), with the same gradients in far less memory and time.
 
-    `factor` is usually 1 / (all targets of the step). Second-order gradients are not supported.
+    `factor` is usually 1 / (number of all targets of the step). Second-order gradients are not supported.
     """
     weight = output.weight
     if output.bias is not None:  # W h + b = [W, b] [h; 1]
@@ -164,7 +168,7 @@ def linear_cross_entropy(
 
 
 class ModelWithLoss(nn.Module):
-    """A model and its loss in one `forward`: DDP and FSDP2 exchange gradients for what one module computes."""
+    """Module that computes a model and its loss in one `forward`, as DDP and FSDP2 require to exchange gradients."""
 
     def __init__(self, model: nn.Module, training: TrainingConfig):
         super().__init__()
@@ -173,25 +177,26 @@ class ModelWithLoss(nn.Module):
         self.label_smoothing = training.label_smoothing
 
     def forward(self, batch: Batch, factor: float) -> Float[Tensor, ""]:
-        """factor · Σ losses of the batch."""
+        """Return `factor` times the summed losses of the batch."""
         device = next(self.model.parameters()).device
         with acceleration.autocast(self.precision, device):
             return batch_loss(self.model, batch, self.label_smoothing, factor)
 
 
 class TrainStepExecutor:
-    """Computes losses and gradients of a model, by this process alone or by all ranks.
+    """Executor of training steps, which computes the losses and gradients of a model in one process or in all ranks.
 
-    The given model is evaluated and saved. `trained_model` has the parameters that the optimizer changes, under the
-    same names. It is the given model, except in two cases. With adapters it is a second module tree with the adapters
-    around the same parameters. With FSDP2 it is a copy of which each rank has some rows, and the given model has no
-    weights. Within `whole` the given model has all weights, adapters merged.
+    The given model is evaluated and saved. The optimizer changes the parameters of `trained_model`, which have the
+    same names as the parameters of the given model. There are three cases. Usually, `trained_model` is the given
+    model. With adapters, `trained_model` is a second tree of modules around the same parameters, with the adapters.
+    With FSDP2, `trained_model` is a copy in which each rank has some rows of each parameter, and the given model has
+    no weights. Inside `whole`, the given model has all weights, with the adapters merged.
     """
 
     def __init__(
         self, model: nn.Module, training: TrainingConfig, ranks: Ranks = ALONE, lora: LoraConfig = OFF
     ):
-        """Prepare the model by the settings: its products, frozen parts, recomputed and compiled blocks."""
+        """Prepare the model according to the settings: matrix library, frozen parts, adapters and changed blocks."""
         self.ranks = ranks
         self.is_sharded = training.parallel == "fsdp" and ranks.world > 1
         self._plain = model
@@ -217,17 +222,21 @@ class TrainStepExecutor:
             self._forward = with_loss if ranks.world == 1 else _replicated(with_loss)
 
     def loss(self, batch: Batch, factor: float, last: bool = True) -> Float[Tensor, ""]:
-        """factor · Σ losses of this rank's part of a batch; `backward` then sums the gradients over the ranks.
+        """Return `factor` times the summed losses of this rank's part of a batch.
 
-        last: whether it is the last part whose gradients are added up. With DDP only its backward pass exchanges
-        gradients, so ranks may make different numbers of parts; with FSDP2 every call does.
+        The backward pass of the result sums the gradients over the ranks. `last` is whether the part is the last one
+        whose gradients are added up. With DDP, only the backward pass of the last part exchanges gradients, so ranks
+        may process different numbers of parts. With FSDP2, every backward pass exchanges gradients.
         """
         wait = not last and isinstance(self._forward, DistributedDataParallel)
         with cast(DistributedDataParallel, self._forward).no_sync() if wait else nullcontext():
             return self._forward(batch, factor)
 
     def clip(self, max_norm: float) -> float:
-        """The norm of the summed gradient, which is scaled down to `max_norm` (0: never) if it is finite."""
+        """Scale the summed gradient down to the norm `max_norm` if its norm is larger. Return its norm before clipping.
+
+        With `max_norm=0`, the gradient is not clipped. A non-finite gradient is not changed.
+        """
         total = nn.utils.get_total_norm(
             [p.grad for p in self.trained_model.parameters() if p.grad is not None]
         )
@@ -237,7 +246,10 @@ class TrainStepExecutor:
         return norm
 
     def warm_up(self, batch: Batch) -> None:
-        """A pass without effect at the start of a run: DDP orders its buckets, and so its sums, by the first pass."""
+        """Run a pass without effect at the start of a run.
+
+        DDP orders its buckets by the first pass, and the order of its sums follows from the buckets.
+        """
         self.trained_model.train()
         before = torch_states()
         self.loss(batch, 1.0).backward()
@@ -247,7 +259,10 @@ class TrainStepExecutor:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Within it the given model has all its weights, to be evaluated or saved; all ranks enter it together."""
+        """Provide the given model with all its weights during the `with` block, for evaluation or saving.
+
+        All ranks must enter the block together.
+        """
         if not self._depth:
             if self.is_sharded:
                 _fill(self._plain, dict(self.trained_model.named_parameters()))
@@ -265,7 +280,7 @@ class TrainStepExecutor:
                     _free(self._plain)
 
     def trained_weights(self) -> dict[str, Tensor]:
-        """The parameters that the optimizer changes, by name, whole; all ranks call it together."""
+        """Return the whole parameters that the optimizer changes, by name. All ranks must call this method together."""
         return {
             name: gathered(parameter.detach())
             for name, parameter in self.trained_model.named_parameters()
@@ -274,7 +289,7 @@ class TrainStepExecutor:
 
 
 def _replicated(with_loss: ModelWithLoss) -> DistributedDataParallel:
-    """DDP that sums, from rank 0's weights. Buffers, which grow with the texts, are each rank's own."""
+    """Return DDP that sums gradients, with the weights of rank 0. Each rank has its own buffers."""
     names = [name for name, _ in with_loss.named_buffers()]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(with_loss, names)
     wrapped = DistributedDataParallel(with_loss, gradient_as_bucket_view=True)
@@ -284,14 +299,14 @@ def _replicated(with_loss: ModelWithLoss) -> DistributedDataParallel:
 
 
 def _summed(bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """The sum over the ranks: the loss is divided by the count of all real targets already."""
+    """Return the sum over the ranks. The loss is already divided by the number of all targets."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None
     return work.get_future().then(lambda done: done.value()[0])
 
 
 def _sharded(with_loss: ModelWithLoss, ranks: Ranks) -> nn.Module:
-    """FSDP2: each block is gathered in its turn; embeddings, norms and output layer with the whole."""
+    """Return the FSDP2 module. Each block is gathered when it is used, and all other parameters at once."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard  # takes half a second
 

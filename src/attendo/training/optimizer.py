@@ -1,4 +1,4 @@
-"""The settings of training, and the optimizer, schedule and weight average that they describe."""
+"""The settings of training, and the optimizer, learning rate schedules and weight average that they select."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ Schedule = Literal["wsd", "cosine", "noam"]
 
 @dataclass(frozen=True)
 class Horizon:
-    """The start of the decay and the end of the run, in steps; None until the clock decides."""
+    """Planned start of the learning rate decay and end of the run, in steps, or None as long as they are open."""
 
     decay_start: int | None = None
     end: int | None = None
 
 
 def noam(step: int, d_model: int, warmup: int) -> float:
-    """d_model^-.5 · min(step^-.5, step · warmup^-1.5); steps count from 1. Vaswani et al. 2017, eq. 3.
+    """Return the learning rate d_model^-.5 · min(step^-.5, step · warmup^-1.5) (Vaswani et al. 2017, eq. 3).
+
+    Steps are counted from 1.
 
     >>> f"{noam(4000, 512, 4000):.5e}"
     '6.98771e-04'
@@ -34,7 +36,10 @@ def noam(step: int, d_model: int, warmup: int) -> float:
 
 
 def warmup_stable_decay(step: int, peak: float, warmup: int, horizon: Horizon) -> float:
-    """Linear up to `peak` over `warmup` steps, constant, then linear down to nearly 0 at the end (Hu et al. 2024).
+    """Return the learning rate of the `wsd` schedule at a step (Hu et al. 2024).
+
+    It rises linearly to `peak` over `warmup` steps, is then constant, and falls linearly to nearly 0 at the end of
+    `horizon`.
 
     >>> [warmup_stable_decay(s, 1.0, 2, Horizon(4, 8)) for s in range(1, 9)]
     [0.5, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2]
@@ -46,7 +51,9 @@ def warmup_stable_decay(step: int, peak: float, warmup: int, horizon: Horizon) -
 
 
 def cosine(step: int, peak: float, warmup: int, end: int) -> float:
-    """Linear up to `peak` over `warmup` steps, then half a cosine down to 0 at `end` (Loshchilov & Hutter 2017).
+    """Return the learning rate of the `cosine` schedule at a step (Loshchilov & Hutter 2017).
+
+    It rises linearly to `peak` over `warmup` steps, and then falls to 0 at the step `end` along half a cosine.
 
     >>> cosine(10, 1.0, 0, 20)
     0.5
@@ -57,10 +64,11 @@ def cosine(step: int, peak: float, warmup: int, end: int) -> float:
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Muon and AdamW with one list of groups and one state, saved and loaded as any optimizer's.
+    """Optimizer that combines Muon and AdamW. Its list of groups and its state are saved and loaded as usual.
 
-    Muon (Jordan et al. 2024) makes the momentum of each gradient orthogonal by a Newton-Schulz iteration, times
-    0.2 · √max(rows, columns), as large as a step of AdamW at the same rate (Liu et al. 2025, eq. 4).
+    Muon (Jordan et al. 2024) makes the momentum of each gradient orthogonal by a Newton-Schulz iteration. It is
+    multiplied by 0.2 · √max(rows, columns). An update is then as large as an AdamW update at the same learning rate
+    (Liu et al. 2025, eq. 4).
 
     >>> matrix, norm = nn.Parameter(torch.eye(2)), nn.Parameter(torch.ones(2))
     >>> optimizer = MuonWithAdamW(torch.optim.Muon([matrix]), torch.optim.AdamW([norm]))
@@ -76,7 +84,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient. Return the loss of `closure`, or None without a closure."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -91,9 +99,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 OptimizerKind = Literal["adamw", "muon"]
 BUDGETS = ("steps", "epochs", "minutes", "cpu_minutes")
-"""Settings that end a run; each run has one of them."""
+"""Settings that limit the length of a run. Each run has exactly one of these limits."""
 RANK_TIMEOUT = 600.0
-"""The default in seconds."""
+"""Default of `rank_timeout` in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,38 +109,45 @@ class TrainingConfig:
     """The settings of training. Exactly one of steps, epochs, minutes and cpu_minutes ends the run.
 
     Attributes:
-        steps: End of the run, in optimizer steps.
-        epochs: End of the run, in passes over the training data.
-        minutes: End of the run, in minutes of wall time.
-        cpu_minutes: End of the run, in minutes of CPU time summed over all threads.
-        seed: Random seed of the initial weights, the data order and dropout.
-        batch_tokens: Batch size in tokens on the longer side of the pairs, including padding.
+        steps: Length of the run in optimizer steps.
+        epochs: Length of the run in passes over the training data.
+        minutes: Time limit of the run in minutes of wall time.
+        cpu_minutes: Time limit of the run in minutes of CPU time, summed over all threads.
+        seed: Random seed for the initial weights, the data order and dropout.
+        batch_tokens: Batch size in tokens, including padding. For sentence pairs, the longer side is counted.
         accumulation: Number of batches in one optimizer step (gradient accumulation).
-        learning_rate: Peak learning rate. The `noam` schedule uses it as a factor.
-        schedule: Learning rate after warm-up. `wsd` is constant, then decays linearly; `noam` decays with `1 / √step`.
+        learning_rate: Peak learning rate. The `noam` schedule uses this value as a factor.
+        schedule: Learning rate schedule after the warm-up. `wsd` is constant and then decays linearly, `cosine`
+            follows half a cosine, and `noam` decays with `1 / √step`.
         warmup_steps: Number of steps in which the learning rate rises to its peak.
-        decay_share: Share of the run in which the `wsd` schedule lowers the learning rate to almost 0.
+        decay_share: Last share of the run, in which the `wsd` schedule lowers the learning rate to almost 0.
         label_smoothing: Share of the target probability that label smoothing spreads over all tokens or labels.
         clip_norm: Largest norm of the gradient, for gradient clipping. 0 disables clipping.
-        beta1: Decay rate of AdamW's average of the gradients.
-        beta2: Decay rate of AdamW's average of the squared gradients.
-        epsilon: Constant in the denominator of AdamW.
-        weight_decay: Weight decay of the matrices. Biases and normalization layers have no weight decay.
-        precision: Number format of matrix multiplications. `tf32` requires a GPU; `float16` scales the loss.
+        beta1: Decay rate of AdamW's moving average of the gradients.
+        beta2: Decay rate of AdamW's moving average of the squared gradients.
+        epsilon: Constant that AdamW adds to the denominator of an update.
+        weight_decay: Weight decay of all matrices. Biases and normalization layers have no weight decay.
+        precision: Number format of matrix multiplications. `tf32` affects only GPUs. `float16` uses loss scaling.
         products: Library for float32 matrix multiplications on a CPU.
-        optimizer: Optimizer. `muon` trains the hidden layers' matrices with Muon and all other parameters with AdamW.
-        ema_decay: Decay rate of a moving average of the weights, which is evaluated and saved instead. 0 disables it.
-        activation_checkpointing: Whether the backward pass recomputes activations: less memory for a third more time.
-        compile: Whether PyTorch compiles each block.
+        optimizer: Optimizer. `muon` uses Muon for the matrices of the hidden layers and AdamW for all other
+            parameters.
+        ema_decay: Decay rate of a moving average of the weights. The average is evaluated and saved instead of the
+            last weights. 0 disables the average.
+        activation_checkpointing: Whether the backward pass recomputes activations. This saves memory and takes a third
+            more time.
+        compile: Whether each block is compiled with `torch.compile`.
         evaluate_every: Number of steps between two evaluations on the validation set.
         evaluate_rows: Largest number of validation pairs or labeled texts in an evaluation during training.
-        patience: Number of evaluations without improvement after which early stopping ends the run. 0 disables it.
-        average_last: Number of last checkpoints whose average is evaluated at the end. 1 disables averaging.
+        patience: Number of evaluations without improvement after which early stopping ends the run. 0 disables early
+            stopping.
+        average_last: Number of last checkpoints whose mean weights are evaluated at the end of the run. 1 disables
+            averaging.
         reserve_share: Share of a time budget that is reserved for the last evaluation and for saving.
         prefetch: Number of batches that a thread prepares in advance.
         tensorboard: Whether the log is also written for TensorBoard.
-        parallel: Use of several processes. `ddp` copies the model to each process; `fsdp` splits its matrices.
-        rank_timeout: Seconds that a process waits for the other processes before the job ends.
+        parallel: Method of training in several processes. `ddp` copies the model to each process, and `fsdp` splits
+            its parameters.
+        rank_timeout: Number of seconds that a process waits for the other processes before the job ends.
         frozen: Paths of modules or parameters that are not trained, for example `encoder` or `decoder.blocks.0`.
     """
 
@@ -201,13 +216,13 @@ class TrainingConfig:
 
     @property
     def planned_end(self) -> str:
-        """The setting that ends the run: "steps 4000"."""
+        """Name and value of the setting that ends the run, for example "steps 4000"."""
         name = next(name for name in BUDGETS if getattr(self, name) is not None)
         return f"{name} {getattr(self, name):.12g}"
 
     @property
     def seconds(self) -> float | None:
-        """The time budget in seconds, if the run has one."""
+        """Time budget in seconds, or None if the run has no time budget."""
         minutes = self.minutes if self.minutes is not None else self.cpu_minutes
         return None if minutes is None else 60.0 * minutes
 
@@ -219,9 +234,11 @@ class LoraConfig:
     Attributes:
         rank: Rank r of the matrices A and B. 0 disables LoRA, and 8 is a usual value.
         alpha: Scale α. The low-rank update is multiplied by α / r.
-        dropout: Dropout probability of the input of A.
-        targets: Linear layers with an adapter: `all` but the output layer, or names or path ends such as `q_proj`.
-        trained: Paths of parts that are trained completely (default: the parts that the initial model does not have).
+        dropout: Dropout probability of the input of the matrix A.
+        targets: Linear layers that receive an adapter: `all` for all layers except the output layer, or a list of
+            layer names or path endings such as `q_proj`.
+        trained: Paths of parts whose weights are all trained (default: the parts that the initial model does not
+            have).
     """
 
     rank: int = 0
@@ -242,16 +259,19 @@ class LoraConfig:
 
     @property
     def scale(self) -> float:
-        """α / r, 0 without adapters."""
+        """Factor α / r of the low-rank update, or 0 without adapters."""
         return self.alpha / self.rank if self.rank else 0.0
 
 
 OFF = LoraConfig()
-"""No adapters."""
+"""Settings without adapters."""
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov & Hutter 2019), or Muon for `hidden_matrices`; biases and norms do not decay."""
+    """Build AdamW (Loshchilov & Hutter 2019), or with `muon` the combination of Muon for `hidden_matrices` and AdamW.
+
+    Biases and normalization layers have no weight decay.
+    """
     parameters = [p for p in model.parameters() if p.requires_grad]
     hidden = hidden_matrices(model) if config.optimizer == "muon" else set[Tensor]()
     decaying = [p for p in parameters if p.ndim >= 2 and p not in hidden]
@@ -276,7 +296,7 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
 
 
 def hidden_matrices(model: nn.Module) -> set[Tensor]:
-    """The trained weights of the linear layers, without the model's output layer `output_proj`."""
+    """Return the trainable weights of all linear layers except the output layer `output_proj`."""
     output = {
         id(p) for path, p in model.named_parameters(remove_duplicate=False) if path.startswith("output_proj.")
     }
@@ -288,7 +308,7 @@ def hidden_matrices(model: nn.Module) -> set[Tensor]:
 
 
 def learning_rate(config: TrainingConfig, d_model: int, step: int, horizon: Horizon) -> float:
-    """The learning rate of update number `step`, counted from 1."""
+    """Return the learning rate of the update with the number `step`, counted from 1."""
     match config.schedule:
         case "noam":
             return config.learning_rate * noam(step, d_model, config.warmup_steps)
@@ -300,10 +320,10 @@ def learning_rate(config: TrainingConfig, d_model: int, step: int, horizon: Hori
 
 
 class WeightAverage:
-    """a ← β a + (1 - β) w after each update of the weights w (Polyak & Juditsky 1992, with a window that moves).
+    """Moving average of the weights w: a ← β a + (1 - β) w after each update (after Polyak & Juditsky 1992).
 
-    decay: β at most; at update n it is (1 + n) / (10 + n) if that is less, which soon forgets the start. Keeps one
-    tensor per trained parameter. Raises ValueError for a decay outside 0 < β < 1.
+    `decay` is the largest value of β. At update n, β is at most (1 + n) / (10 + n), so the initial weights are soon
+    forgotten. The average has one tensor per trainable parameter. Raises ValueError if `decay` is not between 0 and 1.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.zeros_(model.weight)
@@ -329,7 +349,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Add the weights after update number `step`, counted from 1."""
+        """Add the weights after the update with the number `step`, counted from 1, to the average."""
         decay = min(self.decay, (1 + step) / (10 + step))
         parameters = dict(model.named_parameters())
         for name, tensor in self.tensors.items():
@@ -337,7 +357,10 @@ class WeightAverage:
 
     @contextmanager
     def swapped(self, model: nn.Module) -> Iterator[None]:
-        """Within it the average is the model's weights; afterwards its own weights return, bit-equal."""
+        """Use the average as the weights of the model during the `with` block. Restore the model's weights afterwards.
+
+        The restored weights are bit-identical.
+        """
         self._swap(model)
         try:
             yield
@@ -346,7 +369,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore a saved average. Raises ValueError where the names differ."""
+        """Restore a saved average. Raises ValueError if the names of the parameters differ."""
         if unlike := sorted(self.tensors.keys() ^ tensors.keys()):
             raise ValueError(f"the saved average and the model differ in {unlike[0]}")
         for name, tensor in self.tensors.items():

@@ -1,4 +1,4 @@
-"""A training run: its model, task and state, its end (steps, epochs, time, a signal), and its reports in words."""
+"""A training run: its model, task and state, its end (steps, epochs, time or a signal), and its reports as text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from attendo.training.optimizer import (
 
 @dataclass
 class Clock:
-    """Counts from its creation, or from `cpu_start` and `wall_start`."""
+    """Clock that counts CPU and wall-clock seconds from its creation, or from `cpu_start` and `wall_start`."""
 
     cpu_start: float = field(default_factory=time.process_time)
     wall_start: float = field(default_factory=time.monotonic)
@@ -47,20 +47,23 @@ class Clock:
 
     @classmethod
     def of_process(cls) -> Clock:
-        """A clock that started with the process, so that it counts loading torch; wall time starts CPU seconds ago."""
+        """Return a clock that started with the process, so the time for loading PyTorch is included.
+
+        The wall time before this call is assumed to be equal to the CPU time.
+        """
         return cls(cpu_start=0.0, wall_start=time.monotonic() - time.process_time())
 
     def resume(self, progress: Progress) -> None:
-        """Add the time of earlier sessions."""
+        """Add the time of earlier sessions, which is in the progress."""
         self._before = (progress.cpu_seconds, progress.wall_seconds)
         self._first_step = None
 
     def elapsed(self) -> tuple[float, float]:
-        """CPU and wall seconds of this process in this session."""
+        """Return the CPU seconds and the wall-clock seconds of this process in this session."""
         return time.process_time() - self.cpu_start, time.monotonic() - self.wall_start
 
     def agree(self, cpu_seconds: float, wall_seconds: float) -> None:
-        """Count the time of several processes together from now on, so that all decide the same."""
+        """Set the common time of several processes. All processes then make the same decisions."""
         self._agreed = cpu_seconds, wall_seconds
 
     def note(self, progress: Progress) -> None:
@@ -70,12 +73,15 @@ class Clock:
         progress.wall_seconds = self._before[1] + wall
 
     def spent(self, progress: Progress, config: TrainingConfig) -> float:
-        """Seconds spent on the clock that the budget names (CPU unless `minutes` was given)."""
+        """Return the seconds spent so far: wall time if `minutes` is set, otherwise CPU time."""
         self.note(progress)
         return progress.wall_seconds if config.minutes is not None else progress.cpu_seconds
 
     def seconds_per_step(self, progress: Progress, config: TrainingConfig) -> float | None:
-        """The pace of this session, evaluations and checkpoints included; None in its first 5 steps."""
+        """Return the mean seconds per step in this session, or None in its first 5 steps.
+
+        Evaluations and checkpoints are included.
+        """
         spent = self.spent(progress, config)
         if self._first_step is None:
             self._first_step = (progress.step, spent)
@@ -84,20 +90,22 @@ class Clock:
 
 
 class Task(Protocol):
-    """A task of the training loop: batches, an evaluation, and the comparison of two results."""
+    """A task for the training loop: batches, an evaluation, and the comparison of two results."""
 
     def batches(self, seed: int, epoch: int, start: int) -> Sequence[Batch]:
-        """Return the batches of an epoch: a pure function, read lazily, of known length.
+        """Return the batches of an epoch from number `start` on. The result depends only on the arguments.
+
+        Batches are created when they are used, and their number is known in advance.
 
         Args:
-            seed: The seed of the run.
-            epoch: The number of the epoch.
-            start: The number of the first batch to return.
+            seed: The random seed of the run.
+            epoch: The number of the epoch, from 0.
+            start: The number of the first batch to return, from 0.
         """
         ...
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
-        """Return the measures on the validation set; the result of the first rank counts.
+        """Return the measures on the validation set. Only the result of the first rank is used.
 
         Args:
             model: The model in training.
@@ -106,27 +114,33 @@ class Task(Protocol):
         ...
 
     def better(self, value: float, than: float) -> bool:
-        """Return whether one value of the deciding measure is better than another.
+        """Return whether one value of the deciding measure is better than another value.
 
         Args:
-            value: The new value.
+            value: The new value of the deciding measure.
             than: The value to compare with.
         """
         ...
 
     @property
     def final(self) -> Task | None:
-        """The task with all validation rows, for the last choice; None if every evaluation uses all rows."""
+        """The task with all validation rows for the final evaluation, or None if every evaluation uses all rows."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Return facts for the card: rows, tokens, hashes."""
+        """Return facts about the training data for the model card, for example the numbers of rows and tokens."""
         ...
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The measures of an evaluation by name, the deciding one, and samples of (input, target, output) texts."""
+    """Result of an evaluation on the validation set.
+
+    Attributes:
+        measures: Values of the measures by name.
+        deciding: Name of the deciding measure, which selects the best model.
+        samples: Some texts of the evaluation in the form (input, target, output).
+    """
 
     measures: dict[str, float]
     deciding: str
@@ -140,10 +154,18 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Report:
-    """An action of a run: an update, a skipped update, an evaluation, a checkpoint, the end, or advice of the coach.
+    """Report of one action of a run, for example an update, an evaluation, a checkpoint or advice of the coach.
 
     Attributes:
-        evaluation: The result of an evaluation; at the end, that of the kept model if it is known.
+        kind: Kind of the action.
+        progress: Progress of the run after the action.
+        loss: Training loss of an update, in nats per target.
+        rate: Learning rate of an update.
+        gradient_norm: Norm of the gradient before clipping.
+        evaluation: Result of an evaluation. At the end of the run, it is the evaluation of the kept model if known.
+        is_best: Whether an evaluation is the best so far.
+        note: Additional text, for example the reason why the run has ended.
+        done: Completed share of the run, from 0 to 1.
     """
 
     kind: Literal["step", "skipped", "evaluation", "checkpoint", "advice", "end"]
@@ -158,19 +180,25 @@ class Report:
 
 
 class Interrupted(Exception):
-    """Raised inside work that can be interrupted at any instant, when the run is to stop."""
+    """Raised inside work that can be interrupted at any time, when the run has to stop."""
 
 
 @dataclass
 class Run:
-    """A model in training, with all state that the loop changes.
+    """A model in training, with all state that the training loop changes.
 
     Attributes:
-        folder: The folder of the checkpoints; None keeps none.
+        model: The model to evaluate and to save.
+        task: The batches and the evaluation.
+        training: The settings of training.
+        checkpoint: The settings of checkpoints.
+        folder: The folder of the checkpoints, or None to save no checkpoints.
+        progress: The state of the run without its tensors.
+        clock: The clock for the time budget.
         ranks: The processes that train the model.
-        lora: Adapters that are trained instead of the weights.
-        stopping: All ranks save and return; see `stop`.
-        executor: Computes losses and gradients; its `trained_model` has the parameters that the optimizer changes.
+        lora: The settings of adapters, which are trained instead of the weights.
+        stopping: Whether all ranks have to save and return, as requested by `stop`.
+        executor: Computes losses and gradients. Its `trained_model` has the parameters that the optimizer changes.
     """
 
     model: nn.Module
@@ -195,7 +223,11 @@ class Run:
 
     @contextmanager
     def evaluation_weights(self) -> Iterator[None]:
-        """Use the weights of evaluations (whole, averaged if set) in the `with` block. All ranks enter it together."""
+        """Use the weights for evaluation during the `with` block: whole weights, with the moving average if it is
+        enabled.
+
+        All ranks must enter the block together.
+        """
         average = self.average
         averaged = nullcontext() if average is None else average.swapped(self.executor.trained_model)
         with averaged, self.executor.whole():
@@ -203,16 +235,16 @@ class Run:
 
     @property
     def save_every(self) -> int:
-        """The number of steps between two checkpoints."""
+        """Number of steps between two checkpoints."""
         return self.checkpoint.every_steps or self.training.evaluate_every
 
     @property
     def device(self) -> torch.device:
-        """The device of the model."""
+        """Device of the model."""
         return next(self.model.parameters()).device
 
     def sync_ranks(self, loss: float) -> float:
-        """Return the sum of a loss over the ranks, which also agree on the elapsed time and on whether to stop.
+        """Return the sum of a loss over the ranks. The ranks also agree on the elapsed time and on whether to stop.
 
         Args:
             loss: The loss of this rank.
@@ -227,9 +259,10 @@ class Run:
         return loss
 
     def stop(self) -> None:
-        """Make the loop save and return soon; a signal handler may call it, and it may raise Interrupted.
+        """Make the training loop save the run and return soon. A signal handler may call this method.
 
-        Several ranks stop after the same update, which the next `sync_ranks` determines.
+        The method may raise Interrupted. Several ranks stop after the same update, which the next `sync_ranks`
+        determines.
         """
         self._asked_to_stop = True
         if self.ranks.world == 1:
@@ -238,7 +271,7 @@ class Run:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """Abandon the present work.
+        """Abandon the current work.
 
         Raises:
             Interrupted: Always.
@@ -248,7 +281,7 @@ class Run:
 
     @contextmanager
     def interruption(self) -> Iterator[None]:
-        """Let `stop` raise Interrupted at any instant within the `with` block, for work without side effects."""
+        """Allow `stop` to raise Interrupted at any time during the `with` block, which must have no side effects."""
         try:
             self._can_be_interrupted = self.ranks.world == 1  # other ranks would wait
             if self._can_be_interrupted and self.stopping:
@@ -262,10 +295,10 @@ class Run:
 
 
 def plan_end(run: Run) -> str | None:
-    """Decide when the decay starts and when the run ends; return the reason once it has ended.
+    """Decide when the decay starts and when the run ends. Return the reason for the end, or None before the end.
 
-    With a number of steps or epochs both are known from the start. With a time budget the clock decides the start of
-    the decay, and at that step, by the pace so far, the last step; both are kept in the progress.
+    With a number of steps or epochs, both are known from the start. With a time budget, the clock decides when the
+    decay starts. The last step is then computed from the speed so far. Both decisions are stored in the progress.
     """
     progress, config = run.progress, run.training
     spent = run.clock.spent(progress, config)
@@ -281,7 +314,10 @@ def plan_end(run: Run) -> str | None:
 
 
 def horizon(run: Run, spent: float) -> Horizon:
-    """The start of the decay and the end, in steps; open while a time budget has more left than the decay takes."""
+    """Return the start of the decay and the end of the run, in steps.
+
+    With a time budget, both are None as long as more time is left than the decay takes.
+    """
     progress, config = run.progress, run.training
     if (total := total_steps(run)) is not None:
         return Horizon(round(total * (1 - config.decay_share)), total)
@@ -294,7 +330,7 @@ def horizon(run: Run, spent: float) -> Horizon:
 
 
 def total_steps(run: Run) -> int | None:
-    """The number of updates of a run with steps or epochs, otherwise None."""
+    """Return the total number of updates if the run is limited by steps or epochs, otherwise None."""
     config = run.training
     if config.steps is not None:
         return config.steps
@@ -305,7 +341,7 @@ def total_steps(run: Run) -> int | None:
 
 
 def share_done(run: Run) -> float:
-    """The finished share of a run, from 0 to 1."""
+    """Return the completed share of a run, from 0 to 1."""
     end = run.progress.horizon.end
     if run.training.seconds is None and end:
         return min(1.0, run.progress.step / end)
@@ -313,7 +349,7 @@ def share_done(run: Run) -> float:
 
 
 def standing(run: Run) -> str:
-    """The progress of a run that continues, and its end."""
+    """Describe the progress of a resumed run and its limit as text."""
     progress, config = run.progress, run.training
     if (total := total_steps(run)) is not None:
         return f"{progress.step:,} of {total:,} steps"
@@ -325,7 +361,7 @@ def standing(run: Run) -> str:
 
 
 def more_time(run: Run) -> str:
-    """The setting that doubles a time budget, to continue a sentence; "" for another end."""
+    """Return the option that doubles the time budget, as the end of a sentence. Without a time budget, return ""."""
     config = run.training
     if config.seconds is None:
         return ""
@@ -334,7 +370,7 @@ def more_time(run: Run) -> str:
 
 
 def due(step: int, every: int) -> bool:
-    """Return whether an action of every `every` steps (0 = never) is due after this step."""
+    """Return whether an action with an interval of `every` steps is due after this step. 0 means never."""
     return every > 0 and step % every == 0
 
 
@@ -342,7 +378,7 @@ def due(step: int, every: int) -> bool:
 
 
 class Stopped:
-    """Records SIGINT and SIGTERM so that a run can save first; `code` is then the exit code."""
+    """Recorder of SIGINT and SIGTERM, which lets the run save first. After a signal, `code` is the exit code."""
 
     def __init__(self, stop: Callable[[], None]):
         self.stop = stop
@@ -350,7 +386,7 @@ class Stopped:
         self.before: dict[signal.Signals, Any] = {}
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The handler."""
+        """Handle a signal: call `stop`. A second signal has the effect that it had before, or the default effect."""
         if self.code is not None:
             signal.signal(number, self.before.get(signal.Signals(number), signal.SIG_DFL))
             signal.raise_signal(number)
@@ -359,7 +395,7 @@ class Stopped:
         self.stop()
 
     def leave(self) -> None:
-        """Raise KeyboardInterrupt for a noted Ctrl-C, and SystemExit(143) for SIGTERM."""
+        """Raise KeyboardInterrupt if Ctrl-C was recorded, or SystemExit(143) if SIGTERM was recorded."""
         if self.code == 128 + signal.SIGINT:
             raise KeyboardInterrupt
         if self.code is not None:
@@ -368,7 +404,11 @@ class Stopped:
 
 @contextmanager
 def stopping(stop: Callable[[], None], ends_process: bool = True) -> Iterator[Stopped]:
-    """Let the two signals call `stop` in the `with` block; a second one ends the process or calls the old handlers."""
+    """Make SIGINT and SIGTERM call `stop` during the `with` block.
+
+    A second signal ends the process. If `ends_process` is False, the second signal calls the earlier signal handlers
+    instead.
+    """
     stopped = Stopped(stop)
     if threading.current_thread() is not threading.main_thread():  # only the main one may handle signals
         yield stopped
@@ -403,7 +443,7 @@ _NAMES = {"chrf": "chrF", "macro_f1": "macro-F1"}
 
 
 def report_lines(report: Report) -> list[str]:
-    """The lines of a report; none for an ordinary update and a checkpoint."""
+    """Return the lines of a report as text. An ordinary update or a checkpoint has no lines."""
     done = report.progress
     match report.kind:
         case "evaluation":
@@ -423,7 +463,7 @@ def report_lines(report: Report) -> list[str]:
 
 
 def advice_lines(note: str) -> list[str]:
-    """The note of an Advice for a terminal, three lines at most.
+    """Format the `note` of an Advice as lines for a terminal, three lines at most.
 
     >>> advice_lines("the loss is high; lower it")
     ['coach: the loss is high; lower it']
@@ -435,7 +475,7 @@ def advice_lines(note: str) -> list[str]:
 
 
 def evaluation_lines(report: Report) -> list[str]:
-    """An evaluation's measures, and a sample: input, output and target."""
+    """Format the measures of an evaluation as lines, followed by a sample: input, output and target."""
     assert report.evaluation is not None
     first, *parts = measured(report.evaluation.measures)
     deciding = report.evaluation.deciding
@@ -460,7 +500,10 @@ def evaluation_lines(report: Report) -> list[str]:
 
 
 def kept_lines(report: Report) -> list[str]:
-    """The kept state and its deciding measure, a loss with its perplexity; advice where naive Bayes is better."""
+    """Return lines on the kept model: its step and its deciding measure. A loss is followed by its perplexity.
+
+    If a naive Bayes baseline scores higher than the model, the lines include advice.
+    """
     if report.evaluation is None:
         return []
     deciding, measures = report.evaluation.deciding, report.evaluation.measures
@@ -480,7 +523,7 @@ def kept_lines(report: Report) -> list[str]:
 
 
 def counted(measures: Mapping[str, float]) -> list[str]:
-    """The measures of naive Bayes on the same texts, in words; none where it was not tried.
+    """Format the measures of a naive Bayes baseline on the same texts. Without a baseline, the list is empty.
 
     >>> counted({"accuracy": 0.9, "accuracy_counting_words": 0.875, "macro_f1_counting_words": 0.75})
     ['naive Bayes baseline: accuracy 87.5%, macro-F1 75.0%']
@@ -491,7 +534,7 @@ def counted(measures: Mapping[str, float]) -> list[str]:
 
 
 def measured(measures: Mapping[str, float]) -> list[str]:
-    """The measures that have a form for people, in words.
+    """Format the measures that have a display format as text. Other measures are left out.
 
     >>> measured({"loss": 0.5, "accuracy": 0.875, "macro_f1": 0.75})
     ['loss 0.500', 'accuracy 87.5%', 'macro-F1 75.0%']

@@ -1,4 +1,4 @@
-"""The communication, the bottleneck and the failures of training on many accelerators, estimated without running it.
+"""Estimates of communication, bottleneck and memory for training on many accelerators.
 
 All values are numbers in bytes, seconds and floating-point operations. docs/en/cost-model.md derives the formulas and
 compares them with measurements.
@@ -16,17 +16,23 @@ from attendo.errors import AttendoError
 
 Sharding = Literal["ddp", "fsdp2"]
 BUCKET = 25 * 2**20
-"""Bytes of gradients that DDP reduces at once: torch's default (Li et al. 2020)."""
+"""Bytes of gradients that DDP reduces at once, PyTorch's default (Li et al. 2020)."""
 MFU = 0.40
-"""Model FLOPs utilization, assumed unless told; Chowdhery et al. 2022 define it and reach 0.46 on 6,144 chips."""
+"""Default of the model FLOPs utilization (MFU). Chowdhery et al. 2022 define MFU and reach 0.46 on 6,144 chips."""
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """The data sheet of an accelerator.
+    """Data sheet of an accelerator.
 
-    flops: dense FLOP/s in bfloat16. memory: bytes. bandwidth: network bytes/s of each, each way. per_node: the number
-    in a machine, and inner: bytes/s between them. latency: seconds of a message, which is on no data sheet.
+    Attributes:
+        name: Name of the accelerator.
+        flops: Dense bfloat16 operations per second.
+        memory: Bytes of memory.
+        bandwidth: Network bandwidth of one accelerator in each direction, in bytes per second.
+        inner: Bandwidth between the accelerators of a machine, in bytes per second.
+        per_node: Number of accelerators in a machine.
+        latency: Seconds per message. This value is assumed, because no data sheet contains it.
     """
 
     name: str
@@ -38,10 +44,10 @@ class Accelerator:
     latency: float = 10e-6
 
     def link(self, world: int) -> float:
-        """Bytes/s that each of `world` sends to its neighbor in a ring.
+        """Return the bytes per second that each of `world` accelerators sends to its neighbor in a ring.
 
-        With a ring over each network adapter all of them work at once, so between machines each accelerator performs as
-        if it had all adapters.
+        Between machines, there is one ring per network adapter, so all adapters work at once. Each accelerator then
+        performs as if it had all adapters.
 
         >>> Accelerator("", 1e12, 1e9, bandwidth=50.0, inner=450.0, per_node=8).link(16)
         400.0
@@ -60,12 +66,15 @@ ACCELERATORS = {
         Accelerator("b200", 2250e12, 180e9, 50e9, 900e9, 8),
     )
 }
-"""By name: the data sheets of the SXM parts and of the maker's machines of eight, which have a network adapter of 200
-or 400 Gbit/s for each."""
+"""Accelerators by name. The values are from the data sheets of the SXM parts and of the vendor's machines with eight
+accelerators. Such a machine has one network adapter of 200 or 400 Gbit/s per accelerator.
+"""
 
 
 def named_accelerator(name: str, given: Mapping[str, float | None] = MappingProxyType({})) -> Accelerator:
-    """One of ACCELERATORS, with what is given in place of its own figures. Raises AttendoError for another name.
+    """Return an entry of ACCELERATORS, with all values of `given` that are not None in place of the entry's values.
+
+    Raises AttendoError for an unknown name.
 
     >>> named_accelerator("a100", {"memory": 40e9, "flops": None}).memory
     40000000000.0
@@ -79,9 +88,10 @@ def named_accelerator(name: str, given: Mapping[str, float | None] = MappingProx
 
 
 def ring_bytes(n_bytes: float, world: int) -> float:
-    """Bytes that each process sends in a ring all-reduce: 2 (W-1)/W of the buffer, the minimum (Patarasuk & Yuan 2009).
+    """Return the bytes that each process sends in a ring all-reduce of a buffer of `n_bytes`.
 
-    An all-gather or reduce-scatter sends half.
+    They are 2 (W-1)/W of the buffer for W processes, which is the minimum (Patarasuk & Yuan 2009). An all-gather or a
+    reduce-scatter sends half of these bytes.
 
     >>> ring_bytes(100.0, 2), ring_bytes(100.0, 4)
     (100.0, 150.0)
@@ -90,10 +100,10 @@ def ring_bytes(n_bytes: float, world: int) -> float:
 
 
 def all_reduce_seconds(n_bytes: float, world: int, link: Accelerator, messages: int = 1) -> float:
-    """Seconds of an all-reduce in this number of messages: the better of ring and tree.
+    """Return the seconds of an all-reduce in a number of messages. The faster of ring and tree is assumed.
 
-    A ring takes 2 (W-1) latencies per message and 2 (W-1)/W of the bytes, two trees 2 ⌈log₂ W⌉ latencies and twice the
-    bytes (Thakur et al. 2005; Sanders et al. 2009).
+    A ring takes 2 (W-1) latencies per message and sends 2 (W-1)/W of the bytes. Two trees take 2 ⌈log₂ W⌉ latencies
+    per message and send twice the bytes (Thakur et al. 2005; Sanders et al. 2009).
 
     >>> slow = Accelerator("", 1e12, 1e9, 1e9, latency=0.0)
     >>> all_reduce_seconds(1e9, 4, slow), all_reduce_seconds(1e9, 1, slow)
@@ -107,9 +117,10 @@ def all_reduce_seconds(n_bytes: float, world: int, link: Accelerator, messages: 
 
 
 def gather_seconds(n_bytes: float, world: int, link: Accelerator, messages: int = 1) -> float:
-    """Seconds of an all-gather or reduce-scatter of `n_bytes` in total: (W-1)/W of it is sent.
+    """Return the seconds of an all-gather or a reduce-scatter of `n_bytes` in total, of which (W-1)/W are sent.
 
-    Latencies per message: W-1 for a ring, or log₂ W by recursive doubling if that is less (Thakur et al. 2005).
+    A ring takes W-1 latencies per message. Recursive doubling takes ⌈log₂ W⌉, and the smaller number is assumed
+    (Thakur et al. 2005).
     """
     if world == 1:
         return 0.0
@@ -124,8 +135,13 @@ def gather_seconds(n_bytes: float, world: int, link: Accelerator, messages: int 
 class Job:
     """A training job.
 
-    parameters: all. units: the parts that FSDP2 gathers one by one; largest_unit: parameters of the largest. flops: per
-    update over all processes. gathered, reduced: bytes per parameter sent as weight and as gradient (float32).
+    Attributes:
+        parameters: Number of all parameters.
+        units: Number of parts of the model that FSDP2 gathers one by one.
+        largest_unit: Number of parameters in the largest part.
+        flops: Floating-point operations of an update over all processes.
+        gathered: Bytes per parameter that are sent as weights.
+        reduced: Bytes per parameter that are sent as gradients.
     """
 
     parameters: float
@@ -138,7 +154,13 @@ class Job:
 
 @dataclass(frozen=True)
 class UpdateTime:
-    """Seconds of an update: compute at the assumed utilization, traffic on the links, and total with their overlap."""
+    """Estimated time of an update.
+
+    Attributes:
+        compute: Seconds of computation at the assumed utilization.
+        traffic: Seconds of communication.
+        total: Seconds of the whole update, in which computation and communication overlap.
+    """
 
     compute: float
     traffic: float
@@ -146,18 +168,21 @@ class UpdateTime:
 
     @property
     def binds(self) -> str:
-        """What an update waits for: "traffic" where that makes it a tenth longer than the products alone, or more."""
+        """Bottleneck: "traffic" if communication makes the update over 10% longer than computation, otherwise
+        "products".
+        """
         return "traffic" if self.total > 1.1 * self.compute else "products"
 
 
 def update_time(
     job: Job, world: int, accelerator: Accelerator, sharding: Sharding = "ddp", mfu: float = MFU
 ) -> UpdateTime:
-    """The time of an update whose rows `world` accelerators share.
+    """Estimate the time of an update whose rows are divided among `world` accelerators.
 
-    Products take C = flops / (world · peak · mfu), a third of it forward. DDP reduces gradients during the backward
-    pass: C/3 + max(2C/3, T). FSDP2 gathers each block's weights before both passes and scatters its gradients (Zhao et
-    al. 2023; Rajbhandari et al. 2020, stage 3): max(C/3, G) + max(2C/3, G + S).
+    Computation takes C = flops / (world · peak · mfu), of which a third is the forward pass. DDP reduces gradients
+    during the backward pass in T seconds: C/3 + max(2C/3, T). FSDP2 gathers the weights of each block before both
+    passes in G seconds and scatters its gradients in S seconds: max(C/3, G) + max(2C/3, G + S) (Zhao et al. 2023;
+    Rajbhandari et al. 2020, stage 3).
     """
     compute = job.flops / (world * accelerator.flops * mfu)
     forward, backward = compute / 3, 2 * compute / 3
@@ -174,7 +199,10 @@ def update_time(
 def hidden_from(
     job: Job, world: int, accelerator: Accelerator, sharding: Sharding = "ddp", mfu: float = MFU
 ) -> float:
-    """The factor on an update's rows from which the products hide the traffic; above 1, traffic is the bottleneck."""
+    """Return the factor on the rows of an update from which computation hides communication.
+
+    If the factor is above 1, communication is the bottleneck.
+    """
     time = update_time(job, world, accelerator, sharding, mfu)
     if sharding == "ddp":
         return time.traffic / (2 / 3 * time.compute)
@@ -185,9 +213,10 @@ def hidden_from(
 def sharded_bytes(
     job: Job, world: int, states: float, activations: float, sharding: Sharding = "ddp"
 ) -> float:
-    """Bytes on each accelerator, from the states and activations of a single process.
+    """Return the bytes on each accelerator, computed from the states and activations of a single process.
 
-    DDP holds everything; FSDP2 a share, plus two units' weights and one's gradient (the present and the next unit).
+    With DDP, each accelerator has all states. With FSDP2, it has a share of the states, the weights of two units (the
+    present and the next unit) and the gradient of one unit.
     """
     if sharding == "ddp":
         return states + activations
