@@ -1,4 +1,4 @@
-"""The sources' learning tasks, run: small models side by side, with tables, curves and what they show."""
+"""The learning tasks of the sources as lessons, which train and compare small models."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ _HOMES = {
     "words-in-context": "contexts",
     "ablate": "ablate",
 }
-"""The module of each lesson; its `LESSONS` holds it."""
+"""The module of each lesson. Its constant `LESSONS` contains the lesson."""
 
 NAMES = tuple(_HOMES)
 
 
 def find_lesson(name: str) -> Lesson:
-    """The lesson of this name; only its own module is imported. Raises AttendoError naming the nearest ones.
+    """Return the lesson with this name, and import only its module.
+
+    Raises AttendoError for an unknown name. The message contains the most similar names.
 
     >>> find_lesson("sort").name
     'sort'

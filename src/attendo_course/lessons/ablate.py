@@ -1,4 +1,4 @@
-"""Ablations (task T12): one thing at a time is changed of a small translator, as in the Transformer paper's table 3."""
+"""Ablations (task T12) as in table 3 of the Transformer paper: variants of a small translator with one change each."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ DATES = ("today", "tomorrow", "this weekend", "on Monday", "on Sunday")
 PLACES = ("Sapporo", "Sendai", "Tokyo", "Kyoto", "Osaka", "Naha")
 CERTAINTIES = ("will", "may")
 TIMES = 5
-"""Of the day, up to the evening."""
+"""The number of times of day, up to the evening."""
 CONNECTIVES: tuple[Connective, ...] = ("although", "after", "because")
 PHENOMENA = ("rain", "thunderstorms", "snow", "cloudy", "foggy", "sunny", "clear", "dry")
 SPELLING_ROWS = 1000
-"""Forecasts that the pieces are learned from: all words are in them many times."""
+"""The number of forecasts on which the tokenizer is trained. They contain each word many times."""
 SPELLING_SIZE = 600
 
 
 def small_forecast(rng: np.random.Generator) -> Forecast:
-    """What one weather does, with another in a clause below it; each of 50,400 is equally likely.
+    """Draw a forecast with a main clause and a subordinate clause from 50,400 equally likely forecasts.
 
-    English says the main clause first, Japanese the clause below it.
+    The main clause is first in English, and the subordinate clause is first in Japanese.
     """
     main, below = rng.choice(len(PHENOMENA), 2, replace=False)
     return Forecast(
@@ -72,7 +72,7 @@ def small_forecasts(rng: np.random.Generator, n: int, without: Collection[Foreca
 
 
 def turned_round(forecast: Forecast) -> Forecast:
-    """The forecast with the weather of its two clauses exchanged."""
+    """Return the forecast with the weather of its two clauses exchanged."""
     ((connective, below),) = forecast.below
     main = replace(forecast.main, event=below.event)
     return replace(forecast, main=main, below=((connective, replace(below, event=forecast.main.event)),))
@@ -80,34 +80,35 @@ def turned_round(forecast: Forecast) -> Forecast:
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """The pieces of the small corpus as ids without gaps: a tokenizer's own, of which most are bytes never used.
+    """The subwords of the small corpus, with contiguous ids. Unused subwords of the tokenizer have no id.
 
-    ids: of the tokenizer, by our number. The first four are pad, unk, bos and eos, here and there.
+    Attributes:
+        ids: The tokenizer's id of each subword. The first four ids are pad, unk, bos and eos in both numberings.
     """
 
     tokenizer: Tokenizer
     ids: tuple[int, ...]
 
     def encode(self, text: str) -> list[int]:
-        """Our ids of a text. Raises ValueError if it needs a piece that the small corpus does not."""
+        """Return the ids of a text. Raise ValueError for a subword that the small corpus does not contain."""
         return [self.ids.index(i) for i in self.tokenizer.encode(text)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of our ids."""
+        """Return the text with these ids."""
         return self.tokenizer.decode([self.ids[i] for i in ids])
 
     def names(self, ids: Sequence[int]) -> list[str]:
-        """The display text of each id."""
+        """Return the display text of each id."""
         return self.tokenizer.pieces([self.ids[i] for i in ids])
 
     def __len__(self) -> int:
-        """Pieces, the four specials included."""
+        """Return the number of subwords, including the four special tokens."""
         return len(self.ids)
 
 
 @cache
 def small_pieces() -> Pieces:
-    """Pieces that spell every small forecast, most of them a word each; BPE over both languages.
+    """Train a BPE tokenizer for both languages on small forecasts. Most of its subwords are complete words.
 
     >>> pieces = small_pieces()
     >>> pieces.names(pieces.encode("Today it will be foggy in Kyoto"))
@@ -121,16 +122,16 @@ def small_pieces() -> Pieces:
 
 
 def translations(forecasts: Sequence[Forecast], pieces: Pieces) -> Examples:
-    """Forecasts as an EncoderDecoder takes them, English to Japanese."""
+    """Return forecasts as input for an EncoderDecoder that translates English to Japanese."""
     sources = [pieces.encode(english(forecast)) for forecast in forecasts]
     return sequence_pairs(sources, [pieces.encode(japanese(forecast)) for forecast in forecasts])
 
 
 def unordered_limit(forecasts: Sequence[Forecast], pieces: Pieces) -> tuple[float, float]:
-    """(loss in nats a token, exact share) of the best translator that sees the pieces of a source without their order.
+    """Return the loss in nats per token and the exact share of the best translator that ignores the source order.
 
-    "It will be clear, although it will be foggy" has the same pieces as its opposite, which is as likely: that costs
-    ln 2 a sentence, and half of such sentences are wrong. No other two forecasts have the same pieces.
+    The sentence "It will be clear, although it will be foggy" has the same subwords as its opposite, which is equally
+    likely. Each such sentence costs ln 2, and half of them are wrong. No other two forecasts have the same subwords.
     """
     alike = [
         sorted(pieces.encode(english(forecast))) == sorted(pieces.encode(english(turned_round(forecast))))
@@ -145,14 +146,15 @@ STEPS, WARMUP_SHARE, DECAY_SHARE, RATE = 300, 0.1, 0.5, 5e-3
 SEEDS = 4
 TEST_SEED = 2**31  # of the test rows; no run draws from it
 PAPER_PERPLEXITY = 4.92
-"""Of the paper's base model, on its development set; its BLEU is 25.8."""
+"""The perplexity of the base model in the paper on its development set. The BLEU score of this model is 25.8."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A model with one change, named with the letter of the paper's row if there is one.
+    """A model with one change. Its name contains the letter of the row in the paper, if there is such a row.
 
-    paper: what the paper changed of its own base, and the perplexity it found; None where it has no such row.
+    Attributes:
+        paper: The change in the paper and the resulting perplexity, or None if the paper has no such row.
     """
 
     name: Localized
@@ -161,7 +163,7 @@ class Variant:
 
     @property
     def paper_cell(self) -> str:
-        """The cost of the paper's change in nats per token (the logarithm of a ratio of perplexities).
+        """The cost of the change in the paper in nats per token (the logarithm of a ratio of perplexities).
 
         >>> Variant(Localized("1 head", "1 ヘッド"), base_config(), ("1/8", 5.29)).paper_cell
         '+0.07 (1/8)'
@@ -173,7 +175,7 @@ class Variant:
 
 
 def base_config() -> ModelConfig:
-    """The paper's base model made small, with the norms before the sublayers, where it needs fewer steps."""
+    """Return the configuration of a small version of the paper's base model, with pre-norm, which needs fewer steps."""
     return ModelConfig(
         vocab_size=len(small_pieces()),
         d_model=32,
@@ -187,7 +189,7 @@ def base_config() -> ModelConfig:
 
 
 def variants() -> tuple[Variant, ...]:
-    """The base first, then each change of it, in the order of the paper's table."""
+    """Return the base model, followed by its variants in the order of the paper's table."""
     base = base_config()
     one, four = (replace(base, n_encoder_layers=n, n_decoder_layers=n) for n in (1, 4))
     narrow, wide = (replace(base, d_model=d, d_ff=4 * d) for d in (16, 64))
@@ -214,13 +216,13 @@ def variants() -> tuple[Variant, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Forecasts for the test, and for each seed others to learn from: every variant gets the same."""
+    """The test forecasts, and the training forecasts of each seed. All variants use the same data."""
 
     pieces: Pieces
     test: Sequence[Forecast]
 
     def task(self, seed: int) -> ArrayTask:
-        """The training data of a run with this seed, and the common test data."""
+        """Return the training task for this seed, with the common test data."""
         train = small_forecasts(np.random.default_rng(seed), TRAIN_ROWS, self.test)
         return ArrayTask(
             translations(train, self.pieces), translations(self.test, self.pieces), batch_rows=BATCH_ROWS
@@ -228,15 +230,15 @@ class Data:
 
 
 def small_data() -> Data:
-    """`TEST_ROWS` forecasts that no seed learns from."""
+    """Return the data with `TEST_ROWS` test forecasts, which no seed trains on."""
     return Data(small_pieces(), small_forecasts(np.random.default_rng(TEST_SEED), TEST_ROWS))
 
 
 def ablated(config: ModelConfig, task: ArrayTask, steps: int, seed: int) -> Training:
-    """A run by Adam: warm-up over a tenth of the steps, linear decay over the second half.
+    """Train a variant with Adam, a warm-up over a tenth of the steps and a linear decay over the second half.
 
-    "exact" among its measures is the share of sentences that greedy search translates to the letter: it does so if and
-    only if each token of the reference is the likeliest after those before it.
+    The measure "exact" is the share of sentences that greedy search translates exactly. A translation is exact if and
+    only if each reference token is the most probable token after the previous reference tokens.
     """
     model = seeded(lambda: EncoderDecoder(config), seed)
     warmup = max(1, round(WARMUP_SHARE * steps))
@@ -244,7 +246,7 @@ def ablated(config: ModelConfig, task: ArrayTask, steps: int, seed: int) -> Trai
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """The 95 % confidence interval of the mean, by Student's t; without bounds for a single value.
+    """Return the 95 % confidence interval of the mean by Student's t. It is unbounded for a single value.
 
     >>> [round(x, 2) for x in interval([1.0, 2.0, 3.0])]
     [-0.48, 4.48]
@@ -255,7 +257,7 @@ def interval(differences: Sequence[float]) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A variant's runs with seeds 1, 2, ..., and the base's with the same ones."""
+    """The runs of a variant with seeds 1, 2, ..., and the runs of the base model with the same seeds."""
 
     variant: Variant
     runs: list[Training]
@@ -263,33 +265,33 @@ class Result:
 
     @property
     def losses(self) -> list[float]:
-        """On the test, in nats a token."""
+        """The test loss of each run in nats per token."""
         return [run.measures["loss"] for run in self.runs]
 
     @property
     def exact(self) -> list[float]:
-        """Percent of test sentences that are right to the letter."""
+        """The percentage of exactly translated test sentences of each run."""
         return [100 * run.measures["exact"] for run in self.runs]
 
     @property
     def differences(self) -> list[float]:
-        """The differences of losses from the base with equal seeds and thus equal training sentences."""
+        """The difference in test loss to the base model with the same seed and the same training sentences."""
         pairs = zip(self.runs, self.base, strict=True)
         return [run.measures["loss"] - base.measures["loss"] for run, base in pairs]
 
     @property
     def verdict(self) -> int:
-        """1 worse than the base, -1 better, by the interval of the differences; 0 if it has 0 in it."""
+        """1 if the variant is worse than the base, -1 if it is better, 0 if the confidence interval contains 0."""
         low, high = interval(self.differences)
         return (low > 0) - (high < 0)
 
     @property
     def training_loss(self) -> float:
-        """The loss in the last tenth of the steps, with dropout; the mean over runs."""
+        """The training loss with dropout in the last tenth of the steps, as a mean over the runs."""
         return float(np.mean([np.mean(run.losses[-max(1, len(run.losses) // 10) :]) for run in self.runs]))
 
     def row(self) -> tuple[Cell, ...]:
-        """The cells of its line in the table."""
+        """Return the cells of the variant's row in the table."""
         weights = parameter_count(self.runs[0].model)
         exact, loss = mean_and_deviation(self.exact, ".0f"), mean_and_deviation(self.losses)
         difference = "" if self.runs is self.base else mean_and_deviation(self.differences)
@@ -299,7 +301,7 @@ class Result:
 
 
 def teach(options: Options) -> Iterator[Piece]:
-    """Train every variant with every seed, and report the differences."""
+    """Train all variants with all seeds, and report the differences."""
     data, steps = small_data(), options.steps(STEPS)
     seeds = range(1, 1 + (options.seeds or SEEDS))
     yield _about(data, steps, len(seeds))
@@ -340,13 +342,13 @@ def _about(data: Data, steps: int, n_seeds: int) -> Localized:
 
 
 def _unordered(data: Data) -> tuple[Cell, ...]:
-    """The limit of any model that does not see the order of the source."""
+    """Return the limit of all models that ignore the order of the source."""
     loss, exact = unordered_limit(data.test, data.pieces)
     return (translated("order unseen"), translated("limit"), f"{100 * exact:.0f}", f"{loss:.3f}", "", "")
 
 
 def _curves(results: Sequence[Result]) -> Picture:
-    """The training loss of the base and of those that are best and worst on the test."""
+    """Return the training loss of the base model and of the best and the worst variant on the test data."""
     ranked = sorted(results[1:], key=lambda result: statistics.fmean(result.losses))
     shown = [results[0], ranked[0], ranked[-1]]
     title = translated("Training loss: the base, then the best and the worst on the test")
@@ -356,7 +358,7 @@ def _curves(results: Sequence[Result]) -> Picture:
 def cross_weights(
     model: EncoderDecoder, forecast: Forecast, pieces: Pieces
 ) -> Float[np.ndarray, "tgt_len src_len"]:
-    """Cross-attention in the last decoder block, mean of its heads: a row for each piece of the target and its end."""
+    """Return the cross-attention in the last decoder block: the mean over heads, one row per target subword and eos."""
     path = f"decoder.blocks.{model.config.n_decoder_layers - 1}.cross_attention"
     weights = recorded_weights(model.eval(), path, **translations([forecast], pieces).inputs)
     return weights[0].mean(0).double().numpy()

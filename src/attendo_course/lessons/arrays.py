@@ -1,4 +1,4 @@
-"""Arrays as a task of the training loop: fixed examples or fresh ones, and how a contender is trained on them."""
+"""A training task whose data are arrays, either fixed or newly drawn, and the training of the models of a lesson."""
 
 from __future__ import annotations
 
@@ -28,19 +28,22 @@ from attendo.training.run import Evaluation, Run, Task
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 NO_TARGET = -1
-"""Stands where there is nothing to predict."""
+"""The target id at positions without a target."""
 CHUNK = 1024
-"""Rows evaluated at once."""
+"""The number of rows in one evaluation batch."""
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""The 97.5 % quantile of Student's t with 1, 2, ... degrees of freedom."""
+"""The 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom."""
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Rows along axis 0: what a model's `hidden` is called with, by name, and the classes it should give.
+    """Training or test examples, with one example per index of axis 0.
 
-    targets: ids of classes `[rows, *places]`; NO_TARGET (-1) where there is nothing to predict. Raises ValueError
-    if the arrays differ in their number of rows.
+    Raises ValueError if the arrays have different numbers of rows.
+
+    Attributes:
+        inputs: The input arrays by argument name of the model's method `hidden`.
+        targets: The class ids `[rows, *places]`, with NO_TARGET (-1) at positions without a target.
     """
 
     inputs: dict[str, Tensor]
@@ -52,11 +55,11 @@ class Examples:
                 raise ValueError(f"{name} has {len(tensor)} rows, the targets have {len(self.targets)}")
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of examples."""
         return len(self.targets)
 
     def rows(self, ids: Int[np.ndarray, " n"] | slice) -> Examples:
-        """Some of the rows, in this order.
+        """Return the examples with these indices, in this order.
 
         >>> Examples({"x": torch.tensor([[1], [2]])}, torch.tensor([5, 6])).rows(np.array([1])).targets
         tensor([6])
@@ -65,22 +68,25 @@ class Examples:
         return Examples({name: tensor[chosen] for name, tensor in self.inputs.items()}, self.targets[chosen])
 
     def batch(self, ids: Int[np.ndarray, " n"]) -> Batch:
-        """All rows as one batch; `ids` are their numbers."""
+        """Return all examples as one batch. `ids` contains their row numbers."""
         return Batch(self.inputs, self.targets, int((self.targets != NO_TARGET).sum()), ids, NO_TARGET)
 
 
 Draw = Callable[[np.random.Generator, int], Examples]
-"""So many fresh rows, a pure function of the generator's state."""
+"""A function that draws a number of new examples from a random generator, without other random state."""
 
 
 @dataclass(frozen=True, eq=False)
 class ArrayTask:
-    """Learning from arrays; the loop's Task.
+    """A training task whose data are arrays, for the training loop of attendo.
 
-    train: examples, or what draws fresh ones. Examples are shuffled by (seed, epoch) and cut into batches of
-    `batch_rows`, all of them in one batch if they are no more; fresh rows are drawn from (seed, epoch, number of the
-    batch), `batches_per_epoch` batches an epoch. test: measured are the mean loss in nats a target, the accuracy over
-    targets, and "exact", the share of rows whose targets are all right. Less loss is better.
+    Attributes:
+        train: The training examples, or a function that draws new examples. Fixed examples are shuffled by (seed,
+            epoch) and split into batches. New examples are drawn from (seed, epoch, batch number).
+        test: The test examples. The measures are the mean loss in nats per target, the accuracy over targets, and
+            "exact", the share of rows whose targets are all correct.
+        batch_rows: The number of rows per batch.
+        batches_per_epoch: The number of batches per epoch if new examples are drawn.
     """
 
     train: Examples | Draw
@@ -99,7 +105,7 @@ class ArrayTask:
                 raise ValueError(f"{name} is {size}; it must be 1 or more")
 
     def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
-        """The batches of an epoch from number `start` on: a pure function, made when read."""
+        """Return the batches of an epoch from number `start` on. The batches are created when they are read."""
         train, size = self.train, self.batch_rows
         if isinstance(train, Examples):
             order = np.random.default_rng((seed, epoch)).permutation(len(train))
@@ -113,21 +119,21 @@ class ArrayTask:
         return EpochBatches(list(rows), drawn)[start:]
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
-        """Loss, accuracy and exact match on the test rows."""
+        """Compute the loss, the accuracy and the share of exact matches on the test examples."""
         return Evaluation(measures(model, self.test), "loss")
 
     def better(self, value: float, than: float) -> bool:
-        """Less loss is better."""
+        """Return whether a loss is less than another loss."""
         return value < than
 
     def describe(self) -> dict[str, Any]:
-        """Rows: of training, "fresh" if they are drawn, and of the test."""
+        """Return the number of training rows ("fresh" if new rows are drawn), of rows per batch and of test rows."""
         rows = len(self.train) if isinstance(self.train, Examples) else "fresh"
         return {"rows": rows, "batch_rows": self.batch_rows, "test_rows": len(self.test)}
 
 
 def sequence_pairs(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Examples:
-    """Ids as an EncoderDecoder takes them: src = source + eos, tgt = bos + target, targets = target + eos, padded.
+    """Return padded input for an EncoderDecoder: src = source + eos, tgt = bos + target, targets = target + eos.
 
     >>> examples = sequence_pairs([[4, 5]], [[5, 4]])
     >>> examples.inputs["src"].tolist(), examples.inputs["tgt"].tolist(), examples.targets.tolist()
@@ -142,9 +148,9 @@ def sequence_pairs(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[
 
 @torch.no_grad()
 def logits_of(model: nn.Module, examples: Examples) -> Float[Tensor, "rows *places classes"]:
-    """Return the model's logits for each target of these rows, in batches, on the CPU.
+    """Return the model's logits for each target, computed in batches, on the CPU.
 
-    The model is put in evaluation mode; no gradient is kept.
+    The model is switched to evaluation mode, and no gradients are computed.
     """
     reader = cast(Trainable, model.eval())
     device = reader.output_proj.weight.device
@@ -157,7 +163,7 @@ def logits_of(model: nn.Module, examples: Examples) -> Float[Tensor, "rows *plac
 
 
 def measures(model: nn.Module, examples: Examples) -> dict[str, float]:
-    """loss: nats a target; accuracy: share of targets that are the likeliest class; exact: of rows all right."""
+    """Return "loss" in nats per target, "accuracy" over targets, and "exact", the share of rows without an error."""
     logits, real = logits_of(model, examples), examples.targets != NO_TARGET
     right = (logits.argmax(-1) == examples.targets) | ~real
     return {
@@ -169,9 +175,12 @@ def measures(model: nn.Module, examples: Examples) -> dict[str, float]:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A trained model (in evaluation mode), the loss of each step in nats a target, and its measures on the test.
+    """A trained model in evaluation mode, and the results of its training.
 
-    seconds_per_1000: CPU seconds that 1,000 targets of training took, all threads together.
+    Attributes:
+        losses: The loss of each step in nats per target.
+        measures: The measures on the test examples.
+        seconds_per_1000: The CPU seconds per 1,000 training targets, summed over all threads.
     """
 
     model: nn.Module
@@ -192,11 +201,11 @@ def trained(
     clip_norm: float = 0.0,
     weight_decay: float = 0.0,
 ) -> Training:
-    """Train the model in place by Adam (Kingma & Ba 2015) for a number of steps; nothing is written to disk.
+    """Train the model in place with Adam (Kingma & Ba 2015) for a number of steps, without writing files.
 
-    The learning rate is constant unless a warm-up or a decay over the last `decay_share` of the steps is set;
-    clip_norm: 0 = off. seed: of the batches and of dropout; the global random state is restored. The model starts as
-    given (see `seeded`).
+    The learning rate is constant by default. `warmup_steps` adds a warm-up, and `decay_share` a decay over the last
+    share of the steps. A `clip_norm` of 0 disables gradient clipping. `seed` determines the batches and dropout, and
+    the global random state is restored afterwards. To initialize the model from a seed, use `seeded`.
     """
     config = TrainingConfig(
         steps=steps,
@@ -227,7 +236,7 @@ def trained(
 
 
 def seeded(build: Callable[[], ModelT], seed: int) -> ModelT:
-    """The model that `build` makes when torch's random numbers start from `seed`; their state is left as it was.
+    """Build a model with torch's random numbers from `seed`, and restore the random state afterwards.
 
     >>> a, b = (seeded(lambda: nn.Linear(2, 1), 3) for _ in range(2))
     >>> torch.equal(a.weight, b.weight)
@@ -239,7 +248,7 @@ def seeded(build: Callable[[], ModelT], seed: int) -> ModelT:
 
 
 def mean_and_deviation(values: Sequence[float], form: str = ".3f") -> str:
-    """A table's cell: the mean over seeds and the sample's standard deviation; of one value the value alone.
+    """Return a table cell with the mean over seeds and the sample standard deviation, or a single value alone.
 
     >>> mean_and_deviation([0.5, 0.7]), mean_and_deviation([0.25], ".1%")
     ('0.600 ± 0.141', '25.0%')
@@ -249,7 +258,7 @@ def mean_and_deviation(values: Sequence[float], form: str = ".3f") -> str:
 
 
 def margin(values: Sequence[float]) -> float:
-    """Half the width of the 95 % confidence interval of the mean, by Student's t; infinite for a single value.
+    """Return half the width of the 95 % confidence interval of the mean by Student's t, or infinity for a single value.
 
     >>> round(margin([1.0, 2.0, 3.0]), 2), margin([1.0])
     (2.48, inf)
@@ -262,7 +271,7 @@ def margin(values: Sequence[float]) -> float:
 
 
 def curve(losses: Sequence[float], points: int = 60) -> Float[np.ndarray, " points"]:
-    """The losses as at most this many points, each the mean of its steps.
+    """Return the losses as at most `points` points. Each point is the mean of its steps.
 
     >>> curve([4.0, 2.0, 1.0, 1.0], 2).tolist()
     [3.0, 1.0]
@@ -272,9 +281,10 @@ def curve(losses: Sequence[float], points: int = 60) -> Float[np.ndarray, " poin
 
 
 def loss_curves(title: Localized, runs: Mapping[str, Sequence[Training]]) -> Picture:
-    """The training loss of each kind of model by name, the mean over its runs, from the first step to the last.
+    """Return curves of the training loss: the mean over the runs of each kind of model, by name.
 
-    Equal numbers of steps are named; otherwise the curves are as long as the shortest.
+    The first and the last step are labeled if all runs have the same number of steps. All curves have the length of
+    the shortest curve.
 
     >>> runs = [Training(nn.Identity(), [2.0, 1.0], {}), Training(nn.Identity(), [4.0, 1.0], {})]
     >>> loss_curves(Localized("loss", "損失"), {"linear": runs}).values.tolist()
@@ -291,7 +301,7 @@ def loss_curves(title: Localized, runs: Mapping[str, Sequence[Training]]) -> Pic
 def recorded_weights(
     model: nn.Module, path: str, **inputs: Tensor
 ) -> Float[Tensor, "batch heads q_len k_len"]:
-    """The weights of the attention at this path of the model, for what the model is called with."""
+    """Return the attention weights at this module path of the model for these inputs."""
     with recording(model, f"{path}.weights") as record:
         record.model(**inputs)
     return record[path].weights

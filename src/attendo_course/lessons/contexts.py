@@ -1,4 +1,4 @@
-"""Words in context: what a hidden state adds to the word alone."""
+"""Words in context: what a hidden state contains in addition to the word itself."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ RIDGE = 1.0
 def read_by_probe(
     x: Float[ndarray, "n d"], labels: Sequence[str], new: Float[ndarray, "m d"], strength: float = RIDGE
 ) -> list[str]:
-    """The labels that a linear probe, fitted to vectors x and their labels, reads from new vectors.
+    """Return the labels that a linear probe, fitted to vectors x and their labels, predicts for new vectors.
 
-    Ridge regression to +1 for a vector's label and -1 for each other: W = (XᵀX + λI)⁻¹ XᵀY of centered X and Y; the
-    largest score wins, of equal ones the label that comes first. Hoerl & Kennard 1970.
+    The probe is a ridge regression to +1 for the label of a vector and -1 for the other labels. Its weights are W =
+    (XᵀX + λI)⁻¹ XᵀY with centered X and Y. The label with the largest score is predicted, or the first label in a
+    tie. The source is Hoerl & Kennard 1970.
 
     >>> read_by_probe(np.array([[0.0], [1.0]]), ["no", "yes"], np.array([[0.9], [0.2]]))
     ['yes', 'no']
@@ -71,7 +72,7 @@ def read_by_probe(
 
 
 def share_right(read: Sequence[str], true: Sequence[str]) -> float:
-    """The share of labels read right.
+    """Return the share of labels that are predicted correctly.
 
     >>> share_right(["a", "b"], ["a", "a"])
     0.5
@@ -80,7 +81,7 @@ def share_right(read: Sequence[str], true: Sequence[str]) -> float:
 
 
 def mean_cosine(x: Float[ndarray, "n d"], y: Float[ndarray, "m d"]) -> float:
-    """The mean cosine over all pairs of a row of x and a row of y that is not the same array's same row.
+    """Return the mean cosine over all pairs of a row of x and a row of y, without pairs of a row with itself.
 
     >>> mean_cosine(np.eye(2), np.array([[1.0, 0.0]])), mean_cosine(x := np.eye(2), x)
     (0.5, 0.0)
@@ -97,17 +98,19 @@ def _unit(x: Float[ndarray, "n d"]) -> Float[ndarray, "n d"]:
 
 NEIGHBORS = 3
 CUES: dict[Kind, str] = {"animal": "hungry", "thing": "broken"}
-"""What stands before the noun in the sentences that are shown."""
+"""The adjective before the noun in the displayed sentences."""
 Vectors = Float[ndarray, "sentences d_model"]
 Measures = Mapping[str, tuple[float, ...]]
-"""By layer, in the layers' order."""
+"""The measures of each layer, in the order of the layers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """The sentences: what probes are fitted to, and what they are tested on, with other cues and unseen clauses.
+    """The sentences of the lesson. The test sentences have other cues than the fit sentences, and unseen clauses.
 
-    fit, test: about ambiguous nouns; synonyms_fit, synonyms_test: about nouns that share a translation.
+    Attributes:
+        fit, test: Sentences about ambiguous nouns.
+        synonyms_fit, synonyms_test: Sentences about nouns that have a translation in common.
     """
 
     tokens: Tokenizer
@@ -118,7 +121,7 @@ class Material:
 
     @classmethod
     def drawn(cls) -> Material:
-        """The sentences, equal for every seed."""
+        """Draw the sentences, which are the same for all seeds."""
         rng = np.random.default_rng(0)
         two, one = ([noun for pair in pairs for noun in pair] for pairs in (two_meanings(), synonyms()))
         return cls(
@@ -131,19 +134,20 @@ class Material:
 
     @cached_property
     def held_out(self) -> list[Sentence]:
-        """What the models are measured on: no clause that begins one of them was trained on."""
+        """The test sentences of the models. The first clause of each sentence does not occur in the training data."""
         return [*self.test, *self.synonyms_test]
 
 
 def nouns_of(sentences: Sequence[Sentence]) -> list[Noun]:
-    """The noun of each sentence's first clause."""
+    """Return the noun in the first clause of each sentence."""
     return [sentence.clauses[0].noun for sentence in sentences]
 
 
 def likeness(vectors: Vectors, about: Sequence[Noun], pairs: Sequence[tuple[Noun, Noun]]) -> float:
-    """The mean cosine of the vectors of two nouns, mean of the pairs; about: the noun of each vector.
+    """Return the mean cosine between the vectors of two nouns, averaged over pairs of nouns.
 
-    Of all vectors their mean is subtracted first: what every vector has tells nothing of a noun.
+    `about` contains the noun of each vector. The mean of all vectors is subtracted first, since it contains no
+    information about a noun.
 
     >>> cat, dog = (Noun(source, "", "animal") for source in ("cat", "dog"))
     >>> likeness(np.array([[2.0, 1.0], [0.0, 1.0]]), [cat, dog], [(cat, dog)])
@@ -155,9 +159,9 @@ def likeness(vectors: Vectors, about: Sequence[Noun], pairs: Sequence[tuple[Noun
 
 
 def kind_read(fit: Vectors, test: Vectors, material: Material) -> tuple[float, float]:
-    """How often a probe tells an ambiguous noun's kind: of nouns that it was fitted to, and of one that it was not.
+    """Return the accuracy of a probe for the kind of an ambiguous noun: for fitted nouns, and for a new noun.
 
-    Both times the cues are others than those that it was fitted to.
+    In both cases, the cues differ from the cues in the sentences to which the probe was fitted.
     """
     fitted, asked = nouns_of(material.fit), nouns_of(material.test)
     kinds, true = [noun.kind for noun in fitted], [noun.kind for noun in asked]
@@ -172,7 +176,11 @@ def kind_read(fit: Vectors, test: Vectors, material: Material) -> tuple[float, f
 
 
 def masked_measures(model: MaskedLM, material: Material) -> Measures:
-    """Of each layer: cosine in one meaning, in two; kind read, of a new noun; share of neighbors of the right kind."""
+    """Measure each layer of a masked model.
+
+    The measures are: the mean cosine within one meaning and between two meanings, the probe accuracy for the kind of
+    a fitted noun and of a new noun, and the share of nearest nouns of the right kind.
+    """
     fit, test = (noun_vectors(model, material.tokens, part) for part in (material.fit, material.test))
     about, pairs = nouns_of(material.test), two_meanings()
     same = [(noun, noun) for pair in pairs for noun in pair]
@@ -188,10 +196,11 @@ def masked_measures(model: MaskedLM, material: Material) -> Measures:
 
 
 def translator_measures(model: EncoderDecoder, material: Material) -> Measures:
-    """Of each layer: how often kind, translation and source word are read; cosine of one source, of one translation.
+    """Measure each layer of a translator.
 
-    Kind and translation are read of ambiguous nouns, the source word of synonyms. The cosines are those of the two
-    meanings of a source word, and of two source words of one meaning.
+    The measures are: the probe accuracy for kind, translation and source word, the mean cosine between the two
+    meanings of a source word, and between two source words with the same meaning. Kind and translation are measured
+    for ambiguous nouns, and the source word is measured for synonyms.
     """
     parts = (material.fit, material.test, material.synonyms_fit, material.synonyms_test)
     fit, test, one_fit, one_test = (noun_vectors(model, material.tokens, part) for part in parts)
@@ -213,7 +222,7 @@ def translator_measures(model: EncoderDecoder, material: Material) -> Measures:
 
 
 def shown_sentence(source: str, kind: Kind) -> Sentence:
-    """The hungry or the broken one is here.
+    """Return the sentence "the hungry … is here" for an animal, or "the broken … is here" for a thing.
 
     >>> shown_sentence("bat", "thing").english
     'the broken bat is here'
@@ -225,9 +234,9 @@ def shown_sentence(source: str, kind: Kind) -> Sentence:
 def neighbors(
     model: MaskedLM, tokens: Tokenizer, source: str, layer: str
 ) -> Mapping[Kind, list[tuple[float, Noun]]]:
-    """The nouns of one meaning nearest to an ambiguous one as an animal and as a thing, as (cosine, noun).
+    """Return the unambiguous nouns nearest to an ambiguous noun as an animal and as a thing, as (cosine, noun).
 
-    They stand in a sentence without a cue: "the white … is here".
+    The unambiguous nouns are in a sentence without a cue: "the white … is here".
     """
     others = [noun for noun in nouns() if noun.source not in AMBIGUOUS]
     plain = [Sentence((Clause(noun, "white", "is here"),)) for noun in others]
@@ -240,7 +249,7 @@ def neighbors(
 
 
 def right_neighbors(model: MaskedLM, tokens: Tokenizer, layer: str) -> float:
-    """The share of nearest nouns of the kind that the sentence determines, over all ambiguous nouns."""
+    """Return the share of nearest nouns that have the kind that the sentence determines, over all ambiguous nouns."""
     return float(
         np.mean(
             [
@@ -261,7 +270,7 @@ ENCODER_END, DECODER_END = f"encoder {N_LAYERS}", f"decoder {N_LAYERS}"
 
 
 def teach(options: Options) -> Iterator[Piece]:
-    """A masked model's vectors of ambiguous nouns; then a translator's, in encoder and decoder."""
+    """Compare the vectors of ambiguous nouns in a masked model, then in the encoder and decoder of a translator."""
     material, seeds = Material.drawn(), range(1, 1 + (options.seeds or SEEDS))
     tokens = material.tokens
     yield passage("contexts.teach", n_nouns=len(AMBIGUOUS))
@@ -276,7 +285,7 @@ def teach(options: Options) -> Iterator[Piece]:
 def in_context(
     runs: Sequence[Training], untrained: Sequence[MaskedLM], material: Material
 ) -> Iterator[Piece]:
-    """The representation of ambiguous nouns in a masked model, which has never seen a translation."""
+    """Yield the results for a masked model, which has never seen a translation."""
     models = [run.model for run in runs if isinstance(run.model, MaskedLM)]
     yield loss_curves(translated("Masked model: training loss"), {"masked": runs})
     columns = (
@@ -311,7 +320,7 @@ def in_context(
 
 
 def _bat(model: MaskedLM, tokens: Tokenizer) -> Iterator[Piece]:
-    """One word in two sentences: the nearest nouns, and the attention of the word."""
+    """Yield the nearest nouns and the attention of the same word in two sentences."""
     static = next(iter(neighbors(model, tokens, "bat", STATIC).values()))
     rows: list[tuple[Cell, ...]] = [("bat", STATIC, _listed(static))]
     for kind, found in neighbors(model, tokens, "bat", ENCODER_END).items():
@@ -327,7 +336,7 @@ def _bat(model: MaskedLM, tokens: Tokenizer) -> Iterator[Piece]:
 
 
 def gaze(model: MaskedLM, tokens: Tokenizer, sentence: Sentence) -> Float[np.ndarray, "heads places"]:
-    """Attention of the first clause's noun to each word and the end, of all heads of the first layer, then the next."""
+    """Return the attention from the first clause's noun to each word and eos, with one row per layer and head."""
     paths = [f"encoder.blocks.{layer}.self_attention" for layer in range(N_LAYERS)]
     with torch.no_grad(), recording(model, "*.self_attention.weights") as record:
         record.model.hidden(**english([sentence], tokens))
@@ -338,7 +347,7 @@ def gaze(model: MaskedLM, tokens: Tokenizer, sentence: Sentence) -> Float[np.nda
 def in_translation(
     runs: Sequence[Training], untrained: Sequence[EncoderDecoder], material: Material
 ) -> Iterator[Piece]:
-    """The layers of a translator from which source meaning and target word can be read."""
+    """Yield the accuracy with which kind, translation and source word can be read from each layer of a translator."""
     models = [run.model for run in runs if isinstance(run.model, EncoderDecoder)]
     yield loss_curves(translated("Translator: training loss"), {"translator": runs})
     exact = mean_and_deviation([100 * run.measures["exact"] for run in runs], ".1f")
@@ -366,7 +375,7 @@ def in_translation(
 
 
 def _where_kind(found: Sequence[Measures], control: Sequence[Measures]) -> Localized:
-    """The half of the translator in which the kind of an ambiguous noun is decided."""
+    """Return the half of the translator in which the kind of an ambiguous noun is determined."""
     encoder, decoder = (_mean(found, layer)[0] for layer in (ENCODER_END, DECODER_END))
     guessed = [_mean(control, layer)[0] for layer in (ENCODER_END, DECODER_END)]
     if decoder < 0.75:
@@ -379,7 +388,7 @@ def _where_kind(found: Sequence[Measures], control: Sequence[Measures]) -> Local
 
 
 def _where_words(found: Sequence[Measures], control: Sequence[Measures]) -> Localized:
-    """Whether vectors of encoder and decoder represent source or target words."""
+    """Return whether the vectors of encoder and decoder represent source words or target words."""
     (_, _, source, bats, dogs), (_, target, kept, late_bats, late_dogs) = (
         _mean(found, layer) for layer in (ENCODER_END, DECODER_END)
     )
@@ -420,7 +429,7 @@ def _mean(found: Sequence[Measures], layer: str) -> tuple[float, ...]:
 
 
 def _rows(found: Sequence[Measures]) -> tuple[tuple[Cell, ...], ...]:
-    """A row for each layer: each measure's mean and deviation over the models."""
+    """Return a row per layer with the mean and the deviation of each measure over the models."""
     return tuple(
         (
             layer,

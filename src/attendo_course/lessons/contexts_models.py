@@ -1,4 +1,4 @@
-"""The two models of the lesson on words in context, a masked one and a translator, and their vectors of a noun."""
+"""The two models of the lesson on words in context, a masked model and a translator, and their noun vectors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from attendo_course.lessons.contexts_words import (
 )
 
 STATIC = "static"
-"""Names the embedding of a word alone, without a place."""
+"""The name of the layer with the embedding of a word alone, without its position."""
 N_LAYERS = 2
 HIDDEN_SHARE = 0.25
 BATCH_ROWS = 64
@@ -37,12 +37,12 @@ _SIZES = {"d_model": 64, "d_ff": 128, "n_heads": 4, "dropout": 0.0, "max_len": 6
 
 
 def tokenizer() -> Tokenizer:
-    """A tokenizer with one id for each English and Japanese word of the corpus."""
+    """Return a tokenizer with one id per English and Japanese word of the corpus."""
     return train_tokenizer(words(), TokenizerConfig(kind="word"))
 
 
 def pairs(sentences: Sequence[Sentence], tokens: Tokenizer) -> Examples:
-    """`src`: English and the end; `tgt`: the start and Japanese; targets: Japanese and the end."""
+    """Return input for a translator: `src` = English + eos, `tgt` = bos + Japanese, targets = Japanese + eos."""
     source = english(sentences, tokens)
     targets = [[*tokens.encode(sentence.japanese), tokens.eos_id] for sentence in sentences]
     tgt = pad_rows([[tokens.bos_id, *ids[:-1]] for ids in targets], tokens.pad_id)[0]
@@ -50,7 +50,10 @@ def pairs(sentences: Sequence[Sentence], tokens: Tokenizer) -> Examples:
 
 
 def hidden_words(sentences: Sequence[Sentence], tokens: Tokenizer, rng: np.random.Generator) -> Examples:
-    """`src`: English with a quarter of the words hidden, and the end; targets: the hidden ones."""
+    """Return input for a masked model: `src` is English with a quarter of the words masked, and eos.
+
+    The targets are the masked words.
+    """
     source = english(sentences, tokens)
     shown, wanted = zip(
         *(
@@ -64,13 +67,13 @@ def hidden_words(sentences: Sequence[Sentence], tokens: Tokenizer, rng: np.rando
 
 
 def english(sentences: Sequence[Sentence], tokens: Tokenizer) -> dict[str, torch.Tensor]:
-    """`src`: English and the end, padded; `src_lengths`: the real ones of each row."""
+    """Return English sentences with eos as padded ids in `src`, and their lengths in `src_lengths`."""
     rows = [[*tokens.encode(sentence.english), tokens.eos_id] for sentence in sentences]
     return {"src": pad_rows(rows, tokens.pad_id)[0], "src_lengths": torch.tensor([len(row) for row in rows])}
 
 
 def new_masked_model(tokens: Tokenizer, seed: int) -> MaskedLM:
-    """The masked model before it has learned anything."""
+    """Return a masked model with random weights."""
     config = ModelConfig(
         architecture="masked",
         vocab_size=tokens.vocab_size,
@@ -82,14 +85,17 @@ def new_masked_model(tokens: Tokenizer, seed: int) -> MaskedLM:
 
 
 def masked_model(tokens: Tokenizer, test: Sequence[Sentence], steps: int, seed: int) -> Training:
-    """An encoder that finds hidden English words in fresh sentences; it sees no Japanese. Measured on `test`."""
+    """Train an encoder that predicts masked English words in newly drawn sentences. It sees no Japanese.
+
+    The measures are computed on `test`.
+    """
     held = hidden_words(test, tokens, np.random.default_rng(0))
     task = ArrayTask(lambda rng, n: hidden_words(drawn(rng, n), tokens, rng), held, BATCH_ROWS)
     return _trained(new_masked_model(tokens, seed), task, steps, seed)
 
 
 def new_translator(tokens: Tokenizer, seed: int) -> EncoderDecoder:
-    """The translator before it has learned anything."""
+    """Return a translator with random weights."""
     config = ModelConfig(
         vocab_size=tokens.vocab_size, n_encoder_layers=N_LAYERS, n_decoder_layers=N_LAYERS, **_SIZES
     )
@@ -97,7 +103,7 @@ def new_translator(tokens: Tokenizer, seed: int) -> EncoderDecoder:
 
 
 def translator(tokens: Tokenizer, test: Sequence[Sentence], steps: int, seed: int) -> Training:
-    """An encoder-decoder that translates fresh sentences, measured on `test`."""
+    """Train an encoder-decoder that translates newly drawn sentences. The measures are computed on `test`."""
     task = ArrayTask(lambda rng, n: pairs(drawn(rng, n), tokens), pairs(test, tokens), BATCH_ROWS)
     return _trained(new_translator(tokens, seed), task, steps, seed)
 
@@ -107,9 +113,10 @@ def _trained(model: EncoderDecoder | MaskedLM, task: ArrayTask, steps: int, seed
 
 
 def layers(model: EncoderDecoder | MaskedLM) -> list[str]:
-    """The names of the layers in the order in which a sentence runs through them.
+    """Return the names of the layers in the order in which a sentence passes through them.
 
-    "static" is the embedding without a place; "decoder 0" the decoder's embedding of the word before, with its place.
+    "static" is the embedding without its position. "decoder 0" is the decoder's embedding of the previous word, with
+    its position.
     """
     encoder = [STATIC, *(f"encoder {layer + 1}" for layer in range(N_LAYERS))]
     if isinstance(model, MaskedLM):
@@ -121,9 +128,10 @@ def layers(model: EncoderDecoder | MaskedLM) -> list[str]:
 def noun_vectors(
     model: EncoderDecoder | MaskedLM, tokens: Tokenizer, sentences: Sequence[Sentence]
 ) -> Mapping[str, Float[ndarray, "sentences d_model"]]:
-    """By layer, the vectors at the noun of each sentence's first clause.
+    """Return, for each layer, the vectors at the noun in the first clause of each sentence.
 
-    In the encoder they are those of the noun itself; in the decoder, those from which its translation is predicted.
+    In the encoder, these are the vectors of the noun itself. In the decoder, its translation is predicted from these
+    vectors.
     """
     rows = np.arange(len(sentences))
     source = np.array([sentence.source_place(0) for sentence in sentences])
@@ -145,10 +153,11 @@ def noun_vectors(
 def contexts(
     nouns: Sequence[Noun], cues: CueSet, rng: np.random.Generator, *, unseen: bool
 ) -> list[Sentence]:
-    """Sentences that begin with a clause about each noun whose kind one cue tells: each such clause in every frame.
+    """Return sentences whose first clause is about a noun and contains one cue for its kind, in all frames.
 
-    unseen: clauses held out of training; else the others. In half of the sentences follows a second clause about
-    another noun, drawn as in training, which tells nothing about the first.
+    With `unseen`, the clauses are held out of training, otherwise they are in the training data. Half of the
+    sentences have a second clause about another noun, drawn as in training, which contains no information about the
+    first noun.
     """
     others = [sentence.clauses[0] for sentence in drawn(rng, 200)]
     return [

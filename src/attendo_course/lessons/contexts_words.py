@@ -1,8 +1,7 @@
 """A small English-Japanese corpus in which some words have two meanings, and some pairs of words one meaning.
 
-A bat is コウモリ or バット, depending only on the words around it. Other nouns come in pairs of one meaning: dog
-and hound are both 犬. Whether something "is" in the garden is いる for an animal and ある for a thing. The
-corpus is original.
+A bat is コウモリ or バット, depending only on the words around it. Other nouns are pairs with one meaning: dog and
+hound are both 犬. The verb in "is in the garden" is いる for an animal and ある for a thing. The corpus is original.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ AMBIGUOUS: dict[str, tuple[str, str]] = {
     "mouse": ("ネズミ", "マウス"),
     "seal": ("アザラシ", "印鑑"),
 }
-"""Nouns that are an animal or a thing, and their translations as each."""
+"""Nouns that are an animal or a thing, with both translations."""
 SYNONYMS: dict[Kind, dict[str, tuple[str, str]]] = {
     "animal": {"犬": ("dog", "hound"), "豚": ("pig", "hog"), "ウサギ": ("rabbit", "bunny")},
     "thing": {"ソファー": ("sofa", "couch"), "自転車": ("bicycle", "bike"), "車": ("car", "automobile")},
 }
-"""Two nouns of one translation."""
+"""Translations that two nouns have in common."""
 PLAIN: dict[Kind, dict[str, str]] = {
     "animal": {"cat": "猫", "monkey": "猿", "fox": "キツネ"},
     "thing": {"hammer": "金槌", "knife": "ナイフ", "radio": "ラジオ"},
 }
-"""Nouns of one translation that no other has."""
+"""Nouns that have one translation, which no other noun has."""
 
 ADJECTIVES: dict[Kind | Literal["either"], dict[str, str]] = {
     "animal": {
@@ -64,7 +63,7 @@ ADJECTIVES: dict[Kind | Literal["either"], dict[str, str]] = {
         "strange": "奇妙な",
     },
 }
-"""Adjectives that tell the kind, as many of each, and some that do not."""
+"""Adjectives that determine the kind, an equal number per kind, and adjectives for both kinds."""
 
 PREDICATES: dict[Kind | Literal["either"], dict[str, str]] = {
     "animal": {
@@ -92,7 +91,7 @@ PREDICATES: dict[Kind | Literal["either"], dict[str, str]] = {
         "is near the river": "川 の 近く に",
     },
 }
-"""Predicates that tell the kind, as many of each; the others say where something is, by いる or ある in Japanese."""
+"""Predicates that determine the kind, an equal number per kind, and places, which require いる or ある in Japanese."""
 BEING: dict[Kind, str] = {"animal": "いる", "thing": "ある"}
 
 FRAMES: dict[str, tuple[str, str]] = {
@@ -100,14 +99,14 @@ FRAMES: dict[str, tuple[str, str]] = {
     "i think that": ("", "と 思う"),
     "ken says that": ("ケン に よると", "そうだ"),
 }
-"""What may stand around a sentence: in English before it, in Japanese before and after it."""
+"""Text around a sentence: before the English sentence, and before and after the Japanese sentence."""
 EVERY = 5
-"""One clause in so many is never trained on."""
+"""One of this number of clauses is held out of training."""
 
 
 @dataclass(frozen=True)
 class Noun:
-    """A noun in one meaning: its English word, its Japanese word, and what it is."""
+    """A noun in one meaning: its English word, its Japanese word, and its kind."""
 
     source: str
     target: str
@@ -116,7 +115,7 @@ class Noun:
 
 @dataclass(frozen=True)
 class Clause:
-    """The {adjective} {noun} {predicate}; adjective and predicate by their English words.
+    """The clause "the {adjective} {noun} {predicate}". Adjective and predicate are English words.
 
     >>> bat = Clause(Noun("bat", "コウモリ", "animal"), "hungry", "is in the garden")
     >>> bat.english, bat.japanese
@@ -129,12 +128,12 @@ class Clause:
 
     @property
     def english(self) -> str:
-        """Its words."""
+        """The English words, separated by spaces."""
         return " ".join(f"the {self.adjective} {self.noun.source} {self.predicate}".split())
 
     @property
     def japanese(self) -> str:
-        """Its words, a space between two."""
+        """The Japanese words, separated by spaces."""
         adjective = _all(ADJECTIVES)[self.adjective]
         predicate = _all(PREDICATES)[self.predicate]
         if self.predicate in PREDICATES["either"]:
@@ -143,7 +142,7 @@ class Clause:
 
     @property
     def held_out(self) -> bool:
-        """Whether no training sentence has it: one in `EVERY`, as many of either meaning of a noun.
+        """Whether the clause is held out of training: one in `EVERY` clauses, equally many for both meanings of a noun.
 
         >>> nouns = [Noun("bat", target, kind) for target, kind in zip(AMBIGUOUS["bat"], KINDS, strict=True)]
         >>> [sum(clause.held_out for clause in clauses(noun)) for noun in nouns]
@@ -160,7 +159,7 @@ class Clause:
 
 @dataclass(frozen=True)
 class Sentence:
-    """One clause, or two joined by "but"; `frame` is an English key of `FRAMES`.
+    """A sentence of one clause, or of two clauses joined by "but". `frame` is an English key of `FRAMES`.
 
     >>> fox = Clause(Noun("fox", "キツネ", "animal"), "", "is here")
     >>> sentence = Sentence((fox,), "ken says that")
@@ -173,28 +172,28 @@ class Sentence:
 
     @property
     def english(self) -> str:
-        """The source, words with a space between two."""
+        """The source sentence, with words separated by spaces."""
         return f"{self.frame} {' but '.join(clause.english for clause in self.clauses)}".strip()
 
     @property
     def japanese(self) -> str:
-        """The target, words with a space between two."""
+        """The target sentence, with words separated by spaces."""
         before, after = FRAMES[self.frame]
         return f"{before} {' が '.join(clause.japanese for clause in self.clauses)} {after}".strip()
 
     def source_place(self, number: int) -> int:
-        """The index of the noun of clause `number` among the source words."""
+        """Return the index of the noun of clause `number` among the source words."""
         ahead = [self.frame, *(f"{clause.english} but" for clause in self.clauses[:number])]
         return len(" ".join([*ahead, "the", self.clauses[number].adjective]).split())
 
     def target_place(self, number: int) -> int:
-        """The index of the noun of clause `number` among the target words."""
+        """Return the index of the noun of clause `number` among the target words."""
         ahead = [FRAMES[self.frame][0], *(f"{clause.japanese} が" for clause in self.clauses[:number])]
         return len(" ".join([*ahead, _all(ADJECTIVES)[self.clauses[number].adjective]]).split())
 
 
 def nouns() -> tuple[Noun, ...]:
-    """All nouns, an ambiguous one once for each meaning.
+    """Return all nouns. An ambiguous noun occurs once per meaning.
 
     >>> len(nouns()), len({noun.source for noun in nouns()}), len({noun.target for noun in nouns()})
     (28, 23, 22)
@@ -207,7 +206,7 @@ def nouns() -> tuple[Noun, ...]:
 
 
 def two_meanings() -> list[tuple[Noun, Noun]]:
-    """The nouns with two translations: an animal and a thing.
+    """Return the nouns with two translations, as pairs of an animal and a thing.
 
     >>> len(two_meanings()), [noun.target for noun in two_meanings()[0]]
     (5, ['コウモリ', 'バット'])
@@ -217,7 +216,7 @@ def two_meanings() -> list[tuple[Noun, Noun]]:
 
 
 def synonyms() -> list[tuple[Noun, Noun]]:
-    """Two source words, one translation.
+    """Return the pairs of nouns that have one translation.
 
     >>> len(synonyms()), [noun.source for noun in synonyms()[0]]
     (6, ['dog', 'hound'])
@@ -227,10 +226,10 @@ def synonyms() -> list[tuple[Noun, Noun]]:
 
 
 def clauses(noun: Noun, cues: CueSet | None = None) -> Iterator[Clause]:
-    """Every clause about the noun in which something tells its kind; cues: by one of half of what tells it, alone.
+    """Yield all clauses about the noun that contain a cue for its kind.
 
-    The kind is told by the adjective, the predicate or both; with `cues`, by one of the "first" three adjectives and
-    predicates of the kind, or of the "second" three, and never by both.
+    A cue is an adjective, a predicate or both. With `cues`, a clause contains exactly one cue, from the "first" three
+    adjectives and predicates of the kind or from the "second" three.
     """
     chosen = {None: slice(None), "first": slice(3), "second": slice(3, None)}[cues]
     adjectives, predicates = list(ADJECTIVES[noun.kind])[chosen], list(PREDICATES[noun.kind])[chosen]
@@ -243,7 +242,7 @@ def clauses(noun: Noun, cues: CueSet | None = None) -> Iterator[Clause]:
 
 
 def drawn(rng: np.random.Generator, n: int) -> list[Sentence]:
-    """So many sentences of clauses that are not held out, two of five of two clauses."""
+    """Draw sentences from the clauses that are not held out. Two of five sentences have two clauses."""
     pool = [clause for noun in nouns() for clause in clauses(noun) if not clause.held_out]
     frames = list(FRAMES)
     found = []
@@ -255,7 +254,7 @@ def drawn(rng: np.random.Generator, n: int) -> list[Sentence]:
 
 
 def words() -> list[str]:
-    """Every English and Japanese word, sorted."""
+    """Return all English and Japanese words, sorted."""
     shown = [Sentence((clause,), frame) for noun in nouns() for clause in clauses(noun) for frame in FRAMES]
     every = {
         word for sentence in shown for text in (sentence.english, sentence.japanese) for word in text.split()

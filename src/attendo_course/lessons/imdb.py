@@ -1,4 +1,4 @@
-"""`attendo lesson imdb` (T04): is a film review kind? The lecture's classifier, ours, and a linear one."""
+"""The lesson `attendo lesson imdb` (T04): the lecture's film review classifier, ours, and a linear model."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from attendo_course.lessons.arrays import ArrayTask, Examples, curve, measures, 
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 
 UNKNOWN_ID, PAD_ID = 0, 1
-"""The lecture's."""
+"""The special ids of the lecture."""
 CLASSES = ("neg", "pos")
 VALIDATION = 10
-"""One training review in so many validates."""
+"""One of this number of training reviews is used for validation."""
 HOME = "https://ai.stanford.edu/~amaas/data/sentiment"
 
 
 @dataclass(frozen=True)
 class Reviews:
-    """Labelled reviews: to learn from, to choose by, and to be tested on; labels: their names, sorted."""
+    """Labeled film reviews for training, validation and test. `labels` contains the sorted label names."""
 
     labels: tuple[str, ...]
     train: Sequence[LabelledRow]
@@ -53,20 +53,21 @@ class Reviews:
 
     @property
     def n_known(self) -> int:
-        """Test reviews whose text is also one to learn from or to choose by."""
+        """The number of test reviews whose text also occurs in the training or validation data."""
         known = {row.text for row in (*self.train, *self.valid)}
         return sum(row.text in known for row in self.test)
 
     def ids(self, rows: Iterable[LabelledRow]) -> list[int]:
-        """The class of each row: the place of its label."""
+        """Return the class id of each row, which is the index of its label."""
         return [self.labels.index(row.label) for row in rows]
 
 
 def reviews(files: Sequence[Path]) -> Reviews:
-    """The reviews of the folder aclImdb, or of a file to learn from and one for the test.
+    """Read the reviews from the folder aclImdb, or from a training file and a test file.
 
-    The training reviews whose hash is a multiple of ten validate, so that equal texts are on one side. Raises
-    AttendoError for other files than these, for unreadable ones, and for a test label that training has not.
+    The training reviews whose hash is a multiple of ten are used for validation. Equal texts are therefore in the
+    same part. Raises AttendoError for other files, for unreadable files, and for a test label that does not occur in
+    training.
     """
     match files:
         case [*given] if missing := [path for path in given if not path.exists()]:
@@ -97,7 +98,7 @@ def reviews(files: Sequence[Path]) -> Reviews:
 
 
 def _folder(folder: Path) -> list[LabelledRow]:
-    """Texts under the names of their labels, as the data set has them: neg/*.txt and pos/*.txt."""
+    """Return the texts in the folders of their labels, as in the dataset: neg/*.txt and pos/*.txt."""
     found = [(label, path) for label in CLASSES for path in sorted((folder / label).glob("*.txt"))]
     if not found:
         raise AttendoError(
@@ -109,7 +110,7 @@ def _folder(folder: Path) -> list[LabelledRow]:
 
 
 def _file(path: Path) -> list[LabelledRow]:
-    """Rows of a file. Of one without names of columns, the first is the label and the last the text."""
+    """Return the rows of a file. Without column names, the first column is the label and the last is the text."""
     columns = None
     if ".tsv" in path.suffixes and path.is_file():
         line = next((line for _, line in text_lines(path)), "")
@@ -118,14 +119,14 @@ def _file(path: Path) -> list[LabelledRow]:
 
 
 def as_json_lines(rows: Iterable[LabelledRow], path: Path) -> Path:
-    """Write the rows as a file that `attendo train classification` reads."""
+    """Write the rows as a file for `attendo train classification`, and return its path."""
     lines = (json.dumps({"label": row.label, "text": row.text}, ensure_ascii=False) for row in rows)
     path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     return path
 
 
 def words_of(text: str, most: int) -> list[str]:
-    """The first words of a text as the lecture cuts it: lower case, split at white space.
+    """Return the first words of a text as in the lecture: in lower case, split at white space.
 
     >>> words_of("A GOOD film, really", 3)
     ['a', 'good', 'film,']
@@ -134,7 +135,7 @@ def words_of(text: str, most: int) -> list[str]:
 
 
 def vocabulary(rows: Iterable[LabelledRow], most: int) -> dict[str, int]:
-    """The ids of the most frequent words, from 2 on: 0 is an unknown word, 1 the padding.
+    """Return the ids of the most frequent words, from 2 on. Id 0 is the unknown word, and id 1 is padding.
 
     >>> vocabulary([LabelledRow(1, "pos", "so so good"), LabelledRow(2, "neg", "so bad")], 2)
     {'so': 2, 'bad': 3}
@@ -147,7 +148,10 @@ def vocabulary(rows: Iterable[LabelledRow], most: int) -> dict[str, int]:
 def word_examples(
     rows: Sequence[LabelledRow], classes: Sequence[int], ids: Mapping[str, int], length: int, *, masked: bool
 ) -> Examples:
-    """Each text as ids of its first words, padded to `length`; with `masked`, `src_lengths` are the real lengths."""
+    """Return each text as the ids of its first words, padded to `length`.
+
+    With `masked`, the input `src_lengths` contains the real lengths, and the model masks the padding.
+    """
     src = torch.full((len(rows), length), PAD_ID)
     lengths = torch.empty(len(rows), dtype=torch.int64)
     for i, row in enumerate(rows):
@@ -158,20 +162,20 @@ def word_examples(
 
 
 KNOWN_WORDS, LENGTH, BATCH_ROWS, EPOCHS, RATE = 50_000, 200, 164, 10, 1e-3
-"""The lecture's: words with an id, words of a review that are read, and its training by AdamW."""
+"""The settings of the lecture: the vocabulary size, the words per review, and the training with AdamW."""
 OURS: dict[str, dict[str, Any]] = {
     "tokenizer": {"vocab_size": 10_000},
     "model": {"n_encoder_layers": 1, "positions": "alibi", "dropout": 0.5},
     "data": {"max_tokens": 400, "token_dropout": 0.5},
     "training": {"epochs": 4, "learning_rate": 1e-3},
 }
-"""What ours sets beside `--columns`; the rest is `attendo train classification`'s own choice."""
+"""Our settings in addition to `--columns`. The command `attendo train classification` chooses the other settings."""
 SHOWN_WORDS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A contender: its numbers, its training losses, and the CPU seconds that training took."""
+    """The results of one model: its number of parameters, its accuracy, its training losses and CPU seconds."""
 
     name: Localized
     parameters: int
@@ -181,13 +185,13 @@ class Result:
     losses: Sequence[float] = ()
 
     def row(self) -> tuple[Cell, ...]:
-        """The cells of its line in the table."""
+        """Return the cells of the model's row in the table."""
         minutes = f"{self.cpu_seconds / 60:.1f}"
         return self.name, self.parameters, f"{self.valid:.1%}", f"{self.test:.1%}", minutes
 
 
 def lecture_config(vocab_size: int, n_classes: int) -> ModelConfig:
-    """The lecture's shape: 1,612,802 parameters for 50,002 entries and two classes.
+    """Return the configuration of the lecture: 1,612,802 parameters for 50,002 words and two classes.
 
     >>> config = lecture_config(50_002, 2)
     >>> config.d_model, config.n_heads, config.d_ff, config.pooling
@@ -198,7 +202,7 @@ def lecture_config(vocab_size: int, n_classes: int) -> ModelConfig:
 
 
 def lecture_model(config: ModelConfig, seed: int) -> EncoderClassifier:
-    """A fresh one; embeddings start from N(0, 1), as the notebook's do, and padding's from 0."""
+    """Return the lecture's model with random weights. As in the notebook, embeddings are N(0, 1), and padding is 0."""
 
     def build() -> EncoderClassifier:
         model = EncoderClassifier(config)
@@ -212,7 +216,7 @@ def lecture_model(config: ModelConfig, seed: int) -> EncoderClassifier:
 def lecture_run(
     data: Reviews, ids: dict[str, int], name: Localized, options: Options, *, masked: bool
 ) -> tuple[Result, EncoderClassifier]:
-    """Train the lecture's classifier; masked: with its one mistake mended, that padding is read as words are."""
+    """Train the classifier of the lecture. `masked` corrects its one mistake, that it reads padding like words."""
     train, valid, test = (
         word_examples(part, data.ids(part), ids, LENGTH, masked=masked)
         for part in (data.train, data.valid, data.test)
@@ -227,7 +231,7 @@ def lecture_run(
 
 
 def our_run(data: Reviews, options: Options) -> Result:
-    """The result of `attendo train classification` with the settings of `OURS` on the same reviews."""
+    """Run `attendo train classification` with the settings of `OURS` on the same reviews, and return the result."""
     settings = OURS["training"]
     training = settings | {"epochs": settings["epochs"] * options.effort}
     with TemporaryDirectory() as place:
@@ -245,7 +249,7 @@ def our_run(data: Reviews, options: Options) -> Result:
 
 
 def linear_run(data: Reviews) -> Result:
-    """Logistic regression on the TF-IDF of words, by scikit-learn."""
+    """Train a logistic regression on the TF-IDF of words with scikit-learn, and return the result."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
@@ -262,14 +266,17 @@ def linear_run(data: Reviews) -> Result:
 
 
 def pooled_from(model: EncoderClassifier, src: Int[Tensor, " len"]) -> Int[np.ndarray, " d_model"]:
-    """The position from which the maximum over time takes each feature."""
+    """Return the position from which the maximum over time takes each feature."""
     with torch.no_grad(), recording(model.eval(), "encoder.output") as record:
         record.model.hidden(src[None])
         return record["encoder"].output[0].argmax(0).numpy()
 
 
 def chosen_words(model: EncoderClassifier, row: LabelledRow, ids: dict[str, int]) -> list[tuple[str, int]]:
-    """The words of a review that most features of its vector come from, and from how many; the padding is "…"."""
+    """Return the words of a review that contribute most features to its vector, with their numbers of features.
+
+    Padding is shown as "…".
+    """
     words = words_of(row.text, LENGTH)
     src = word_examples([row], [0], ids, LENGTH, masked=False).inputs["src"][0]
     places, counts = np.unique(pooled_from(model, src), return_counts=True)
@@ -278,7 +285,7 @@ def chosen_words(model: EncoderClassifier, row: LabelledRow, ids: dict[str, int]
 
 
 def teach(options: Options) -> Iterator[Piece]:
-    """Train the lecture's model as it is and with padding masked, ours, and a linear one; tests all on one test."""
+    """Train the lecture's model as it is and with masked padding, our model and a linear model on the same data."""
     data = reviews(options.files)
     yield _about(data)
     ids = vocabulary(data.train, KNOWN_WORDS)

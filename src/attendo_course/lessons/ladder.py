@@ -38,13 +38,13 @@ from attendo_course.lessons.arrays import (
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 
 SYMBOLS = " ABC^"
-"""Blank, the letters, and the mark of the begin; a symbol's id is its place."""
+"""The symbols by id: a blank, the letters, and the mark at the beginning."""
 N_LETTERS = 3
 BEGIN = 4
 
 
 def one_hot(ids: Int[np.ndarray, "*batch"], n_symbols: int) -> Float[Tensor, "*batch symbols"]:
-    """A vector for each id: 1 at its place, 0 elsewhere.
+    """Return a one-hot vector for each id.
 
     >>> one_hot(np.array([1]), 3)
     tensor([[0., 1., 0.]])
@@ -53,7 +53,7 @@ def one_hot(ids: Int[np.ndarray, "*batch"], n_symbols: int) -> Float[Tensor, "*b
 
 
 def letter_counts(ids: Int[np.ndarray, "rows length"]) -> Int[np.ndarray, "rows 3"]:
-    """The counts of A, B and C in each row.
+    """Return the counts of A, B and C in each row.
 
     >>> letter_counts(np.array([[1, 0, 1, 3]])).tolist()
     [[2, 0, 1]]
@@ -62,10 +62,11 @@ def letter_counts(ids: Int[np.ndarray, "rows length"]) -> Int[np.ndarray, "rows 
 
 
 def counting(lengths: Sequence[int], *, begin: bool, difference: bool = False) -> Draw:
-    """Tasks T06a and T06b: x, letters or blanks as one-hot vectors `[rows, length, 4]`; targets, the counts of A, B, C.
+    """Return a function that draws examples of tasks T06a and T06b.
 
-    lengths: of which one is drawn for all rows. begin: a mark stands before the first letter, and vectors have 5
-    entries. difference: a fourth target, |count of A - count of B|.
+    The input x contains letters or blanks as one-hot vectors `[rows, length, 4]`. The targets are the counts of A, B
+    and C. All rows of a batch have the same length, drawn from `lengths`. With `begin`, a mark precedes the first
+    letter, and the vectors have 5 entries. With `difference`, the fourth target is |count of A - count of B|.
     """
 
     def draw(rng: np.random.Generator, n: int) -> Examples:
@@ -83,9 +84,10 @@ def counting(lengths: Sequence[int], *, begin: bool, difference: bool = False) -
 
 
 def signals(n_signals: int, length: int) -> Draw:
-    """Tasks T06c and T06d: the first letters tell which letter to count in the others.
+    """Return a function that draws examples of tasks T06c and T06d: the first letters select the letters to count.
 
-    x: `[rows, n_signals + length, 3]`, no blanks; targets `[rows, n_signals]`, a count for each signal.
+    The input x has the shape `[rows, n_signals + length, 3]` and contains no blanks. The targets `[rows, n_signals]`
+    contain one count per signal.
     """
 
     def draw(rng: np.random.Generator, n: int) -> Examples:
@@ -97,7 +99,7 @@ def signals(n_signals: int, length: int) -> Draw:
 
 
 def text(x: Float[Tensor, "length symbols"]) -> str:
-    """The letters of one row; signals have no blank, so theirs start with A.
+    """Return the letters of one row. With signals there is no blank, and id 0 is A.
 
     >>> text(one_hot(np.array([4, 1, 0]), 5)), text(one_hot(np.array([0, 2]), 3))
     ('^A ', 'AC')
@@ -107,7 +109,7 @@ def text(x: Float[Tensor, "length symbols"]) -> str:
 
 
 def count_distribution(length: int, share: float) -> Float[np.ndarray, " counts"]:
-    """P(n = 0..length): the binomial distribution of a letter's count among `length` letters.
+    """Return P(n = 0..length): the binomial distribution of a letter's count among `length` letters.
 
     >>> p = count_distribution(10, 1 / 4)
     >>> float(entropy(p).round(3)), round(float(p.max()), 3), float(entropy(count_distribution(5, 1 / 4)).round(3))
@@ -119,7 +121,7 @@ def count_distribution(length: int, share: float) -> Float[np.ndarray, " counts"
 
 
 def difference_distribution(length: int) -> Float[np.ndarray, " counts"]:
-    """P(|count of A - count of B| = 0..length) where A, B, C and blank are equally likely.
+    """Return P(|count of A - count of B| = 0..length), where A, B, C and the blank are equally likely.
 
     >>> difference_distribution(1).tolist()
     [0.5, 0.5]
@@ -131,10 +133,10 @@ def difference_distribution(length: int) -> Float[np.ndarray, " counts"]:
 
 
 def unordered_signal_limit(length: int) -> tuple[float, float]:
-    """(loss, accuracy) of the best guess in task T06c by one who sees the letters but not their order.
+    """Return the loss and the accuracy of the best guess in task T06c without the order of the letters.
 
-    Of 1 + length letters any may have been the first: given k_l of each, letter l was the signal with P =
-    k_l / (1 + length), and then the answer is k_l - 1.
+    Each of the 1 + length letters may have been the first letter. If letter l occurs k_l times, it was the signal
+    with probability k_l / (1 + length). The answer is then k_l - 1.
 
     >>> [round(value, 4) for value in unordered_signal_limit(1)]
     [0.0, 1.0]
@@ -153,7 +155,7 @@ def unordered_signal_limit(length: int) -> tuple[float, float]:
 def _compositions(
     total: int, shares: tuple[float, float, float]
 ) -> Iterator[tuple[tuple[int, int, int], float]]:
-    """Every way to have three counts of this sum, and its probability (multinomial)."""
+    """Yield all triples of counts with this sum, and their probability (multinomial)."""
     for a in range(total + 1):
         for b in range(total + 1 - a):
             c = total - a - b
@@ -164,11 +166,11 @@ def _compositions(
 Start = Literal["drawn", "zero", "none"]
 D_MODEL = 64
 N_ANSWERS = 4
-"""Of task T06b: the counts of A, B and C, and a difference."""
+"""The number of answers in task T06b: the counts of A, B and C, and a difference."""
 
 
 class NormOnly(nn.Module):
-    """norm(f(x)): replaces a Residual if the queries are not added."""
+    """norm(f(x)), which replaces a `Residual` if the queries are not added."""
 
     def __init__(self, norm: nn.Module):
         super().__init__()
@@ -177,12 +179,12 @@ class NormOnly(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch d_query"], sublayer: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "*batch d_model"]:
-        """As wide as what `sublayer` gives."""
+        """Return the normalized output of `sublayer`, in the width of this output."""
         return self.norm(sublayer(x))
 
 
 class SetEncoder(nn.Module):
-    """Vectors, a position added to each if there are positions, through a stack of encoder blocks."""
+    """A stack of encoder blocks over vectors, with optional positions."""
 
     def __init__(self, embedding: nn.Linear, positions: LearnedPositions | None, encoder: Encoder):
         super().__init__()
@@ -191,7 +193,7 @@ class SetEncoder(nn.Module):
         self.encoder = encoder
 
     def forward(self, x: Float[Tensor, "batch len d_in"]) -> Float[Tensor, "batch len d_model"]:
-        """The memory that queries attend to."""
+        """Return the memory to which the queries attend."""
         h, n = self.embedding(x), x.shape[1]
         if self.positions is not None:
             h = h + self.positions(torch.arange(n, device=x.device), n)
@@ -199,9 +201,10 @@ class SetEncoder(nn.Module):
 
 
 class QueryModel(nn.Module):
-    """An answer for each query, from a set of vectors: cross-attention, and self-attention among the answers if given.
+    """A model that computes one answer per query from a set of vectors by cross-attention.
 
-    queries: `[n_queries, d_query]`, trained if a Parameter. encoder: what the vectors pass first, nothing unless given.
+    The answers can attend to each other by self-attention. `queries` has the shape `[n_queries, d_query]` and is
+    trained if it is a Parameter. `encoder` transforms the vectors first (default: no encoder).
     """
 
     queries: Tensor
@@ -230,7 +233,7 @@ class QueryModel(nn.Module):
         self.output_proj = output_proj
 
     def hidden(self, x: Float[Tensor, "batch len d_in"]) -> Float[Tensor, "batch queries d_model"]:
-        """The state from which each query's answer is read."""
+        """Return the vector from which the answer to each query is computed."""
         memory = self.encoder(x)
         queries = self.queries.expand(len(x), -1, -1)
         found = self.cross_residual(queries, lambda q: self.cross_attention(q, memory))
@@ -239,12 +242,12 @@ class QueryModel(nn.Module):
         return found
 
     def forward(self, x: Float[Tensor, "batch len d_in"]) -> Float[Tensor, "batch queries classes"]:
-        """Logits of each answer."""
+        """Return the logits of each answer."""
         return self.output_proj(self.hidden(x))
 
 
 def without_projection(linear: nn.Linear) -> None:
-    """Make a square projection the identity, for good: it is not trained.
+    """Replace a square projection by the identity, and exclude it from training.
 
     >>> linear = nn.Linear(2, 2)
     >>> without_projection(linear)
@@ -257,7 +260,7 @@ def without_projection(linear: nn.Linear) -> None:
 
 
 def bare_attention(d_model: int) -> Attention:
-    """softmax(xxᵀ/√d)x: one head, no projections, as attention-primer has it."""
+    """Return softmax(xxᵀ/√d)x as an attention module: one head without projections, as in attention-primer."""
     attention = Attention(d_model, 1, out_proj=nn.Identity())
     for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
         without_projection(linear)
@@ -265,10 +268,10 @@ def bare_attention(d_model: int) -> Attention:
 
 
 def counter(n_symbols: int, n_queries: int, n_classes: int, *, projected: bool) -> QueryModel:
-    """T06a as attention-primer has it: trained queries that start at 0 and attend to the letters, residual and norm.
+    """Return the model of T06a in attention-primer: cross-attention from trainable queries, a residual and a norm.
 
-    projected: the usual projections of query, key, value and output. Else, as there: one projection makes what is
-    both key and value, and there are no others.
+    The queries start at 0. With `projected`, the model has the usual projections of query, key, value and output.
+    Otherwise, as in attention-primer, it has a single projection, whose output is both key and value.
     """
     cross = Attention(D_MODEL, 1, d_memory=n_symbols, out_proj=None if projected else nn.Identity())
     if not projected:
@@ -283,7 +286,7 @@ def counter(n_symbols: int, n_queries: int, n_classes: int, *, projected: bool) 
 
 
 def one_hot_counter(n_symbols: int, letters: range, n_classes: int) -> QueryModel:
-    """T06a as Shumi-Note has it: each query is its letter's one-hot vector; norm, but no residual."""
+    """Return the model of T06a in Shumi-Note: one-hot vectors of the letters as queries, a norm, no residual."""
     cross = Attention(
         n_symbols, 1, head_dim=D_MODEL, d_memory=n_symbols, out_proj=nn.Linear(D_MODEL, D_MODEL)
     )
@@ -294,7 +297,7 @@ def one_hot_counter(n_symbols: int, letters: range, n_classes: int) -> QueryMode
 
 
 def difference_counter(n_symbols: int, n_classes: int, *, self_attention: bool) -> QueryModel:
-    """T06b: the counter with a fourth query, its answers attending to each other (without projections) or not."""
+    """Return the model of T06b: the counter with a fourth query, with or without self-attention among the answers."""
     model = counter(n_symbols, N_ANSWERS, n_classes, projected=False)
     if self_attention:
         model.self_attention, model.self_residual = bare_attention(D_MODEL), _residual()
@@ -304,10 +307,11 @@ def difference_counter(n_symbols: int, n_classes: int, *, self_attention: bool) 
 def signal_counter(
     n_signals: int, length: int, n_classes: int, *, n_heads: int | None, positions: Start = "drawn"
 ) -> QueryModel:
-    """T06c and T06d: one encoder block (FFN twice as wide) on letters and positions, a trained query for each signal.
+    """Return the model of T06c and T06d: one encoder block on letters and positions, one trainable query per signal.
 
-    n_heads: None for attention without projections (see `bare_attention`), which has a single head. positions:
-    trained vectors that start as N(0, 1/d) or, as in attention-primer, at 0; or none.
+    The inner width of the feed-forward network is twice the model width. If `n_heads` is None, the attention has one
+    head and no projections (`bare_attention`). Positions are trainable vectors that start as N(0, 1/d) ("drawn") or,
+    as in attention-primer, at 0 ("zero"). With "none", there are no positions.
     """
 
     def attention() -> Attention:
@@ -348,7 +352,7 @@ NOTHING_SEEN = translated("letters not seen (exact)")
 
 @dataclass(frozen=True)
 class Contender:
-    """A model and how it is trained. `name` is the same in every language: it labels curves."""
+    """A model and its training settings. `name` labels the curves and is the same in all languages."""
 
     name: str
     build: Callable[[], QueryModel]
@@ -357,7 +361,7 @@ class Contender:
     learning_rate: float
 
     def trained(self, seed: int) -> Training:
-        """A run of it: `BATCH_ROWS` fresh rows a step, tested on `TEST_ROWS` others. The rate falls at the end."""
+        """Train the model on `BATCH_ROWS` new rows per step, and test it on `TEST_ROWS` other rows."""
         test = self.draw(np.random.default_rng(TEST_SEED), TEST_ROWS)
         task = ArrayTask(self.draw, test, BATCH_ROWS)
         model = seeded(self.build, seed)
@@ -365,18 +369,18 @@ class Contender:
 
 
 def contest(contenders: Sequence[Contender], seeds: int) -> dict[str, list[Training]]:
-    """For each contender by name its runs with seeds 1, 2, ..."""
+    """Train each model with seeds 1, 2, ..., and return the runs by model name."""
     return {c.name: [c.trained(seed) for seed in range(1, seeds + 1)] for c in contenders}
 
 
 def teach(options: Options) -> Iterator[Piece]:
-    """The four steps of the ladder, in order."""
+    """Yield the four steps of the ladder in order."""
     for step in (counting_step, difference_step, signal_step, several_signals_step):
         yield from step(options)
 
 
 def counting_step(options: Options) -> Iterator[Piece]:
-    """T06a: how many A, B and C; the source's models, and the same with a mark before the first letter."""
+    """Yield task T06a, counting A, B and C, with the sources' models, with and without a mark at the beginning."""
     yield passage("ladder.counting_step", LENGTH=LENGTH)
     contenders = counters(options.steps(2000))
     runs = contest(contenders, options.seeds or 2)
@@ -408,7 +412,7 @@ def counting_step(options: Options) -> Iterator[Piece]:
 
 
 def counters(steps: int) -> list[Contender]:
-    """The models of T06a, trained at length 10 by Adam with the source's learning rate 1e-2 or less."""
+    """Return the models of T06a. They train at length 10 with a learning rate of at most 1e-2 (the source's)."""
     classes = LENGTH + 2  # 0 to 11, for the longest rows they are tested on
     letters = range(1, N_LETTERS + 1)
 
@@ -427,7 +431,7 @@ def counters(steps: int) -> list[Contender]:
 
 
 def difference_step(options: Options) -> Iterator[Piece]:
-    """T06b: a fourth answer, |A - B|, with and without self-attention among the answers."""
+    """Yield task T06b, a fourth answer |A - B|, with and without self-attention among the answers."""
     yield passage("ladder.difference_step")
     draw = counting([LENGTH], begin=True, difference=True)
     steps, build = options.steps(1000), partial(difference_counter, len(SYMBOLS), LENGTH + 2)
@@ -462,11 +466,11 @@ def difference_step(options: Options) -> Iterator[Piece]:
 
 
 SignalModel = tuple[str, int | None, Start]
-"""The name, the heads and the positions of a `signal_counter`."""
+"""The name, the number of heads and the positions of a `signal_counter`."""
 
 
 def signal_contenders(n_signals: int, kinds: Sequence[SignalModel], steps: int) -> list[Contender]:
-    """The models of T06c or T06d."""
+    """Return the models of T06c or T06d."""
     draw, build = signals(n_signals, LENGTH), partial(signal_counter, n_signals, LENGTH, LENGTH + 1)
     return [
         Contender(name, partial(build, n_heads=n_heads, positions=positions), draw, steps, 1e-3)
@@ -475,7 +479,7 @@ def signal_contenders(n_signals: int, kinds: Sequence[SignalModel], steps: int) 
 
 
 def signal_step(options: Options) -> Iterator[Piece]:
-    """T06c: the first letter selects the letter to count; with and without positions."""
+    """Yield task T06c, in which the first letter selects the letter to count, with and without positions."""
     yield passage("ladder.signal_step", LENGTH=LENGTH)
     kinds: tuple[SignalModel, ...] = (("no positions", 1, "none"), ("positions", 1, "drawn"))
     contenders = signal_contenders(1, kinds, options.steps(2000))
@@ -509,7 +513,10 @@ def signal_step(options: Options) -> Iterator[Piece]:
 
 
 def several_signals_step(options: Options) -> Iterator[Piece]:
-    """T06d: three signals; the source's bare single head, one head with projections, four heads of equal parameters."""
+    """Yield task T06d, three signals, with one head with and without projections, and with four heads.
+
+    One head with projections and four heads have equal numbers of parameters.
+    """
     yield passage("ladder.several_signals_step")
     kinds: tuple[SignalModel, ...] = (
         ("source", None, "zero"),
@@ -537,7 +544,7 @@ def _lengths() -> tuple[int, int, int]:
 
 
 def _exact_by_length(draw: Draw, model: nn.Module) -> list[float]:
-    """Share of rows all right, at each of the lengths."""
+    """Return the share of completely correct rows at each length."""
     begin = draw(np.random.default_rng(0), 1).inputs["x"].shape[-1] == len(SYMBOLS)
     rng = np.random.default_rng(TEST_SEED)
     return [measures(model, counting([n], begin=begin)(rng, TEST_ROWS))["exact"] for n in _lengths()]
@@ -550,7 +557,7 @@ def _fourth_right(model: nn.Module, draw: Draw) -> float:
 
 @torch.no_grad()
 def _doubling(model: nn.Module, draw: Draw) -> float:
-    """The largest change of a logit when every row is repeated."""
+    """Return the largest change of a logit if each row is repeated."""
     x = draw(np.random.default_rng(TEST_SEED), 100).inputs["x"]
     return float((model(torch.cat([x, x], dim=1)) - model(x)).abs().max())
 
@@ -563,7 +570,7 @@ def _cells(runs: Sequence[Training], *names: str) -> tuple[str, ...]:
 
 
 def _letters_map(model: nn.Module, draw: Draw) -> Picture:
-    """The attention of each query in one row."""
+    """Return the attention of each query in one row."""
     x = draw(np.random.default_rng(TEST_SEED), 1).inputs["x"]
     weights = recorded_weights(model, "cross_attention", x=x)[0, 0].double().numpy()
     title = translated("What the queries for A, B and C attend to")

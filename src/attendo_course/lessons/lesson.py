@@ -1,4 +1,4 @@
-"""The definition of a lesson: a question of the sources, and pieces of an answer, yielded as they are computed."""
+"""The definition of a lesson: a question of the sources, and the parts of an answer, in the order of computation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ Cell = str | float | int | Localized
 class Options:
     """The options of a lesson. Raises AttendoError for a value out of range.
 
-    seeds: models trained of each kind (default: the lesson's own). effort: the share of the lesson's steps. files: the
-    user's own data, for lessons that use some.
+    Attributes:
+        seeds: The number of trained models of each kind (default: the number that the lesson defines).
+        effort: The share of the training steps of the lesson.
+        files: The data files of the user, for lessons that use files.
     """
 
     seeds: int | None = None
@@ -34,7 +36,7 @@ class Options:
             )
 
     def steps(self, n: int) -> int:
-        """The lesson's number of steps times the effort, at least 1.
+        """Return a number of training steps times the effort, at least 1.
 
         >>> Options(effort=0.1).steps(500)
         50
@@ -44,7 +46,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns; numbers are right-aligned. `name` is the table's key where a machine reads it."""
+    """A table with columns and rows. Numbers are right-aligned, and `name` identifies the table in JSON output."""
 
     name: str
     title: Localized
@@ -57,22 +59,26 @@ class Table:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The conclusion from a lesson's figures, which requires fully trained models."""
+    """The conclusion from the results of a lesson, which requires fully trained models."""
 
     words: Localized
 
 
 Piece = Localized | Conclusion | Table | Picture
-"""What a lesson shows: a sentence, a table, or a picture (curves or a matrix)."""
+"""A part of a lesson: a sentence, a conclusion, a table, or a picture (curves or a matrix)."""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A learning task of the sources. `teach` gives its pieces in order, each as soon as it is known.
+    """A learning task of the sources. `teach` yields the parts of the lesson as soon as they are computed.
 
-    source: where the task is from. question: what it asks. cpu_minutes: about how long it takes, all threads together.
-    takes_files: whether it learns from the user's own. seeds: models of each kind in each of its parts, the lesson's
-    own numbers; none where it trains one whatever is asked.
+    Attributes:
+        source: The source of the task.
+        question: The question that the lesson answers.
+        cpu_minutes: The approximate CPU time in minutes, summed over all threads.
+        takes_files: Whether the lesson trains on files of the user.
+        seeds: The default number of models per kind, for each part of the lesson. It is empty if the lesson always
+            trains one model.
     """
 
     name: str
@@ -85,7 +91,7 @@ class Lesson:
     seeds: tuple[int, ...] = ()
 
     def minutes(self, options: Options) -> float:
-        """About how many CPU-minutes it takes with these options: the parts' own seeds count alike.
+        """Return the approximate CPU time in minutes with these options, for equal times per model in all parts.
 
         >>> said = Localized("sort", "並べ替え")
         >>> Lesson("sort", "", said, said, 2.5, lambda options: iter(()), seeds=(2,)).minutes(Options(seeds=1))

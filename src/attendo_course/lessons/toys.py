@@ -37,13 +37,13 @@ from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Pie
 
 Symbols = list[int]
 Rule = Callable[[Symbols], Symbols]
-"""From a sequence of symbols 0, 1, ... to the sequence wanted."""
+"""A function from a sequence of symbols 0, 1, ... to the target sequence."""
 PAD, BOS, EOS, FIRST = 0, 2, 3, 4  # as in a tokenizer; symbol s has id FIRST + s
 CLOCK = 12
 
 
 def reverse(row: Symbols) -> Symbols:
-    """The symbols from last to first.
+    """Return the symbols from last to first.
 
     >>> reverse([1, 2, 3])
     [3, 2, 1]
@@ -52,7 +52,7 @@ def reverse(row: Symbols) -> Symbols:
 
 
 def shift(row: Symbols) -> Symbols:
-    """(z + 5) mod 12 for each symbol z.
+    """Return (z + 5) mod 12 for each symbol z.
 
     >>> shift([0, 7, 11])
     [5, 0, 4]
@@ -61,7 +61,7 @@ def shift(row: Symbols) -> Symbols:
 
 
 def add(row: Symbols) -> Symbols:
-    """The sum of the symbols, mod 12.
+    """Return the sum of the symbols modulo 12.
 
     >>> add([7, 8])
     [3]
@@ -70,7 +70,7 @@ def add(row: Symbols) -> Symbols:
 
 
 def symbol_ids(row: Symbols) -> list[int]:
-    """The token ids of symbols.
+    """Return the token ids of symbols.
 
     >>> symbol_ids([0, 2])
     [4, 6]
@@ -79,23 +79,23 @@ def symbol_ids(row: Symbols) -> list[int]:
 
 
 def random_rows(rng: np.random.Generator, n: int, n_symbols: int, lengths: range) -> list[Symbols]:
-    """Rows of symbols; each length and each symbol is equally likely."""
+    """Draw rows of symbols. All lengths and all symbols are equally likely."""
     drawn = rng.integers(lengths.start, lengths.stop, n)
     return [rng.integers(0, n_symbols, length).tolist() for length in drawn.tolist()]
 
 
 def pairs(rows: Sequence[Symbols], rule: Rule) -> Examples:
-    """Rows and what the rule makes of them, as an EncoderDecoder takes them: src, tgt, src_lengths and targets."""
+    """Return rows and their targets as input for an EncoderDecoder: src, tgt, src_lengths and targets."""
     return sequence_pairs([symbol_ids(row) for row in rows], [symbol_ids(rule(row)) for row in rows])
 
 
 def drawn_pairs(rule: Rule, n_symbols: int, lengths: range) -> Draw:
-    """Fresh rows of these lengths under the rule."""
+    """Return a function that draws new rows of these lengths with their targets."""
     return lambda rng, n: pairs(random_rows(rng, n, n_symbols, lengths), rule)
 
 
 def decoded(model: EncoderDecoder, rows: Sequence[Symbols]) -> list[Symbols]:
-    """The model's output for each row, by the greedy search of translation."""
+    """Return the model's output for each row by greedy search."""
 
     def start(sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int) -> DecoderCache:
         return model.start(*pad_rows(sources, PAD), rows_per_source, capacity)
@@ -112,16 +112,16 @@ def decoded(model: EncoderDecoder, rows: Sequence[Symbols]) -> list[Symbols]:
 
 
 def exact_share(model: EncoderDecoder, rows: Sequence[Symbols], rule: Rule) -> float:
-    """The share of rows that the model decodes exactly as the rule requires."""
+    """Return the share of rows for which the output of the model equals the target."""
     wanted = [rule(row) for row in rows]
     return float(np.mean([got == right for got, right in zip(decoded(model, rows), wanted, strict=True)]))
 
 
 def unordered_limit(n_symbols: int, lengths: range) -> tuple[float, float]:
-    """(loss in nats a target, exact share) of the best who copies or reverses rows whose order it can't see.
+    """Return the loss in nats per target and the exact share of the best model that copies rows without their order.
 
-    All arrangements of k symbols are equally likely, so the loss of a row is ln(k! / Π n_s!) in the mean, and
-    right are C(k + n - 1, k) / n^k of the rows, one of each multiset's arrangements. Each length is equally likely.
+    All arrangements of k symbols are equally likely. The mean loss of a row is therefore ln(k! / Π n_s!). The share
+    of correct rows is C(k + n - 1, k) / n^k, one arrangement of each multiset. All lengths are equally likely.
 
     >>> loss, exact = unordered_limit(2, range(2, 3))
     >>> round(loss, 4), exact  # 01 or 10 half of the time, ln 2 / 2 for three targets
@@ -137,7 +137,7 @@ def unordered_limit(n_symbols: int, lengths: range) -> tuple[float, float]:
 
 
 def toy_config(n_symbols: int, d_model: int, positions: Positions) -> ModelConfig:
-    """A configuration with one block per side, one head and no dropout."""
+    """Return a configuration with one block per side, one head and no dropout."""
     return ModelConfig(
         vocab_size=FIRST + n_symbols,
         d_model=d_model,
@@ -160,7 +160,7 @@ def learned(
     rate: float = 3e-3,
     weight_decay: float = 0.0,
 ) -> Training:
-    """A run: Adam, 100 steps of warm-up, linear decay over the second half."""
+    """Train a model with Adam, 100 steps of warm-up and a linear decay over the second half."""
     model = seeded(lambda: EncoderDecoder(config), seed)
     return trained(
         model, task, steps, rate, seed, warmup_steps=100, decay_share=0.5, weight_decay=weight_decay
@@ -168,7 +168,7 @@ def learned(
 
 
 def cross_weights(model: EncoderDecoder, row: Symbols, rule: Rule) -> Float[np.ndarray, "tgt_len src_len"]:
-    """Cross-attention in the decoder block's only head: a row for each wanted symbol and the end."""
+    """Return the weights of the decoder's only cross-attention head, with one row per target symbol and eos."""
     weights = recorded_weights(model, "decoder.blocks.0.cross_attention", **pairs([row], rule).inputs)
     return weights[0, 0].double().numpy()
 
@@ -191,7 +191,7 @@ class Toy:
     question: Localized
 
     def lesson(self) -> Lesson:
-        """The lesson of it."""
+        """Return the lesson for this rule."""
         source = "NYU Deep Learning 12-3 (translation, on a toy)"
         return Lesson(
             self.name, source, self.title, self.question, 2.5, partial(teach_toy, self), seeds=(SEEDS,)
@@ -199,7 +199,7 @@ class Toy:
 
 
 def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
-    """Learn the rule with sinusoidal, rotary and no positions; exact match, also on longer rows; the attention."""
+    """Train models with sinusoidal, rotary and no positions on the rule, and test them also on longer rows."""
     lengths, steps = range(1, LONGEST + 1), options.steps(1500)
     rng = np.random.default_rng(TEST_SEED)
     test = random_rows(rng, TEST_ROWS, N_SYMBOLS, lengths)
@@ -241,7 +241,7 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
 
 
 def _columns_explained(ordered: bool) -> Localized:
-    """The explanation of the table's rows and columns."""
+    """Return the explanation of the table's rows and columns."""
     return passage(
         "toys.columns_explained-2",
         TEST_ROWS=TEST_ROWS,
@@ -253,7 +253,7 @@ def _columns_explained(ordered: bool) -> Localized:
 
 
 def _attention(toy: Toy, model: EncoderDecoder, test: Sequence[Symbols]) -> Iterator[Piece]:
-    """The cross-attention of one row, and its share on the wanted symbol."""
+    """Yield the cross-attention of one row, and the share of attention on the target symbol."""
     shares, chances = [], []
     for row in [row for row in test if len(row) > 1][:100]:
         weights, wanted = cross_weights(model, row, toy.rule), toy.rule(row)
@@ -269,7 +269,7 @@ def _attention(toy: Toy, model: EncoderDecoder, test: Sequence[Symbols]) -> Iter
 
 @dataclass(frozen=True)
 class Sum:
-    """A task of T10: what is learned, from which rows, tested on which, for how many steps."""
+    """A task of T10: the rule, the training rows, the test rows and the number of steps."""
 
     name: Localized
     rule: Rule
@@ -280,14 +280,17 @@ class Sum:
     weight_decay: float = 0.0
 
     def trained(self, steps: int, seed: int) -> Training:
-        """A run with the source's width of 50."""
+        """Train a model with the width of the source, 50."""
         task = ArrayTask(self.train, pairs(self.test, self.rule), batch_rows=72)
         config = toy_config(CLOCK, 50, "sinusoidal")
         return learned(config, task, steps, seed, rate=self.rate, weight_decay=self.weight_decay)
 
 
 def sums() -> list[Sum]:
-    """The shift; all sums of two; sums with a fifth held back: pairs but not their mirror images, and both."""
+    """Return the tasks of T10: a shift, all sums of two, and sums for which a fifth of the pairs is held out.
+
+    The pairs are held out alone, with their mirror images in the training data, or together with their mirror images.
+    """
     rng = np.random.default_rng(TEST_SEED)
     rows = random_rows(rng, TEST_ROWS, CLOCK, range(8, 9))
     every = [[a, b] for a in range(CLOCK) for b in range(CLOCK)]
@@ -315,7 +318,7 @@ def sums() -> list[Sum]:
 
 
 def teach_add(options: Options) -> Iterator[Piece]:
-    """T10: a shift of each symbol, and the sum of two, mod 12; then sums of pairs that were not trained on."""
+    """Train models on the shift of each symbol and the sum of two symbols modulo 12, and test sums of unseen pairs."""
     seeds, tasks = range(1, 1 + (options.seeds or SEEDS)), sums()
     runs = [[task.trained(options.steps(task.steps), seed) for seed in seeds] for task in tasks]
     exact = [

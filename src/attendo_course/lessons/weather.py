@@ -1,4 +1,4 @@
-"""`attendo lesson weather`: the weather chain, the tasks built on it, its limits, and weather made by a model."""
+"""The lesson `attendo lesson weather`: the weather chain, tasks based on it, their limits, and generated weather."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ EVERY_DAY = translated("decoder, told every day")
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """The runs of each contender, by seed, and what they were measured on."""
+    """The runs of each model by seed, with the tasks and the data of each seed."""
 
     tasks: list[NextDay]
     data: list[Data]
@@ -82,12 +82,12 @@ class Contest:
     runs: list[list[Training]]
 
     def values(self, contender: int, measure: str) -> list[float]:
-        """One number a seed."""
+        """Return a measure of one model for each seed."""
         return [run.measures[measure] for run in self.runs[contender]]
 
 
 def contest(name: str, contenders: Sequence[Contender], seeds: int, steps: Callable[[int], int]) -> Contest:
-    """Every contender on the task, with seeds 1, 2, ...; all see the same data of a seed."""
+    """Train all models on a task with seeds 1, 2, ... All models use the same data for a seed."""
     chosen = [tasks(seed)[name] for seed in range(1, seeds + 1)]
     data = [task.data(seed) for seed, task in enumerate(chosen, 1)]
     runs = [
@@ -101,7 +101,7 @@ def contest(name: str, contenders: Sequence[Contender], seeds: int, steps: Calla
 
 
 def task_steps(options: Options) -> Iterator[Piece]:
-    """T07a to T07d, each a table; for the table of days also what the heads look at, for the sum the curves."""
+    """Yield tasks T07a to T07d with a table each, the attention for the table of days, and the curves for the sum."""
     yield passage("weather.task_steps", TEST_ROWS=TEST_ROWS)
     for name in IN_THE_BLOG:
         seeds = options.seeds or (5 if name == "dotmod" else 3)
@@ -117,9 +117,10 @@ def task_steps(options: Options) -> Iterator[Piece]:
 
 
 def task_table(held: Contest, name: str, extra: Sequence[tuple[Cell, ...]] = ()) -> Table:
-    """Accuracy and excess of each contender, the limit above them; where a seed is a random table, its mean limit.
+    """Return the accuracy and the excess loss of each model, below the limit of the task.
 
-    Last column: the accuracy that the blog reports, or, for what it does not have, that of the worst seed.
+    If each seed has another random table, the limit is the mean over seeds. The last column contains the accuracy in
+    the blog. For a task that the blog does not contain, it contains the accuracy of the worst seed.
     """
     limits = [task.limit for task in held.tasks]
     accuracy = statistics.fmean(limit.accuracy for limit in limits)
@@ -140,7 +141,7 @@ def task_table(held: Contest, name: str, extra: Sequence[tuple[Cell, ...]] = ())
 
 
 def _decoder_row(held: Contest, options: Options) -> tuple[Cell, ...]:
-    """The decoder learns from the same rows, but from each of their days."""
+    """Return the row of the decoder, which trains on the same data but predicts each day."""
     found: list[dict[str, float]] = []
     size = 0
     for seed, data in enumerate(held.data, 1):
@@ -153,21 +154,21 @@ def _decoder_row(held: Contest, options: Options) -> tuple[Cell, ...]:
 
 
 def nearest(held: Contest) -> Localized:
-    """The contender with the smallest loss, and the comparison with the linear model."""
+    """Return the model with the smallest loss, and its comparison with the linear model."""
     means = [statistics.fmean(held.values(i, "excess")) for i in range(len(held.contenders))]
     best = held.contenders[int(np.argmin(means))].name
     return passage("weather.nearest", best=best, least=min(means), means=means)
 
 
 def curves(held: Contest) -> Picture:
-    """The loss of each contender while it learned, mean over its runs."""
+    """Return the training loss of each model, as a mean over its runs."""
     names = [contender.name.en for contender in held.contenders]
     title = translated("Training loss, from the first step to the last")
     return loss_curves(title, dict(zip(names, held.runs, strict=True)))
 
 
 def unseen(held: Contest) -> Localized:
-    """The overlap of test and training data, and the score on the rest, for the first seed."""
+    """Return the overlap of test and training data, and the accuracy on the other test data, for the first seed."""
     data = held.data[0]
     known = {tuple(row) for row in data.train.inputs["src"].tolist()}
     new = np.array([tuple(row) not in known for row in data.test.inputs["src"].tolist()])
@@ -183,7 +184,7 @@ def _accuracy(model: nn.Module, examples: Examples) -> float:
 
 
 def label(number: int, state: int) -> str:
-    """A day in a picture: its weather and its number.
+    """Return the label of a day in a picture: its weather and its number.
 
     >>> label(4, 2)
     '☀️  4'
@@ -192,7 +193,7 @@ def label(number: int, state: int) -> str:
 
 
 def table_map(held: Contest) -> Iterator[Piece]:
-    """The attention of the one-layer model's heads, which must find days 1, 4 and 8."""
+    """Yield the attention of the heads of the one-layer model, which must find days 1, 4 and 8."""
     model = held.runs[held.contenders.index(ONE_LAYER)][0].model
     src = held.data[0].test.inputs["src"][:1000]
     each = recorded_weights(model, "encoder.blocks.0.self_attention", src=src)
@@ -206,7 +207,7 @@ def table_map(held: Contest) -> Iterator[Piece]:
 
 
 def shares_of_days(weights: Float[np.ndarray, "rows heads days"]) -> float:
-    """The mean share of days 1, 4 and 8.
+    """Return the mean share of attention on days 1, 4 and 8.
 
     >>> round(shares_of_days(np.full((1, 1, 10), 0.1)), 6)
     0.3
@@ -229,7 +230,7 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class Effect:
-    """The difference that a part makes: its mean over seeds, and half the width of its 95 % interval."""
+    """The effect of a model part: the mean difference over seeds, and its margin (95 % confidence)."""
 
     name: Localized
     difference: float
@@ -237,16 +238,16 @@ class Effect:
 
     @property
     def verdict(self) -> int:
-        """1: it helps, -1: it harms, 0: these seeds do not show either."""
+        """1 if the part helps, -1 if it harms, and 0 if these seeds show neither."""
         return 0 if not abs(self.difference) > self.margin else (1 if self.difference > 0 else -1)
 
 
 def effect_of(
     name: Localized, with_it: Sequence[Sequence[float]], without: Sequence[Sequence[float]]
 ) -> Effect:
-    """The accuracy with a part less that without it, pair by pair of models, seed by seed.
+    """Compare the accuracy of models with and without a part, for each pair of models and each seed.
 
-    Student's interval over the seeds; of one seed it is infinite.
+    The confidence interval is Student's interval over the seeds. For one seed, it is infinite.
 
     >>> found = effect_of(Localized("norm", "正規化"), [[0.9, 0.8]], [[0.5, 0.6]])
     >>> round(found.difference, 6), round(found.margin, 4), found.verdict
@@ -257,7 +258,7 @@ def effect_of(
 
 
 def ablation_step(options: Options) -> Iterator[Piece]:
-    """The sum of any ten days, with one part more or less."""
+    """Yield the sum of any ten days, learned by models with one part more or less."""
     yield passage("weather.ablation_step")
     held = contest("dotmod-any", (LINEAR, *VARIANTS), options.seeds or 5, options.steps)
     yield task_table(held, "dotmod-any")
@@ -270,7 +271,7 @@ def ablation_step(options: Options) -> Iterator[Piece]:
 
 
 def effects(accuracy: Sequence[Sequence[float]]) -> list[Effect]:
-    """The effect of each part; accuracy by variant, in the order of VARIANTS, and by seed."""
+    """Return the effect of each part. `accuracy` is ordered by variant, as in VARIANTS, and by seed."""
     attention, heads_alone, one_one, one_four, two_one, two_four, three, bare_one, bare_two = accuracy
     return [
         effect_of(translated("4 heads in bare attention"), [heads_alone], [attention]),
@@ -284,7 +285,7 @@ def effects(accuracy: Sequence[Sequence[float]]) -> list[Effect]:
 
 
 def effects_table(found: Sequence[Effect]) -> Table:
-    """A table with one row per part."""
+    """Return a table with one row per part."""
     said = {1: translated("helps"), -1: translated("harms"), 0: translated("not shown")}
     return Table(
         "effects",
@@ -303,7 +304,7 @@ def effects_table(found: Sequence[Effect]) -> Table:
 
 
 def answer(found: Sequence[Effect], seeds: int) -> Localized:
-    """The sentence that the table amounts to."""
+    """Return a sentence that summarizes the table."""
     groups = [[e.name for e in found if e.verdict == verdict] for verdict in (1, -1, 0)]
     english = [
         f"{say}: {', '.join(name.en for name in names)}"
@@ -322,21 +323,21 @@ def answer(found: Sequence[Effect], seeds: int) -> Localized:
 
 
 FIRST_SEED = 11111
-"""The blog's."""
+"""The seed of the blog post."""
 FRESH_DAYS = 100_000
 ROW = 20
-"""Days that follow a first one."""
+"""The number of generated days after a first day."""
 SAMPLES = 2000
-"""Rows of generated weather."""
+"""The number of rows of generated weather."""
 CLOUD = weather.STATES.index("cloud")
 NAMES = tuple(Localized(*names) for names in zip(weather.STATES, ("雨", "曇り", "晴れ"), strict=True))
 DEGREES = N_STATES * (N_STATES - 1)
 RARELY = 12.59
-"""Exceeded by 5 % of χ² with 6 degrees of freedom."""
+"""The value that χ² with 6 degrees of freedom exceeds with a probability of 5 %."""
 
 
 def teach(options: Options) -> Iterator[Piece]:
-    """The chain, the tasks with all contenders, what parts help, and a model that makes weather."""
+    """Yield the chain, the tasks with all models, the parts that help, and weather that a model generates."""
     yield from chain_step()
     yield from task_steps(options)
     yield from ablation_step(options)
@@ -344,7 +345,9 @@ def teach(options: Options) -> Iterator[Piece]:
 
 
 def squared_error_floor() -> tuple[float, float]:
-    """The least mean squared error of tomorrow's number (-1, 0, 1), given today; and its variance.
+    """Return the least mean squared error of a prediction of tomorrow from today, and the variance of the weather.
+
+    The weather has the values -1, 0 and 1.
 
     >>> [round(value, 4) for value in squared_error_floor()]
     [0.5444, 0.6543]
@@ -356,7 +359,7 @@ def squared_error_floor() -> tuple[float, float]:
 
 
 def symbols(states: Int[np.ndarray, " n"]) -> str:
-    """The weather of some days.
+    """Return the weather of some days as symbols.
 
     >>> symbols(np.array([0, 2]))
     '🌧️ ☀️'
@@ -365,7 +368,7 @@ def symbols(states: Int[np.ndarray, " n"]) -> str:
 
 
 def chain_step() -> Iterator[Piece]:
-    """The chain, and what can be known of it before anything is trained."""
+    """Yield the chain and its exact properties, before any training."""
     first = weather.generate(20, np.random.Generator(np.random.PCG64(FIRST_SEED)))
     yield passage("weather.chain_step", FIRST_SEED=FIRST_SEED, days=symbols(first))
     floor, variance = squared_error_floor()
@@ -384,7 +387,7 @@ def chain_step() -> Iterator[Piece]:
 
 
 def generation_step(options: Options) -> Iterator[Piece]:
-    """A decoder learns the chain day by day, then makes weather; its transitions are counted."""
+    """Train a decoder on the chain day by day, generate weather with it, and count its transitions."""
     yield passage("weather.generation_step", next_day=ROW + 1)
     draw, rng = fresh_chain(ROW + 1), np.random.default_rng(0)
     test = draw(rng, FRESH_DAYS // ROW)
@@ -404,13 +407,15 @@ def generation_step(options: Options) -> Iterator[Piece]:
 
 
 def fresh_days(done: Training) -> Localized:
-    """The model's loss compared with the true chain's on the same fresh days."""
+    """Return the loss of the model in comparison with the true chain on the same new days."""
     loss, excess = done.measures["loss"], done.measures["excess"]
     return passage("weather.fresh_days", FRESH_DAYS=FRESH_DAYS, loss=loss, least=loss - excess, excess=excess)
 
 
 def chi_square(counts: Int[np.ndarray, "3 3"]) -> float:
-    """Σ (count - expected)² / expected, expected: the row's sum times the chain's probability. Pearson 1900.
+    """Return χ² = Σ (count - expected)² / expected (Pearson 1900).
+
+    The expected count is the row sum times the probability of the chain.
 
     >>> chi_square(np.array([[6, 3, 1], [3, 4, 3], [2, 3, 5]]))
     0.0
@@ -420,7 +425,7 @@ def chi_square(counts: Int[np.ndarray, "3 3"]) -> float:
 
 
 def transitions(counts: Int[np.ndarray, "3 3"]) -> Iterator[Piece]:
-    """The frequency of each transition in the model's output, compared with the chain's probabilities."""
+    """Yield the frequency of each transition in the generated weather, with the probabilities of the chain."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     true = weather.transition_matrix()
     yield Table(
@@ -449,7 +454,7 @@ def transitions(counts: Int[np.ndarray, "3 3"]) -> Iterator[Piece]:
 
 
 def today_map(model: DecoderLM, days: Int[np.ndarray, " n"]) -> Iterator[Piece]:
-    """The attention of each day to earlier days."""
+    """Yield the attention of each day to the previous days."""
     assert len(days) <= LONGEST
     token_ids = torch.from_numpy(days)[None]
     each = recorded_weights(model, "decoder.blocks.0.self_attention", token_ids=token_ids)
@@ -464,7 +469,7 @@ def today_map(model: DecoderLM, days: Int[np.ndarray, " n"]) -> Iterator[Piece]:
 
 
 def share_of_today(weights: Float[np.ndarray, "n n"]) -> tuple[float, float]:
-    """The mean weight on the diagonal, and what an even spread over the days so far would give.
+    """Return the mean weight on the diagonal, and the weight that uniform attention to all days so far would have.
 
     >>> share_of_today(np.array([[1.0, 0.0], [0.25, 0.75]]))
     (0.875, 0.75)

@@ -1,4 +1,4 @@
-"""The weather lesson's contenders, from a linear layer to a deep Transformer, and how each is trained."""
+"""The models of the weather lesson, from a linear layer to a deep Transformer, their tasks and their training."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from attendo_course.lessons.arrays import (
 )
 
 N_SEEN = 10
-"""Days that are seen."""
+"""The number of days that a model sees."""
 N_STATES = len(weather.STATES)
 BETA = (0, 1, 2, 3, 2, 1, 0, 1, 2, 3)
-"""What each of the ten days counts in the sum modulo 3, as far as it counts at all."""
+"""The coefficient of each of the ten days in the sum modulo 3."""
 SURE, ELSE = 0.96, 0.02
-"""The probabilities of the state that the sum names, and of each other."""
+"""The probability of the state that the sum selects, and the probability of each other state."""
 TABLE_DAYS = (1, 4, 8)
-"""The days that the random table asks for, counted from 1."""
+"""The days that determine the row of the random table, counted from 1."""
 SETTLED = 200
-"""Days after which weather that follows a rule has forgotten how it began."""
+"""The number of days after which the weather of a rule no longer depends on its first days."""
 
 TEST_ROWS = 20_000
-"""Fresh sequences that every model is measured on."""
+"""The number of newly drawn test sequences for each model."""
 
 DrawDays = Callable[[np.random.Generator, int], Int[np.ndarray, "n 11"]]
 Law = Callable[[Int[np.ndarray, "n 10"]], Float[np.ndarray, "n 3"]]
@@ -53,7 +53,7 @@ Law = Callable[[Int[np.ndarray, "n 10"]], Float[np.ndarray, "n 3"]]
 
 @dataclass(frozen=True)
 class Limit:
-    """The best accuracy and the least mean loss in nats that any model of the seen days can have."""
+    """The highest accuracy and the lowest mean loss in nats that a model which sees these days can reach."""
 
     accuracy: float
     loss: float
@@ -61,7 +61,7 @@ class Limit:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """The training and test data of a run; true_loss is that of the true law on the test rows, in nats."""
+    """The training and test data of a run. `true_loss` is the loss of the true law on the test rows in nats."""
 
     train: Examples
     test: Examples
@@ -70,11 +70,15 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class NextDay:
-    """To tell the eleventh day from ten.
+    """The task of predicting the eleventh day from ten days.
 
-    draw: eleven days a row. law: the probabilities of the eleventh, given the ten. limit: what follows from it, exact.
-    n_train: sequences to learn from, as in the blog. steps, weight_decay: how long its Transformers learn, and how
-    hard they are held back (fewer data and softer laws want less of the first and more of the second).
+    Attributes:
+        draw: A function that draws rows of eleven days.
+        law: A function that returns the probabilities of the eleventh day, given ten days.
+        limit: The exact limit that follows from the law.
+        n_train: The number of training sequences, as in the blog.
+        steps: The number of training steps of a Transformer, fewer for small data and for uncertain laws.
+        weight_decay: The weight decay of a Transformer, higher for small data and for uncertain laws.
     """
 
     name: str
@@ -87,24 +91,24 @@ class NextDay:
     weight_decay: float = 1.0
 
     def examples(self, rng: np.random.Generator, n: int) -> Examples:
-        """`src` [n, 10]: the days seen; targets [n]: the eleventh."""
+        """Draw examples: the seen days `src` [n, 10], and the eleventh day as the target [n]."""
         days = torch.from_numpy(self.draw(rng, n).astype(np.int64))
         return Examples({"src": days[:, :N_SEEN]}, days[:, N_SEEN])
 
     def data(self, seed: int) -> Data:
-        """`n_train` sequences and `TEST_ROWS` others, drawn from the seed."""
+        """Draw `n_train` training sequences and `TEST_ROWS` test sequences from the seed."""
         rng = np.random.default_rng((seed, 7))
         test = self.examples(rng, TEST_ROWS)
         return Data(self.examples(rng, self.n_train), test, self.true_loss(test))
 
     def true_loss(self, examples: Examples) -> float:
-        """The mean loss of the law itself on these rows, in nats: what a model's loss is compared with."""
+        """Return the mean loss of the law itself on these rows in nats, for comparison with the loss of a model."""
         probabilities = self.law(examples.inputs["src"].numpy())
         return float(-np.log(probabilities[np.arange(len(examples)), examples.targets.numpy()]).mean())
 
 
 def limit_of(shares: Float[np.ndarray, " cases"], law: Float[np.ndarray, "cases 3"]) -> Limit:
-    """Σ p max_w law(w) and Σ p H(law) over cases of probability p.
+    """Return the limit Σ p max_w law(w) and Σ p H(law) over cases with probability p.
 
     >>> limit_of(np.array([0.5, 0.5]), np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])).accuracy
     0.75
@@ -113,7 +117,7 @@ def limit_of(shares: Float[np.ndarray, " cases"], law: Float[np.ndarray, "cases 
 
 
 def drawn_from(law: Float[np.ndarray, "n 3"], rng: np.random.Generator) -> Int[np.ndarray, " n"]:
-    """A state from each row of probabilities.
+    """Draw a state from each row of probabilities.
 
     >>> drawn_from(np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), np.random.default_rng(0)).tolist()
     [1, 2]
@@ -130,17 +134,17 @@ def _followed(days: Int[np.ndarray, "n 10"], law: Law, rng: np.random.Generator)
 
 
 def chain_days(rng: np.random.Generator, n: int, length: int = N_SEEN + 1) -> Int[np.ndarray, "n length"]:
-    """Rows of the weather chain, each from its beginning."""
+    """Draw rows of the weather chain, each from its first day."""
     return np.stack([weather.generate(length, rng) for _ in range(n)])
 
 
 def chain_law(days: Int[np.ndarray, "n 10"]) -> Float[np.ndarray, "n 3"]:
-    """The row of the transition matrix for the last day seen."""
+    """Return the row of the transition matrix for the last seen day."""
     return weather.transition_matrix()[days[:, -1]]
 
 
 def chain_limit() -> Limit:
-    """The limit for day 11 of the chain: nearly that of its long run.
+    """Return the limit for day 11 of the chain, which almost equals its long-run limit.
 
     >>> round(chain_limit().loss, 3), round(chain_limit().accuracy, 4)
     (0.998, 0.5056)
@@ -154,7 +158,9 @@ def chain_limit() -> Limit:
 
 
 def random_table(rng: np.random.Generator) -> Float[np.ndarray, "3 3 3 3"]:
-    """Probabilities of day 11 for each weather of days 1, 4 and 8: tenths, none of them 0, all such triples alike.
+    """Draw the probabilities of day 11 for each weather of days 1, 4 and 8.
+
+    The probabilities are positive multiples of 1/10, and all such triples are equally likely.
 
     >>> table = random_table(np.random.default_rng(0))
     >>> table.shape, float(table.sum(axis=-1).round(12).min()), float(table.min())
@@ -165,19 +171,19 @@ def random_table(rng: np.random.Generator) -> Float[np.ndarray, "3 3 3 3"]:
 
 
 def table_law(table: Float[np.ndarray, "3 3 3 3"], days: Int[np.ndarray, "n 10"]) -> Float[np.ndarray, "n 3"]:
-    """The table's row for days 1, 4 and 8."""
+    """Return the row of the table for days 1, 4 and 8."""
     first, fourth, eighth = (days[:, day - 1] for day in TABLE_DAYS)
     return table[first, fourth, eighth]
 
 
 def table_limit(table: Float[np.ndarray, "3 3 3 3"]) -> Limit:
-    """The limit of one table, whose 27 rows are asked for equally often."""
+    """Return the limit of one table, whose 27 rows are equally frequent."""
     rows = table.reshape(-1, N_STATES)
     return limit_of(np.full(len(rows), 1 / len(rows)), rows)
 
 
 def any_days(rng: np.random.Generator, n: int) -> Int[np.ndarray, "n 10"]:
-    """Ten days a row, each state equally probable, whatever was before."""
+    """Draw rows of ten days. Each state is equally probable and independent of the other days."""
     return rng.integers(0, N_STATES, (n, N_SEEN))
 
 
@@ -185,18 +191,18 @@ def any_days(rng: np.random.Generator, n: int) -> Int[np.ndarray, "n 10"]:
 
 
 def urn_days(balls: int, rng: np.random.Generator, n: int) -> Int[np.ndarray, "n 11"]:
-    """The last eleven of weather where each day has P(w) = (m - times of w in the m days before) / 2m, m = `balls`.
+    """Draw the last eleven days of weather with P(w) = (m - count of w in the last m days) / 2m, where m = `balls`.
 
-    In the long run the m days before are m balls drawn, and not put back, from an urn with m of each state: a day is
-    one more draw, and the oldest of the m goes back. So m + 1 draws are a stretch of such weather. With m = 15, five
-    of the days that matter come before those that are seen.
+    In the long run, the last m days are m balls drawn without replacement from an urn with m balls of each state. A
+    new day is one more draw, after which the oldest of the m balls is put back. Therefore, m + 1 draws are a stretch
+    of such weather. With m = 15, five of the days that matter are not seen.
     """
     urn = np.tile(np.repeat(np.arange(N_STATES), balls), (n, 1))
     return rng.permuted(urn, axis=1)[:, balls - N_SEEN : balls + 1]
 
 
 def urn_law(balls: int, days: Int[np.ndarray, "n seen"]) -> Float[np.ndarray, "n 3"]:
-    """The contents of the urn after the days seen: (m - count of w) / (3m - days seen).
+    """Return the contents of the urn after the seen days: (m - count of w) / (3m - number of seen days).
 
     >>> urn_law(10, np.array([[0] * 4 + [1] * 3 + [2] * 3])).tolist()
     [[0.3, 0.35, 0.35]]
@@ -206,7 +212,7 @@ def urn_law(balls: int, days: Int[np.ndarray, "n seen"]) -> Float[np.ndarray, "n
 
 
 def urn_limit(balls: int, seen: int = N_SEEN) -> Limit:
-    """The limit when the last `seen` days are known: a sum over their counts, which are hypergeometric.
+    """Return the limit if the last `seen` days are known: a sum over their hypergeometric counts.
 
     >>> [round(x, 3) for x in (urn_limit(10).accuracy, urn_limit(10).loss)]
     [0.395, 1.081]
@@ -218,7 +224,7 @@ def urn_limit(balls: int, seen: int = N_SEEN) -> Limit:
 
 
 def _compositions(total: int, most: int) -> Iterator[tuple[int, int, int]]:
-    """All splits of `total` days among the states, at most `most` each."""
+    """Yield all splits of `total` days among the states, with at most `most` days per state."""
     for rain in range(min(total, most) + 1):
         for cloud in range(min(total - rain, most) + 1):
             if total - rain - cloud <= most:
@@ -229,9 +235,10 @@ def _compositions(total: int, most: int) -> Iterator[tuple[int, int, int]]:
 
 
 def weighted_sum(days: Int[np.ndarray, "n 10"]) -> Int[np.ndarray, " n"]:
-    """Σ_i β_i y_i (2 - y_i) mod 3 with y = 1, 2, 3 for rain, cloud, sun.
+    """Return Σ_i β_i y_i (2 - y_i) mod 3 with y = 1, 2, 3 for rain, cloud, sun.
 
-    y (2 - y) is 1, 0 and -3: only rain counts, and modulo 3 the days weigh 0 1 2 0 2 1 0 1 2 0.
+    y (2 - y) is 1, 0 and -3. Therefore, only rain contributes. Modulo 3, the weights of the days are 0 1 2 0 2 1 0 1
+    2 0.
 
     >>> weighted_sum(np.array([[1, 0, 0, 2, 0, 1, 2, 2, 1, 0]])).tolist()
     [2]
@@ -241,12 +248,12 @@ def weighted_sum(days: Int[np.ndarray, "n 10"]) -> Int[np.ndarray, " n"]:
 
 
 def sum_law(days: Int[np.ndarray, "n 10"]) -> Float[np.ndarray, "n 3"]:
-    """.96 for the state that the sum names, .02 for either other."""
+    """Return the probability .96 for the state that the sum selects, and .02 for each other state."""
     return np.where(weighted_sum(days)[:, None] == np.arange(N_STATES), SURE, ELSE)
 
 
 def sum_limit() -> Limit:
-    """The limit of the sum, whatever the days.
+    """Return the limit of the sum, which does not depend on the days.
 
     >>> round(sum_limit().loss, 3)
     0.196
@@ -255,9 +262,9 @@ def sum_limit() -> Limit:
 
 
 def sum_days(rng: np.random.Generator, n: int) -> Int[np.ndarray, "n 11"]:
-    """Weather in which every day follows the sum of the ten before it, each row from a stretch of its own.
+    """Draw weather in which each day follows the sum of the previous ten days. Each row is drawn independently.
 
-    The rule brings some sequences back often: it settles on few of the 59,049 that there are.
+    The rule converges to few of the 59,049 possible sequences, and some of them occur often.
     """
     days = any_days(rng, n)
     for _ in range(SETTLED):
@@ -266,7 +273,7 @@ def sum_days(rng: np.random.Generator, n: int) -> Int[np.ndarray, "n 11"]:
 
 
 def tasks(seed: int) -> dict[str, NextDay]:
-    """The tasks by name; seed: of the random table."""
+    """Return the tasks by name. `seed` determines the random table."""
     table = random_table(np.random.default_rng((seed, 148)))
 
     def from_table(days: Int[np.ndarray, "n 10"]) -> Float[np.ndarray, "n 3"]:
@@ -297,7 +304,7 @@ def tasks(seed: int) -> dict[str, NextDay]:
 
 BATCH_ROWS = 100
 LONGEST = 32
-"""Days that the generating model can look back at."""
+"""The number of previous days that the generating model sees."""
 _SIZES: dict[str, Any] = {
     "vocab_size": N_STATES,
     "d_model": 16,
@@ -310,7 +317,7 @@ _SIZES: dict[str, Any] = {
 
 
 class LinearOnDays(nn.Module):
-    """The linear baseline: a weight for each weather on each of the ten days."""
+    """The linear baseline, with one weight per state of each of the ten days."""
 
     def __init__(self):
         super().__init__()
@@ -318,15 +325,16 @@ class LinearOnDays(nn.Module):
         initialize(self, "xavier")
 
     def hidden(self, src: Int[Tensor, "batch len"]) -> Float[Tensor, "batch len_times_states"]:
-        """The days as one-hot vectors, one behind the other."""
+        """Return the one-hot vectors of the days, concatenated."""
         return F.one_hot(src, N_STATES).flatten(1).float()
 
 
 class SingleQueryAttention(nn.Module):
-    """The blog's attention: the last day asks, all ten answer; no residual, no norm, no feed-forward net.
+    """The attention of the blog, from the last day to all ten days, without residual, norm or feed-forward network.
 
-    A day is a one-hot vector and its number / 20. Phuong & Hutter 2022, algorithm 3, with `n_heads` heads of width 6
-    side by side. The blog masks the past where the future was meant; the last day sees all ten either way.
+    A day is a one-hot vector and its number / 20. The formula is algorithm 3 of Phuong & Hutter 2022, with `n_heads`
+    heads of width 6 side by side. The blog masks the past instead of the future by mistake. This does not matter,
+    because the last day attends to all ten days in either case.
     """
 
     def __init__(self, n_heads: int = 1, head_dim: int = 6):
@@ -336,16 +344,16 @@ class SingleQueryAttention(nn.Module):
         initialize(self, "xavier")
 
     def hidden(self, src: Int[Tensor, "batch len"]) -> Float[Tensor, "batch heads_times_dim"]:
-        """The values of the days, as the last one mixes them."""
+        """Return the values of the days, weighted by the attention of the last day."""
         numbers = torch.arange(1, src.shape[1] + 1, device=src.device).expand(src.shape) / 20
         days = torch.cat([F.one_hot(src, N_STATES).float(), numbers[..., None]], dim=-1)
         return self.attention(days[:, -1:], days)[:, 0]
 
 
 def transformer(n_layers: int, n_heads: int = 4, *, norm: bool = True) -> EncoderClassifier:
-    """An encoder of width 16 with trained positions, read at the first day.
+    """Return an encoder of width 16 with trainable positions that classifies by the vector of the first day.
 
-    norm: without it, every normalization is taken out.
+    Without `norm`, all normalization layers are removed.
     """
     config = ModelConfig(
         architecture="classifier",
@@ -362,14 +370,14 @@ def transformer(n_layers: int, n_heads: int = 4, *, norm: bool = True) -> Encode
 
 
 def without_norms(model: EncoderClassifier) -> EncoderClassifier:
-    """The model, every LayerNorm in it replaced by nothing, in place."""
+    """Replace all LayerNorm modules of the model by the identity in place, and return the model."""
     for path in [path for path, module in model.named_modules() if isinstance(module, nn.LayerNorm)]:
         model.set_submodule(path, nn.Identity())
     return model
 
 
 def chain_decoder() -> DecoderLM:
-    """A decoder of width 16, one layer and one head, that gives the next day after each day."""
+    """Return a decoder of width 16 with one layer and one head that predicts the next day after each day."""
     config = ModelConfig(
         architecture="decoder",
         n_heads=1,
@@ -383,7 +391,7 @@ def chain_decoder() -> DecoderLM:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The training of a contender by Adam (AdamW with weight_decay); None uses the task's own value."""
+    """The training settings of a model with Adam, or AdamW with weight decay. None selects the value of the task."""
 
     learning_rate: float
     batch_rows: int
@@ -396,7 +404,7 @@ class Recipe:
     def run(
         self, build: Callable[[], nn.Module], task: ArrayTask, steps: int, weight_decay: float, seed: int
     ) -> Training:
-        """A model, built and trained from the seed."""
+        """Build a model from the seed and train it."""
         return trained(
             seeded(build, seed),
             task,
@@ -416,16 +424,17 @@ OURS = Recipe(5e-3, BATCH_ROWS, warmup_steps=50, decay_share=0.5, clip_norm=1.0)
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """A model of ten days."""
+    """A model that predicts a day from ten days, and its training settings."""
 
     name: Localized
     build: Callable[[], nn.Module]
     recipe: Recipe = OURS
 
     def trained(self, task: NextDay, data: Data, seed: int, steps: Callable[[int], int] = int) -> Training:
-        """A run on the task's data; its start and its batches are those of `seed`. steps: cuts their number.
+        """Train the model on the data of a task. The seed determines the initial weights and the batches.
 
-        Measured: "loss", "accuracy", "exact", and "excess", the loss above that of the true law on the same rows.
+        `steps` scales the number of steps. The measures are "loss", "accuracy", "exact" and "excess", the difference
+        to the loss of the true law on the same rows.
         """
         recipe = self.recipe
         weight_decay = task.weight_decay if recipe.weight_decay is None else recipe.weight_decay
@@ -445,7 +454,7 @@ BLOG_HEADS = Contender(translated("attention, 4 heads"), lambda: SingleQueryAtte
 
 
 def transformer_contender(n_layers: int, n_heads: int, *, norm: bool = True) -> Contender:
-    """A Transformer with this number of layers and heads."""
+    """Return a Transformer with this number of layers and heads."""
     return Contender(
         Localized(
             f"{n_layers} layer{'s' * (n_layers > 1)}, {n_heads} head{'s' * (n_heads > 1)}"
@@ -460,7 +469,7 @@ def transformer_contender(n_layers: int, n_heads: int, *, norm: bool = True) -> 
 
 
 def shifted(days: Int[np.ndarray, "n length"]) -> Examples:
-    """`token_ids`: all days but the last; targets: the day after each.
+    """Return examples for a decoder: `token_ids` are all days except the last, and the targets are the next days.
 
     >>> shifted(np.array([[0, 1, 2]])).targets
     tensor([[1, 2]])
@@ -470,24 +479,24 @@ def shifted(days: Int[np.ndarray, "n length"]) -> Examples:
 
 
 def chain_loss(examples: Examples) -> float:
-    """The mean loss in nats of the true transition matrix on the days of `shifted`."""
+    """Return the mean loss in nats of the true transition matrix on examples of `shifted`."""
     today, tomorrow = examples.inputs["token_ids"].numpy(), examples.targets.numpy()
     return float(-np.log(weather.transition_matrix()[today, tomorrow]).mean())
 
 
 def trained_on_chain(train: Examples | Draw, test: Examples, steps: int, seed: int) -> Training:
-    """The decoder, trained on the next day after each day; "excess": its loss above the true chain's on the test."""
+    """Train the decoder to predict the next day. "excess" is its test loss minus that of the true chain."""
     done = OURS.run(chain_decoder, ArrayTask(train, test, BATCH_ROWS), steps, 0.1, seed)
     return _above(chain_loss(test), done)
 
 
 def fresh_chain(length: int) -> Draw:
-    """Fresh rows of the chain, to be predicted day by day."""
+    """Return a function that draws new rows of the chain, with the next day after each day as the target."""
     return lambda rng, n: shifted(chain_days(rng, n, length))
 
 
 def last_day(model: nn.Module, data: Data) -> dict[str, float]:
-    """A decoder's "loss", "accuracy", "exact" and "excess" on day 11 of a task's test rows."""
+    """Return the decoder's "loss", "accuracy", "exact" and "excess" for day 11 of a task's test rows."""
     seen = data.test.inputs["src"]
     targets = torch.full_like(seen, NO_TARGET)
     targets[:, -1] = data.test.targets
@@ -496,13 +505,13 @@ def last_day(model: nn.Module, data: Data) -> dict[str, float]:
 
 
 def all_days(examples: Examples) -> Int[np.ndarray, "n 11"]:
-    """The eleven days of a task's rows."""
+    """Return the eleven days of a task's rows."""
     return torch.cat([examples.inputs["src"], examples.targets[:, None]], dim=1).numpy()
 
 
 @torch.inference_mode()
 def generated(model: DecoderLM, start: int, n: int, rows: int, seed: int) -> Int[np.ndarray, "rows n"]:
-    """`n` days a row after a first day, drawn from the model day by day."""
+    """Generate `n` days per row after a first day, with one sample from the model per day."""
     generator = torch.Generator().manual_seed(seed)
     cache, days = model.eval().start(rows, capacity=n), []
     last = torch.full((rows,), start)
@@ -513,7 +522,7 @@ def generated(model: DecoderLM, start: int, n: int, rows: int, seed: int) -> Int
 
 
 def transition_counts(days: Int[np.ndarray, "rows n"]) -> Int[np.ndarray, "3 3"]:
-    """The number of transitions to each state (column) from each (row).
+    """Return the number of transitions from each state (row) to each state (column).
 
     >>> transition_counts(np.array([[0, 0, 2], [1, 0, 0]])).tolist()
     [[2, 0, 1], [1, 0, 0], [0, 0, 0]]

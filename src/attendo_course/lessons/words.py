@@ -1,4 +1,4 @@
-"""`attendo lesson words`: the next word from counts, from an LSTM, from Transformers; what each costs and knows."""
+"""The lesson `attendo lesson words`: the next word from counts, from an LSTM and from Transformers."""
 
 from __future__ import annotations
 
@@ -40,18 +40,19 @@ from attendo_course.lessons.arrays import Training, loss_curves, mean_and_deviat
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 
 WIDTH, LAYERS, HEADS, DROPOUT = 200, 2, 2, 0.2
-"""The source's."""
+"""The sizes and the dropout rate of the source."""
 
 
 class WordCounts:
-    """Probabilities of words from counts: of a word by itself, and of a word after another.
+    """Probabilities of words from counts: of a word alone, and of a word after another word.
 
-    P₁(w) = (c(w) + 1) / (N + V) and, after Witten & Bell 1991, P(w | v) = (c(v w) + T(v) P₁(w)) / (c(v) + T(v)), where
-    T(v) is how many different words were seen after v: the less is known of what follows v, the more counts P₁.
+    P₁(w) = (c(w) + 1) / (N + V) is the probability of a single word. After Witten & Bell 1991, P(w | v) = (c(v w) +
+    T(v) P₁(w)) / (c(v) + T(v)), where T(v) is the number of different words after v. The weight of P₁ is high if
+    little is known about the words after v.
     """
 
     def __init__(self, documents: Iterable[Document], vocab_size: int):
-        """Count documents, each between its begin and its end."""
+        """Count the words of documents, including the beginning and the end of each document."""
         before, after = _neighbors(documents)
         self.vocab_size = vocab_size
         self.words: Int[np.ndarray, " vocab"] = np.bincount(after, minlength=vocab_size)
@@ -60,11 +61,11 @@ class WordCounts:
         self.kinds: Int[np.ndarray, " vocab"] = np.bincount(self.pairs // vocab_size, minlength=vocab_size)
 
     def single(self) -> Float[np.ndarray, " vocab"]:
-        """P₁ of every word."""
+        """Return P₁ of all words."""
         return (self.words + 1) / (self.words.sum() + self.vocab_size)
 
     def after(self, before: Int[np.ndarray, " n"], words: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """P(word | word before) of each pair; P₁ after a word that was never seen."""
+        """Return P(word | previous word) of each pair, or P₁ if the previous word was never seen."""
         wanted = before * self.vocab_size + words
         places = np.searchsorted(self.pairs, wanted).clip(max=len(self.pairs) - 1)
         counts = np.where(self.pairs[places] == wanted, self.pair_counts[places], 0)
@@ -72,14 +73,14 @@ class WordCounts:
         return (counts + kinds * self.single()[words]) / (self.befores[before] + kinds)
 
     def nats(self, documents: Iterable[Document]) -> tuple[float, float]:
-        """Mean -ln P of the words of documents and of their ends: by themselves, and after the word before."""
+        """Return the mean -ln P of the words and ends of documents: of single words, and after the previous word."""
         before, after = _neighbors(documents)
         single, pair = self.single()[after], self.after(before, after)
         return float(-np.log(single).mean()), float(-np.log(pair).mean())
 
 
 def _neighbors(documents: Iterable[Document]) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """What stands before each target, and the targets."""
+    """Return the previous word of each target, and the targets."""
     before, after = [], []
     for document in documents:
         ids = document.ids.astype(np.int64)
@@ -93,10 +94,10 @@ State = tuple[Tensor, Tensor]
 
 
 class RecurrentLM(nn.Module):
-    """An LSTM that predicts the next word (Hochreiter & Schmidhuber 1997); dropout as in the Transformer beside it.
+    """An LSTM that predicts the next word (Hochreiter & Schmidhuber 1997), with dropout as in the Transformer.
 
-    Its state begins anew with each window, so it sees no more than the Transformer. Where a new document begins inside
-    of a window, only the begin id tells it so.
+    Each window starts with an empty state, and the LSTM therefore sees no more words than the Transformer. If a
+    document begins inside a window, only the begin id shows its beginning.
     """
 
     def __init__(self, vocab_size: int, width: int, state_width: int, dropout: float):
@@ -109,25 +110,25 @@ class RecurrentLM(nn.Module):
     def hidden(
         self, token_ids: Int[Tensor, "batch len"], segments: Int[Tensor, "batch len"] | None = None
     ) -> Float[Tensor, "batch len state_width"]:
-        """The state after each position, from which the next word is predicted; segments are not looked at."""
+        """Return the state after each position, from which the next word is predicted. `segments` is ignored."""
         return self.dropout(self.lstm(self.dropout(self.embedding(token_ids)))[0])
 
     def step(
         self, token_ids: Int[Tensor, "rows n"], state: State | None
     ) -> tuple[Float[Tensor, "rows vocab"], State]:
-        """(logits after the last of these words, state): goes on from a state, None at the beginning."""
+        """Return the logits after the last of these words, and the new state. The state None starts a text."""
         hidden, reached = self.lstm(self.embedding(token_ids), state)
         return self.output_proj(hidden[:, -1]), reached
 
 
 def recurrent_parameters(vocab_size: int, width: int, state_width: int) -> int:
-    """Parameters of a RecurrentLM: V d + 4 h (d + h + 2) + (h + 1) V."""
+    """Return the number of parameters of a RecurrentLM: V d + 4 h (d + h + 2) + (h + 1) V."""
     cells = 4 * state_width * (width + state_width + 2)
     return vocab_size * width + cells + (state_width + 1) * vocab_size
 
 
 def state_width_for(n_parameters: int, vocab_size: int, width: int) -> int:
-    """The width of the LSTM's state that gives about this number of parameters.
+    """Return the state width of an LSTM with about this number of parameters.
 
     >>> state_width_for(recurrent_parameters(5000, 200, 222), 5000, 200)
     222
@@ -138,19 +139,20 @@ def state_width_for(n_parameters: int, vocab_size: int, width: int) -> int:
 
 
 def recurrent(vocab_size: int, n_parameters: int) -> RecurrentLM:
-    """A fresh LSTM with about this number of parameters."""
+    """Return an LSTM with random weights and about this number of parameters."""
     return RecurrentLM(vocab_size, WIDTH, state_width_for(n_parameters, vocab_size, WIDTH), DROPOUT)
 
 
 def transformer(vocab_size: int) -> DecoderLM:
-    """The source's model: two blocks, two heads, 200 wide, embeddings x √200, sinusoids; our norms come first."""
+    """Return the source's model: 2 blocks, 2 heads, width 200, sinusoids, embeddings × √200, but with pre-norm."""
     return DecoderLM(_config(vocab_size))
 
 
 def unordered(vocab_size: int) -> DecoderLM:
-    """One block without positions, and about as many parameters as the source's two.
+    """Return a model with one block and no positions, and about as many parameters as the source's two blocks.
 
-    To its attention the words before are a set: it sees which ones were there, and which is the last, but no order.
+    For its attention, the previous words are a set. The model knows which words occurred and which word is the last,
+    but not their order.
     """
     # an attention has as many parameters as 2 d values of d_ff
     d_ff = LAYERS * WIDTH + (LAYERS - 1) * 2 * WIDTH
@@ -183,7 +185,7 @@ WordModel = DecoderLM | RecurrentLM
 def train_words(
     model: WordModel, task: LanguageModelTask, steps: int, learning_rate: float, seed: int
 ) -> Training:
-    """Train a model in place by Adam: a short warm-up, a constant rate, linear decay over the last half."""
+    """Train a model in place with Adam, a short warm-up, a constant rate and a linear decay over the last half."""
     warmup = max(1, steps // 20)
     return trained(
         model, task, steps, learning_rate, seed, warmup_steps=warmup, decay_share=0.5, clip_norm=1.0
@@ -191,11 +193,11 @@ def train_words(
 
 
 Step = Callable[[Sequence[int]], Float[Tensor, "1 vocab"]]
-"""From the words that follow those given before to the logits of the next."""
+"""A function from the new words of a text to the logits of the next word."""
 
 
 def counting_step(counts: WordCounts, *, pairs: bool) -> Step:
-    """ln P of every word by itself or, with `pairs`, after the last one."""
+    """Return a step with ln P of all words, alone or, with `pairs`, after the last word."""
     words = np.arange(counts.vocab_size)
 
     def step(ids: Sequence[int]) -> Tensor:
@@ -206,7 +208,7 @@ def counting_step(counts: WordCounts, *, pairs: bool) -> Step:
 
 
 def model_step(model: WordModel, n_expected: int) -> Step:
-    """The model's logits, from its state or, the Transformer's, from the words that its window still holds."""
+    """Return a step with a model's logits, from the LSTM's state or the words in the Transformer's window."""
     if isinstance(model, DecoderLM):
         windows = Windows(eager_decoder(model), [[]], [n_expected + 1])
 
@@ -226,7 +228,7 @@ def model_step(model: WordModel, n_expected: int) -> Step:
 
 
 def continued(step: Step, prompt_ids: Sequence[int], tokenizer: Tokenizer, config: SamplingConfig) -> str:
-    """The continuation of a text: words with spaces, line ends as ⏎, no unknown words."""
+    """Return the continuation of a text: words separated by spaces, line ends as ⏎, and no unknown words."""
     special = SpecialIds(
         bos_id=tokenizer.bos_id,
         eos_id=tokenizer.eos_id,
@@ -242,26 +244,26 @@ def continued(step: Step, prompt_ids: Sequence[int], tokenizer: Tokenizer, confi
 
 
 def shown(ids: Sequence[int], tokenizer: Tokenizer) -> str:
-    """Words on one line."""
+    """Return words on one line."""
     return tokenizer.decode(ids).replace(LINE, "⏎")
 
 
 CONTEXT, BATCH_ROWS = 35, 20
-"""Words in a window (the source's bptt) and windows in a batch, as in the source."""
+"""The number of words in a window (bptt in the source) and of windows in a batch, as in the source."""
 MOST_CHARACTERS = 20_000_000
-"""Of the training and of the validation text, from its beginning: the vocabulary needs no more."""
+"""The maximum number of characters of the training text and of the validation text, from their beginning."""
 LINE = "\n"
 """The word that ends a line."""
 
 _ALONE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-"""Kana and Chinese characters: where nobody puts spaces between words, each is one of its own."""
+"""Kana and Chinese characters. Each is a separate word, because there are no spaces between words."""
 _WORD = re.compile(rf"\n\s*|[{_ALONE}]|[^\W\d_{_ALONE}]+|\d|[^\w\s]|_")
 
 
 def words_of(text: str) -> list[str]:
-    r"""The words of a text: letters side by side, and each digit, sign and end of a line by itself.
+    r"""Return the words of a text. A sequence of letters is a word, as is each digit, sign and line end.
 
-    Spaces are not kept, nor are blank lines and indentation behind the end of a line.
+    Spaces, blank lines and indentation after a line end are dropped.
 
     >>> words_of("It's 10 °C.\n\n  雨だ")
     ['It', "'", 's', '1', '0', '°', 'C', '.', '\n', '雨', 'だ']
@@ -270,7 +272,7 @@ def words_of(text: str) -> list[str]:
 
 
 def cut(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """The documents with one space between words, for a word tokenizer."""
+    """Yield the documents with one space between words, for a word tokenizer."""
     begins = False
     for text, starts in chunks:
         begins |= starts
@@ -280,7 +282,7 @@ def cut(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
 
 
 def first(chunks: Iterable[Chunk], n_characters: int) -> Iterator[Chunk]:
-    """The chunks up to a number of characters."""
+    """Yield the chunks up to a number of characters."""
     for chunk in chunks:
         yield chunk
         n_characters -= len(chunk.text)
@@ -289,7 +291,7 @@ def first(chunks: Iterable[Chunk], n_characters: int) -> Iterator[Chunk]:
 
 
 def stream_of(documents: Sequence[Document]) -> TokenStream:
-    """Documents as a stream that is held in memory; one that was cut short ends where it was cut."""
+    """Return documents as a stream in memory. A truncated document ends where it was truncated."""
     return TokenStream(
         np.concatenate([document.ids for document in documents]),
         np.cumsum([0, *(len(document.ids) for document in documents)]),
@@ -299,12 +301,12 @@ def stream_of(documents: Sequence[Document]) -> TokenStream:
 
 
 def word_task(files: Iterable[Path], n_train: int, n_valid: int, vocab_size: int) -> LanguageModelTask:
-    """Windows of at most so many words to learn from, and so many to be measured on, each document by itself.
+    """Return a task with at most `n_train` words for training and `n_valid` words for evaluation.
 
-    They are of these files or else of the standard library; documents are drawn once and for all. Of the user's own
-    files some documents, or the end of each, are held out, as by `attendo train language-model`. Words that the
-    vocabulary has no room for are one, the unknown. Raises AttendoError for a file that is missing, too short
-    or not UTF-8.
+    The text comes from the files or, without files, from the standard library. Documents are drawn once, and a window
+    never crosses a document boundary. Some documents of the files, or the end of each file, are held out, as in
+    `attendo train language-model`. All words outside the vocabulary become the unknown word. Raises AttendoError for
+    a file that is missing, too short or not UTF-8.
     """
     data = TextData(train=tuple(map(str, files)) or (STDLIB,), strict=True)
     data.check()
@@ -328,7 +330,7 @@ def word_task(files: Iterable[Path], n_train: int, n_valid: int, vocab_size: int
 
 
 def about(task: LanguageModelTask) -> Localized:
-    """A description of the training and test data in a few sentences."""
+    """Return a description of the training and test data in a few sentences."""
     documents = task.validation_documents
     n, n_valid = task.stream.n_positions, sum(document.n_targets for document in documents)
     v, name = task.tokenizer.vocab_size, Localized(task.name, task.name)
@@ -339,7 +341,7 @@ def about(task: LanguageModelTask) -> Localized:
 
 
 def unknown_share(ids: Iterable[np.ndarray]) -> float:
-    """The share of words outside the vocabulary.
+    """Return the share of words outside the vocabulary.
 
     >>> unknown_share([np.array([Tokenizer.unk_id, 7]), np.array([8, 9])])
     0.25
@@ -348,9 +350,10 @@ def unknown_share(ids: Iterable[np.ndarray]) -> float:
 
 
 def phrase(task: LanguageModelTask, n_words: int) -> list[int]:
-    """So many words of the validation text from the beginning of a line, all known, if there are such.
+    """Return words of the validation text from the beginning of a line, without unknown words if possible.
 
-    The first are taken of which most are different, the end of a line not being one; without any, a document's first.
+    The first phrase with the largest number of different words is selected, not counting line ends. If there is no
+    such phrase, the first words of a document are returned.
     """
     [line] = task.tokenizer.encode(LINE)
     best: list[int] = []
@@ -366,25 +369,25 @@ def phrase(task: LanguageModelTask, n_words: int) -> list[int]:
 
 SEEDS, STEPS = 3, 300
 MEASURED, VOCABULARY = 20_000, 3000
-"""Words of the validation text, and words that are known."""
+"""The number of evaluated words of the validation text, and the vocabulary size."""
 PHRASE, PROMPT, DRAWN = 14, 7, 20
-"""Words of the phrase whose attention is shown, of its beginning that is continued, and of what is drawn."""
+"""The numbers of words: of the phrase whose attention is shown, of its beginning as a prompt, and of a continuation."""
 SAMPLING = SamplingConfig(max_tokens=DRAWN, temperature=0.8, seed=1)
 NEAR, WINDOWS = 10, 64
-"""Distances back that are told apart in the windows by which heads are described."""
+"""The number of separate distances in the description of a head, and the number of windows for it."""
 SINGLE, PAIRS = translated("word counts"), translated("pair counts")
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A model and how it is trained. `name` is the same in every language: it labels curves."""
+    """A model and its training settings. `name` labels the curves and is the same in all languages."""
 
     name: str
     build: Callable[[], WordModel]
     learning_rate: float
 
     def runs(self, task: LanguageModelTask, steps: int, seeds: int) -> list[Training]:
-        """The runs with seeds 1, 2, ..."""
+        """Train the model with seeds 1, 2, ..., and return the runs."""
         return [
             train_words(seeded(self.build, seed), task, steps, self.learning_rate, seed)
             for seed in range(1, seeds + 1)
@@ -392,7 +395,7 @@ class Contender:
 
 
 def contenders(vocab_size: int) -> list[Contender]:
-    """The models that are trained, with equally many parameters; rates from a short search for each."""
+    """Return the trained models, which have equal numbers of parameters. The learning rates are from a short search."""
     n_parameters = parameter_count(transformer(vocab_size))
     return [
         Contender("no order", lambda: unordered(vocab_size), 3e-3),
@@ -403,7 +406,7 @@ def contenders(vocab_size: int) -> list[Contender]:
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """The counts, the CPU seconds they took, their nats (single words, pairs); the runs of each contender by name."""
+    """The word counts, their CPU seconds, their nats (single words, pairs), and the runs of each model by name."""
 
     counts: WordCounts
     counting_seconds: float
@@ -411,12 +414,12 @@ class Contest:
     runs: dict[str, list[Training]]
 
     def loss(self, name: str) -> float:
-        """The mean over the runs of a contender, in nats a word."""
+        """Return the mean loss over the runs of a model in nats per word."""
         return fmean(run.measures["loss"] for run in self.runs[name])
 
 
 def teach(options: Options) -> Iterator[Piece]:
-    """The text, the models side by side, what context and order are worth, texts they write, where heads look."""
+    """Yield the text, the comparison of the models, the value of context and order, continuations, and attention."""
     steps = options.steps(STEPS)
     task = word_task(options.files, steps * CONTEXT * BATCH_ROWS, MEASURED, VOCABULARY)
     yield about(task)
@@ -440,7 +443,7 @@ def teach(options: Options) -> Iterator[Piece]:
 
 
 def models_table(contest: Contest, task: LanguageModelTask) -> Table:
-    """Parameters, perplexity and time of each model; a stored count is a parameter."""
+    """Return the parameters, perplexity and time of each model. Each stored count is a parameter."""
     counts, seconds = contest.counts, 1000 * contest.counting_seconds / task.stream.n_positions
     single, pairs = (f"{math.exp(nats):.1f}" for nats in contest.nats)
     rows: list[tuple[Cell, ...]] = [
@@ -465,7 +468,7 @@ def models_table(contest: Contest, task: LanguageModelTask) -> Table:
 
 
 def comparison(contest: Contest) -> Localized:
-    """The better of LSTM and Transformer, the difference with its uncertainty, and the cost per word."""
+    """Return the better of LSTM and Transformer, the difference with its uncertainty, and the cost per word."""
     pair = ("Transformer", "LSTM")
     better, other = sorted(pair, key=contest.loss)
     gain = contest.loss(other) - contest.loss(better)
@@ -489,7 +492,7 @@ def comparison(contest: Contest) -> Localized:
 
 
 def worth_of_order(contest: Contest) -> Localized:
-    """The value of the previous word, of the set of words, and of their order, in nats per word."""
+    """Return the value of the previous word, of the set of words, and of their order in nats per word."""
     (single, pair), bag, ordered = contest.nats, contest.loss("no order"), contest.loss("Transformer")
     total, order = single - ordered, bag - ordered
     steps = " → ".join(f"{math.exp(nats):.1f}" for nats in (single, pair, bag, ordered))
@@ -508,7 +511,7 @@ def worth_of_order(contest: Contest) -> Localized:
 
 
 def continuations(contest: Contest, task: LanguageModelTask, prompt: Sequence[int]) -> Localized:
-    """The continuations of one beginning by each model."""
+    """Return the continuations of one prompt by all models."""
     writers: list[tuple[Localized, Step]] = [
         (SINGLE, counting_step(contest.counts, pairs=False)),
         (PAIRS, counting_step(contest.counts, pairs=True)),
@@ -526,7 +529,7 @@ def continuations(contest: Contest, task: LanguageModelTask, prompt: Sequence[in
 
 
 def attention(model: DecoderLM, task: LanguageModelTask, words: Sequence[int]) -> Iterator[Piece]:
-    """The distance that each head attends to on validation windows, and the sharpest head in a phrase."""
+    """Yield the distance to which each head attends in validation windows, and the sharpest head in a phrase."""
     names, weights = head_weights(model, validation_windows(task))
     near = looking_back(weights, NEAR)
     far = mean_distance(weights)
@@ -552,7 +555,7 @@ def attention(model: DecoderLM, task: LanguageModelTask, words: Sequence[int]) -
 
 
 def validation_windows(task: LanguageModelTask) -> list[list[int]]:
-    """At most 64 windows of the validation text, all of maximum length."""
+    """Return at most 64 windows of the validation text, all of maximum length."""
     windows = [
         window.token_ids.tolist()
         for document in task.validation_documents
@@ -566,7 +569,7 @@ def validation_windows(task: LanguageModelTask) -> list[list[int]]:
 def head_weights(
     model: DecoderLM, windows: Sequence[Sequence[int]]
 ) -> tuple[tuple[str, ...], Float[ndarray, "windows all_heads len len"]]:
-    """The names block.head, and the attention weights in windows of equal length."""
+    """Return the names block.head of all heads, and their attention weights in windows of equal length."""
     with recording(model, "*.self_attention.weights") as record:
         record.model.hidden(torch.tensor(windows))
     blocks = [record[f"decoder.blocks.{block}.self_attention"].weights for block in range(LAYERS)]
@@ -577,9 +580,10 @@ def head_weights(
 def looking_back(
     weights: Float[ndarray, "windows heads len len"], near: int
 ) -> Float[ndarray, "heads distances"]:
-    """The mean weight on the word k places back, k = 0, 1, ... `near` - 1, and on all before; each row sums to 1.
+    """Return the mean weight on the word k places back for k = 0 to `near` - 1, and on all earlier words.
 
-    Averaged over the positions that have so many before them; of shorter windows over the last one.
+    Each row sums to 1. The mean is over positions with at least `near` - 1 previous words, or over the last position
+    of shorter windows.
 
     >>> looking_back(np.array([[[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.3, 0.5]]]]), 2)
     array([[0.5, 0.4, 0.1]])
@@ -592,7 +596,7 @@ def looking_back(
 
 
 def mean_distance(weights: Float[ndarray, "windows heads len len"]) -> Float[ndarray, " heads"]:
-    """The mean attended distance in words, at the positions of `looking_back` with `NEAR`.
+    """Return the mean attended distance in words, at the positions of `looking_back` with `NEAR`.
 
     >>> mean_distance(np.array([[[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.3, 0.5]]]])).round(3)
     array([0.7])
