@@ -1,4 +1,4 @@
-"""The claims and exercises of the sources, C01 to C27: their words are in the book, and numbers decide each."""
+"""The claims and exercises of the sources, C01 to C27: the book has their text, and computed numbers check them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MODULES = (
     "softmax",
     "bishop",
 )
-"""The modules whose `CLAIMS` name the function that computes each claim."""
+"""The modules whose `CLAIMS` contain the function that computes each claim."""
 
 
 @cache
 def all_claims() -> tuple[Claim, ...]:
-    """The claims of the book in the order of their ids, each with the function that computes it.
+    """Return the claims of the book in the order of their ids, each with the function that computes it.
 
     >>> len(all_claims()), all_claims()[-1].id
     (27, 'C27')
@@ -54,7 +54,7 @@ def all_claims() -> tuple[Claim, ...]:
 
 
 def _derivation(section: Section, label: str) -> str:
-    """The blocks between a label and the last paragraph, which names the command; formulas are indented."""
+    """Return the blocks from a label to the last paragraph, which names the command. Formulas are indented."""
     lines: list[str] = []
     for block in section.blocks[section.index(label) + 1 : -1]:
         is_formula = block.startswith("```text\n")

@@ -1,4 +1,4 @@
-"""The size of attention (C20), and all claims about the architecture in one tuple."""
+"""Claims about path lengths, restricted attention and the number of parameters (C14, C22, C20)."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from attendo_course.claims.claim import Check, Finding, above, below, equals
 from attendo_course.claims.samples import built, largest, normal, unrolled
 
 Spread = Callable[[Float[Tensor, "n n"], int], Float[Tensor, "n n"]]
-"""What layer number i (from 0) makes of the rows; entry (p, s) is how much of token s there is at place p."""
+"""A function that applies layer number i (from 0) to rows. Entry (p, s) is the share of token s at position p."""
 
 Local = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-"""Attention of query, key, value `[n, d]` to the keys fewer than so many places away."""
+"""Attention of query, key and value `[n, d]` to the keys less than a number of positions away."""
 
 WIDTHS = (3, 5, 9)
 N = 65
 
 
 def attending(window: int | None = None) -> Spread:
-    """Self-attention that weighs all allowed keys alike: what it spreads, any other with positive weights does.
+    """Return self-attention with equal weights for all allowed keys.
 
-    window: fewer than so many positions apart (r = 2·window - 1 keys in all), None: every key.
+    Self-attention with any other positive weights depends on the same tokens. With a `window`, a query attends to
+    keys less than `window` positions away, which are r = 2·window - 1 keys. The default is all keys.
 
     >>> attending(2)(torch.eye(3), 0)[0]
     tensor([0.5000, 0.5000, 0.0000])
@@ -47,7 +48,9 @@ def attending(window: int | None = None) -> Spread:
 
 
 def convolving(k: int, *, dilated: bool = False) -> Spread:
-    """A convolution of odd width k with equal weights; dilated: layer i reads k places kⁱ apart, none later.
+    """Return a convolution of odd width k with equal weights.
+
+    With `dilated`, layer i reads k positions at distances of kⁱ, and no later positions.
 
     >>> convolving(3)(torch.eye(3), 0)[0]
     tensor([0.3333, 0.3333, 0.0000])
@@ -63,7 +66,7 @@ def convolving(k: int, *, dilated: bool = False) -> Spread:
 
 
 def seen_by_layer(spread: Spread, n: int = N) -> list[int]:
-    """The number of tokens that the last position depends on after 1, 2, ... layers, up to n.
+    """Return the number of tokens on which the last position depends after 1, 2, ... layers, up to n.
 
     >>> seen_by_layer(attending(2), 4)
     [2, 3, 4]
@@ -76,7 +79,7 @@ def seen_by_layer(spread: Spread, n: int = N) -> list[int]:
 
 
 def layers_needed(spread: Spread, n: int = N) -> float:
-    """Layers until the last place depends on each of the n tokens; infinite if n layers are too few.
+    """Return the number of layers until the last position depends on all n tokens, or infinity if n layers are too few.
 
     >>> layers_needed(attending(2), 4), layers_needed(lambda x, number: x, 4)
     (3, inf)
@@ -86,7 +89,7 @@ def layers_needed(spread: Spread, n: int = N) -> float:
 
 
 def products_counted(compute: Callable[[], object]) -> int:
-    """Multiplications and additions in the matrix products and convolutions of a computation.
+    """Return the number of multiplications and additions in the matrix products and convolutions of a computation.
 
     >>> products_counted(lambda: torch.ones(2, 3) @ torch.ones(3, 5))
     60
@@ -97,9 +100,10 @@ def products_counted(compute: Callable[[], object]) -> int:
 
 
 def longest_chain(output: Tensor) -> int:
-    """Operations on the longest path from an input to this output: each has to wait for the one before.
+    """Return the number of operations on the longest path from an input to this output.
 
-    Read from the graph of automatic differentiation; 0 if nothing that asks for a gradient led here.
+    Each operation on the path must wait for the previous operation. The path is read from the graph of automatic
+    differentiation. The number is 0 if no input requires a gradient.
 
     >>> x = torch.ones(1, requires_grad=True)
     >>> longest_chain(x * 2 + 1) - longest_chain(x * 2)
@@ -118,9 +122,10 @@ def longest_chain(output: Tensor) -> int:
 def neighborhood_attention(
     query: Float[Tensor, "n d"], key: Float[Tensor, "n d"], value: Float[Tensor, "n d_value"], window: int
 ) -> Float[Tensor, "n d_value"]:
-    """Attention to the keys fewer than `window` places away, and no score is computed for another.
+    """Compute attention to the keys less than `window` positions away, without computing the other scores.
 
-    The same numbers as a banded mask gives. Vaswani et al. 2017, section 4 (restricted self-attention).
+    The result equals attention with a banded mask. The source is Vaswani et al. 2017, section 4 (restricted
+    self-attention).
 
     >>> x = torch.eye(4)
     >>> torch.equal(neighborhood_attention(x, x, x, 4), attention(x, x, x))
@@ -136,7 +141,7 @@ def neighborhood_attention(
 
 
 def _layers(n: int, d: int, k: int = 3) -> dict[str, Callable[[], Tensor]]:
-    """One layer of each kind on n random vectors of width d, ready to run."""
+    """Return one layer of each kind as a function that computes it on n random vectors of width d."""
     x, w = normal(0, n, d).requires_grad_(), normal(1, d, d, k)
     cell = built(lambda: nn.RNNCell(d, d))
     return {
@@ -156,7 +161,7 @@ NAMES = {
 
 
 def _costs(n: int = 16, d: int = 8, k: int = 3) -> list[Check]:
-    """The first two columns of table 1: how work and waiting grow with n, d and k (r)."""
+    """Check the first two columns of table 1: how work and sequential steps grow with n, d and k (r)."""
     growth = {"n²d": (4, 2, 1), "nd²": (2, 4, 1), "knd²": (2, 4, 3), "rnd": (2, 2, 3)}
     small, longer = _layers(n, d, k), _layers(2 * n, d, k)
     others = {"n": longer, "d": _layers(n, 2 * d, k), "k": _layers(n, d, 3 * k)}
@@ -177,10 +182,10 @@ def _costs(n: int = 16, d: int = 8, k: int = 3) -> list[Check]:
 
 
 def one_layer_sees_all(attend: Spread | None = None, n: int = N) -> Finding:
-    """Path lengths 1 (self-attention), n (RNN), log_k n (dilated convolutions), n/r (restricted), measured.
+    """Check the path lengths 1 (self-attention), n (RNN), log_k n (dilated convolutions) and n/r (restricted).
 
-    Vaswani et al. 2017, table 1. attend: the layer that is to see all n tokens at once. What a layer spreads is
-    followed from the identity matrix until the last place holds a part of every token.
+    The source is Vaswani et al. 2017, table 1. `attend` is the layer that must see all n tokens at once (default:
+    self-attention). Each layer is applied to the identity matrix until the last position depends on all tokens.
 
     >>> one_layer_sees_all().holds
     True
@@ -217,10 +222,10 @@ def one_layer_sees_all(attend: Spread | None = None, n: int = N) -> Finding:
 
 
 def restricted_attention_is_cheaper(local: Local = neighborhood_attention, n: int = N, d: int = 8) -> Finding:
-    """O(rnd) work in O(1) steps a layer, but O(n/r) layers until all is seen. Kikuta 2025, exercise 3.6.
+    """Check that restricted attention needs O(rnd) work in O(1) steps per layer, but O(n/r) layers to see all tokens.
 
-    Vaswani et al. 2017, table 1. r: the keys a query attends to, itself in the middle. local: what is counted and
-    compared with the banded mask.
+    The sources are Kikuta 2025, exercise 3.6, and Vaswani et al. 2017, table 1. A query attends to r keys, with its
+    own position in the middle. `local` is the tested function, which is compared with a banded mask.
 
     >>> restricted_attention_is_cheaper().holds
     True
@@ -257,7 +262,7 @@ def restricted_attention_is_cheaper(local: Local = neighborhood_attention, n: in
 
 
 def numbers_kept(compute: Callable[[], object]) -> int:
-    """The size of the largest tensor that a computation keeps for its backward pass.
+    """Return the size of the largest tensor that a computation stores for its backward pass.
 
     >>> numbers_kept(lambda: torch.ones(3, requires_grad=True).exp())
     3
@@ -276,9 +281,10 @@ def numbers_kept(compute: Callable[[], object]) -> int:
 def size_is_free_of_length(
     layer: Callable[[int], nn.Module] | None = None, d_in: int = 4, d_attn: int = 6, d_out: int = 3
 ) -> Finding:
-    """(d_in + 1)(2 d_attn + d_out) numbers for any length, (d_in L + 1) d_out of a linear map; but O(L²) memory.
+    """Check that attention has (d_in + 1)(2 d_attn + d_out) parameters for any length L, but needs O(L²) memory.
 
-    The weather post. layer: from L to the layer that is counted, single-head attention with biases unless given.
+    A linear map has (d_in L + 1) d_out parameters. The source is the weather post. `layer` returns the tested layer
+    for a length L (default: single-head attention with biases).
 
     >>> size_is_free_of_length().holds
     True

@@ -1,4 +1,4 @@
-"""What attention computes: mixtures, probabilities, a sum over heads, exact zeros (C05, C06, C08, C19)."""
+"""Claims about attention: mixtures, heads, masks, sets, rotations (C05, C06, C08, C09, C12, C13, C19)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from attendo_course.claims.claim import Finding, above, below, equals
 from attendo_course.claims.samples import largest, normal, numbered, random_attention
 
 Layer = Callable[[Float[Tensor, "n d_model"]], Float[Tensor, "n d_out"]]
-"""From one set of tokens to as many outputs."""
+"""A function from a set of tokens to an equal number of outputs."""
 
 Lookup = Callable[[Float[Tensor, "n d_model"], Float[Tensor, "m d_model"]], Float[Tensor, "n d_out"]]
-"""From tokens, and those they attend to, to outputs."""
+"""A function from tokens, and from the tokens to which they attend, to outputs."""
 
 
 def order_goes_through(layer: Layer | None = None, n: int = 6, seed: int = 0) -> Finding:
-    """MHA(PX) = P·MHA(X) for every permutation P, without positions or a mask. Bishop & Bishop 2024, exercise 12.7.
+    """Check that MHA(PX) = P·MHA(X) for every permutation P, without positions or a mask.
 
-    layer: from `[n, 8]` to `[n, d_out]`; two heads of self-attention with weights from N(0, 1) if None.
+    The source is Bishop & Bishop 2024, exercise 12.7. `layer` maps `[n, 8]` to `[n, d_out]` (default: self-attention
+    with two heads and weights from N(0, 1)).
 
     >>> order_goes_through().holds
     True
@@ -64,7 +65,7 @@ def order_goes_through(layer: Layer | None = None, n: int = 6, seed: int = 0) ->
 
 
 def set_distance(first: Float[Tensor, "n d"], second: Float[Tensor, "m d"]) -> float:
-    """The Hausdorff distance: the largest distance of a row of one set from the other set.
+    """Return the Hausdorff distance: the largest distance of a row of one set from the other set.
 
     >>> set_distance(torch.tensor([[0.0], [3.0]]), torch.tensor([[3.0], [0.0]]))
     0.0
@@ -74,9 +75,10 @@ def set_distance(first: Float[Tensor, "n d"], second: Float[Tensor, "m d"]) -> f
 
 
 def sets_to_sets(lookup: Lookup | None = None, seed: int = 0) -> Finding:
-    """A set of any size goes in, one of the same size comes out; no order is seen. NYU Deep Learning 2020, week 12-3.
+    """Check that attention maps a set of any size to a set of this size and ignores the order of the memory.
 
-    lookup: from tokens `[n, 8]` and memory `[m, 8]` to `[n, d_out]`; two heads of attention if None.
+    The source is NYU Deep Learning 2020, week 12-3. `lookup` maps tokens `[n, 8]` and a memory `[m, 8]` to `[n,
+    d_out]` (default: attention with two heads).
 
     >>> sets_to_sets().holds
     True
@@ -108,7 +110,7 @@ def sets_to_sets(lookup: Lookup | None = None, seed: int = 0) -> Finding:
 
 
 def random_rotation(seed: int, d: int) -> Float[Tensor, "d d"]:
-    """A random orthogonal matrix of determinant 1.
+    """Return a random orthogonal matrix with determinant 1.
 
     >>> round(torch.linalg.det(random_rotation(0, 5)).item(), 12)
     1.0
@@ -119,9 +121,10 @@ def random_rotation(seed: int, d: int) -> Float[Tensor, "d d"]:
 
 
 def only_orthogonal_maps_rotate(w: Float[Tensor, "d d"] | None = None, seed: int = 0) -> Finding:
-    """|Wx| = |x| for every x if and only if WᵀW = I; a rotation has det W = 1, too. NYU Deep Learning 2020, week 12-3.
+    """Check that |Wx| = |x| for every x if and only if WᵀW = I, and that det W = 1 for a rotation.
 
-    w: the matrix that must be a rotation; a random one of width 8 if None.
+    The source is NYU Deep Learning 2020, week 12-3. `w` is the matrix that must be a rotation (default: a random
+    rotation of width 8).
 
     >>> only_orthogonal_maps_rotate().holds
     True
@@ -165,13 +168,13 @@ def only_orthogonal_maps_rotate(w: Float[Tensor, "d d"] | None = None, seed: int
 
 
 Softmax = Callable[[Float[Tensor, "*batch q_len k_len"]], Float[Tensor, "*batch q_len k_len"]]
-"""From scores to weights."""
+"""A function from scores to weights."""
 
 
 def unscaled_attention(
     query: Float[Tensor, "n d_key"], key: Float[Tensor, "n d_key"], value: Float[Tensor, "n d_value"]
 ) -> Float[Tensor, "n d_value"]:
-    """softmax(QKᵀ)V, without 1/√d. Kikuta 2025, exercise 3.4.
+    """Return softmax(QKᵀ)V without the factor 1/√d (Kikuta 2025, exercise 3.4).
 
     >>> unscaled_attention(torch.zeros(1, 2), torch.zeros(1, 2), torch.ones(1, 3))
     tensor([[1., 1., 1.]])
@@ -185,9 +188,10 @@ def rows_mix_values(
     d_value: int = 3,
     seed: int = 0,
 ) -> Finding:
-    """Row k of softmax(QKᵀ)V is Σ_t a_kt v_t, softmax row by row, no 1/√d. Kikuta 2025, exercise 3.4.
+    """Check that row k of softmax(QKᵀ)V is Σ_t a_kt v_t, with a softmax per row and without 1/√d.
 
-    mix: from query `[n, 4]`, key `[n, 4]`, value `[n, d_value]` to `[n, d_value]`.
+    The source is Kikuta 2025, exercise 3.4. `mix` maps query `[n, 4]`, key `[n, 4]` and value `[n, d_value]` to `[n,
+    d_value]`.
 
     >>> rows_mix_values().holds
     True
@@ -222,9 +226,10 @@ def rows_mix_values(
 def weights_are_probabilities(
     softmax: Softmax = masked_softmax, n: int = 8, d_model: int = 16, draws: int = 100, seed: int = 0
 ) -> Finding:
-    """a_nm = exp(x_nᵀx_m) / Σ_m' exp(x_nᵀx_m') > 0 and Σ_m a_nm = 1. Bishop & Bishop 2024, exercise 12.2.
+    """Check that a_nm = exp(x_nᵀx_m) / Σ_m' exp(x_nᵀx_m') > 0 and Σ_m a_nm = 1.
 
-    draws: random sets of n vectors from N(0, I), then the same with every vector stretched to the length 1000.
+    The source is Bishop & Bishop 2024, exercise 12.2. The check uses `draws` random sets of n vectors from N(0, I),
+    and sets with all vectors stretched to length 1000.
 
     >>> weights_are_probabilities().holds
     True
@@ -259,9 +264,10 @@ def heads_add_up(
     value_dim: int | None = None,
     seed: int = 0,
 ) -> Finding:
-    """Concat(H_1, ..., H_H) Wᵒ = Σ_h A_h X W^(h), W^(h) = W_hᵛ W_hᵒ of rank ≤ D_v. Bishop & Bishop 2024, ex. 12.5.
+    """Check that Concat(H_1, ..., H_H) Wᵒ = Σ_h A_h X W^(h), where W^(h) = W_hᵛ W_hᵒ has rank ≤ D_v.
 
-    matrices: from a layer to its W^(h), as column-vector matrices. value_dim: D_v, d_model / n_heads if None.
+    The source is Bishop & Bishop 2024, exercise 12.5. `matrices` returns the matrices W^(h) of a layer for column
+    vectors. `value_dim` is D_v (default: d_model / n_heads).
 
     >>> heads_add_up().holds
     True
@@ -291,9 +297,10 @@ def heads_add_up(
 def masked_weights_are_zero(
     softmax: Callable[[Tensor, Tensor], Tensor] = masked_softmax, n: int = 6, seed: int = 0
 ) -> Finding:
-    """a_qk = 0 exactly where the mask forbids, and nothing that is masked has any effect. NYU 2020, week 12-3.
+    """Check that a_qk is exactly 0 where the mask forbids it, and that masked keys have no effect.
 
-    softmax: from scores `[n, n]` and a boolean mask (True = may attend) to weights.
+    The source is NYU Deep Learning 2020, week 12-3. `softmax` maps scores `[n, n]` and a boolean mask (True = may
+    attend) to weights.
 
     >>> masked_weights_are_zero().holds
     True

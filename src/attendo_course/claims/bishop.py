@@ -1,4 +1,4 @@
-"""C25: the other exercises of Bishop & Bishop 2024, chapter 12, each a few lines."""
+"""Claim C25: the other exercises of Bishop & Bishop 2024, chapter 12, with a few lines of code each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ TEXT = ["the", "cat", "saw", "the", "dog", "and", "the", "dog", "saw", "the", "c
 
 
 def bag_of_words_counts(text: list[str] = TEXT) -> tuple[Check, ...]:
-    """12.11: Σ_n ln p(x_n) is largest where p is the relative frequency; any other p costs KL(f‖p) more a word.
+    """Check exercise 12.11: Σ_n ln p(x_n) is largest for the relative frequencies f.
+
+    Any other p costs KL(f‖p) more per word.
 
     >>> all(check.holds for check in bag_of_words_counts())
     True
@@ -42,7 +44,7 @@ def bag_of_words_counts(text: list[str] = TEXT) -> tuple[Check, ...]:
 
 
 def tables_explode(vocab: int = 10, length: int = 5) -> tuple[Check, ...]:
-    """12.12: a table of p(x_n | x_1..x_{n-1}) has V^{n-1} rows of V - 1 free numbers: V^n - V^{n-1}.
+    """Check exercise 12.12: a table of p(x_n | x_1..x_{n-1}) has V^{n-1} rows of V - 1 free numbers: V^n - V^{n-1}.
 
     >>> all(check.holds for check in tables_explode())
     True
@@ -54,7 +56,7 @@ def tables_explode(vocab: int = 10, length: int = 5) -> tuple[Check, ...]:
 
 
 def n_gram_from_counts(text: list[str] = TEXT) -> tuple[Check, ...]:
-    """12.13: the maximum-likelihood bigram is the count of pairs over the count of their first words.
+    """Check exercise 12.13: the maximum-likelihood bigram is the pair count divided by the count of the first word.
 
     >>> all(check.holds for check in n_gram_from_counts())
     True
@@ -73,7 +75,9 @@ def n_gram_from_counts(text: list[str] = TEXT) -> tuple[Check, ...]:
 
 
 def recurrent_inference(length: int = 12) -> tuple[Check, ...]:
-    """12.14: h_t = tanh(W x_t + U h_{t-1}): token by token equals all at once, with a state of one size.
+    """Check exercise 12.14: h_t = tanh(W x_t + U h_{t-1}) is equal token by token and at once.
+
+    The state between two steps has a fixed size.
 
     >>> all(check.holds for check in recurrent_inference())
     True
@@ -96,27 +100,27 @@ def recurrent_inference(length: int = 12) -> tuple[Check, ...]:
 CHARACTERS = ("<bos>", "<eos>", "情", "報", "通", "信", "力", "情勢", "知", "行", "話", "学", "貨", "例")
 FIRST = {"通": 0.4, "情": 0.3, "力": 0.1, "知": 0.1, "行": 0.1}
 EVEN = dict.fromkeys(("信", "力", "情勢", "知", "行", "話", "学", "貨", "例", "報"), 0.1)
-"""What follows most first characters: ten that are alike."""
+"""The second characters after most first characters: ten characters with equal probabilities."""
 AFTER_JO = {"報": 0.2} | dict.fromkeys(("力", "情勢", "知", "行", "話", "学", "貨", "例"), 0.1)
 
 
 @dataclass
 class Prefixes:
-    """The rows of a search on a table: each is what was fed so far."""
+    """The rows of a search on a table. Each row contains the tokens so far."""
 
     rows: list[tuple[int, ...]]
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
-        """New row i continues old row rows[i]."""
+        """Replace each new row i by the old row rows[i]."""
         self.rows = [self.rows[row] for row in rows.tolist()]
 
     def keep(self, rows: Int[Tensor, " kept_rows"]) -> None:
-        """As `reorder`: there is one source."""
+        """Keep the given rows, as in `reorder`, since there is only one source."""
         self.reorder(rows)
 
 
 def next_log_probs(token_ids: Int[Tensor, "rows 1"], cache: Prefixes) -> Float[Tensor, "rows vocab"]:
-    """The table of two-character words: FIRST, then EVEN or AFTER_JO, then the end.
+    """Return the log-probabilities of two-character words from a table: FIRST, then EVEN or AFTER_JO, then the end.
 
     >>> next_log_probs(torch.tensor([[0]]), Prefixes([()])).exp()[0, 4].item()
     0.4
@@ -131,7 +135,7 @@ def next_log_probs(token_ids: Int[Tensor, "rows 1"], cache: Prefixes) -> Float[T
 
 
 def greedy_is_not_best() -> tuple[Check, ...]:
-    """12.15: the most probable token first can miss the most probable text: 通… .04 against 情報 .06.
+    """Check exercise 12.15: the most probable first token can miss the most probable text: 通… .04 against 情報 .06.
 
     >>> all(check.holds for check in greedy_is_not_best())
     True
@@ -153,7 +157,9 @@ def greedy_is_not_best() -> tuple[Check, ...]:
 
 
 def bert_large_counts() -> tuple[Check, ...]:
-    """12.16: V = 30,000, L = 512, 24 layers, 16 heads, d = 1024, d_ff = 4096: embeddings and blocks.
+    """Check exercise 12.16: the parameters of embeddings and blocks of BERT large.
+
+    The sizes are V = 30,000, L = 512, 24 layers, 16 heads, d = 1024 and d_ff = 4096.
 
     >>> all(check.holds for check in bert_large_counts())
     True
@@ -184,7 +190,7 @@ def bert_large_counts() -> tuple[Check, ...]:
 
 
 def weights_are_at_most_one(n: int = 50) -> tuple[Check, ...]:
-    """12.1: a ≥ 0 and Σa = 1 give a ≤ 1.
+    """Check exercise 12.1: a ≥ 0 and Σa = 1 imply a ≤ 1.
 
     >>> all(check.holds for check in weights_are_at_most_one())
     True
@@ -197,7 +203,9 @@ def weights_are_at_most_one(n: int = 50) -> tuple[Check, ...]:
 
 
 def orthogonal_inputs(n: int = 4, long: float = 10.0) -> tuple[Check, ...]:
-    """12.3: for orthogonal x_n, y_n = softmax(XXᵀ)X goes to x_n as their length grows; at length 1 it does not.
+    """Check exercise 12.3: for orthogonal x_n, y_n = softmax(XXᵀ)X approaches x_n as their length grows.
+
+    At length 1, y_n is far from x_n.
 
     >>> all(check.holds for check in orthogonal_inputs())
     True
@@ -215,7 +223,7 @@ def orthogonal_inputs(n: int = 4, long: float = 10.0) -> tuple[Check, ...]:
 
 
 def one_large_sparse_matrix(n: int = 4, d: int = 3) -> tuple[Check, ...]:
-    """12.6: AXW is (A ⊗ Wᵀ) on the stacked tokens: n²d² entries, but only n² + d² different numbers.
+    """Check exercise 12.6: AXW is (A ⊗ Wᵀ) on the stacked tokens: n²d² entries from only n² + d² different numbers.
 
     >>> all(check.holds for check in one_large_sparse_matrix())
     True
@@ -232,7 +240,7 @@ def one_large_sparse_matrix(n: int = 4, d: int = 3) -> tuple[Check, ...]:
 
 
 def random_directions_are_nearly_orthogonal(low: int = 3, high: int = 1000) -> tuple[Check, ...]:
-    """12.8: the cosine of two random unit vectors has mean 0 and standard deviation 1/√D.
+    """Check exercise 12.8: the cosine of two random unit vectors has mean 0 and standard deviation 1/√D.
 
     >>> all(check.holds for check in random_directions_are_nearly_orthogonal())
     True
@@ -249,7 +257,7 @@ def random_directions_are_nearly_orthogonal(low: int = 3, high: int = 1000) -> t
 
 
 def concatenation_is_a_sum(n: int = 5, d: int = 4, d_p: int = 3) -> tuple[Check, ...]:
-    """12.9: [x; r]W = xW_x + rW_r: concatenating positions before a linear map adds two linear maps.
+    """Check exercise 12.9: [x; r]W = xW_x + rW_r: concatenated positions before a linear map add two linear maps.
 
     >>> all(check.holds for check in concatenation_is_a_sum())
     True
@@ -260,7 +268,7 @@ def concatenation_is_a_sum(n: int = 5, d: int = 4, d_p: int = 3) -> tuple[Check,
 
 
 def positions_by_relation() -> tuple[Check, ...]:
-    """12.10: sines with cosines shift by a matrix (C01, C02); sines alone do not (C03).
+    """Check exercise 12.10: a matrix shifts sines with cosines (C01, C02), but not sines alone (C03).
 
     >>> all(check.holds for check in positions_by_relation())
     True
@@ -286,7 +294,7 @@ EXERCISES = (
 
 
 def other_exercises() -> Finding:
-    """12.1, 12.3, 12.6 and 12.8 to 12.16, one after the other.
+    """Check exercises 12.1, 12.3, 12.6 and 12.8 to 12.16.
 
     >>> other_exercises().holds
     True

@@ -1,4 +1,4 @@
-"""The purpose of residual connections and of several heads (C18)."""
+"""Claims about the purpose of residual connections and of several heads (C18)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ D_MODEL, DEPTHS = 16, (1, 2, 4, 8, 16, 32)
 
 
 def post_norm() -> Residual:
-    """norm(x + f(x)). Vaswani et al. 2017, section 3.1.
+    """Return a residual connection with post-norm: norm(x + f(x)) (Vaswani et al. 2017, section 3.1).
 
     >>> post_norm().norm_first
     False
@@ -33,7 +33,7 @@ def post_norm() -> Residual:
 
 
 def without_sum(residual: Residual) -> Residual:
-    """The same with x subtracted from the sub-layer's output, so that x + f(x) becomes f(x).
+    """Remove the sum from a residual connection by subtracting x from f(x): x + f(x) becomes f(x).
 
     >>> without_sum(Residual(nn.Identity(), norm_first=False))(torch.ones(2), lambda x: 3 * x)
     tensor([3., 3.])
@@ -43,7 +43,7 @@ def without_sum(residual: Residual) -> Residual:
 
 
 def norm_alone() -> Residual:
-    """norm(f(x)): the residual connection is gone.
+    """Return norm(f(x)), which has no residual connection.
 
     >>> norm_alone().norm_first
     False
@@ -52,7 +52,7 @@ def norm_alone() -> Residual:
 
 
 def nothing() -> Residual:
-    """f(x): neither residual connection nor norm.
+    """Return f(x), which has neither a residual connection nor a norm.
 
     >>> nothing().norm
     Identity()
@@ -62,9 +62,9 @@ def nothing() -> Residual:
 
 @cache
 def first_gradient(residual: Callable[[], Residual], depth: int, n: int = 6, seeds: int = 3) -> float:
-    """|∂L/∂θ_1| for a linear loss of the outputs of a random encoder, as a geometric mean over seeds.
+    """Return |∂L/∂θ_1| for a linear loss of the outputs of a random encoder, as a geometric mean over seeds.
 
-    θ_1: the matrices of the first of `depth` blocks.
+    θ_1 contains the matrices of the first of `depth` blocks.
 
     >>> first_gradient(post_norm, 1) > 0
     True
@@ -93,9 +93,9 @@ def first_gradient(residual: Callable[[], Residual], depth: int, n: int = 6, see
 
 
 def residuals_keep_gradients(residual: Callable[[], Residual] = post_norm) -> Finding:
-    """The gradient of the first layer keeps its size in a deep stack if each layer adds x to f(x).
+    """Check that the gradient of the first layer keeps its size in a deep stack if each layer adds x to f(x).
 
-    He et al. 2016; Vaswani et al. 2017, section 3.1. residual: the connection that is to keep it.
+    The sources are He et al. 2016 and Vaswani et al. 2017, section 3.1. `residual` is the tested connection.
 
     >>> residuals_keep_gradients().holds
     True
@@ -123,11 +123,13 @@ def residuals_keep_gradients(residual: Callable[[], Residual] = post_norm) -> Fi
 
 
 PAIRS = ((1.0, 1.0), (-1.0, -1.0), (1.0, -1.0), (-1.0, 1.0))
-"""All pairs of contents c_1, c_2 = ±1; the task is to answer with their difference."""
+"""All pairs of contents c_1, c_2 = ±1. The task is to return their difference."""
 
 
 def differences(n_heads: int, seed: int = 0) -> Attention:
-    """Attention of one query to two tokens: keys see content and place, values the content alone; untrained.
+    """Return untrained attention from one query to two tokens.
+
+    The keys depend on content and position. The values depend on the content only.
 
     >>> differences(2).q_proj.weight.shape
     torch.Size([4, 1])
@@ -136,7 +138,7 @@ def differences(n_heads: int, seed: int = 0) -> Attention:
 
 
 def answers(layer: Attention) -> Float[Tensor, " pairs"]:
-    """The layer's output for each of `PAIRS`.
+    """Return the output of the layer for each of `PAIRS`.
 
     >>> answers(differences(1)).shape
     torch.Size([4])
@@ -148,7 +150,7 @@ def answers(layer: Attention) -> Float[Tensor, " pairs"]:
 
 
 def errors(layer: Attention) -> Float[Tensor, " pairs"]:
-    """The answers less the differences c_1 - c_2.
+    """Return the answers minus the true differences c_1 - c_2.
 
     >>> errors(by_hand()).abs().max().item()
     0.0
@@ -157,7 +159,7 @@ def errors(layer: Attention) -> Float[Tensor, " pairs"]:
 
 
 def by_hand() -> Attention:
-    """Two heads, the first on token 1 with value +c, the second on token 2 with -c; attention is hard.
+    """Return two heads with hard attention: the first returns +c of token 1, the second returns -c of token 2.
 
     >>> answers(by_hand()).tolist()
     [0.0, 0.0, 2.0, -2.0]
@@ -176,7 +178,7 @@ def by_hand() -> Attention:
 
 
 def trained(layer: Attention, steps: int = 300, rate: float = 0.3) -> Attention:
-    """The layer after a number of steps of plain gradient descent on the mean squared error over `PAIRS`.
+    """Train the layer with plain gradient descent on the mean squared error over `PAIRS`, and return it.
 
     >>> trained(differences(1), steps=0).n_heads
     1
@@ -190,9 +192,9 @@ def trained(layer: Attention, steps: int = 300, rate: float = 0.3) -> Attention:
 
 
 def least_error_of_one_head() -> float:
-    """min over W of the mean squared error of W·(αc_1 + (1 - α)c_2), α free in [0, 1] for each pair by itself.
+    """Return the minimum over W of the mean squared error of W·(αc_1 + (1 - α)c_2), with any α in [0, 1] per pair.
 
-    No weights of a head, whatever they depend on, do better.
+    No attention weights of a single head can have a smaller error.
 
     >>> round(least_error_of_one_head(), 12)
     1.0
@@ -204,14 +206,15 @@ def least_error_of_one_head() -> float:
 
 @cache
 def _learned_error(n_heads: int, seed: int) -> float:
-    """The mean squared error of a trained layer with this number of heads."""
+    """Return the mean squared error of a trained layer with this number of heads."""
     return errors(trained(differences(n_heads, seed))).square().mean().item()
 
 
 def two_heads_subtract(n_heads: int = 2, seeds: int = 3) -> Finding:
-    """c_1 - c_2 needs two heads: one head says W·(a mean of contents), which is wrong by 1 in the mean square.
+    """Check that c_1 - c_2 needs two heads: one head returns W·(a mean of contents), with a mean squared error of 1.
 
-    n_heads: of the layer that is to learn it exactly. seeds: how many layers of each kind are trained.
+    `n_heads` is the number of heads of the layer that must learn the task exactly, and `seeds` is the number of
+    trained layers of each kind.
 
     >>> two_heads_subtract().holds
     True
@@ -232,7 +235,7 @@ def two_heads_subtract(n_heads: int = 2, seeds: int = 3) -> Finding:
 
 
 def residuals_and_heads(residual: Callable[[], Residual] = post_norm, n_heads: int = 2) -> Finding:
-    """C18: residual connections keep gradients, several heads do what one can't. Slides on the Transformer.
+    """Check C18: residual connections keep gradients, and several heads can do what one head cannot (slides).
 
     >>> residuals_and_heads().holds
     True

@@ -1,4 +1,4 @@
-"""The definition of a claim: a statement of a source, and a function that computes the figures that decide it."""
+"""The definition of a claim: a statement of a source, and a function that computes numbers to check it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from attendo_course.book import translated
 
 Relation = Literal["=", "<", ">", "shown"]
 Name = Localized | str
-"""What a figure is called, in English where the book has the Japanese."""
+"""The name of a computed number, as an English text whose Japanese is in the book, or in both languages."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A computed figure and its required value; a "shown" figure decides nothing (for example a wall time).
+    """A computed number and its required value. A "shown" number has no required value (for example a wall time).
 
-    counterexample: the figure shows that the statement is false without its condition.
+    Attributes:
+        counterexample: Whether the number shows that the statement is false without its condition.
     """
 
     name: Localized
@@ -32,7 +33,7 @@ class Check:
 
     @property
     def holds(self) -> bool:
-        """Whether the figure is what it must be.
+        """Whether the number has the required value.
 
         >>> equals(Localized("sum", "和"), 1.0 + 1e-13, 1.0).holds, below(Localized("d", "差"), 2.0, 1.0).holds
         (True, False)
@@ -51,7 +52,7 @@ class Check:
 def equals(
     name: Name, value: float, expected: float, tolerance: float = 1e-10, *, counterexample: bool = False
 ) -> Check:
-    """|value - expected| ≤ tolerance.
+    """Return a check that |value - expected| ≤ tolerance.
 
     >>> equals(Localized("sum", "和"), 0.1 + 0.2, 0.3).holds
     True
@@ -60,7 +61,7 @@ def equals(
 
 
 def below(name: Name, value: float, limit: float, *, counterexample: bool = False) -> Check:
-    """Value < limit.
+    """Return a check that the value is less than a limit.
 
     >>> below(Localized("error", "誤差"), 2.0, 1.0).holds
     False
@@ -69,7 +70,7 @@ def below(name: Name, value: float, limit: float, *, counterexample: bool = Fals
 
 
 def above(name: Name, value: float, limit: float, *, counterexample: bool = False) -> Check:
-    """Value > limit.
+    """Return a check that the value is greater than a limit.
 
     >>> above(Localized("gain", "利得"), 2.0, 1.0).holds
     True
@@ -78,7 +79,7 @@ def above(name: Name, value: float, limit: float, *, counterexample: bool = Fals
 
 
 def shown(name: Name, value: float) -> Check:
-    """A figure that is reported and decides nothing.
+    """Return a check that only reports a number and always holds.
 
     >>> shown(Localized("seconds", "秒"), 12.5).holds
     True
@@ -92,22 +93,24 @@ def _said(name: Name) -> Localized:
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of computing a claim."""
+    """The result of computing a claim: its checks, and a picture."""
 
     checks: tuple[Check, ...]
     picture: Picture | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether every figure is what it must be."""
+        """Whether all computed numbers have their required values."""
         return all(check.holds for check in self.checks)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a source, how it follows, and the function that checks it by numbers.
+    """A statement of a source, its derivation, and the function that checks it with computed numbers.
 
-    condition: without which the statement is false; a check marked `counterexample` then shows that.
+    Attributes:
+        condition: The condition without which the statement is false. A check marked `counterexample` then shows
+            this.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""What a hidden vector contains of the surrounding text (C16), and what can be read from it (C26)."""
+"""Claims about hidden vectors: they contain the surrounding text (C16), and other tasks can use them (C26)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attendo_course.claims.samples import built, largest, small_config
 
 WORDS = ("river", "savings", "dog", "man", "bank", "floods", "lends", "bites")
 ABOUT_BANKS = ("river bank floods", "savings bank lends", "river bank lends", "dog bites bank")
-"""Sentences that have one word in common; in the first three it stands at the same place."""
+"""Sentences that contain a common word, in the first three at the same position."""
 
 
 def _sentence(text: str) -> Int[Tensor, "1 len"]:
@@ -38,9 +38,9 @@ def _at(states: Float[Tensor, "1 len d"], text: str, word: str) -> Float[Tensor,
 
 
 def words_in_context(positions: Positions = "sinusoidal") -> Finding:
-    """A static vector is the same in each text; a hidden one depends on the other words, and on their order.
+    """Check that a static vector is equal in all texts, and a hidden vector depends on the other words and their order.
 
-    Slides on the Transformer. positions: those of the model that is to see the order of words.
+    The source is the slides on the Transformer. `positions` is the positional method of the tested model.
 
     >>> words_in_context().holds
     True
@@ -92,12 +92,14 @@ def _flat(rows: Float[Tensor, "texts len d"]) -> Float[Tensor, "n d"]:
 
 
 def _texts(seed: int, length: int = LENGTH) -> Int[Tensor, "texts len"]:
-    """Random letters."""
+    """Return texts of random letters."""
     return torch.randint(LETTERS, (N_TEXTS, length), generator=torch.Generator().manual_seed(seed))
 
 
 def has_more_early_letters(texts: Int[Tensor, "texts len"]) -> Int[Tensor, " texts"]:
-    """The task that the encoder is trained on: 1 where letters of the first half of the alphabet prevail.
+    """Return 1 for texts in which letters of the first half of the alphabet are more frequent, otherwise 0.
+
+    The encoder is trained on this task.
 
     >>> has_more_early_letters(torch.tensor([[0, 1, 5], [0, 4, 5]]))
     tensor([1, 0])
@@ -106,7 +108,7 @@ def has_more_early_letters(texts: Int[Tensor, "texts len"]) -> Int[Tensor, " tex
 
 
 def trained_encoder(steps: int = 60, seed: int = 0) -> EncoderClassifier:
-    """An encoder and a classifier of texts by `has_more_early_letters`, trained by plain gradient descent.
+    """Train an encoder and a classifier of texts by `has_more_early_letters` with plain gradient descent.
 
     >>> trained_encoder(steps=0).config.d_model
     16
@@ -129,7 +131,7 @@ def trained_encoder(steps: int = 60, seed: int = 0) -> EncoderClassifier:
 def probe_accuracy(
     x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], other: Float[Tensor, "m d"], truth: Int[Tensor, " m"]
 ) -> float:
-    """Share of other vectors that a linear map to one-hot labels, fitted by least squares to x, names right.
+    """Return the accuracy on `other` vectors of a linear map to one-hot labels, fitted to x by least squares.
 
     >>> eye = torch.eye(3)
     >>> probe_accuracy(eye, torch.arange(3), eye, torch.arange(3))
@@ -141,10 +143,10 @@ def probe_accuracy(
 
 
 def memory_serves_other_tasks(read: Read = _as_it_is, steps: int = 60) -> Finding:
-    """Hidden vectors of an encoder trained on one task, read by a linear map for others. NYU 2020, week 12-3.
+    """Check that a linear map can read other tasks from the hidden vectors of an encoder trained on one task.
 
-    A demonstration: the accuracies are of one seed, on texts that neither training nor probe has seen. read: what
-    is kept of the memory `[texts, len, d]` before it is read.
+    The source is NYU Deep Learning 2020, week 12-3. This check is a demonstration with one seed, on texts that
+    neither the training nor the probe has seen. `read` transforms the memory `[texts, len, d]` before the linear map.
 
     >>> memory_serves_other_tasks().holds
     True

@@ -1,4 +1,4 @@
-"""Known inputs at all positions at once, unknown ones one after the other (C15, C23)."""
+"""Claims about known inputs, computed for all positions at once, and unknown inputs, one by one (C15, C23)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from attendo.decoding.protocols import Hypothesis
 
 Layer = Callable[[Float[Tensor, "1 q_len d"], Float[Tensor, "1 k_len d"]], Float[Tensor, "1 q_len d"]]
-"""From some of the tokens and all of them to what becomes of the former."""
+"""A function from some of the tokens, and from all tokens, to new vectors of the former."""
 
 Shift = Callable[[Float[Tensor, "batch len d"]], Float[Tensor, "batch len d"]]
 
@@ -43,9 +43,10 @@ BEGIN, END, VOCAB = 0, 1, 12
 
 
 def shift_right(x: Float[Tensor, "batch len d"]) -> Float[Tensor, "batch len d"]:
-    """Put a vector of zeros first and drop the last vector: position t then holds the vector of t - 1.
+    """Insert a vector of zeros at the beginning and drop the last vector: position t then contains vector t - 1.
 
-    Kikuta 2025, exercise 3.7; Vaswani et al. 2017, section 3.1 (the decoder's input is offset by one).
+    The sources are Kikuta 2025, exercise 3.7, and Vaswani et al. 2017, section 3.1 (the decoder input is offset by
+    one position).
 
     >>> shift_right(torch.tensor([[[1.0], [2.0], [3.0]]])).flatten()
     tensor([0., 1., 2.])
@@ -77,7 +78,7 @@ def _milliseconds(compute: Callable[[], object]) -> float:
 
 
 class _Counted:
-    """A model's step that counts its calls."""
+    """A model step that counts its calls."""
 
     def __init__(self, model: DecoderLM | EncoderDecoder):
         self.model, self.calls = model, 0
@@ -88,9 +89,10 @@ class _Counted:
 
 
 def positions_do_not_wait(layer: Layer | None = None, n: int = 64, d: int = 32) -> Finding:
-    """One call for all positions gives what n calls for one position each give. Slides on the Transformer.
+    """Check that one call for all positions equals n calls for one position each.
 
-    layer: self-attention unless given. Times are reported and decide nothing.
+    The source is the slides on the Transformer. `layer` is the tested layer (default: self-attention). Times are
+    reported, but not checked.
 
     >>> positions_do_not_wait().holds
     True
@@ -140,7 +142,7 @@ def positions_do_not_wait(layer: Layer | None = None, n: int = 64, d: int = 32) 
 
 
 def _greedy_by_recomputing(model: EncoderDecoder, src: Tensor, limit: int) -> list[int]:
-    """Greedy decoding that recomputes the whole text for each token."""
+    """Return a greedily decoded text. The complete text is recomputed for each token."""
     text = [BEGIN]
     while len(text) <= limit and text[-1] != END:
         logits = model(src, torch.tensor([text]))[0, -1]
@@ -165,7 +167,7 @@ def _step_by_step(model: EncoderDecoder, src: Tensor, fed: Tensor) -> Tensor:
 
 
 def _taught_log_prob(model: EncoderDecoder, src: Tensor, written: list[int]) -> float:
-    """The log-probability of a text that is given as targets."""
+    """Return the log-probability of a text that is passed as targets."""
     from attendo.training.losses import token_losses
 
     text = torch.tensor([BEGIN, *written])
@@ -173,9 +175,10 @@ def _taught_log_prob(model: EncoderDecoder, src: Tensor, written: list[int]) -> 
 
 
 def targets_or_prediction(shift: Shift = shift_right, n: int = 9, limit: int = 12) -> Finding:
-    """Targets given: all logits at once, from targets one place to the right; none: predicted, on a cache.
+    """Check that known targets give all logits at once, and that prediction without targets uses a cache.
 
-    Kikuta 2025, exercise 3.7. shift: what is done to the embedded targets `[batch, len, d_model]`.
+    Known targets are shifted one position to the right. The source is Kikuta 2025, exercise 3.7. `shift` is the
+    tested function on the embedded targets `[batch, len, d_model]`.
 
     >>> targets_or_prediction().holds
     True

@@ -1,4 +1,4 @@
-"""Sinusoidal positions: shifts are rotations, products know the distance, the wavelengths (C01-C04, C24)."""
+"""Claims about sinusoidal positions: rotations, dot products by distance, wavelengths (C01-C04, C24)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ def shift_matrix(
     order: PhaseOrder = "sincos",
     dtype: torch.dtype | None = None,
 ) -> Float[Tensor, "d_model d_model"]:
-    """M_k with M_k PE[p] = PE[p+k] for every p: a rotation by kω_i in the plane of each sine and its cosine.
+    """Return M_k with M_k PE[p] = PE[p+k] for every p: a rotation by kω_i in the plane of each sine and its cosine.
 
-    The linear function of which Vaswani et al. 2017 speak in section 3.5.
-
-    Block-diagonal for "sincos". Raises ValueError where a sine or a cosine lacks its partner: an odd width, or
-    "cossin".
+    This is the linear function that section 3.5 of Vaswani et al. 2017 mentions. It is block-diagonal for "sincos".
+    Raises ValueError if a sine or a cosine has no partner: for an odd width, or for "cossin".
 
     >>> from attendo.nn.positions import sinusoidal_encoding
     >>> shift_matrix(1, 2) @ sinusoidal_encoding(torch.tensor(4), 2)
@@ -58,11 +56,11 @@ def shift_matrix(
 
 
 Encode = Callable[[Int[Tensor, "*batch"], int], Float[Tensor, "*batch d_model"]]
-"""From positions and a width to one row for each position."""
+"""A function from positions and a width to one row per position."""
 
 
 def sines_and_cosines(positions: Int[Tensor, "*batch"], d_model: int) -> Float[Tensor, "*batch d_model"]:
-    """PE[p, 2i] = sin(pω_i), PE[p, 2i+1] = cos(pω_i) in float64. Vaswani et al. 2017, section 3.5.
+    """Return PE[p, 2i] = sin(pω_i), PE[p, 2i+1] = cos(pω_i) in float64 (Vaswani et al. 2017, section 3.5).
 
     >>> sines_and_cosines(torch.tensor(1), 128)[:2]
     tensor([0.8415, 0.5403], dtype=torch.float64)
@@ -71,7 +69,7 @@ def sines_and_cosines(positions: Int[Tensor, "*batch"], d_model: int) -> Float[T
 
 
 def sines_alone(positions: Int[Tensor, "*batch"], d_model: int) -> Float[Tensor, "*batch d_model"]:
-    """sin(pω_i) for d_model frequencies and no cosine: every other entry of the row twice as wide.
+    """Return sin(pω_i) for d_model frequencies without cosines: every second entry of a row of twice this width.
 
     >>> sines_alone(torch.tensor(1), 64)[:2]
     tensor([0.8415, 0.7617], dtype=torch.float64)
@@ -80,7 +78,7 @@ def sines_alone(positions: Int[Tensor, "*batch"], d_model: int) -> Float[Tensor,
 
 
 def spread_by_distance(rows: Float[Tensor, "n d_model"]) -> float:
-    """The largest difference of rows[p]·rows[q] within one distance |p - q|: 0 if the Gram matrix is Toeplitz.
+    """Return the largest difference of rows[p]·rows[q] for one distance |p - q|: 0 if the Gram matrix is Toeplitz.
 
     >>> spread_by_distance(torch.tensor([[1.0], [1.0], [3.0]]))
     8.0
@@ -93,10 +91,11 @@ def spread_by_distance(rows: Float[Tensor, "n d_model"]) -> float:
 def shifting_rotates(
     encode: Encode = sines_and_cosines, d_model: int = 128, n: int = 64, shifts: tuple[int, int] = (5, 40)
 ) -> Finding:
-    """PE[p+k] = M_k PE[p] with M_k made of the rotations [[cos kω, sin kω], [-sin kω, cos kω]]. Kikuta 2025, ex. 3.1.
+    """Check that PE[p+k] = M_k PE[p], where M_k consists of the rotations [[cos kω, sin kω], [-sin kω, cos kω]].
 
-    encode: what must have the property, at an even width d_model. n: all p and k of 0..n-1 go into the addition
-    formulas. shifts: the k of the M_k that are multiplied.
+    The source is Kikuta 2025, exercise 3.1. `encode` is the tested encoding with the even width `d_model`. The
+    addition formulas are checked for all p and k of 0..n-1. `shifts` contains the k of the matrices M_k that are
+    multiplied.
 
     >>> shifting_rotates().holds
     True
@@ -130,9 +129,10 @@ def shifting_rotates(
 
 
 def only_distance_counts(encode: Encode = sines_and_cosines, n: int = 64) -> Finding:
-    """PE[p]·PE[p+k] = Σ_i cos(kω_i), the same for every p, and not monotone in k. Kikuta 2025, exercise 3.1.
+    """Check that PE[p]·PE[p+k] = Σ_i cos(kω_i), which is the same for every p and not monotone in k.
 
-    encode: what must have the property. n: positions 0..n-1 make the Gram matrix at width 128.
+    The source is Kikuta 2025, exercise 3.1. `encode` is the tested encoding. Positions 0..n-1 form the Gram matrix at
+    width 128.
 
     >>> only_distance_counts().holds
     True
@@ -161,9 +161,10 @@ def only_distance_counts(encode: Encode = sines_and_cosines, n: int = 64) -> Fin
 
 
 def sines_alone_lose_it(encode: Encode = sines_alone, d_model: int = 64, n: int = 64) -> Finding:
-    """sin pω sin qω = ½ cos (p-q)ω - ½ cos (p+q)ω: products and lengths vary with p, and no matrix shifts the rows.
+    """Check that sines alone lose the properties of C01 and C02: no matrix shifts the rows.
 
-    Bishop & Bishop 2024, exercise 12.10. encode: what must lack the properties of C01 and C02.
+    Dot products and lengths vary with p, since sin pω sin qω = ½ cos (p-q)ω - ½ cos (p+q)ω. The source is Bishop &
+    Bishop 2024, exercise 12.10. `encode` is the encoding that must lack the properties.
 
     >>> sines_alone_lose_it().holds
     True
@@ -187,9 +188,9 @@ def sines_alone_lose_it(encode: Encode = sines_alone, d_model: int = 64, n: int 
 
 
 def heat_map(draw: Callable[[int, int], Float[np.ndarray, "d_model max_len"]] = heatmap) -> Finding:
-    """PE[p, 2i] = sin(pω_i), PE[p, 2i+1] = cos(pω_i), transposed: 128 rows, a column a position. Kikuta 2025, ex. 3.2.
+    """Check the heat map of PE[p, 2i] = sin(pω_i), PE[p, 2i+1] = cos(pω_i): 128 rows, one column per position.
 
-    draw: from max_len and d_model to the figure's array.
+    The source is Kikuta 2025, exercise 3.2. `draw` maps max_len and d_model to the array of the figure.
 
     >>> heat_map().holds
     True
@@ -216,9 +217,10 @@ def heat_map(draw: Callable[[int, int], Float[np.ndarray, "d_model max_len"]] = 
 
 
 def longest_wave_falls_short(encode: Encode = sines_and_cosines, d_model: int = 512) -> Finding:
-    """λ_i = 2π·10000^(2i/d), i = 0..d/2-1: from 2π to 2π·10000^((d-2)/d), not 2π·10000. Vaswani et al. 2017, 3.5.
+    """Check the wavelengths λ_i = 2π·10000^(2i/d): from 2π to 2π·10000^((d-2)/d), which is less than 2π·10000.
 
-    encode: the table whose slowest sine is read half a wave from its start. d_model: the figures are those of 512.
+    The index i is 0..d/2-1. The source is Vaswani et al. 2017, section 3.5. `encode` is the table whose slowest sine
+    is measured half a wave from its start. The expected numbers are for a `d_model` of 512.
 
     >>> longest_wave_falls_short().holds
     True

@@ -27,7 +27,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def built(make: Callable[[], ModuleT], seed: int = 0) -> ModuleT:
-    """The result of `make` in float64 with this seed, in evaluation mode; the global generator is unchanged.
+    """Return the result of `make` in float64 with this seed, in evaluation mode. The global generator is unchanged.
 
     >>> built(lambda: nn.Linear(2, 2)).weight.dtype
     torch.float64
@@ -40,9 +40,9 @@ def built(make: Callable[[], ModuleT], seed: int = 0) -> ModuleT:
 def unrolled(
     cell: nn.RNNCell, x: Float[Tensor, "len d_in"], state: Float[Tensor, " d_state"] | None = None
 ) -> Float[Tensor, "len d_state"]:
-    """The states h_t = tanh(W_x x_t + W_h h_{t-1} + b) of a recurrent network, one step after the other.
+    """Return the states h_t = tanh(W_x x_t + W_h h_{t-1} + b) of a recurrent network, computed step by step.
 
-    state: h_0, zeros unless given. Elman 1990.
+    The initial state h_0 is `state` (default: zeros). The source is Elman 1990.
 
     >>> unrolled(built(lambda: nn.RNNCell(2, 3)), torch.zeros(4, 2, dtype=torch.float64)).shape
     torch.Size([4, 3])
@@ -55,7 +55,7 @@ def unrolled(
 
 
 def small_config(vocab_size: int, max_len: int, **settings: Any) -> ModelConfig:
-    """The configuration of a model of width 16 with two heads and no dropout, with further `ModelConfig` settings.
+    """Return the configuration of a model of width 16 with two heads and no dropout, with further settings.
 
     >>> small_config(9, 8, n_encoder_layers=2, n_decoder_layers=2).d_ff
     32
@@ -65,7 +65,7 @@ def small_config(vocab_size: int, max_len: int, **settings: Any) -> ModelConfig:
 
 
 def changed(token_ids: Tensor, place: int, by: int, vocab: int) -> Tensor:
-    """A copy of ids `[batch, len]` whose column `place` holds other ids, modulo the vocabulary.
+    """Return a copy of ids `[batch, len]` in which `by` is added to column `place`, modulo the vocabulary size.
 
     >>> changed(torch.tensor([[1, 2]]), 1, 2, 3)
     tensor([[1, 1]])
@@ -76,7 +76,7 @@ def changed(token_ids: Tensor, place: int, by: int, vocab: int) -> Tensor:
 
 
 def normal(seed: int, *shape: int) -> Tensor:
-    """Independent draws from N(0, 1) in float64.
+    """Return independent draws from N(0, 1) in float64.
 
     >>> normal(0, 2, 3).shape
     torch.Size([2, 3])
@@ -87,7 +87,7 @@ def normal(seed: int, *shape: int) -> Tensor:
 def random_attention(
     seed: int, d_model: int, n_heads: int, std: float, value_dim: int | None = None
 ) -> Attention:
-    """Multi-head attention in float64 without biases; every weight is drawn from N(0, std²).
+    """Return multi-head attention in float64 without biases. Each weight is drawn from N(0, std²).
 
     >>> random_attention(0, 8, 2, std=1.0).q_proj.weight.dtype
     torch.float64
@@ -102,7 +102,7 @@ def random_attention(
 
 
 def largest(difference: Tensor) -> float:
-    """The largest |entry|.
+    """Return the largest absolute value of the entries.
 
     >>> largest(torch.tensor([1.0, -2.0]))
     2.0
@@ -111,7 +111,7 @@ def largest(difference: Tensor) -> float:
 
 
 def numbered(name: str, n: int) -> tuple[str, ...]:
-    """Label with numbers from 1.
+    """Return labels with numbers from 1.
 
     >>> numbered("x", 2)
     ('x1', 'x2')

@@ -1,4 +1,4 @@
-"""The softmax of four scores, and results that no softmax of them can give (C17)."""
+"""Claims about the softmax of edit distances (C27), and four results that are no softmax of their scores (C17)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attendo_course.claims.samples import largest
 from attendo_course.lookup import edit_weights, levenshtein
 
 EditWeights = Callable[[Sequence[str], Sequence[str], float], Float[Tensor, "queries keys"]]
-"""From queries, keys and an inverse temperature to weights."""
+"""A function from queries, keys and an inverse temperature to weights."""
 
 DICTIONARY = {
     "迷えば、敗れる": 1.0,
@@ -28,19 +28,19 @@ DICTIONARY = {
     "rain": 10_000.0,
     "train": 100_000.0,
 }
-"""Keys and values; the two first keys, and the two last, are one edit apart."""
+"""Keys and values. The first two keys, and the last two keys, differ by one edit."""
 MISSPELT = "迷えば敗れる"
-"""One edit (the comma) from the first key, two from the next."""
+"""A query one edit (the comma) away from the first key, and two edits away from the second key."""
 BETWEEN = "迷えば、破れる"
-"""One edit from the first key and one from the second: no key is nearest."""
+"""A query one edit away from the first key and from the second key. No key is nearest."""
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 
 
 def edit_distance_look_up(weights_of: EditWeights = edit_weights) -> Finding:
-    """softmax(-β · Levenshtein distance) as weights: uniform at β = 0, the dictionary's own answer at β = ∞.
+    """Check that softmax(-β · Levenshtein distance) is uniform at β = 0 and finds the dictionary's value at β = ∞.
 
-    weights_of: the weights that are examined. Made for exercise 3.3 of Kikuta 2025, of which only the solution's
-    topic is known.
+    `weights_of` is the tested function. The check is for exercise 3.3 of Kikuta 2025, of which only the topic of the
+    solution is known.
 
     >>> edit_distance_look_up().holds
     True
@@ -82,13 +82,13 @@ def edit_distance_look_up(weights_of: EditWeights = edit_weights) -> Finding:
 
 SCORES = (12.0, 8.0, -1.0, 19.0)
 SLIDE = (0.3, 0.2, 0.01, 0.49)
-"""What the slides print beside these scores."""
+"""The weights that the slides print for these scores."""
 WEIGHTS = ((9.1e-4, 5e-6), (1.7e-5, 5e-7), (2.1e-9, 5e-11), (0.99907, 5e-6))
-"""What the softmax of the scores is, and half a unit of the last digit."""
+"""The softmax of the scores, and half a unit of its last digit."""
 
 
 def softmax_at(temperature: float, scores: Sequence[float] = SCORES) -> np.ndarray:
-    """softmax(s/T) by the core's `masked_softmax`; T > 0.
+    """Return softmax(s/T) for T > 0, computed with the core's `masked_softmax`.
 
     >>> softmax_at(1.0, (0.0, 0.0)).tolist()
     [0.5, 0.5]
@@ -98,9 +98,9 @@ def softmax_at(temperature: float, scores: Sequence[float] = SCORES) -> np.ndarr
 
 
 def implied_temperatures(weights: Sequence[float], scores: Sequence[float] = SCORES) -> list[float]:
-    """T = (s_i - s_j) / ln(a_i/a_j) of each pair; the weights are softmax(s/T) only if all are one number.
+    """Return T = (s_i - s_j) / ln(a_i/a_j) for each pair; the weights are softmax(s/T) only if all T are equal.
 
-    Infinite where two weights are equal and the scores are not.
+    T is infinite if two weights are equal and their scores differ.
 
     >>> implied_temperatures(softmax_at(2.0, (1.0, 3.0)), (1.0, 3.0))
     [2.0]
@@ -114,7 +114,7 @@ def implied_temperatures(weights: Sequence[float], scores: Sequence[float] = SCO
 
 
 def nearest_temperature(weights: Sequence[float], scores: Sequence[float] = SCORES) -> float:
-    """The T in (.01, 1000) whose softmax(s/T) has the least largest difference from these weights.
+    """Return the T in (.01, 1000) that minimizes the largest difference of softmax(s/T) from these weights.
 
     >>> round(nearest_temperature(softmax_at(3.0)), 3)
     3.0
@@ -129,9 +129,9 @@ def nearest_temperature(weights: Sequence[float], scores: Sequence[float] = SCOR
 
 
 def slides_numbers_are_no_softmax(printed: Sequence[float] = SLIDE) -> Finding:
-    """softmax(12, 8, -1, 19) sums to 1, and is not what the slides print; nor is it at another temperature.
+    """Check that softmax(12, 8, -1, 19) sums to 1 and differs from the numbers in the slides at every temperature.
 
-    printed: what is to be told from every softmax of these scores.
+    `printed` contains the numbers that must differ from every softmax of these scores.
 
     >>> slides_numbers_are_no_softmax().holds
     True

@@ -1,4 +1,4 @@
-"""The softmax of attention: its weights, its temperature, its derivative (C07, C10, C11, C21)."""
+"""Claims about the softmax of attention: its weights, its temperature, its derivative (C07, C10, C11, C21)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from attendo_course.claims.claim import Finding, above, below, equals
 from attendo_course.claims.samples import largest, normal
 
 Tempered = Callable[[Float[Tensor, "*batch q_len k_len"], float], Float[Tensor, "*batch q_len k_len"]]
-"""From scores and an inverse temperature to weights."""
+"""A function from scores and an inverse temperature to weights."""
 
 Draw = Callable[[tuple[int, ...], torch.Generator], Tensor]
-"""From a shape and a generator to random numbers in float64."""
+"""A function from a shape and a generator to random numbers in float64."""
 
 SCORES = (1.0, 0.5, 0.2)
 
 
 def standard_normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Independent draws from N(0, 1) in float64.
+    """Return independent draws from N(0, 1) in float64.
 
     >>> standard_normal((2, 3), torch.Generator().manual_seed(0)).dtype
     torch.float64
@@ -38,7 +38,7 @@ def standard_normal(shape: tuple[int, ...], generator: torch.Generator) -> Tenso
 def tempered(
     scores: Float[Tensor, "*batch q_len k_len"], inverse_temperature: float
 ) -> Float[Tensor, "*batch q_len k_len"]:
-    """softargmax_β: exp(βs_i) / Σ_j exp(βs_j), one-hot at β = ∞. NYU Deep Learning 2020, week 12-3.
+    """Return softargmax_β: exp(βs_i) / Σ_j exp(βs_j), one-hot at β = ∞ (NYU Deep Learning 2020, week 12-3).
 
     >>> tempered(torch.tensor([[1.0, 0.5]]), math.inf)
     tensor([[1., 0.]])
@@ -47,7 +47,7 @@ def tempered(
 
 
 def softmax_jacobian(weights: Float[Tensor, " n"]) -> Float[Tensor, "n n"]:
-    """∂y_i/∂s_j = y_i(δ_ij - y_j) = diag(y) - yyᵀ for y = softmax(s), from y alone. Kikuta 2025, exercise 3.5.
+    """Return ∂y_i/∂s_j = y_i(δ_ij - y_j) = diag(y) - yyᵀ for y = softmax(s) (Kikuta 2025, exercise 3.5).
 
     >>> softmax_jacobian(torch.tensor([0.5, 0.5]))
     tensor([[ 0.2500, -0.2500],
@@ -65,10 +65,11 @@ def _differentiated(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
 def products_spread_with_dimension(
     draw: Draw = standard_normal, draws: int = 200_000, seed: int = 0
 ) -> Finding:
-    """E[(aᵀb)²] = D for independent a, b ~ N(0, I_D), so aᵀb/√D has variance 1. Bishop & Bishop 2024, ex. 12.4.
+    """Check that E[(aᵀb)²] = D for independent a, b ~ N(0, I_D), which implies that aᵀb/√D has variance 1.
 
-    draws: products for each D. One of them squared has the variance 2D² + 6D; the tolerance is four standard
-    errors, and those of the difference of two means beside the mean of another sample of 200,000 draws.
+    The source is Bishop & Bishop 2024, exercise 12.4. `draws` is the number of products per D. A squared product has
+    the variance 2D² + 6D. The tolerance is four standard errors. For the comparison with the mean of another sample
+    of 200,000 draws, it is four standard errors of the difference of two means.
 
     >>> products_spread_with_dimension(draws=20_000).holds
     True
@@ -97,11 +98,12 @@ def products_spread_with_dimension(
 def root_keeps_temperature(
     scale: Callable[[int], float] | None = None, sets: int = 1000, seed: int = 0
 ) -> Finding:
-    """qᵀk/√d has the standard deviation 1 for every d, so the softmax is as soft in each. NYU 2020, week 12-3.
+    """Check that qᵀk/√d has the standard deviation 1 for every d, which keeps the softmax equally soft.
 
-    scale: from d to the factor on qᵀk, 1/√d if None. sets: of 8 queries and 16 keys from N(0, I_d) for each d; the
-    mean is that of the largest of the 16 weights. Its tolerance .015 is three standard errors at d = 4 (one draw
-    has the standard deviation .21) for the difference between our mean of 8,000 draws and one of 2,000.
+    The source is NYU Deep Learning 2020, week 12-3. `scale` maps d to the factor of qᵀk (default: 1/√d). For each d,
+    `sets` sets of 8 queries and 16 keys are drawn from N(0, I_d), and the mean of the largest of the 16 weights is
+    computed. Its tolerance .015 is three standard errors at d = 4 (one draw has the standard deviation .21) for the
+    difference between our mean of 8,000 draws and a mean of 2,000.
 
     >>> root_keeps_temperature(sets=500).holds
     True
@@ -137,9 +139,10 @@ def root_keeps_temperature(
 
 
 def hard_and_soft(weigh: Tempered = tempered, seed: int = 0) -> Finding:
-    """Hard attention: ‖a‖₀ = 1, one-hot at the highest score; soft: ‖a‖₁ = 1, all positive. NYU 2020, week 12-3.
+    """Check that hard attention is one-hot at the highest score, and that soft attention is positive and sums to 1.
 
-    weigh: from scores and β to weights; β = ∞ is hard.
+    In norms, ‖a‖₀ = 1 for hard attention and ‖a‖₁ = 1 for soft attention. The source is NYU Deep Learning 2020, week
+    12-3. `weigh` maps scores and β to weights, with hard attention at β = ∞.
 
     >>> hard_and_soft().holds
     True
@@ -177,9 +180,10 @@ def hard_and_soft(weigh: Tempered = tempered, seed: int = 0) -> Finding:
 def saturation_stops_the_gradient(
     jacobian: Callable[[Tensor], Tensor] = softmax_jacobian, n: int = 6, seed: int = 0
 ) -> Finding:
-    """∂y_i/∂s_j = y_i(δ_ij - y_j) → 0 as y → one-hot; with the cross-entropy, ∂L/∂s = y - t. Kikuta 2025, ex. 3.5.
+    """Check that ∂y_i/∂s_j = y_i(δ_ij - y_j) → 0 as y → one-hot, but ∂L/∂s = y - t with the cross-entropy.
 
-    jacobian: from the weights y `[n]` to the matrix `[n, n]` that is compared with automatic and finite differences.
+    The source is Kikuta 2025, exercise 3.5. `jacobian` maps the weights y `[n]` to a matrix `[n, n]`, which is
+    compared with automatic and finite differences.
 
     >>> saturation_stops_the_gradient().holds
     True
