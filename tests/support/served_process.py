@@ -34,10 +34,10 @@ class Server:
             run.create_app = with_slow_routes
             log = Log("json", self.log_file.open("w", encoding="utf-8"))
             state = State(models or NoModels(), ServingConfig(**config), hosts=hosts, page=False, log=log)
-            told = lambda address: os.write(writing, address.encode())  # noqa: E731
-            ready = lambda address: log.event("told ready", {"address": address})  # noqa: E731
+            on_listening = lambda address: os.write(writing, address.encode())  # noqa: E731
+            on_ready = lambda address: log.event("told ready", {"address": address})  # noqa: E731
             try:
-                return run.serve(state, port=0, watch=watch, told=told, ready=ready)
+                return run.serve(state, port=0, watch=watch, on_listening=on_listening, on_ready=on_ready)
             except AttendoError:
                 return 2
 

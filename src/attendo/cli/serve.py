@@ -138,7 +138,7 @@ def serve(
         segment=segment,
     )
     state = State(models, config, keys, look, page, origins, names_of(host), Log(log_format))
-    return _left(serve_models(state, host, port, watch=watch, ready=partial(print, flush=True)))
+    return _left(serve_models(state, host, port, watch=watch, on_ready=partial(print, flush=True)))
 
 
 def _origin(origin: str) -> str:

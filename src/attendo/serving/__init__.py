@@ -1,4 +1,4 @@
-"""Models over HTTP: the APIs, the engine that computes for them, and the web page.
+"""The HTTP server: its APIs, the engine that computes the results, and the web page.
 
 >>> from attendo.serving import ModelRegistry, ServingConfig, State, create_app
 >>> app = create_app(State(ModelRegistry([]), ServingConfig(max_requests=8)))
@@ -30,7 +30,7 @@ __all__ = ["Keys", "Log", "ModelRegistry", "ServingConfig", "State", "create_app
 
 
 def __getattr__(name: str) -> Any:
-    """Return the public object of this name; its module is imported when it is first used."""
+    """Return the public object of a name. Its module is imported on first use."""
     if name not in _MODULES:
         raise AttributeError(f"module 'attendo.serving' has no attribute {name!r}")
     return getattr(import_module(f"attendo.serving.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The application: its routes, middleware, health checks and OpenAPI document; plain ASGI, for any server."""
+"""The ASGI application of the server: routes, middleware, health checks and OpenAPI document."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = ["State", "create_app"]
 
 OPENAPI = "/openapi.json"
 EARLY = frozenset({"/livez", "/readyz", "/health", "/metrics", OPENAPI})
-"""Answered while models load and while the server drains, too."""
+"""The paths that are also served while the models load and while the server shuts down."""
 PUBLIC = frozenset({"/livez", "/readyz"})
-"""Answered without a key."""
+"""The paths that require no API key."""
 KEYS = {
     "Bearer": {"type": "http", "scheme": "bearer"},
     "Key": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
@@ -39,13 +39,13 @@ health = APIRouter(route_class=ApiRoute, tags=["health"], default_response_class
 
 @health.get("/livez", responses=documented_errors(Fault, 403))
 async def livez(request: ApiRequest) -> Response:
-    """Return 200 while the process is running."""
+    """Return status 200 while the server process is running."""
     return _status("alive")
 
 
 @health.get("/readyz", responses=documented_errors(Fault, 403, 503))
 async def readyz(request: ApiRequest) -> Response:
-    """Return 200 once all models are loaded; 503 while they are loading and while the server is shutting down."""
+    """Return status 200 when all models are loaded. While they are loading or the server shuts down, return 503."""
     state = request.server
     if state.ready:
         return _status("ready")
@@ -54,13 +54,13 @@ async def readyz(request: ApiRequest) -> Response:
 
 @health.get("/health", operation_id="health_health_get", responses=documented_errors(Fault, 401, 403, 503))
 async def health_check(request: ApiRequest) -> Response:
-    """Return the same answer as /readyz."""
+    """Return the response of /readyz."""
     return await readyz(request)
 
 
 @health.get("/metrics", responses=documented_errors(Fault, 401, 403))
 async def metrics(request: ApiRequest) -> Response:
-    """Return all metrics in the text format of Prometheus."""
+    """Return all metrics of the server in the text format of Prometheus."""
     return Response(request.server.metrics.text(), media_type=MEDIA_TYPE)
 
 
@@ -71,8 +71,8 @@ def _status(status: str) -> Response:
 def create_app(state: State) -> FastAPI:
     """Return the ASGI application of a server.
 
-    The application responds with 503 until the models are loaded, by `serving.run` or by its lifespan under another
-    ASGI server.
+    The application responds with status 503 until the models are loaded. `serving.run` loads them, or the lifespan of
+    the application under another ASGI server.
 
     Args:
         state: The state of the server, available to routes as `request.server`.
@@ -82,7 +82,7 @@ def create_app(state: State) -> FastAPI:
         version=__version__,
         summary="Translate, classify and complete texts with your own Transformer.",
         openapi_url=OPENAPI,
-        docs_url=None,  # they would fetch their scripts from elsewhere
+        docs_url=None,  # these pages would load scripts from other sites
         redoc_url=None,
         redirect_slashes=False,
         lifespan=_lifespan,
@@ -95,9 +95,8 @@ def create_app(state: State) -> FastAPI:
         app.include_router(router)
     paths = [getattr(route, "path", "{") for router in routers for route in router.routes]
     state.paths = frozenset(path for path in paths if "{" not in path)
-    still = (
-        frozenset({"/", "/docs"}) if state.page else frozenset()
-    )  # the same for everybody; what it asks is not
+    # these pages are public, but their requests are not
+    still = frozenset({"/", "/docs"}) if state.page else frozenset()
     errors.install(app)
     if state.keys:
         app.openapi = partial(_openapi_with_keys, app)
@@ -137,7 +136,7 @@ def _openapi_with_keys(app: FastAPI) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Load the models in a thread, unless our own server does, and stop the engines at the end."""
+    """Load the models in a thread, unless `serving.run` loads them, and stop the engines at the end."""
     state: State = app.state.attendo
     if not state.models.ready:
         threading.Thread(target=_load, args=(state,), name="loading", daemon=True).start()

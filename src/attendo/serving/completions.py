@@ -1,4 +1,4 @@
-"""OpenAI's interface: /v1/models and /v1/completions, of language models and of translators."""
+"""The routes /v1/models and /v1/completions of the OpenAI API, for language models and translators."""
 
 from __future__ import annotations
 
@@ -36,23 +36,24 @@ from attendo.serving.scoring import TokenScore, run_text_scores, scoring_chunks,
 from attendo.serving.translations import TranslateOptions, prepared, translations
 
 PING_SECONDS = 10.0
-"""Seconds after which a comment is sent, so that no proxy takes the connection for a dead one."""
+"""The seconds between the comments in a stream. Without comments, a proxy may close the connection."""
 
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 class StreamOptions(Body):
-    """Options of a stream. include_usage: send the token counts in a last event."""
+    """The options of a streamed completion. If include_usage is true, the last event contains the token counts."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
 class CompletionBody(Body):
-    """A request for completions. Fields that are not set take the values of the run, including max_tokens.
+    """The body of a completion request. Missing fields, including max_tokens, use the settings of the run.
 
-    The n texts of a prompt use the seeds seed, seed + 1, … top_k, min_p and repetition_penalty extend the OpenAI API.
-    presence_penalty, frequency_penalty, logit_bias, suffix and a best_of other than n are rejected; user is ignored.
+    The n texts of a prompt use the seeds seed, seed + 1, and so on. The fields top_k, min_p and repetition_penalty
+    extend the OpenAI API. The fields presence_penalty, frequency_penalty, logit_bias and suffix are not supported, and
+    best_of must be n. The field user is ignored.
     """
 
     model: Name | None = None
@@ -79,9 +80,10 @@ class CompletionBody(Body):
 
 
 class LogProbs(BaseModel):
-    """The log-probability of each token in nats; null for the first token that the model reads.
+    """The tokens of a text and their log-probabilities in nats. The first token that the model reads has the value
+    null.
 
-    top_logprobs: the most likely tokens at each position; null in a stream and if logprobs is 0.
+    top_logprobs contains the most likely tokens at each position. It is null in a stream and if logprobs is 0.
     """
 
     tokens: list[str]
@@ -91,7 +93,7 @@ class LogProbs(BaseModel):
 
 
 class Choice(BaseModel):
-    """One generated text."""
+    """A generated text with its number and the reason for its end."""
 
     text: str
     index: int
@@ -100,7 +102,7 @@ class Choice(BaseModel):
 
 
 class Usage(BaseModel):
-    """Token counts: each prompt counts once; generated tokens include end tokens."""
+    """The token counts of a request. Each prompt counts once, and end tokens count as generated tokens."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -108,7 +110,9 @@ class Usage(BaseModel):
 
 
 class CompletionAnswer(BaseModel):
-    """The generated texts: n for the first prompt, then n for the next prompt."""
+    """The response to a completion request. The choices are n texts for the first prompt, then n for the next
+    prompt.
+    """
 
     id: str
     object: Literal["text_completion"]
@@ -119,7 +123,10 @@ class CompletionAnswer(BaseModel):
 
 
 class ModelFacts(BaseModel):
-    """A model. family (its task), source and target (the languages of a translator) extend the OpenAI API."""
+    """A model of the server.
+
+    Three fields extend the OpenAI API: family (the task), and source and target (the languages of a translator).
+    """
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -133,19 +140,19 @@ class ModelFacts(BaseModel):
 
 
 class ModelList(BaseModel):
-    """All models of the server."""
+    """The list of all models of the server."""
 
     object: Literal["list"]
     data: list[ModelFacts]
 
 
 def usage_of(n_read: int, n_written: int) -> dict[str, int]:
-    """Return the counts as JSON."""
+    """Return the token counts of a response as a JSON object."""
     return {"prompt_tokens": n_read, "completion_tokens": n_written, "total_tokens": n_read + n_written}
 
 
 def head_of(model: str) -> dict[str, Any]:
-    """Return what an answer, or each event of a stream, begins with."""
+    """Return the first fields of a response, or of each event of a stream."""
     name = f"cmpl-{secrets.token_hex(12)}"
     return {"id": name, "object": "text_completion", "created": int(time.time()), "model": model}
 
@@ -153,15 +160,21 @@ def head_of(model: str) -> dict[str, Any]:
 def choice(
     index: int, text: str, reason: str | None, logprobs: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return a text, or a piece of one, as JSON."""
+    """Return a generated text, or a piece of a streamed text, as a JSON object."""
     return {"text": text, "index": index, "logprobs": logprobs, "finish_reason": reason}
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """The texts to generate, n of each prompt.
+    """The texts to generate, n per prompt.
 
-    ids: those of the text alone; read: those that the model reads.
+    Attributes:
+        generator: The language model.
+        body: The body of the request.
+        ids: The token ids of each prompt without special tokens.
+        read: The token ids of each prompt that the model reads.
+        texts: The texts to generate.
+        n: The number of texts per prompt.
     """
 
     generator: Generator
@@ -173,22 +186,22 @@ class GenerationRequest:
 
     @property
     def cost(self) -> int:
-        """The largest number of tokens that are read and written."""
+        """The cost: the maximum number of tokens that are read and generated."""
         return sum(len(text.prompt_ids) + text.config.max_tokens for text in self.texts)
 
     def prompt_ids(self, index: int) -> list[int]:
-        """Return the token ids of the prompt of this text."""
+        """Return the token ids of the prompt of text number `index`."""
         return self.ids[index // self.n]
 
     def usage(self, found: Sequence[Generation]) -> dict[str, int]:
-        """Return the counts of tokens that were read and drawn."""
+        """Return the numbers of prompt tokens and generated tokens."""
         return usage_of(sum(map(len, self.ids)), sum(len(one.log_probs) for one in found))
 
 
 async def prompted(
     request: ApiRequest, generator: Generator, prompts: Sequence[str | list[int]], body: CompletionBody
 ) -> GenerationRequest:
-    """Return the texts of a request. Raises ApiError for a setting or a token id out of range."""
+    """Prepare the texts of a completion request. Raise ApiError if a setting or a token id is out of range."""
     n = body.n or 1
     tokenizer = generator.tokenizer
     n_characters = n * sum(len(prompt) for prompt in prompts)
@@ -202,13 +215,11 @@ async def prompted(
             ids = prompt if is_ids else tokenizer.encode(prompt)
             text = tokenizer.decode(prompt) if is_ids else prompt
             ready.ids.append(ids)
-            ready.read.append(
-                ids if is_ids else tokenizer.specials.prompt(ids)
-            )  # ids are read as they are given
+            ready.read.append(ids if is_ids else tokenizer.specials.prompt(ids))  # token ids are not changed
             for number in range(n):
                 seed = None if config.seed is None else config.seed + number
                 one = generator.text(text, dataclasses.replace(config, seed=seed))
-                if is_ids:  # those very ids, though the text may be spelled in others
+                if is_ids:  # the given ids, because the decoded text may have other ids
                     one.prompt_ids = ids[-most:]
                     one.cut = max(0, len(ids) - most)
                 ready.texts.append(one)
@@ -232,7 +243,7 @@ def _config(generator: Generator, body: CompletionBody, most: int) -> SamplingCo
 async def texts_answer(
     request: ApiRequest, served: ServedModel, ready: GenerationRequest
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Return the choices and the usage of a whole answer."""
+    """Generate the texts of a request. Return the choices and the token counts of the response."""
     body = ready.body
     found: Sequence[Generation] = await request.run_job(served, GenerationJob(ready.texts), ready.cost)
     request.context.tokens_out += sum(len(one.log_probs) for one in found)
@@ -248,14 +259,14 @@ async def texts_answer(
 
 
 def reason_of(found: Generation) -> str:
-    """Return why a text ended, in OpenAI's words."""
+    """Return the finish_reason of a text: "length" or "stop"."""
     return "length" if found.finished_by == "length" else "stop"
 
 
 async def _scores(
     request: ApiRequest, served: ServedModel, ready: GenerationRequest, found: Sequence[Generation]
 ) -> list[list[TokenScore | None]]:
-    """Return the scores of each prompt's and its text's tokens, by one more pass; None for a first token."""
+    """Return the scores of the tokens of each prompt and its text, from another pass. The first token has None."""
     generator = ready.generator
     context = generator.model.config.max_len
     specials = generator.tokenizer.specials
@@ -271,7 +282,7 @@ async def _scores(
 
 
 def _drawn(ready: GenerationRequest, found: Generation) -> list[int]:
-    """Return all tokens that were drawn, the end token included."""
+    """Return all generated tokens, including the end token."""
     return [*found.token_ids, ready.generator.tokenizer.eos_id][: len(found.log_probs)]
 
 
@@ -300,7 +311,7 @@ def _log_probs(
 
 
 def _likeliest(tokenizer: Tokenizer, score: TokenScore | None) -> dict[str, float] | None:
-    """Return the most probable tokens of a position and the token's own."""
+    """Return the log-probabilities of the most probable tokens of a position, and of the token itself."""
     if score is None:
         return None
     pairs = (*score.likeliest, (score.token_id, score.log_prob))
@@ -319,25 +330,27 @@ def _table(
 
 
 def _offsets(tokenizer: Tokenizer, ids: Sequence[int], *, going_on: bool) -> list[int]:
-    """Return where each token begins in the text that the tokens spell, in characters."""
+    """Return the start of each token in the decoded text, in characters."""
     spelling = Spelling(tokenizer, going_on=going_on)
     ends = accumulate((len(spelling.add(token)) for token in ids), initial=0)
     return list(ends)[: len(ids)]
 
 
 class TextEvents:
-    """Turns the events of a generation job into the chunks of a stream."""
+    """A function object that converts the events of a generation job to the chunks of a stream."""
 
     def __init__(self, ready: GenerationRequest, head: dict[str, Any]) -> None:
         self._ready = ready
         self._head = head
         self._usage = bool(ready.body.stream_options and ready.body.stream_options.include_usage)
-        self._kept: list[list[tuple[int, float]]] = [[] for _ in ready.texts]  # tokens not told of yet
+        self._kept: list[list[tuple[int, float]]] = [
+            [] for _ in ready.texts
+        ]  # tokens that are not in a chunk yet
         self._ids: list[list[int]] = [[] for _ in ready.texts]
         self._begun = False
 
     def __call__(self, news: JobEvent) -> list[dict[str, Any]]:
-        """Return the chunks of a piece, or of the end."""
+        """Return the stream chunks of an event, which is a piece of text or the end of the job."""
         chunks: list[dict[str, Any]] = []
         if not self._begun and self._ready.body.echo:
             chunks += [self._chunk(choice(i, text.prompt, None)) for i, text in enumerate(self._ready.texts)]
@@ -383,14 +396,14 @@ EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
 
 @router.get("/v1/models", responses={200: {"model": ModelList, "links": ONE}})
 async def models(request: ApiRequest) -> Response:
-    """List the models of the server."""
+    """List all models of the server."""
     data = [_facts(served) for served in request.server.models]
     return json_response({"object": "list", "data": data})
 
 
 @router.get("/v1/models/{model}", responses={200: {"model": ModelFacts}}, operation_id="model")
 async def model(request: ApiRequest, model: str) -> Response:
-    """Return one model."""
+    """Return the facts about one model."""
     return json_response(_facts(choose_model(request.server, model)))
 
 
@@ -401,9 +414,10 @@ def _facts(served: ServedModel) -> dict[str, Any]:
 
 @router.post("/v1/completions", **reads(CompletionBody, CompletionAnswer, shape=OpenAIFault, content=EVENTS))
 async def completions(request: ApiRequest) -> Response:
-    """Complete a prompt with a language model, or translate it with a translator and the search of the run.
+    """Complete a prompt with a language model, or translate the prompt with a translator.
 
-    With stream, the text is sent in server-sent events as it is generated; a translator streams one greedy translation.
+    A translator uses the decoding settings of the run. If stream is true, the text is sent as server-sent events while
+    it is generated. A translator then sends one greedy translation.
     """
     body = await request.read_json(CompletionBody)
     _check(body)
@@ -432,7 +446,7 @@ async def completions(request: ApiRequest) -> Response:
 
 
 def _prompts(body: CompletionBody) -> list[str | list[int]]:
-    """Return the prompts as a list; a missing prompt is the beginning of a document."""
+    """Return the prompts as a list. A missing prompt means the beginning of a document."""
     match body.prompt:
         case None:
             return [""]
@@ -445,7 +459,7 @@ def _prompts(body: CompletionBody) -> list[str | list[int]]:
 
 
 def _check(body: CompletionBody) -> None:
-    """Raise ApiError, 400, for options of OpenAI that are not supported."""
+    """Raise ApiError with status 400 for unsupported options of the OpenAI API."""
     remedies = {
         "best_of": (body.best_of in (None, body.n or 1), "set n only; all n texts are returned"),
         "presence_penalty": (not body.presence_penalty, "remove it, or use repetition_penalty"),
@@ -464,17 +478,19 @@ def _check(body: CompletionBody) -> None:
 
 
 class EventStream(EventSourceResponse):
-    """Server-sent events of a job, then `[DONE]`; on the way out the job is cancelled if it is not done."""
+    """A response with the server-sent events of a job, followed by `[DONE]`. An unfinished job is canceled at the
+    end.
+    """
 
     def __init__(self, stack: AsyncExitStack, messages: AsyncIterator[ServerSentEvent]) -> None:
         ping = ServerSentEvent(comment="ping", sep="\n")
         super().__init__(messages, ping=PING_SECONDS, sep="\n", ping_message_factory=lambda: ping)
-        del self.headers["connection"]  # a server that drains closes it
+        del self.headers["connection"]  # a server that shuts down closes the connection
         self._stack = stack
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events."""
-        AppStatus.disable_automatic_graceful_drain()  # a job that was admitted comes to its end
+        """Send the events of the job to the client."""
+        AppStatus.disable_automatic_graceful_drain()  # an admitted job is always finished
         async with self._stack:
             await super().__call__(scope, receive, send)
 
@@ -486,7 +502,7 @@ async def _streamed(
     cost: int,
     chunks: Callable[[JobEvent], list[Any]],
 ) -> Response:
-    """Return the events of a job as a stream. A job that fails before its first event is answered as any error is."""
+    """Return the events of a job as a stream. If the job fails before its first event, raise its error."""
     async with AsyncExitStack() as stack:
         events = await stack.enter_async_context(request.job_events(served, work, cost))
         first = asyncio.ensure_future(anext(events))
@@ -512,7 +528,7 @@ async def _messages(
                 yield _message(chunk)
             if isinstance(event, Done):
                 break
-            await asyncio.sleep(0)  # with events in the queue, nothing else here lets other requests run
+            await asyncio.sleep(0)  # lets other requests run if events are already in the queue
             event = await anext(events)
     except (AttendoError, DeadlineExceeded) as error:
         late = isinstance(error, DeadlineExceeded)
@@ -528,7 +544,7 @@ def _message(value: Any) -> ServerSentEvent:
 async def _translated(
     request: ApiRequest, served: ServedModel, body: CompletionBody, prompts: Sequence[str | list[int]]
 ) -> Response:
-    """Return the candidates of each prompt, or the stream of a greedy translation."""
+    """Return the translations of each prompt, or the stream of a greedy translation."""
     _check_search(body, prompts)
     translator: Translator = served.user
     sources = await in_thread(
@@ -563,7 +579,7 @@ def _n_written(found: Generation | Translation) -> int:
 
 
 def _check_search(body: CompletionBody, prompts: Sequence[Any]) -> None:
-    """Raise ApiError, 400, for a setting that a search does not have."""
+    """Raise ApiError with status 400 for a setting that does not apply to beam search."""
     neutral = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
     neutral |= {"logprobs": None, "echo": False, "stop": []}
     for name, value in neutral.items():
@@ -577,7 +593,7 @@ def _check_search(body: CompletionBody, prompts: Sequence[Any]) -> None:
 
 
 def _pieces(head: dict[str, Any], n_read: int, usage: bool) -> Callable[[JobEvent], list[Any]]:
-    """Return the function that turns the events of a translation into the chunks of a stream."""
+    """Return the function that converts the events of a translation job to the chunks of a stream."""
     more = {"usage": None} if usage else {}
 
     def chunks_of(news: JobEvent) -> list[Any]:

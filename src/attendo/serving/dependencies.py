@@ -1,4 +1,4 @@
-"""The dependencies of a route: the state and limits of the server, the body, a model and its jobs."""
+"""The request class of all routes, with the server's state and limits, the body, and the jobs of a model."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from attendo.serving.schemas import (
 from attendo.serving.state import ServingConfig, State
 
 INLINE = 2000
-"""Characters that are tokenized in the event loop's own thread; more go to another thread."""
+"""The maximum number of characters that are tokenized in the thread of the event loop."""
 CHARACTERS_PER_TOKEN = 4
-"""An estimate for the cost of a pass over a text before it is tokenized."""
+"""The assumed characters per token, for the cost of a text that is not tokenized yet."""
 T = TypeVar("T")
 
 
 class ApiRequest(Request):
-    """A request with what its route needs of the server."""
+    """A request with access to the server's state, the parsed body, and the models."""
 
     @property
     def server(self) -> State:
@@ -58,11 +58,14 @@ class ApiRequest(Request):
 
     @property
     def media_type(self) -> str:
-        """The media type of the body, without its parameters."""
+        """The media type of the request body, without parameters."""
         return media_type(self.headers.get("content-type", ""))
 
     def requested_timeout(self) -> float | None:
-        """Return the header X-Request-Timeout. Raises ApiError, 422, for what is no number of seconds."""
+        """Return the value of the header X-Request-Timeout in seconds, or None if there is no such header.
+
+        Raise ApiError with status 422 if the value is not a valid number of seconds.
+        """
         given = self.headers.get("x-request-timeout")
         if given is None:
             return None
@@ -79,14 +82,22 @@ class ApiRequest(Request):
         return seconds
 
     async def read_json(self, kind: type[BodyT]) -> BodyT:
-        """Return the body, which is JSON. Raises ApiError: 415 for another kind, 422 naming the first wrong field."""
+        """Parse the JSON body as the model class `kind`.
+
+        Raises:
+            ApiError: The body is not JSON (status 415), or a field is invalid (422).
+        """
         self.requested_timeout()
         if self.media_type != JSON:
             raise ApiError(415, f"the body must be JSON; send it with Content-Type: {JSON}")
         return parse_json(await self.body(), kind)
 
     async def read_form(self) -> dict[str, str]:
-        """Return the fields of a form. Raises ApiError: 415 for another kind, 400 for a broken one."""
+        """Return the fields of a form body.
+
+        Raises:
+            ApiError: The body is not a form (status 415), or the form is invalid (400).
+        """
         if self.media_type not in (FORM, PARTS):
             raise ApiError(
                 415, f"the body must be JSON or a form; send it with Content-Type: {JSON}, or {FORM}"
@@ -97,7 +108,7 @@ class ApiRequest(Request):
             raise ApiError(400, "invalid form; send it in UTF-8, with fewer than 1,000 fields") from None
 
     def check_texts(self, texts: Sequence[str], field: str) -> None:
-        """Raise ApiError, 413, for more or longer texts than the server takes."""
+        """Raise ApiError with status 413 if the texts exceed the server's limits on number or length."""
         limits = self.limits
         if len(texts) > limits.max_texts:
             message = f"{len(texts):,} texts (at most {limits.max_texts:,} per request); send them in parts"
@@ -113,13 +124,15 @@ class ApiRequest(Request):
         families: Sequence[TaskName],
         work: Callable[[ServedModel], Awaitable[T]],
     ) -> T:
-        """Return the result of `work` on the model that `choose_model` finds."""
+        """Return the result of `work` on the model that `choose_model` returns."""
         return await self.with_choice(lambda: choose_model(self.server, name, families), work)
 
     async def with_choice(
         self, choose: Callable[[], ServedModel], work: Callable[[ServedModel], Awaitable[T]]
     ) -> T:
-        """Return the result of `work` on the chosen model; if it was swapped meanwhile, once more on the new one."""
+        """Return the result of `work` on the chosen model. If the model was reloaded meanwhile, repeat `work` on the
+        new one.
+        """
         while True:
             served = choose()
             self.context.model = served.name
@@ -131,21 +144,24 @@ class ApiRequest(Request):
 
     @property
     def seconds(self) -> float:
-        """The time of the request: its header X-Request-Timeout, at most the server's. Raises ApiError, 422."""
+        """The timeout of the request in seconds: the header X-Request-Timeout, or at most the server's timeout.
+
+        Raises ApiError with status 422 for an invalid header.
+        """
         most = self.limits.timeout
         return min(self.requested_timeout() or most, most)
 
     async def disconnected(self) -> None:
-        """Return when the client has left; the body must have been read."""
+        """Wait until the client disconnects. The body must have been read before."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
     def job_events(self, served: ServedModel, work: Work, cost: int) -> AbstractAsyncContextManager[Any]:
-        """Return the events of a job as they come; see `engine.call`."""
+        """Return a context with the events of a job (see `engine.call`)."""
         return call(served.engine, self.server.admission.entered(max(1, cost)), work, self.seconds)
 
     async def run_job(self, served: ServedModel, work: Work, cost: int) -> Sequence[Any]:
-        """Return the results of a job. Raises as `engine.results`; an AttendoError becomes ApiError, 400."""
+        """Run a job and return its results. Raise ApiError with status 400 for an AttendoError of the job."""
         context = self.context
         entered = self.server.admission.entered(max(1, cost), again=context.queued is not None)
         try:
@@ -166,16 +182,16 @@ class ApiRequest(Request):
     ) -> Sequence[Any]:
         """Return the results of `run` for the items, computed in the engine's thread.
 
-        An item that fails spoils no other request, though items go through together: alone it raises its AttendoError,
-        as ApiError, 400.
+        Items of several requests can share a batch. If a batch fails, its items are computed separately, and only the
+        requests of the failing items raise ApiError with status 400.
 
         Args:
-            served: The model.
-            kind: Items of the same kind go through together.
-            items: The items.
-            run: From items to one result each.
-            cost: The cost of all items.
-            size: The size of an item in characters.
+            served: The model, whose engine runs the computation.
+            kind: The key of the batch. Only items with equal keys share a batch.
+            items: The items, for example texts.
+            run: The function that maps a list of items to a list with one result per item.
+            cost: The cost of all items together, in tokens.
+            size: The function that returns the size of an item in characters.
         """
 
         def each_alone(some: Sequence[Any]) -> list[Any]:
@@ -194,15 +210,15 @@ class ApiRequest(Request):
 
 
 class ApiRoute(APIRoute):
-    """A route whose function gets an ApiRequest."""
+    """A route whose function receives an ApiRequest."""
 
     @property
     def takes_request_alone(self) -> bool:
-        """Whether nothing of the request has to be found before its function is called."""
+        """Whether the request is the only parameter of the route's function."""
         return "{" not in self.path and [*inspect.signature(self.endpoint).parameters] == ["request"]
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler of a request."""
+        """Return the request handler, which passes an ApiRequest to the function of the route."""
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
@@ -212,10 +228,15 @@ class ApiRoute(APIRoute):
 
 
 def choose_model(state: State, name: str | None, families: Sequence[TaskName] = ()) -> ServedModel:
-    """Return the model of this name, or the only model of these families (none: any).
+    """Return the model with a given name, or the only model of the given tasks.
+
+    Args:
+        state: The state of the server.
+        name: The name of the model, or None if the request does not name a model.
+        families: The possible tasks of the model (default: all tasks).
 
     Raises:
-        ApiError: 404 if there is none; 400 if it has another task, or if several models require a name.
+        ApiError: No model fits (status 404), the named model has another task (400), or several models fit (400).
     """
     fit = [served for served in state.models if not families or served.family in families]
     if name is None:
@@ -241,20 +262,23 @@ def choose_model(state: State, name: str | None, families: Sequence[TaskName] = 
 
 
 def _model_names(families: Sequence[TaskName]) -> str:
-    """The name of a model of these families in messages; none: of any."""
-    from attendo.runs.task_specs import family_of  # takes a moment, and only errors need it
+    """Return the name of a model of the given tasks in messages. Without tasks, return "model"."""
+    from attendo.runs.task_specs import family_of  # the import is slow, and only errors need it
 
     return " or ".join(family_of(family).model_name for family in families) or "model"
 
 
 def check_most(value: int | None, most: int, field: str) -> None:
-    """Raise ApiError, 400, for a number above the server's limit."""
+    """Raise ApiError with status 400 if the value of a field is above the server's limit."""
     if value is not None and value > most:
         raise ApiError(400, f"{field}={value:,} must be at most {most:,} on this server", param=field)
 
 
 async def in_thread(n_characters: int, work: Callable[[], T]) -> T:
-    """Return the result of `work`, computed in another thread for long texts; AttendoError becomes ApiError, 400."""
+    """Return the result of `work`, which runs in another thread if the texts are long.
+
+    Raise ApiError with status 400 for an AttendoError.
+    """
     try:
         return work() if n_characters <= INLINE else await asyncio.to_thread(work)
     except AttendoError as error:
@@ -262,5 +286,5 @@ async def in_thread(n_characters: int, work: Callable[[], T]) -> T:
 
 
 def cost_of_pass(texts: Sequence[str]) -> int:
-    """Return the cost of texts that go through a model once."""
+    """Return the cost in tokens of texts that are processed by one forward pass."""
     return sum(1 + len(text) // CHARACTERS_PER_TOKEN for text in texts)

@@ -1,4 +1,4 @@
-"""One thread per model, which accepts jobs between any two steps, and the waiting of the event loop for results."""
+"""The engine: one thread per model that runs the jobs of all requests, and functions that wait for their results."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from attendo.inference.continuous_translation import Translated, Translating, Tr
 from attendo.inference.generation import Written, WrittenText
 
 PASS_CHARACTERS = 20_000
-"""Of texts that go through a model at once between two steps of a search; one text may have more."""
+"""The maximum number of characters in a batch of a forward job. A single text may have more."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of the text with number `text`, to be shown. token: the token that was drawn, if any."""
+    """An event: a new piece of the text with number `text`, and the sampled token, if there is one."""
 
     text: int
     piece: str
@@ -31,7 +31,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Done:
-    """The results of a job, one per text. queued: seconds until the first text was begun."""
+    """The last event of a job: one result per text, and the seconds (`queued`) before the first text was started."""
 
     results: Sequence[Any]
     queued: float = 0.0
@@ -39,7 +39,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """The error that a job failed with."""
+    """The last event of a failed job, with the error."""
 
     error: Exception
 
@@ -49,14 +49,17 @@ JobEvent = Piece | Done | Failed
 
 @dataclass(frozen=True)
 class GenerationJob:
-    """Texts for a language model to write."""
+    """A job that generates texts with a language model."""
 
     texts: Sequence[WrittenText]
 
 
 @dataclass(frozen=True)
 class ForwardJob:
-    """Items for one call of a function each; items of the same `kind` share batches bounded by `size` (characters)."""
+    """A job that maps items to results with a function.
+
+    Items with equal `kind` share batches. `size` returns the characters of an item and limits the batch.
+    """
 
     kind: Hashable
     texts: Sequence[Any]
@@ -72,19 +75,25 @@ class DeadlineExceeded(Exception):
 
 
 class ClientGone(Exception):
-    """The client left before its answer."""
+    """The client disconnected before the response."""
 
 
 class EngineStopped(Exception):
-    """The engine takes no more jobs: its model was swapped, or the server ends."""
+    """The engine accepts no more jobs, because its model was reloaded or the server shuts down."""
 
 
 @dataclass(eq=False)
 class Job:
-    """Work for an engine.
+    """A job of an engine, with its deadline and its state.
 
-    tell: receives the events in the engine's thread. deadline, came, began: times of `time.monotonic`. stream: whether
-    pieces are events.
+    Attributes:
+        work: The texts to process.
+        tell: The function that receives the events, called in the engine's thread.
+        deadline: The time limit, as a value of `time.monotonic`.
+        stream: Whether each piece of text is an event.
+        cancelled: Whether the job was canceled.
+        came: The time of the submission, as a value of `time.monotonic`.
+        began: The time when the first text was started, or None.
     """
 
     work: Work
@@ -97,15 +106,15 @@ class Job:
     _results: dict[int, Any] = field(default_factory=dict, repr=False)
 
     def begin(self) -> None:
-        """Note the time if this is the first of its texts."""
+        """Store the start time when the first text of the job is started."""
         self.began = time.monotonic() if self.began is None else self.began
 
     def done(self, results: Sequence[Any]) -> Done:
-        """Return the last event."""
+        """Return the last event of the job, with the results of its texts."""
         return Done(results, 0.0 if self.began is None else self.began - self.came)
 
     def add(self, number: int, result: Any, n_texts: int) -> list[tuple[Job, JobEvent]]:
-        """Store the result of a text; return the last event once every text has one."""
+        """Store the result of a text. Return the last event of the job if all texts have results."""
         self._results[number] = result
         if len(self._results) < n_texts:
             return []
@@ -114,7 +123,7 @@ class Job:
 
 @dataclass
 class Counts:
-    """The work of an engine: steps and passes, the rows that took part in them, and the seconds that they took."""
+    """The counters of an engine: the steps, the rows in all steps, and the seconds of all steps."""
 
     steps: int = 0
     rows: int = 0
@@ -122,7 +131,7 @@ class Counts:
 
 
 class _Translations:
-    """Searches for translations."""
+    """Runs translation jobs."""
 
     def __init__(self, translator: Translator, rows: int) -> None:
         self.translating = Translating(translator, rows)
@@ -152,7 +161,7 @@ class _Translations:
 
 
 class _Generations:
-    """Writes texts with a language model."""
+    """Runs generation jobs."""
 
     def __init__(self, generator: Generator, rows: int) -> None:
         self.writing = generator.writing()
@@ -197,7 +206,7 @@ class _Generations:
 
 
 class _Forwards:
-    """Sends items through a model once."""
+    """Runs forward jobs."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Job, ForwardJob, int]] = []
@@ -227,7 +236,7 @@ class _Forwards:
             job.begin()
         try:
             found = first.run([work.texts[number] for _, work, number in now])
-        except Exception as error:  # noqa: BLE001  (the others that wait have no part in it)
+        except Exception as error:  # noqa: BLE001  (other waiting jobs continue)
             struck = {id(job): job for job, _, _ in now}
             for job in struck.values():
                 self.leave(job)
@@ -246,10 +255,10 @@ _Worker = _Translations | _Generations | _Forwards
 
 
 class Engine:
-    """The only thread that computes with a model; any thread may call `submit` and `cancel`.
+    """The thread that runs all computations of a model. Other threads call `submit` and `cancel`.
 
-    At most `rows` texts or beam rows take part in a step; others wait in order. Results do not depend on other jobs. An
-    error ends only the affected jobs.
+    A step processes at most `rows` texts or beams. Further texts wait in order. The results of a job do not depend on
+    other jobs. An error ends only the affected jobs.
     """
 
     def __init__(self, user: Any, rows: int = 128, name: str = "") -> None:
@@ -266,11 +275,13 @@ class Engine:
 
     @property
     def going_on(self) -> int:
-        """The number of jobs that are not done."""
+        """The number of unfinished jobs."""
         return len(self._jobs) + len(self._new)
 
     def submit(self, job: Job) -> None:
-        """Take in a job of at least one text, which gets its events until Done or Failed. Raises EngineStopped."""
+        """Add a job with at least one text. Its last event is Done or Failed. Raise EngineStopped if the engine was
+        stopped.
+        """
         with self._wake:
             if self._stopping:
                 raise EngineStopped
@@ -278,19 +289,19 @@ class Engine:
             self._wake.notify()
 
     def cancel(self, job: Job) -> None:
-        """Compute nothing for the job from the next step on; it gets no further events."""
+        """Cancel a job before the next step. The job receives no further events."""
         with self._wake:
             job.cancelled = True
             self._wake.notify()
 
     def stop(self) -> None:
-        """End the thread once all jobs are done."""
+        """Stop the engine: its thread ends when all jobs are finished."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the thread has ended."""
+        """Wait until the thread of the engine has ended, for at most `timeout` seconds."""
         self._thread.join(timeout)
 
     def _run(self) -> None:
@@ -333,7 +344,7 @@ class Engine:
         began = time.perf_counter()
         try:
             news = worker.advance()
-        except Exception as error:  # noqa: BLE001  (it begins anew with the next job)
+        except Exception as error:  # noqa: BLE001  (the next job creates a new worker)
             del self._workers[kind]
             news = [(job, Failed(error)) for job in self._jobs.values() if type(job.work) is kind]
         self.counts.steps += 1
@@ -346,7 +357,7 @@ class Engine:
                 job.tell(event)
 
     def _let_go(self) -> None:
-        """End the jobs that were canceled, or whose deadline has passed."""
+        """End the jobs that were canceled or whose deadline has passed."""
         now = time.monotonic()
         for job in list(self._jobs.values()):
             if job.cancelled or job.deadline < now:
@@ -369,18 +380,18 @@ async def call(
     *,
     stream: bool = True,
 ) -> AsyncIterator[AsyncIterator[JobEvent]]:
-    """Submit a job and yield its events; leaving the context cancels an unfinished job.
+    """Submit a job and yield an iterator over its events. An unfinished job is canceled when the context ends.
 
     Args:
-        engine: The engine.
-        entered: The place from the admission.
-        work: The computation.
-        seconds: The time limit.
-        stream: Whether pieces are events.
+        engine: The engine that runs the job.
+        entered: The context of `Admission.entered`, which admits the job.
+        work: The texts to process.
+        seconds: The time limit of the job in seconds.
+        stream: Whether each piece of text is an event.
 
     Raises:
-        ApiError: There is no room now (429), or never (413).
-        DeadlineExceeded: The time limit is over; or the error of the job.
+        ApiError: The server is full now (status 429), or the cost exceeds the server's limit (413).
+        DeadlineExceeded: The time limit has passed. Other errors of the job are also raised.
     """
     loop = asyncio.get_running_loop()
     events = asyncio.Queue[JobEvent]()
@@ -416,7 +427,7 @@ async def results(
     seconds: float,
     gone: Callable[[], Awaitable[None]],
 ) -> Done:
-    """Return all results of a job. Raises as `call`, and ClientGone as soon as `gone` returns."""
+    """Run a job and return all its results. Raise the errors of `call`, and ClientGone when `gone` returns."""
     async with call(engine, entered, work, seconds, stream=False) as events:
         event = asyncio.ensure_future(anext(events))
         try:
@@ -431,7 +442,7 @@ async def results(
 async def event_or_gone(
     event: asyncio.Future[JobEvent], gone: Callable[[], Awaitable[None]], seconds: float | None = None
 ) -> None:
-    """Wait for an event for a number of seconds. Raises ClientGone if `gone` returns first."""
+    """Wait for an event, for at most `seconds` seconds. Raise ClientGone if `gone` returns first."""
     leaving = asyncio.ensure_future(gone())
     try:
         await asyncio.wait({event, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Error responses: OpenAI's format under /v1, LibreTranslate's elsewhere, each with one plain line."""
+"""The error responses: in OpenAI's format under /v1, and in LibreTranslate's format for all other paths."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_KEY = "an API key is required: send the header Authorization: Bearer KEY, or 
 WRONG_KEY = "the API key is unknown to this server: use a key from its key file (--api-key-file)"
 TOO_LATE = "the request timed out; send less text at once, or raise X-Request-Timeout and --timeout"
 GONE = 499
-"""The status in the log for a client that left before its answer."""
+"""The status in the log if the client disconnected before the response."""
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 499: "client_gone"}
 _CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 413: "request_too_large", 504: "timeout"}
@@ -47,13 +47,13 @@ _RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "i
 
 
 class Fault(BaseModel):
-    """The error and its remedy, in one line."""
+    """An error with its remedy, in one line."""
 
     error: str
 
 
 class OpenAIFaultDetail(BaseModel):
-    """The message, the type of error, and the field and code if there are any."""
+    """The error message, the type of the error, and the field and the code if there are any."""
 
     message: str
     type: str
@@ -68,9 +68,14 @@ class OpenAIFault(BaseModel):
 
 
 class ApiError(Exception):
-    """A rejected request, with one line that includes the remedy.
+    """The error of a rejected request.
 
-    param, code: OpenAI's fields, used under /v1. retry_after: whole seconds after which the request may be admitted.
+    Args:
+        status: The HTTP status.
+        message: One line with the error and the remedy.
+        param: The name of the wrong field, for OpenAI's format.
+        code: The error code, for OpenAI's format.
+        retry_after: Seconds after which the client can try again.
     """
 
     def __init__(
@@ -91,11 +96,16 @@ class ApiError(Exception):
 
 
 KNOWN = (ApiError, DeadlineExceeded, ClientGone, RequestValidationError, HTTPException, AttendoError)
-"""Errors with an answer of their own; any other is a fault."""
+"""The errors that have their own responses. All other errors are internal errors."""
 
 
 def documented_errors(shape: type[Fault | OpenAIFault], *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the documentation of errors; by default of every route that uses a model."""
+    """Return the OpenAPI documentation of error responses.
+
+    Args:
+        shape: The model of the response body.
+        statuses: The HTTP statuses (default: those of a route that uses a model).
+    """
     found: dict[int | str, dict[str, Any]] = {}
     for status in statuses or [status for status in _MEANINGS if status != HTTPStatus.UNSUPPORTED_MEDIA_TYPE]:
         found[status] = {"model": shape, "description": _MEANINGS[status]}
@@ -107,7 +117,7 @@ def documented_errors(shape: type[Fault | OpenAIFault], *statuses: int) -> dict[
 def error_body(
     path: str, status: int, message: str, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    """Return the JSON of an error answer for this path.
+    """Return the JSON body of an error response for a path.
 
     >>> error_body("/translate", 404, "no such model")
     {'error': 'no such model'}
@@ -128,7 +138,7 @@ def error_response(
     param: str | None = None,
     code: str | None = None,
 ) -> Response:
-    """Return the response to a failed request; 503 includes when to try again."""
+    """Return the error response to a request. A response with status 503 has the header Retry-After."""
     own = dict(headers or {})
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         own = {"retry-after": "5"} | own
@@ -139,7 +149,7 @@ def error_response(
 
 
 def response_to(scope: Scope, error: Exception) -> Response:
-    """Return the response to an error; an unexpected one becomes 500 without its message."""
+    """Return the response to an exception. An unexpected exception becomes status 500 without its message."""
     match error:
         case ApiError():
             again = None if error.retry_after is None else {"retry-after": str(error.retry_after)}
@@ -148,7 +158,7 @@ def response_to(scope: Scope, error: Exception) -> Response:
             return error_response(scope, 504, TOO_LATE)
         case ClientGone():
             return Response(status_code=GONE)
-        case RequestValidationError():  # of a field of the path: bodies are read by `serving.schemas`
+        case RequestValidationError():  # a parameter in the path; `serving.schemas` validates bodies
             wrong = error.errors()[0]
             field = str(wrong["loc"][-1])
             return error_response(scope, 422, f"{field}: {as_clause(wrong['msg'])}", param=field)
@@ -163,7 +173,7 @@ def response_to(scope: Scope, error: Exception) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Let the application answer its errors in these shapes; the guard answers unexpected ones."""
+    """Register a handler for all exceptions in KNOWN. `Guard` handles unexpected exceptions."""
 
     async def handle(request: Request, error: Exception) -> Response:
         return response_to(request.scope, error)
@@ -173,7 +183,7 @@ def install(app: FastAPI) -> None:
 
 
 def as_clause(message: str) -> str:
-    """Return a message of pydantic's as a clause.
+    """Return a message of pydantic as a clause that begins in lower case.
 
     >>> as_clause("Value error, Give text"), as_clause("Field required")
     ('give text', 'field required')

@@ -1,4 +1,4 @@
-"""The middleware of every request: response log, cross-origin requests, and the guard of keys and bodies."""
+"""The middleware: the response log, cross-origin requests, and the checks of API keys and request bodies."""
 
 from __future__ import annotations
 
@@ -26,54 +26,54 @@ if TYPE_CHECKING:
     from attendo.serving.state import State
 
 SENT_SECONDS = 60.0
-"""The longest that a client may take to make room for more of its answer."""
+"""The maximum seconds that a client may take to accept the next part of a response."""
 
 ABORT = "attendo.abort"
-"""The key of a scope under which our own server stores what ends its connection at once."""
+"""The key of an ASGI scope under which `sockets` stores the function that closes the connection immediately."""
 
 RECORD = "attendo.record"
-"""The key of a scope under which its ResponseRecord is stored."""
+"""The key of an ASGI scope under which its ResponseRecord is stored."""
 
 ALWAYS = {"x-content-type-options": "nosniff", "x-frame-options": "DENY", "referrer-policy": "no-referrer"}
 UNLESS_SET = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
     "cache-control": "no-store",
 }
-"""A page sets these two itself."""
+"""The default headers, which a response can override."""
 
 BODY_SECONDS = 30.0
-"""The longest that a body may take to come."""
+"""The maximum seconds that a request body may take to arrive."""
 
 THROWN_SECONDS = 2.0
 THROWN_BYTES = 16 << 20
-"""For how long, and how much of, a refused body is thrown away while it comes."""
+"""The maximum seconds and bytes for which the body of a rejected request is read and discarded."""
 
 BODIES = 256 << 20
-"""Bytes of all bodies that are held while they come."""
+"""The maximum bytes of all incomplete request bodies in memory."""
 
 KEY_IN_BODY = frozenset({"/translate", "/detect", "/languages", "/frontend/settings"})
-"""Where clients of LibreTranslate send their key in the body."""
+"""The paths for which clients of LibreTranslate send their API key in the body."""
 
 READS = frozenset({"GET", "HEAD"})
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
 class ResponseLog:
-    """Completes the headers of every response, measures and counts it, and writes its line into the log."""
+    """The middleware that completes the headers of every response, and writes it to the log and the metrics."""
 
     def __init__(self, app: ASGIApp, state: State) -> None:
         self.app = app
         self.state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on; HEAD goes to the route of GET, and the server leaves the body out."""
+        """Pass a request to the application. A HEAD request uses the route of GET, and its response has no body."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         elif scope["type"] != "http":
             await self.app(scope, receive, send)
         else:
             method = scope["method"]
-            # routes have no HEAD of their own; the server drops the body of GET
+            # there are no HEAD routes; the server drops the body of GET
             scope = {**scope, "method": "GET" if method == "HEAD" else method}
             record = ResponseRecord(self.state, scope, send)
             try:
@@ -83,9 +83,9 @@ class ResponseLog:
 
 
 class ResponseRecord:
-    """A response from the head of its request to its end.
+    """The measurements of one response.
 
-    status: 0 until the response starts. unread: a part of the request's body has not been read.
+    `status` is 0 until the response starts. `unread` is True while a part of the request body has not been read.
     """
 
     def __init__(self, state: State, scope: Scope, send: Send) -> None:
@@ -102,7 +102,7 @@ class ResponseRecord:
         scope[RECORD] = self
 
     async def send(self, message: Message) -> None:
-        """Pass on a part of the response. Raises TimeoutError for a client that does not take it."""
+        """Send a part of the response. Raise TimeoutError if the client does not accept it in time."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self._complete(MutableHeaders(scope=message))
@@ -122,7 +122,7 @@ class ResponseRecord:
             raise
 
     def finish(self, method: str) -> None:
-        """Count the request and write its line; a response that was cut off counts as 499."""
+        """Count the request and write its line to the log. An incomplete response counts as status 499."""
         seconds = time.perf_counter() - self.began
         status = self.status if self.complete else errors.GONE
         path = self.scope["path"]
@@ -136,14 +136,14 @@ class ResponseRecord:
         for name, value in UNLESS_SET.items():
             headers.setdefault(name, value)
         if self.state.draining and self.scope.get("http_version", "") < "2":
-            headers.setdefault("connection", "close")  # its next request goes to another server
+            headers.setdefault("connection", "close")  # the client sends its next request to another server
 
 
 class CrossOrigin(CORSMiddleware):
-    """Starlette's CORS with an empty preflight response; a preflight of another origin is left to the guard."""
+    """Starlette's CORS middleware with an empty preflight response. `Guard` handles preflights of other origins."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a preflight request of an allowed origin, or pass the request on."""
+        """Respond to a preflight request of an allowed origin, or pass the request to the application."""
         http = scope["type"] == "http"
         if http and scope["method"] == "OPTIONS" and not self.is_allowed_origin(_origin_of(scope)):
             await self.simple_response(scope, receive, send, Headers(scope=scope))
@@ -151,7 +151,7 @@ class CrossOrigin(CORSMiddleware):
             await super().__call__(scope, receive, send)
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Return 204 with Starlette's headers, or its refusal."""
+        """Return status 204 with Starlette's CORS headers, or Starlette's rejection."""
         response = super().preflight_response(request_headers)
         if response.status_code != 200:
             return response
@@ -160,12 +160,15 @@ class CrossOrigin(CORSMiddleware):
 
 
 class Guard:
-    """Admits requests with a key up to the limits, and converts every error to a response.
+    """The middleware that checks API keys and limits, and converts every error to a response.
 
-    is_public: paths without a key. early: paths that are served while models load or the server drains. Both use
-    `scope["path"]`, so unknown paths are also rejected.
-    direct: routes by method and path that run without FastAPI's search for a route. The search takes more CPU time than
-    everything else in this class.
+    Args:
+        app: The next ASGI application.
+        state: The state of the server.
+        is_public: Returns whether a path requires no API key. Unknown paths require a key.
+        early: The paths that are served while the models load and while the server shuts down.
+        direct: The routes, by method and path, that run without FastAPI's route search. This search takes more CPU time
+            than everything else in this class.
     """
 
     def __init__(
@@ -185,14 +188,14 @@ class Guard:
         self.most_held = max(BODIES, 4 * state.config.max_body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request or reject it."""
+        """Respond to a request, or reject it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         record: ResponseRecord = scope[RECORD]
         try:
             await self._answer(record, scope, receive, send)
-        except asyncio.CancelledError:  # the drain is over
+        except asyncio.CancelledError:  # the time to finish requests is over
             if not record.status:
                 await errors.error_response(scope, 503, errors.STOPPING)(scope, receive, send)
             raise
@@ -231,12 +234,14 @@ class Guard:
     async def _let_in(
         self, record: ResponseRecord, scope: Scope, receive: Receive, early: bool
     ) -> bytes | None:
-        """Return the body of a request that may be answered, None where the client left. Raises ApiError."""
+        """Return the body of an admitted request, or None if the client disconnected. Raise ApiError for a rejected
+        request.
+        """
         state = self.state
         headers = Headers(scope=scope)
         has_body = "content-length" in headers or "transfer-encoding" in headers
         record.unread = has_body and headers.get("content-length") != "0"
-        # cheap checks first: the body is read only for a sender that may ask
+        # cheap checks first: the body is read only if the sender is allowed
         _check_sender(state, headers, scope["method"])
         sent = _keys_of(headers)
         known = not state.keys or (scope["method"] in READS and self.is_public(scope["path"]))
@@ -258,7 +263,7 @@ class Guard:
         return body
 
     async def _body(self, record: ResponseRecord, headers: Headers, receive: Receive) -> bytes | None:
-        """Return the whole body; reject it as soon as it is too large or too slow, or if there are too many."""
+        """Return the whole body. Raise ApiError if it is too large or too slow, or if there are too many bodies."""
         most = self.state.config.max_body
         too_large = ApiError(413, f"the request is too large (at most {most:,} bytes); send it in parts")
         length = headers.get("content-length", "0")
@@ -296,7 +301,7 @@ def _origin_of(scope: Scope) -> str:
 
 
 def _check_sender(state: State, headers: Headers, method: str) -> None:
-    """Reject other host names (DNS rebinding), and requests of other sites without permission."""
+    """Reject unknown host names (DNS rebinding), and requests of other origins that are not allowed."""
     if state.hosts is not None and _name_of(headers.get("host", "")) not in state.hosts:
         raise ApiError(403, "this server answers only to the names 127.0.0.1 and localhost")
     origin = headers.get("origin")
@@ -308,7 +313,9 @@ def _check_sender(state: State, headers: Headers, method: str) -> None:
 
 
 def _is_elsewhere(headers: Headers) -> bool:
-    """Return whether a page of another site or port sends the request. Plain HTTP may lack Sec-Fetch-Site."""
+    """Return whether a page of another site or port sends the request. Over plain HTTP, Sec-Fetch-Site may be
+    missing.
+    """
     if (site := headers.get("sec-fetch-site")) is not None:
         return site not in ("same-origin", "none")
     origin = headers.get("origin")
@@ -333,7 +340,7 @@ def _check_ready(state: State) -> None:
 
 
 def _keys_of(headers: Mapping[str, str]) -> list[bytes]:
-    """Return the keys in a head, right or wrong.
+    """Return the API keys in the headers, without checking them.
 
     >>> _keys_of({"authorization": "Bearer one", "x-api-key": "two"}), _keys_of({"authorization": "Basic a"})
     ([b'one', b'two'], [])
@@ -344,7 +351,7 @@ def _keys_of(headers: Mapping[str, str]) -> list[bytes]:
 
 
 async def _key_within(headers: Headers, body: bytes) -> bytes:
-    """Return the field api_key of a JSON or form body; empty if there is none."""
+    """Return the field api_key of a JSON or form body, or an empty value."""
     kind = headers.get("content-type", "")
     try:
         found = json.loads(body) if "json" in kind.lower() else await form_fields(kind, body)
@@ -355,7 +362,7 @@ async def _key_within(headers: Headers, body: bytes) -> bytes:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that returns the body at once, and then the client's disconnection."""
+    """Return a `receive` function that returns the body first, and then waits for the disconnection of the client."""
     given = False
 
     async def again() -> Message:
@@ -373,8 +380,8 @@ async def _refuse(
 ) -> None:
     """Respond to a rejected request.
 
-    An unread body is discarded for a while before the connection is closed, because many clients send everything before
-    they read, and would see a broken pipe instead of the response.
+    Many clients send the whole body before they read the response, and would otherwise see a broken pipe. The rest of
+    the body is therefore read and discarded for a limited time.
     """
     response = errors.response_to(scope, error)
     if not record.unread:

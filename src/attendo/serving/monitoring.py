@@ -1,7 +1,7 @@
-"""The server's log and metrics, without texts, keys or query strings.
+"""The log and the metrics of the server. They contain no texts, API keys or query strings.
 
-The log has one line per request and event, as JSON or as text. Prometheus reads the metrics; their labels are a fixed
-set, routes as the code has them and names of models.
+The log has one line per request or event, as JSON or as text. The metrics are in the format of Prometheus. Their labels
+are route patterns and model names, which are a fixed set.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 LogFormat = Literal["json", "text"]
 CONTEXT = "attendo.context"
-"""The key of a scope under which its RequestContext is stored."""
+"""The key of an ASGI scope under which its RequestContext is stored."""
 OURS = "/attendo/"
-"""A part of the path of every file of this package."""
+"""The part of a file path that identifies files of this package."""
 
 
 @dataclass(eq=False, slots=True)
 class RequestContext:
-    """The values that a route records for the log and the metrics: model, counts and seconds, but no text."""
+    """The values of a request for the log and the metrics: the model, token counts and the seconds in the queue."""
 
     request_id: str
     model: str | None = None
@@ -48,7 +48,7 @@ class Log:
 
     Args:
         form: "text" or "json".
-        stream: The stream (default: stderr).
+        stream: The output stream (default: stderr).
 
     >>> import sys
     >>> Log("text", sys.stdout).event("ready", {"models": 2})  # doctest: +ELLIPSIS
@@ -65,24 +65,24 @@ class Log:
         self._logger.addHandler(handler)
 
     def event(self, name: str, facts: dict[str, Any] | None = None) -> None:
-        """Write a line with the time and the event's name.
+        """Write a line with the time and the name of an event.
 
         Args:
             name: The name of the event.
-            facts: Further fields; None values are left out.
+            facts: Further fields by name. Fields with the value None are left out.
         """
         given = {key: value for key, value in (facts or {}).items() if value is not None}
         self._logger.info({"event": name, **given})
 
     def request(self, context: RequestContext, method: str, route: str, status: int, seconds: float) -> None:
-        """Write the line of a request.
+        """Write the log line of a finished request.
 
         Args:
             context: The id and the measurements of the request.
             method: The HTTP method.
             route: The path of the route.
             status: The HTTP status.
-            seconds: The duration.
+            seconds: The duration of the request in seconds.
         """
         facts: dict[str, Any] = {"id": context.request_id, "method": method, "route": route, "status": status}
         facts["ms"] = round(1000 * seconds, 2)
@@ -95,11 +95,12 @@ class Log:
         self.event("request", facts)
 
     def fault(self, context: RequestContext, error: BaseException) -> None:
-        """Write the type and the origin of an unexpected error, but not its message, which may quote a text.
+        """Write the type and the location of an unexpected error. Its message is left out, because it may contain a
+        text.
 
         Args:
             context: The id and the measurements of the request.
-            error: The error.
+            error: The unexpected error.
         """
         frames = traceback.extract_tb(error.__traceback__)
         ours = [frame for frame in frames[:-1] if OURS in frame.filename] + frames[-1:]
@@ -108,14 +109,14 @@ class Log:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """A stream handler for which a reader of the log that has left is no reason to fail."""
+    """A stream handler that ignores write errors, for example a closed pipe."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
 
 
 class _Formatter(JsonFormatter):
-    """Formats a dict of facts with the time in UTC."""
+    """A formatter of log lines, with the time in UTC."""
 
     converter = time.gmtime
     default_time_format = "%Y-%m-%dT%H:%M:%S"
@@ -126,7 +127,7 @@ class _Formatter(JsonFormatter):
         self._form = form
 
     def serialize_log_record(self, log_data: dict[str, Any]) -> str:
-        """Format the facts as JSON, or as the time, the event and its facts with = between name and value."""
+        """Format a log line as JSON, or as the time, the event and fields of the form name=value."""
         if self._form == "json":
             return super().serialize_log_record(log_data)
         moment, event, *_ = log_data.values()
@@ -145,25 +146,29 @@ METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"}
 
 
 class Metrics:
-    """Counts requests as they end, and reads all other metrics from the state on request."""
+    """The Prometheus metrics of the server.
+
+    Requests are counted when they end. All other metrics are read from the state when the metrics are requested.
+    """
 
     def __init__(self, state: State) -> None:
         self.registry = CollectorRegistry()
         self._models = frozenset(state.models.folders)
         counter = partial(Counter, registry=self.registry)
         histogram = partial(Histogram, labelnames=["route"], buckets=SECONDS, registry=self.registry)
-        self._requests = counter("attendo_requests", "Requests answered.", ["route", "method", "status"])
+        self._requests = counter("attendo_requests", "Finished requests.", ["route", "method", "status"])
         self._seconds = histogram(
-            "attendo_request_seconds", "Seconds from the head of a request to the end of its answer."
+            "attendo_request_seconds", "Seconds from the head of a request to the end of its response."
         )
         self._first = histogram(
-            "attendo_first_piece_seconds", "Seconds from its head to the first piece of a stream."
+            "attendo_first_piece_seconds",
+            "Seconds from the head of a request to the first piece of a stream.",
         )
-        self._read = counter("attendo_tokens_in", "Tokens read.", ["model"])
-        self._written = counter("attendo_tokens_out", "Tokens written.", ["model"])
+        self._read = counter("attendo_tokens_in", "Input tokens.", ["model"])
+        self._written = counter("attendo_tokens_out", "Output tokens.", ["model"])
         self._swaps = counter(
             "attendo_model_swaps",
-            "Reloads of changed models: swapped, or kept if the new files are damaged.",
+            "Reloads of changed models: swapped, or kept if the new model cannot be loaded.",
             ["model", "outcome"],
         )
         self.registry.register(_Live(state))
@@ -178,7 +183,7 @@ class Metrics:
         seconds: float,
         first: float | None,
     ) -> None:
-        """Count a request. first: seconds until the first piece of a stream; None where there was none."""
+        """Count a finished request. `first` is the time to the first piece of a stream in seconds, or None."""
         self._requests.labels(route, method if method in METHODS else "other", str(status)).inc()
         self._seconds.labels(route).observe(seconds)
         if first is not None:
@@ -188,11 +193,11 @@ class Metrics:
             self._written.labels(context.model).inc(context.tokens_out)
 
     def swapped(self, model: str, outcome: Literal["swapped", "kept"]) -> None:
-        """Count an attempt to load a changed model again."""
+        """Count an attempt to reload a changed model."""
         self._swaps.labels(model, outcome).inc()
 
     def text(self) -> bytes:
-        """Return all metrics in Prometheus's text format."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
 
@@ -200,7 +205,7 @@ _OF_MODELS = (
     ("engine_steps", "Steps of a model.", CounterMetricFamily, "engine.counts.steps"),
     (
         "engine_rows",
-        "Rows that took part in steps; rows per step are the batch size.",
+        "Rows in all steps. Rows per step are the batch size.",
         CounterMetricFamily,
         "engine.counts.rows",
     ),
@@ -208,21 +213,21 @@ _OF_MODELS = (
     ("engine_jobs", "Unfinished jobs.", GaugeMetricFamily, "engine.going_on"),
     ("model_created_seconds", "Unix time of a model's file.", GaugeMetricFamily, "created"),
 )
-"""Metrics of each model: name, help, kind, and the attribute of ServedModel."""
+"""The metrics of each model: name, help text, type, and the attribute of ServedModel."""
 
 
 class _Live(Collector):
-    """Reads the present numbers of the server and of each model."""
+    """A collector that reads the current values of the server and of each model."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
     def describe(self) -> list[Metric]:
-        """Return nothing: the names are fixed."""
+        """Return an empty list, because the names are fixed."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the numbers of the server and of each model."""
+        """Yield the current metrics of the server and of each model."""
         state = self._state
         admission = state.admission
         for name, words, value in (

@@ -1,4 +1,4 @@
-"""The pages for people: `/`, and the microscope of a model at `/look/{model}/` with what it asks."""
+"""The web pages: the page at `/`, and the microscope of a model at `/look/{model}/` with its API."""
 
 from __future__ import annotations
 
@@ -33,21 +33,26 @@ ASSETS = "serving/assets/page"
 SHARED_ASSETS = "microscope/assets/look"
 
 SHARED = ("words", "dom", "chips")
-"""Modules that the microscope's page is made of, too."""
+"""The JavaScript modules that the microscope page also uses."""
 
 MODULES = (
     *("sentences", "address", "asking", "lines", "reading", "writing", "choices", "others", "around"),
     *("translating", "completing", "classifying", "keys", "begin"),
 )
-"""In the order in which they are joined, behind the shared ones; each uses while it is loaded only those before it."""
+"""The JavaScript modules, in the order in which they are joined after the shared modules.
+
+While a module is loaded, it uses only earlier modules.
+"""
 
 
 @router.get("/", response_class=Response)
 async def page(request: ApiRequest) -> Response:
-    """Return the page that translates, classifies and completes; without a key it shows nothing of the models."""
+    """Return the web page for translation, classification and completion. The page itself contains no data of
+    models.
+    """
     state = request.server
     document, policy, tag = document_of(state.look, state.config.max_characters)
-    # checked each time: a new version must not ask by the old one's ways
+    # no-cache: after an update, an old page must not call the new API
     headers = {"content-security-policy": policy, "cache-control": "no-cache", "etag": tag}
     if tag in request.headers.get("if-none-match", ""):
         return Response(None, 304, headers)
@@ -69,7 +74,12 @@ async def routes_page(request: ApiRequest) -> Response:
 
 @cache
 def document_of(look: bool, characters: int) -> tuple[bytes, str, str]:
-    """Return the document, its content security policy and its tag."""
+    """Return the HTML document, its content security policy and its ETag.
+
+    Args:
+        look: Whether the page links to the microscope.
+        characters: The maximum number of characters of a text.
+    """
     style, script = joined()
     facts = {"look": look, "characters": characters}
     document = asset(f"{ASSETS}/page.html")
@@ -85,7 +95,7 @@ def document_of(look: bool, characters: int) -> tuple[bytes, str, str]:
 
 @cache
 def joined() -> tuple[str, str]:
-    """Return all styles as one text, and all modules as another."""
+    """Return the joined style sheets and the joined JavaScript modules."""
     modules = [asset(f"{SHARED_ASSETS}/{name}.js") for name in SHARED]
     modules += [asset(f"{ASSETS}/{name}.js") for name in MODULES]
     return "\n".join((asset(f"{SHARED_ASSETS}/look.css"), asset(f"{ASSETS}/page.css"))), one_script(modules)
@@ -93,14 +103,14 @@ def joined() -> tuple[str, str]:
 
 look_router = APIRouter(route_class=ApiRoute, tags=["microscope"], responses=documented_errors(Fault))
 COST = 1000
-"""Of a question, in tokens: the texts are short, and what is computed of them is much."""
+"""The cost of a microscope request in tokens. The texts are short, but the computation is large."""
 POLICY = {"content-security-policy": "frame-ancestors 'none'"}
-"""What else the page may do, it says itself."""
+"""The policy of the microscope page. The page contains its other policies."""
 ModelName = Annotated[str, Path(max_length=200)]
 
 
 class Question(BaseModel):
-    """A question of the page, as `attendo.microscope.session` has them."""
+    """The body of a microscope request, which `attendo.microscope.session` validates."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -113,7 +123,7 @@ def _look_document(language: Language) -> bytes:
 
 
 def is_look_page(path: str) -> bool:
-    """Return whether a path is that of a microscope page or redirects to one; neither shows anything of the models.
+    """Return whether a path is a microscope page or redirects to one. These responses contain no data of models.
 
     >>> [is_look_page(path) for path in ("/look/enja", "/look/enja/", "/look/", "/look/enja/api/model")]
     [True, True, False, False]
@@ -123,7 +133,7 @@ def is_look_page(path: str) -> bool:
 
 @look_router.get("/look/{model}", include_in_schema=False)
 async def without_slash(model: ModelName) -> Response:
-    """Redirect to the page with a slash, which its relative requests need."""
+    """Redirect to the microscope page with a slash at the end, because its requests use relative paths."""
     return RedirectResponse(f"{quote(model, safe='')}/", 307)
 
 
@@ -133,7 +143,7 @@ async def without_slash(model: ModelName) -> Response:
     responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
 )
 async def look_page(request: ApiRequest, model: ModelName) -> Response:
-    """Return the microscope page, in Japanese if the browser prefers Japanese."""
+    """Return the microscope page of a model, in Japanese if the browser prefers Japanese."""
     if not request.server.keys:
         choose_model(request.server, model)
     wanted = request.headers.get("accept-language", "")
@@ -148,7 +158,7 @@ BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "b
     "/look/{model}/api/{name}", **reads(Question, dict[str, Any], timeout=False, content=BINARY)
 )
 async def answer(request: ApiRequest, model: ModelName, name: ModelName) -> Response:
-    """Answer one request of the microscope page."""
+    """Compute the answer to one request of the microscope page."""
     if request.media_type != JSON:
         raise ApiError(415, f"the body must be JSON; send it with Content-Type: {JSON}")
     question = name, _object(await request.body())
@@ -159,7 +169,7 @@ async def answer(request: ApiRequest, model: ModelName, name: ModelName) -> Resp
         def run(some: Sequence[tuple[str, dict[str, Any]]]) -> list[Answer]:
             return [session.answer(*one) for one in some]
 
-        # each counts as a whole pass, so that no two questions go together
+        # each request counts as a whole batch, so two requests never share a batch
         (found,) = await request.run_forward(served, "look", [question], run, COST, lambda _: PASS_CHARACTERS)
         if isinstance(found, bytes):
             return Response(found, media_type="application/octet-stream")
@@ -169,7 +179,7 @@ async def answer(request: ApiRequest, model: ModelName, name: ModelName) -> Resp
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    """Return the JSON object of a body. Raises ApiError, 422, also for a lone surrogate, which UTF-8 lacks."""
+    """Return the JSON object of a body. Raise ApiError with status 422 for invalid JSON and lone surrogates."""
     try:
         body = json.loads(data)
         json.dumps(body, ensure_ascii=False, allow_nan=False).encode()

@@ -1,4 +1,4 @@
-"""The models of a server: loaded, found by name or by languages, and replaced while in use."""
+"""The registry of the served models, which loads models, returns models by name, and reloads changed models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ServedModel:
-    """A served model, its engine, and the languages of a translator (None if unknown)."""
+    """A served model with its engine.
+
+    Attributes:
+        name: The name of the run folder.
+        folder: The run folder.
+        user: The loaded object, for example a Translator.
+        engine: The engine that runs the model.
+        source: The source language of a translator, or None if unknown.
+        target: The target language of a translator, or None if unknown.
+        created: The modification time of the weights, in seconds since 1970.
+    """
 
     name: str
     folder: Path
@@ -35,12 +45,12 @@ class ServedModel:
 
     @property
     def family(self) -> TaskName:
-        """The kind of task that the model is for."""
+        """The task of the model, for example "translation"."""
         return self.user.task
 
     @property
     def embedder(self) -> Embedder:
-        """An embedder of the model's vectors."""
+        """An Embedder that uses this model."""
         user = self.user
         return user if isinstance(user, Embedder) else Embedder(user.model, user.tokenizer)
 
@@ -55,16 +65,16 @@ class ServedModel:
 
 
 class ModelRegistry:
-    """Served models by name, in the given order; `swap` replaces one while its running jobs finish.
+    """The served models by name, in the order of the folders. `swap` reloads a model while its running jobs finish.
 
     Args:
-        folders: The run folders. Two folders of one name raise AttendoError.
+        folders: The run folders. Two folders with the same name raise AttendoError.
         rows: The maximum number of texts or beams per step of a model.
-        device: "cpu" or "cuda".
-        source: The source language of translators.
-        target: The target language of translators.
-        int8: Use 8-bit matrices.
-        segment: How translators split texts by default.
+        device: The device of all models, "cpu" or "cuda".
+        source: The source language of translators whose run has no languages.
+        target: The target language of translators whose run has no languages.
+        int8: Whether to compute with 8-bit integer weights.
+        segment: The default unit of translation: "sentence", "paragraph" or "none".
     """
 
     def __init__(
@@ -78,7 +88,7 @@ class ModelRegistry:
         int8: bool = False,
         segment: Segment = "sentence",
     ) -> None:
-        """Keep the folders; `load` loads them. Raises AttendoError for two folders of one name."""
+        """Store the folders, which `load` loads later. Raise AttendoError for two folders with the same name."""
         self.folders: dict[str, Path] = {}
         for folder in folders:
             name = folder.resolve().name
@@ -107,19 +117,19 @@ class ModelRegistry:
         """Load all models.
 
         Raises:
-            AttendoError: A folder is not a run folder, or is damaged.
+            AttendoError: A folder is not a run folder, or a run folder is damaged.
         """
         for name in self.folders:
             self.swap(name)
 
     def swap(self, name: str) -> None:
-        """Load a model again for new requests; the old one stops after its running jobs.
+        """Load a model again for new requests. The old model stops when its running jobs are finished.
 
         Args:
             name: The name of the model.
 
         Raises:
-            AttendoError: The folder is damaged; the old model then stays.
+            AttendoError: The run folder is damaged. In this case, the old model remains in use.
         """
         with self._swapping:
             new = self._loaded(name)
@@ -128,26 +138,26 @@ class ModelRegistry:
             old.engine.stop()
 
     def named(self, name: str) -> ServedModel:
-        """Return the loaded model of a name.
+        """Return the loaded model with a given name.
 
         Args:
-            name: The name.
+            name: The name of the model, which is the name of its run folder.
 
         Raises:
-            KeyError: There is no such model.
+            KeyError: No loaded model has this name.
         """
         return self._served[name]
 
     def of_family(self, family: TaskName) -> list[ServedModel]:
-        """Return the loaded models of a task.
+        """Return all loaded models of a task.
 
         Args:
-            family: The task.
+            family: The task, for example "translation".
         """
         return [served for served in self if served.family == family]
 
     def stop(self) -> None:
-        """Stop all engines after their running jobs."""
+        """Stop the engines of all models when their running jobs are finished."""
         for served in self:
             served.engine.stop()
 
@@ -170,11 +180,11 @@ class ModelRegistry:
 FILES = ("model.safetensors", "config.toml", "tokenizer.json", "card.json")
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
-"""When each file was written, its size and its inode; None for a file that isn't there."""
+"""The modification time, size and inode of each file of a run, or None for a missing file."""
 
 
 def stamp_of(folder: Path) -> Stamp:
-    """Return a value that changes when a file of the run changes."""
+    """Return a value that changes when a file of a run folder changes."""
     found: list[tuple[int, int, int] | None] = []
     for name in FILES:
         try:
@@ -187,9 +197,9 @@ def stamp_of(folder: Path) -> Stamp:
 
 
 class Reloading:
-    """Loads models, and reloads changed ones; slow, so call it outside the event loop.
+    """The loading of models and the reloading of changed models. Both are slow and must run outside the event loop.
 
-    If a folder is damaged, the served model stays, and the log has the reason.
+    If a changed folder is damaged, the old model remains in use, and the reason is written to the log.
     """
 
     def __init__(self, state: State) -> None:
@@ -200,7 +210,7 @@ class Reloading:
         self._tried: dict[str, Stamp] = {}
 
     def load(self) -> None:
-        """Load all models. Raises AttendoError naming a missing or damaged folder."""
+        """Load all models. Raise AttendoError if a run folder is missing or damaged."""
         began = time.perf_counter()
         self._loaded = {name: stamp_of(folder) for name, folder in self._models.folders.items()}
         self._tried = dict(self._loaded)
@@ -210,9 +220,9 @@ class Reloading:
         self._log.event("ready", {"models": names, "seconds": round(time.perf_counter() - began, 2)})
 
     def look_again(self, *, watching: bool = False) -> list[str]:
-        """Replace the models whose files have changed, and return their names.
+        """Reload the models whose files have changed, and return their names.
 
-        With `watching`, a damaged folder is tried again only after another change.
+        If `watching` is true, a damaged folder is tried again only after another change.
         """
         swapped: list[str] = []
         for name, folder in self._models.folders.items():
@@ -223,7 +233,7 @@ class Reloading:
             began = time.perf_counter()
             try:
                 self._models.swap(name)
-            except Exception as error:  # noqa: BLE001  (the old model goes on, whatever is wrong with the new one)
+            except Exception as error:  # noqa: BLE001  (any error of the new model leaves the old model in use)
                 why = str(error) if isinstance(error, AttendoError) else type(error).__name__
                 self._state.metrics.swapped(name, "kept")
                 self._log.event("kept", {"model": name, "why": why})

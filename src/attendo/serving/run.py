@@ -1,4 +1,4 @@
-"""The server process: it listens, loads models, handles signals, and exits after all admitted requests."""
+"""The server process, which loads models, handles signals, and exits when all admitted requests are finished."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from attendo.serving.sockets import MOST, Connections
 TRIM_THRESHOLD = -1
 MMAP_THRESHOLD = -3
 ARENA_MAX = -8
-"""Parameters of mallopt(3)."""
+"""The parameter numbers of mallopt(3)."""
 
 LARGE = 1 << 20
-"""Bytes from which on memory comes from the system and goes back to it, one by one."""
+"""The block size in bytes above which glibc requests memory directly from the system and returns it directly."""
 
 
 def steady() -> None:
-    """Let free memory return to the system, and exclude imported objects from garbage collections.
+    """Configure memory for a long-running server: return free memory to the system, and shorten garbage collections.
 
-    glibc raises its threshold for large blocks with each freed block up to 32 MB, which fragments memory, and gives
-    each thread an arena of its own. Python would scan imported objects in every collection.
+    By default, glibc raises its threshold for large blocks with each freed block, up to 32 MB, which fragments memory.
+    It also uses a separate memory arena per thread. Python would scan all imported objects in every garbage collection.
     """
     if (library := _glibc()) is not None:
         library.mallopt(MMAP_THRESHOLD, LARGE)
@@ -48,13 +48,13 @@ def steady() -> None:
 
 
 def give_back() -> None:
-    """Return free pages of the heap to the system, in a few milliseconds."""
+    """Return free pages of the heap to the system. This takes a few milliseconds."""
     if (library := _glibc()) is not None:
         library.malloc_trim(0)
 
 
 def _glibc() -> ctypes.CDLL | None:
-    """Return glibc, whose memory can be tuned; None with another C library."""
+    """Return glibc, or None if the C library is not glibc."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None)
@@ -68,17 +68,17 @@ def _glibc() -> ctypes.CDLL | None:
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 BACKLOG = 2048
 KEEP_ALIVE = 75
-"""Seconds that a connection may be silent between requests: longer than balancers keep theirs."""
+"""The maximum idle seconds of a connection between requests, which is longer than the timeout of load balancers."""
 
 TIDY_EVERY = 60.0
-"""Seconds between two times that free memory goes back to the system."""
+"""The interval in seconds at which free memory is returned to the system."""
 
 SPARE_FILES = 128
-"""File descriptors that are not for connections."""
+"""The number of file descriptors that are reserved for other uses than connections."""
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a host.
+    """Return whether a host is a loopback address, which only this machine can reach.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, True, False)
@@ -90,7 +90,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of(host: str) -> frozenset[str] | None:
-    """Return the names that a server on this host answers to; None, any name, if the host is not loopback."""
+    """Return the host names that a server on a loopback address accepts, or None (all names) for other addresses."""
     if not is_loopback(host):
         return None
     return LOOPBACK | {f"[{host}]" if ":" in host else host}
@@ -102,27 +102,27 @@ def serve(
     port: int = 8000,
     *,
     watch: float | None = None,
-    told: Callable[[str], None] = lambda address: None,
-    ready: Callable[[str], None] = lambda address: None,
+    on_listening: Callable[[str], None] = lambda address: None,
+    on_ready: Callable[[str], None] = lambda address: None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT.
+    """Run the server until SIGTERM or SIGINT.
 
-    The first signal rejects new requests and finishes running ones within `config.drain` seconds; a second one exits at
-    once. SIGHUP loads the models that have changed.
+    After the first signal, the server rejects new requests and finishes running requests for at most `config.drain`
+    seconds. A second signal stops the process immediately. SIGHUP reloads the models whose files have changed.
 
     Args:
         state: The state of the server.
-        host: The address to listen on.
-        port: The port.
-        watch: The number of seconds between checks for changed models; None disables them.
-        told: Receives the address when the server listens.
-        ready: Receives the address when the models are loaded.
+        host: The IP address or host name to listen on.
+        port: The port to listen on. 0 selects a free port.
+        watch: The interval in seconds of the checks for changed models. None disables the checks.
+        on_listening: The function that is called with the address when the server listens.
+        on_ready: The function that is called with the address when the models are loaded.
 
     Returns:
         The exit code: 0, or 1 if requests were cut off during shutdown.
 
     Raises:
-        AttendoError: The port is in use, or a folder is not a run folder.
+        AttendoError: The server cannot listen on the port, or a folder is not a run folder.
     """
     listening = _listening(host, port)
     at = listening.getsockname()[1]
@@ -130,9 +130,9 @@ def serve(
     steady()
     running = _Running(state, Reloading(state), Connections(_raised_limit()))
     with asyncio.Runner(loop_factory=_loop_factory()) as runner, _uvicorn_logs(state):
-        told(address)
+        on_listening(address)
         state.log.event("listening", {"address": address, "loading": ",".join(state.models.folders)})
-        return runner.run(running.run(listening, watch, lambda: ready(address)))
+        return runner.run(running.run(listening, watch, lambda: on_ready(address)))
 
 
 class _Server(uvicorn.Server):
@@ -145,7 +145,7 @@ class _Server(uvicorn.Server):
 
 
 class _Running:
-    """One server from start to end."""
+    """A running server."""
 
     def __init__(self, state: State, reloading: Reloading, connections: Connections) -> None:
         self.state = state
@@ -164,16 +164,16 @@ class _Running:
             timeout_graceful_shutdown=1,
         )
         self.server = _Server(config)
-        self.cut = 0  # requests that the end of the drain cut off
+        self.cut = 0  # requests that were unfinished at the end of the drain time
         self.look = asyncio.Event()
         self.stop = asyncio.Event()
 
     async def run(
         self, listening: socket.socket, watch: float | None, ready: Callable[[], None] = lambda: None
     ) -> int:
-        """Serve until a signal or an error. Returns the exit code."""
+        """Serve until a signal or an error, and return the exit code."""
         loop = asyncio.get_running_loop()
-        with _signals(loop, self.told_to_stop, self.look.set):
+        with _signals(loop, self.start_draining, self.look.set):
             tasks = [
                 asyncio.ensure_future(task)
                 for task in (self._models(watch, ready), self._drained(), _tidied())
@@ -192,14 +192,14 @@ class _Running:
         self.state.log.event("stopped", {"cut_off": self.cut or None})
         return int(self.cut > 0)
 
-    def told_to_stop(self) -> None:
-        """Admit nothing new from now on."""
+    def start_draining(self) -> None:
+        """Reject new requests from now on."""
         self.state.draining = True
         self.state.log.event("draining", {"working": self.state.working})
         self.stop.set()
 
     async def _drained(self) -> None:
-        """Return after a signal to stop, when every admitted request is answered or the time to drain is over."""
+        """Wait for a stop signal, and then until all admitted requests are finished or the drain time is over."""
         await self.stop.wait()
         until = time.monotonic() + self.state.config.drain
         while self.state.working and time.monotonic() < until:
@@ -207,7 +207,7 @@ class _Running:
         self.cut = self.state.working
 
     async def _models(self, watch: float | None, ready: Callable[[], None]) -> None:
-        """Load the models, then load changed ones again; return only by an error of the first loading."""
+        """Load the models, and then reload changed models forever. An error of the first loading is raised."""
         await _in_thread(self.reloading.load)
         ready()
         while True:
@@ -222,14 +222,14 @@ class _Running:
 
 
 async def _tidied() -> None:
-    """Return memory to the system at intervals, forever."""
+    """Return free memory to the system at regular intervals, forever."""
     while True:
         await asyncio.sleep(TIDY_EVERY)
         await _in_thread(give_back)
 
 
 async def _in_thread(work: Callable[[], object]) -> None:
-    """Run `work` in a thread that does not keep the process from ending."""
+    """Run `work` in a daemon thread, which does not prevent the exit of the process."""
     over: Future[None] = Future()
     over.set_running_or_notify_cancel()
 
@@ -237,7 +237,7 @@ async def _in_thread(work: Callable[[], object]) -> None:
         try:
             work()
             over.set_result(None)
-        except BaseException as error:  # noqa: BLE001  (it is raised again where it is waited for)
+        except BaseException as error:  # noqa: BLE001  (the waiting code raises it again)
             over.set_exception(error)
 
     threading.Thread(target=run, name="loading", daemon=True).start()
@@ -248,7 +248,7 @@ async def _in_thread(work: Callable[[], object]) -> None:
 def _signals(
     loop: asyncio.AbstractEventLoop, stop: Callable[[], None], look: Callable[[], None]
 ) -> Iterator[None]:
-    """Call `stop` at the first SIGTERM or SIGINT (a second one ends the process), and `look` at SIGHUP."""
+    """Call `stop` at the first SIGTERM or SIGINT, and `look` at SIGHUP. A second signal ends the process."""
     if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
         yield
         return
@@ -281,10 +281,10 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _raised_limit() -> int:
-    """Raise the limit of file descriptors. Returns how many connections may be open at a time."""
+    """Raise the limit of file descriptors, and return the maximum number of open connections."""
     try:
         import resource
-    except ImportError:  # not there on Windows
+    except ImportError:  # not available on Windows
         return MOST
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST + SPARE_FILES
@@ -297,26 +297,26 @@ def _raised_limit() -> int:
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
-    except ImportError:  # not there on Windows
+    except ImportError:  # not available on Windows
         return None
     return uvloop.new_event_loop
 
 
 class _Forwarded(logging.Handler):
-    """Forwards uvicorn's messages without values and tracebacks, which may contain a text."""
+    """A log handler that forwards uvicorn's messages without values and tracebacks, which may contain a text."""
 
     def __init__(self, state: State) -> None:
         super().__init__(logging.WARNING)
         self._log = state.log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write its line."""
+        """Write a message of uvicorn to the server's log."""
         self._log.event("uvicorn", {"said": " ".join(str(record.msg).split())})
 
 
 @contextlib.contextmanager
 def _uvicorn_logs(state: State) -> Iterator[None]:
-    """Send uvicorn's log to the server's own."""
+    """Redirect uvicorn's log messages to the server's log."""
     logger = logging.getLogger("uvicorn")
     handler = _Forwarded(state)
     propagated = logger.propagate

@@ -1,4 +1,4 @@
-"""Bodies of requests: read strictly into pydantic models, and documented in the OpenAPI."""
+"""The validation of request bodies with strict pydantic models, and their OpenAPI documentation."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 PARTS = "multipart/form-data"
 MOST_FIELDS = 1000
-"""Fields of a form."""
+"""The maximum number of fields of a form."""
 SHORT_FORM = 10_000
-"""Bytes of a form that is decoded in the thread of the event loop."""
+"""The maximum bytes of a form that is decoded in the thread of the event loop."""
 MOST_MISTAKES = 1000
-"""In a body whose first mistake is named: pydantic lists all of them, 100,000 in 0.8 s."""
+"""The maximum number of errors for which the first error is reported: pydantic lists 100,000 errors in 0.8 s."""
 LONGEST_SECONDS = 1_000_000
-"""The most that a request may allow itself; the server's own limit is far below."""
+"""The maximum of the header X-Request-Timeout. The server's own limit is usually much smaller."""
 
 BodyT = TypeVar("BodyT", bound="Body")
 
 
 class Body(BaseModel):
-    """A body that rejects unknown fields, numbers in strings, infinities and NaN."""
+    """The base class of request bodies. It rejects unknown fields, numbers in strings, infinity and NaN."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
@@ -42,10 +42,10 @@ def _whole(value: Any) -> Any:
 
 
 Name = Annotated[str, Field(max_length=200)]
-"""A model's name."""
+"""The name of a model."""
 
 WHOLE = BeforeValidator(_whole)
-"""In JSON 3.0 is a whole number, too."""
+"""A validator that accepts numbers such as 3.0 as integers, as JSON does."""
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31), WHOLE]
 Ids = Annotated[list[TokenId], Field(min_length=1, max_length=100_000)]
@@ -55,7 +55,7 @@ Rows = Annotated[list[Ids], Field(min_length=1, max_length=10_000)]
 TIMEOUT_HEADER = {
     "name": "X-Request-Timeout",
     "in": "header",
-    "description": "Seconds after which the request is canceled; at most the limit of the server.",
+    "description": "Timeout of the request in seconds, up to the limit of the server.",
     "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_SECONDS},
 }
 
@@ -68,15 +68,15 @@ def reads(
     shape: type[Fault | OpenAIFault] = Fault,
     **success: Any,
 ) -> dict[str, Any]:
-    """Return the arguments that document a route which reads its own body.
+    """Return the arguments that document a route in OpenAPI, for a route that parses its own body.
 
     Args:
-        body: The model of the body.
-        answer: The model of the answer 200; None where there is none.
-        media_types: Those of the body; JSON alone by default.
-        timeout: Whether the header X-Request-Timeout limits the time of the request.
-        shape: The shape of error answers.
-        success: What else the document says about the answer 200.
+        body: The pydantic model of the request body.
+        answer: The pydantic model of the response with status 200, or None.
+        media_types: The media types of the request body (default: only JSON).
+        timeout: Whether the route uses the header X-Request-Timeout.
+        shape: The pydantic model of error responses.
+        success: Further OpenAPI fields of the response with status 200.
     """
     schema = body.model_json_schema()
     schema = _inlined(schema, schema.pop("$defs", {}))
@@ -91,7 +91,7 @@ def reads(
 
 
 def _inlined(value: Any, definitions: dict[str, Any]) -> Any:
-    """Return a schema with its definitions where they are used."""
+    """Return a JSON schema with each reference replaced by its definition."""
     if isinstance(value, dict):
         if "$ref" in value:
             return _inlined(definitions[value["$ref"].rpartition("/")[2]], definitions)
@@ -102,7 +102,7 @@ def _inlined(value: Any, definitions: dict[str, Any]) -> Any:
 
 
 def parse_json(data: bytes, kind: type[BodyT], status: int = 422) -> BodyT:
-    """Return JSON as a model. Raises ApiError with `status`, naming the first field that is wrong."""
+    """Parse a JSON body as a model. Raise ApiError with `status`, whose message names the first invalid field."""
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
@@ -111,7 +111,7 @@ def parse_json(data: bytes, kind: type[BodyT], status: int = 422) -> BodyT:
 
 
 def describe_error(error: ValidationError, kind: type[Body]) -> tuple[str, str | None]:
-    """Return a line about the first thing that is wrong, without what was given, and the field."""
+    """Return the message for the first error of a body, without the invalid value, and the name of the field."""
     known = list(kind.model_fields)
     if error.error_count() > MOST_MISTAKES:
         return f"the body has {error.error_count():,} errors; the fields are {', '.join(known)}", None
@@ -129,7 +129,7 @@ def describe_error(error: ValidationError, kind: type[Body]) -> tuple[str, str |
         return f"unknown field {'.'.join(place)[:60]}; {remedy}", None
     if first["type"] == "missing":
         return f"the field {'.'.join(place)} is missing", name
-    # a field that takes several kinds has an error for each: those of the kind that was given count, if one was
+    # a field with several types has an error for each type: prefer the errors of the type that was given
     own = [each for each in errors if each["loc"][:1] == first["loc"][:1]]
     own = [each for each in own if not each["type"].endswith("_type")] or own
     deepest = max((each["loc"] for each in own), key=len)
@@ -139,12 +139,15 @@ def describe_error(error: ValidationError, kind: type[Body]) -> tuple[str, str |
 
 
 def media_type(content_type: str) -> str:
-    """Return the media type of this header, without its parameters."""
+    """Return the media type of a Content-Type header, without parameters."""
     return content_type.partition(";")[0].strip().lower()
 
 
 async def form_fields(content_type: str, data: bytes) -> dict[str, str]:
-    """Return the last value of each form field; long forms are decoded in another thread. Raises ValueError."""
+    """Return the last value of each form field. Raise ValueError for an invalid form.
+
+    Long forms are decoded in another thread.
+    """
     if media_type(content_type) == PARTS:
         parse = partial(_parts, content_type, data)
     else:
@@ -153,7 +156,7 @@ async def form_fields(content_type: str, data: bytes) -> dict[str, str]:
 
 
 def _parts(content_type: str, data: bytes) -> list[tuple[str, str]]:
-    """Return the fields of multipart/form-data; the content of a file counts as text."""
+    """Return the fields of a multipart/form-data body. The content of a file is read as text."""
     found: list[tuple[bytes | None, bytes | None]] = []
 
     def add_file(file: Any) -> None:
@@ -168,5 +171,5 @@ def _parts(content_type: str, data: bytes) -> list[tuple[str, str]]:
 
 
 def json_response(value: Any) -> Response:
-    """Return the answer 200 as JSON. Raises AttendoError where a number is not finite: the model has diverged."""
+    """Return a JSON response with status 200. Raise AttendoError if a number is non-finite (the model has diverged)."""
     return Response(json_of(value, in_ascii=False).encode("utf-8", "replace"), media_type=JSON)

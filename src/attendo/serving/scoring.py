@@ -1,4 +1,4 @@
-"""The log-probability of given texts by token, with the most probable tokens at each position."""
+"""The log-probability of each token of given texts, and the most probable tokens at each position."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from attendo.serving.engine import PASS_CHARACTERS
 from attendo.serving.registry import ServedModel
 
 TOKENS_AT_ONCE = 1000
-"""That go through a model between two steps of what else it does, about; see `engine.PASS_CHARACTERS`."""
+"""The approximate number of tokens in a batch of scoring chunks (see `engine.PASS_CHARACTERS`)."""
 CHARACTERS_OF_A_TOKEN = PASS_CHARACTERS // TOKENS_AT_ONCE
 
 
 @dataclass(frozen=True)
 class TokenScore:
-    """The log-probability of a token in nats, and the most probable ids at its position."""
+    """The log-probability of a token in nats, and the most probable token ids at its position."""
 
     token_id: int
     log_prob: float
@@ -40,25 +40,25 @@ class TokenScore:
 
 @dataclass(frozen=True)
 class ScoringChunk:
-    """A window of a text for `text_scores`, or a pair for `pair_scores`: source and target, without its end."""
+    """A window of a text for `text_scores`, or a source and a target without end token for `pair_scores`."""
 
     source: Sequence[int]
     target: Sequence[int]
     window: Window | None = None
 
     def n_tokens(self) -> int:
-        """Return the number of tokens."""
+        """Return the number of tokens of the chunk."""
         return len(self.source) + len(self.target)
 
     def characters(self) -> int:
-        """Return the size of a text with about as many tokens."""
+        """Return the estimated characters of the chunk, for the limit of a batch."""
         return CHARACTERS_OF_A_TOKEN * self.n_tokens()
 
 
 def scoring_chunks(
     token_ids: Sequence[int], context: int, specials: SpecialTokens, *, ended: bool
 ) -> list[ScoringChunk]:
-    """Return a text as the windows of `attendo evaluate`; `ended` also scores its end."""
+    """Split a text into the windows of `attendo evaluate`. If `ended` is true, the end token is also scored."""
     document = Document(np.array(token_ids, np.int64), 0, 0, ended)
     if not document.n_targets:
         return []
@@ -67,7 +67,7 @@ def scoring_chunks(
 
 
 def text_scores(generator: Generator, parts: Sequence[ScoringChunk], n: int) -> list[list[TokenScore]]:
-    """Return the scored tokens of each window, with the n most probable at each position."""
+    """Return the scores of the tokens of each window, with the n most probable tokens at each position."""
     model = generator.model
     found = []
     for part in parts:
@@ -84,9 +84,9 @@ def _logits(model: DecoderLM, token_ids: np.ndarray) -> Float[Tensor, "len vocab
 
 
 def pair_scores(translator: Translator, pairs: Sequence[ScoringChunk], n: int) -> list[list[TokenScore]]:
-    """Return the scores of each pair's target and end, with the n most probable tokens at each position.
+    """Return the scores of each pair's target and end token, with the n most probable tokens at each position.
 
-    The original model computes them; they equal those of the search up to rounding.
+    The PyTorch model computes the scores. They equal the scores of the search up to rounding.
     """
     tokenizer = translator.tokenizer
     first = len(tokenizer.specials.begin) - 1
@@ -117,7 +117,7 @@ def _scores(logits: Float[Tensor, "len vocab"], wanted: Sequence[int], n: int) -
 async def run_text_scores(
     request: ApiRequest, served: ServedModel, texts: Sequence[Sequence[ScoringChunk]], n: int
 ) -> list[list[TokenScore]]:
-    """Return `text_scores` of texts, whose windows are given, computed in the engine's thread."""
+    """Compute `text_scores` of texts, which are given as windows, in the engine's thread."""
     every = [window for windows in texts for window in windows]
     found = iter(await _run(request, served, ("texts", n), every, partial(text_scores, served.user, n=n)))
     return [[score for _ in windows for score in next(found)] for windows in texts]
@@ -126,7 +126,7 @@ async def run_text_scores(
 async def run_pair_scores(
     request: ApiRequest, served: ServedModel, pairs: Sequence[ScoringChunk], n: int
 ) -> Sequence[list[TokenScore]]:
-    """Return `pair_scores`, computed in the engine's thread."""
+    """Compute `pair_scores` of sentence pairs in the engine's thread."""
     return await _run(request, served, ("pairs", n), pairs, partial(pair_scores, served.user, n=n))
 
 
@@ -138,5 +138,5 @@ async def _run(
 
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:
-    """Return the text of a token; a byte, which is only a part of a character, as <E3>."""
+    """Return the text of a token. A byte that is only a part of a character is written as <E3>."""
     return tokenizer.pieces([token])[0].replace(MARK, " ")

@@ -1,4 +1,4 @@
-"""Protection against slow clients: the time and size of a request's head, and the number of open connections."""
+"""Protection against slow clients: limits on the time and size of request heads, and on open connections."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from uvicorn.server import ServerState
 from attendo.serving.middleware import ABORT
 
 HEAD_SECONDS = 10.0
-"""The longest that the head of a request may take to come."""
+"""The maximum seconds that the head of a request may take to arrive."""
 
 HEAD_BYTES = 64 << 10
 HEAD_LINES = 100
-"""The most bytes and headers of a request's head."""
+"""The maximum bytes and the maximum number of headers in the head of a request."""
 
 QUEUED = 100
-"""The most requests that may wait on a connection for the answer to an earlier request."""
+"""The maximum number of requests on a connection that wait for the response to an earlier request."""
 
 LINGER_SECONDS = 30.0
-"""The longest that a closed connection may take to take the rest of its answer."""
+"""The maximum seconds that a client may take to read the rest of a response after the connection is closed."""
 
 MOST = 4096
-"""Connections that are open at a time."""
+"""The maximum number of open connections."""
 
 HEAD_TOO_LARGE = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the headers are too large; send fewer headers"
 TOO_MANY_WAIT = (
@@ -40,17 +40,17 @@ LENGTHS = (b"content-length", b"transfer-encoding")
 
 
 class Connections:
-    """Creates the protocol of each connection for `uvicorn.Config(http=...)`, and limits their number.
+    """The factory of connection protocols for `uvicorn.Config(http=...)`, which limits the number of connections.
 
-    Above `most` connections, the one that has waited longest for (the rest of) a request is closed, so slow clients
-    cannot block others.
+    If there are more than `most` connections, the connection that has waited longest for the rest of a request is
+    closed. Slow clients therefore cannot block other clients.
     """
 
     def __init__(self, most: int = MOST, head_seconds: float = HEAD_SECONDS) -> None:
         self.most = most
         self.head_seconds = head_seconds
         self.open = 0
-        self.waiting: dict[Connection, None] = {}  # in the order in which they began to
+        self.waiting: dict[Connection, None] = {}  # in the order in which they began to wait
 
     def __call__(
         self,
@@ -59,11 +59,13 @@ class Connections:
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> Connection:
-        """Return the protocol of a new connection."""
+        """Return the protocol object of a new connection."""
         return Connection(self, config, server_state, app_state, _loop)
 
     def make_room(self) -> bool:
-        """Close the connection that has waited longest if there are too many; return whether there is room."""
+        """Close the connection that has waited longest if there are too many. Return whether there is room for a new
+        one.
+        """
         if self.open <= self.most:
             return True
         oldest = next(iter(self.waiting), None)
@@ -74,7 +76,7 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection of uvicorn with limits on the time and size of a request's head."""
+    """A uvicorn connection with limits on the time and size of the head of a request."""
 
     def __init__(
         self,
@@ -89,10 +91,10 @@ class Connection(HttpToolsProtocol):
         self._size = 0
         self._timer: TimerHandle | None = None
         self._leaving: TimerHandle | None = None
-        self._worked_on: RequestResponseCycle | None = None  # uvicorn's own `cycle` is the latest request
+        self._worked_on: RequestResponseCycle | None = None  # uvicorn's `cycle` is the latest request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Start to wait for a request."""
+        """Start waiting for a request, or reject the connection if there are too many."""
         super().connection_made(transport)
         self._all.open += 1
         if not self._all.make_room():
@@ -101,7 +103,7 @@ class Connection(HttpToolsProtocol):
         self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release what belongs to the connection."""
+        """Release the resources of the connection."""
         self._all.open -= 1
         self._have_request()
         if self._leaving is not None:
@@ -112,7 +114,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take a part of a request."""
+        """Process a part of a request."""
         if self._timer is None and (self.cycle is None or self.cycle.response_complete):
             self._await_request()
         self._size += len(data)
@@ -121,13 +123,13 @@ class Connection(HttpToolsProtocol):
             self._refuse(*HEAD_TOO_LARGE)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or a trailer after the body."""
+        """Process a header, or a trailer after the body."""
         if len(self.headers) >= HEAD_LINES:
             self._fail(*HEAD_TOO_LARGE)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Pass the request on, its head being complete."""
+        """Pass a request with a complete head to the application."""
         self._stop_timer()
         if len(self.pipeline) >= QUEUED:
             self._fail(*TOO_MANY_WAIT)
@@ -139,33 +141,33 @@ class Connection(HttpToolsProtocol):
             self._worked_on = self.cycle
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body, whose size is limited elsewhere."""
+        """Process a part of the body. `Guard` limits the size of the body."""
         self._size = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End the wait for the request."""
+        """Stop waiting for the request, because it is complete."""
         self._have_request()
         self._size = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request or, if the connection closes, for the client to take the answer."""
+        """Wait for the next request. If the connection is closing, wait until the client has read the response."""
         if self.pipeline:
             self._worked_on = self.pipeline[-1][0]
         super().on_response_complete()
         if self.transport.is_closing():
             self._linger()
-        elif self.cycle.response_complete:  # else a request that came meanwhile is worked on
+        elif self.cycle.response_complete:  # no later request is in progress
             self._all.waiting[self] = None
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection that was silent for too long."""
+        """Close a connection that was idle for too long."""
         super().timeout_keep_alive_handler()
         self._linger()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are not HTTP."""
+        """Respond with status 400 to bytes that are not HTTP."""
         self._refuse(HTTPStatus.BAD_REQUEST, "not a valid HTTP request")
 
     def _await_request(self) -> None:
@@ -190,12 +192,12 @@ class Connection(HttpToolsProtocol):
             self._leaving = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
-        """Answer outside of a request, and close the connection."""
+        """Send an error response without the application, and close the connection."""
         self._have_request()
         if self.transport.is_closing():
             return
         if self.pipeline or (self.cycle and self.cycle.response_started and not self.cycle.response_complete):
-            self.transport.abort()  # in the middle of another answer nothing can be said
+            self.transport.abort()  # another response is in progress, so no message can be sent
             return
         body = json.dumps({"error": message}).encode()
         head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
@@ -206,6 +208,6 @@ class Connection(HttpToolsProtocol):
         self._linger()
 
     def _fail(self, status: HTTPStatus, message: str) -> NoReturn:
-        """Refuse from within the parser, which stops."""
+        """Reject the request from a callback of the parser, and stop the parser."""
         self._refuse(status, message)
         raise ValueError(message)

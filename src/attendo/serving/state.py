@@ -1,4 +1,4 @@
-"""The shared state of a server: its limits, its keys, the admission of requests, and its activity."""
+"""The shared state of a server: limits, API keys, the admission of requests, and the current activity."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from attendo.serving.monitoring import Log, Metrics
 from attendo.serving.registry import ModelRegistry
 
 SLOWEST = 1.0
-"""The least cost per second that is reckoned with."""
+"""The minimum cost per second that is assumed for Retry-After."""
 LONGEST_WAIT = 60
-"""The most seconds that a client is told to wait."""
+"""The maximum value of Retry-After, in seconds."""
 
 IN_A_ROW = 4
-"""Requests that found no room for their cost, after which none is looked at until something is admitted or done."""
+"""The number of consecutive rejections after which all requests are rejected until a job is admitted or finished."""
 
 
 class Admission:
-    """Counts what is admitted, by requests and by cost (tokens x beams x n). For one thread.
+    """The admission of requests, limited by their number and by their total cost (tokens x beams x n).
+
+    The class is not thread-safe.
 
     >>> admission = Admission(max_requests=2, max_cost=100)
     >>> with admission.entered(60):
@@ -41,16 +43,21 @@ class Admission:
         self.max_cost = max_cost
         self.requests = self.cost = 0
         self.refused = 0
-        self._in_a_row = 0  # refused since anything was admitted or done
-        self._rate = 0.0  # cost a second, of late
-        self._since: float | None = None  # when it was last empty, or its rate was last taken
+        self._in_a_row = 0  # consecutive rejections
+        self._rate = 0.0  # recent cost per second
+        self._since: float | None = None  # start of the measurement of the rate
         self._done = 0
 
     @contextmanager
     def entered(self, cost: int, *, again: bool = False) -> Iterator[None]:
-        """Admit this cost within the context. Raises ApiError: 429 without room now, 413 if there never is any.
+        """Admit a cost until the end of the context.
 
-        `again`: the request was admitted before and always finds room, to keep its results.
+        Args:
+            cost: The cost: tokens x beams x n.
+            again: Whether the request was admitted before. It is then always admitted, so its results are not lost.
+
+        Raises:
+            ApiError: The server is full now (status 429), or the cost exceeds the limit of the server (413).
         """
         if cost > self.max_cost:
             raise ApiError(
@@ -77,13 +84,13 @@ class Admission:
             self._update_rate()
 
     def check(self) -> None:
-        """Raise ApiError, 429, if there is no room for any request, before it is read."""
+        """Raise ApiError with status 429 if the server is full, before the request is parsed."""
         if self.requests >= self.max_requests or self._in_a_row >= IN_A_ROW:
             self._refuse()
 
     @property
     def retry_after(self) -> int:
-        """Whole seconds in which half of the admitted cost should be done, at the recent rate."""
+        """The whole seconds in which half of the admitted cost will be finished at the recent speed."""
         seconds = math.ceil(self.cost / 2 / max(self._rate, SLOWEST)) if self._rate else 1
         return max(1, min(LONGEST_WAIT, seconds))
 
@@ -106,7 +113,7 @@ class Keys:
     """API keys, stored as SHA-256 digests and compared in constant time.
 
     Args:
-        keys: The keys.
+        keys: The accepted API keys.
 
     >>> keys = Keys(["correct horse"])
     >>> bool(keys), keys.admit(b"correct horse"), keys.admit(b"battery staple")
@@ -122,19 +129,20 @@ class Keys:
         return bool(self._digests)
 
     def admit(self, key: bytes) -> bool:
-        """Return whether a key is valid.
+        """Return whether an API key is accepted.
 
         Args:
-            key: The key of a request.
+            key: The API key of a request.
         """
         digest = hashlib.sha256(key).digest()
         return sum(hmac.compare_digest(known, digest) for known in self._digests) > 0
 
 
 def read_keys(file: Path) -> Keys:
-    """Return the keys in a file, one per line; empty lines and lines that begin with # are skipped.
+    """Return the API keys of a file with one key per line. Empty lines and lines that begin with # are skipped.
 
-    Raises AttendoError, which never shows a key, for a file that is unreadable, has no key, or has an invalid one.
+    Raise AttendoError if the file is unreadable, contains no key, or contains an invalid key. The message contains no
+    key.
     """
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
@@ -161,17 +169,18 @@ class ServingConfig:
     """The limits of a server.
 
     Attributes:
-        rows: Largest number of texts, or rows of beams, in one step of a model.
-        max_requests: Largest number of requests that are processed at the same time.
-        max_cost: Largest total cost of these requests, in tokens x beam size x n. A larger single request is rejected.
-        max_body: Largest size of a request, in bytes.
-        max_texts: Largest number of texts in a request.
-        max_characters: Largest number of characters in a text.
-        max_beam: Largest beam size that a request can ask for.
-        max_n: Largest number of outputs per text that a request can ask for.
-        max_tokens: Largest number of generated tokens that a request can ask for.
-        timeout: Seconds after which a request is canceled. A request can ask for fewer.
-        drain: Seconds that running requests have after the server receives a stop signal.
+        rows: Maximum number of texts or beams in one step of a model.
+        max_requests: Maximum number of requests that are processed at the same time.
+        max_cost: Maximum total cost of all open requests, in tokens x beam size x n. A larger single request is
+            rejected.
+        max_body: Maximum size of a request body, in bytes.
+        max_texts: Maximum number of texts in a request.
+        max_characters: Maximum number of characters in a text.
+        max_beam: Maximum beam size that a request can set.
+        max_n: Maximum number of outputs per text that a request can set.
+        max_tokens: Maximum number of generated tokens per text that a request can set.
+        timeout: Seconds after which a request is canceled. A request can set a shorter timeout.
+        drain: Seconds that running requests have to finish after the server receives a stop signal.
     """
 
     rows: int = 128
@@ -195,18 +204,21 @@ class ServingConfig:
 
 @dataclass(eq=False)
 class State:
-    """The models, limits and activity of one server, for the thread of the event loop.
+    """The models, limits and activity of a server. Only the thread of the event loop uses the state.
 
     Attributes:
-        keys: The accepted API keys; without keys every request is accepted.
-        look: Whether the microscope's data is served.
-        page: Whether the web page is served.
-        cors: The origins of other pages that may send requests; `*` is any.
-        hosts: The accepted host names; None accepts all.
-        draining: Whether the server is shutting down.
+        models: The served models.
+            config: The limits of the server.
+            keys: The accepted API keys. Without keys, requests require no key.
+        look: Whether the microscope is served.
+        page: Whether the web page is served at /.
+        cors: The origins of other websites that may send requests. `*` allows all origins.
+        hosts: The accepted host names. None accepts all names.
+        log: The log of the server.
+            draining: Whether the server is shutting down.
         working: The number of requests in progress.
-        loaded: The time when each model was loaded, in seconds since 1970.
-        paths: The paths of routes without fields, which name requests that are rejected early.
+        loaded: The time when each model was loaded, by name, in seconds since 1970.
+        paths: The route paths without parameters, which are used in the log for requests that are rejected early.
     """
 
     models: ModelRegistry

@@ -1,4 +1,4 @@
-"""Routes for given texts: /classify, /tokenize, /detokenize, /score, and OpenAI's /v1/embeddings."""
+"""The routes /classify, /tokenize, /detokenize and /score, and /v1/embeddings of the OpenAI API."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Span = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
 def _one_of(*forms: tuple[str, ...]) -> dict[str, Any]:
-    """Return the JSON schema of a body that has all fields of one of these forms, and no field of another."""
+    """Return the JSON schema of a body that has all fields of one of the forms, and no field of the other forms."""
     names = [name for form in forms for name in form]
     return {
         "oneOf": [
@@ -44,7 +44,7 @@ def _one_of(*forms: tuple[str, ...]) -> dict[str, Any]:
 
 
 class ClassifyBody(Body):
-    """One text, or a list in texts."""
+    """The body of a classification request: one text in the field text, or a list of texts in the field texts."""
 
     model_config = ConfigDict(json_schema_extra=_one_of(("text",), ("texts",)))
 
@@ -61,9 +61,9 @@ class ClassifyBody(Body):
 
 
 class Label(BaseModel):
-    """The predicted label and the probabilities of all labels, most probable first. cut: the text was truncated.
+    """The predicted label of a text and the probabilities of all labels, with the most probable label first.
 
-    An empty text has the label null and no probabilities.
+    cut is true if the text was truncated. An empty text has the label null and no probabilities.
     """
 
     label: str | None
@@ -74,23 +74,24 @@ class Label(BaseModel):
 
 
 class ClassifyAnswer(BaseModel):
-    """One result per text, in the same order."""
+    """The response to a classification request, with one result per text in the same order."""
 
     model: str
     results: list[Label]
 
 
 class TokenizeBody(Body):
-    """A text to tokenize."""
+    """The body of a tokenization request, with the text to tokenize."""
 
     text: str
     model: Name | None = None
 
 
 class TokenizeAnswer(BaseModel):
-    """Token ids without begin and end tokens, their pieces, and their spans in the text as (start, end) characters.
+    """The token ids of a text without begin and end tokens, the text of each token, and the span of each token.
 
-    spans is null for an uncased tokenizer, which changes the text.
+    A span consists of the start and the end in the text, in characters. spans is null for an uncased tokenizer, because
+    it changes the text.
     """
 
     model: str
@@ -100,34 +101,36 @@ class TokenizeAnswer(BaseModel):
 
 
 class DetokenizeBody(Body):
-    """Token ids to decode."""
+    """The body of a decoding request, with the token ids to decode."""
 
     ids: Annotated[list[TokenId], Field(max_length=100_000)]
     model: Name | None = None
 
 
 class DetokenizeAnswer(BaseModel):
-    """The decoded text."""
+    """The decoded text, and the name of the model."""
 
     model: str
     text: str
 
 
 class Pair(Body):
-    """A source and its translation."""
+    """A source text and its translation."""
 
     source: str
     target: str
 
     def characters(self) -> int:
-        """Return the length of both sides."""
+        """Return the number of characters of the source and the target together."""
         return len(self.source) + len(self.target)
 
 
 class ScoreBody(Body):
-    """For a translator: source and target, or pairs. For a language model: text, or texts.
+    """The body of a scoring request.
 
-    length_penalty: for translation scores (default: that of the run). top: number of alternatives per position.
+    For a translator, the body contains source and target, or pairs. For a language model, it contains text or texts.
+    length_penalty applies to translation scores (default: that of the run). top is the number of alternatives per
+    position.
     """
 
     model_config = ConfigDict(
@@ -156,7 +159,7 @@ class ScoreBody(Body):
 
 
 class ScoredToken(BaseModel):
-    """A token, its log-probability in nats, and the most likely tokens at its position. "</s>" ends a text."""
+    """A token, its log-probability in nats, and the most likely tokens at its position. The end token is "</s>"."""
 
     id: int
     text: str
@@ -165,9 +168,10 @@ class ScoredToken(BaseModel):
 
 
 class Scored(BaseModel):
-    """The log-probability of a text in nats, end token included. score: normalized by length, for translators.
+    """The log-probability of a text in nats, including the end token.
 
-    perplexity: exp(-log_prob / n_tokens), for language models; null if it is too large for a float.
+    For a translator, score is the log-probability with length normalization. For a language model, perplexity is
+    exp(-log_prob / n_tokens), or null if the value is too large for a float.
     """
 
     log_prob: float
@@ -180,7 +184,7 @@ class Scored(BaseModel):
 
 
 class ScoreAnswer(BaseModel):
-    """One result per pair or text, in the same order."""
+    """The response to a scoring request, with one result per pair or text in the same order."""
 
     model: str
     results: list[Scored]
@@ -194,12 +198,12 @@ BACK = {
         "requestBody": {"ids": "$response.body#/ids", "model": "$response.body#/model"},
     }
 }
-"""What can be asked with the answer of /tokenize."""
+"""The OpenAPI link from a response of /tokenize to a request to /detokenize."""
 
 
 @router.post("/classify", **reads(ClassifyBody, ClassifyAnswer))
 async def classify(request: ApiRequest) -> Response:
-    """Classify texts with calibrated probabilities, as `attendo classify` does."""
+    """Classify texts with calibrated probabilities. The results equal those of `attendo classify`."""
     body = await request.read_json(ClassifyBody)
     texts = body.texts
     request.check_texts(texts, "texts")
@@ -219,7 +223,7 @@ async def classify(request: ApiRequest) -> Response:
 
 @router.post("/tokenize", **reads(TokenizeBody, TokenizeAnswer, timeout=False, links=BACK))
 async def tokenize(request: ApiRequest) -> Response:
-    """Split a text into the tokens of a model."""
+    """Split a text into the tokens of a model's tokenizer."""
     body = await request.read_json(TokenizeBody)
     request.check_texts([body.text], "text")
 
@@ -242,7 +246,7 @@ async def tokenize(request: ApiRequest) -> Response:
     operation_id="detokenize",
 )
 async def detokenize(request: ApiRequest) -> Response:
-    """Decode token ids into text; begin, end and padding tokens are skipped."""
+    """Decode token ids into text. Begin, end and padding tokens are skipped."""
     body = await request.read_json(DetokenizeBody)
 
     async def work(served: ServedModel) -> Response:
@@ -255,7 +259,7 @@ async def detokenize(request: ApiRequest) -> Response:
 
 @router.post("/score", **reads(ScoreBody, ScoreAnswer))
 async def score(request: ApiRequest) -> Response:
-    """Return the log-probability of given translations (as `attendo score` does) or of given texts."""
+    """Return the log-probability of given translations or of given texts, and of each of their tokens."""
     body = await request.read_json(ScoreBody)
     if body.pairs:
         for side in ("source", "target"):
@@ -272,7 +276,7 @@ async def score(request: ApiRequest) -> Response:
 
 
 async def _score_pairs(request: ApiRequest, served: ServedModel, body: ScoreBody) -> list[dict[str, Any]]:
-    """Return each pair's score, as `Translator.score` computes it."""
+    """Return the score of each pair, computed by `Translator.score`."""
     translator: Translator = served.user
     pairs = body.pairs
     await in_thread(sum(map(Pair.characters, pairs)), lambda: _check_lengths(translator, pairs))
@@ -301,7 +305,9 @@ async def _score_pairs(request: ApiRequest, served: ServedModel, body: ScoreBody
 
 
 def _check_lengths(translator: Translator, pairs: Sequence[Pair]) -> None:
-    """Raise ApiError, 400, for a text longer than the model reads at once: a scored text can't be split."""
+    """Raise ApiError with status 400 for a text that exceeds the context length, because a scored text is never
+    split.
+    """
     for pair in pairs:
         own = translator.tokenizer
         for tokenizer, text in ((own, pair.source), (own.target, pair.target)):
@@ -313,7 +319,7 @@ def _check_lengths(translator: Translator, pairs: Sequence[Pair]) -> None:
 
 
 async def _score_texts(request: ApiRequest, served: ServedModel, body: ScoreBody) -> list[dict[str, Any]]:
-    """Return each text's score, with the model's context and the end as a token, as `attendo evaluate`."""
+    """Return the score of each text, including the end token, with the windows of `attendo evaluate`."""
     generator: Generator = served.user
     tokenizer = generator.tokenizer
     context = generator.model.config.max_len
@@ -347,18 +353,21 @@ def _tokens(
     values: Sequence[float],
     places: Sequence[TokenScore],
 ) -> list[dict[str, Any]]:
-    def told(token: int, value: float) -> dict[str, Any]:
+    def as_json(token: int, value: float) -> dict[str, Any]:
         return {"id": token, "text": token_text(user.tokenizer, token), "log_prob": value}
 
-    found = [told(token, value) for token, value in zip(ids, values, strict=True)]
-    for one, place in zip(found, places, strict=False):  # none where nobody asked for them
+    found = [as_json(token, value) for token, value in zip(ids, values, strict=True)]
+    for one, place in zip(found, places, strict=False):  # `places` may be empty
         if place.likeliest:
-            one["top"] = [told(token, value) for token, value in place.likeliest]
+            one["top"] = [as_json(token, value) for token, value in place.likeliest]
     return found
 
 
 class EmbeddingsBody(Body):
-    """Texts or token ids to embed. dimensions must be the size of the model, if given; user is ignored."""
+    """The body of an embedding request, with texts or token ids.
+
+    If dimensions is given, it must be the size of the model's vectors. The field user is ignored.
+    """
 
     input: str | Ids | Texts | Rows
     model: Name | None = None
@@ -368,7 +377,7 @@ class EmbeddingsBody(Body):
 
 
 class Embedding(BaseModel):
-    """A vector: a list of numbers, or base64 of little-endian float32 values."""
+    """The vector of a text, as a list of numbers or as base64 of little-endian float32 values."""
 
     object: Literal["embedding"]
     index: int
@@ -376,14 +385,14 @@ class Embedding(BaseModel):
 
 
 class EmbeddingUsage(BaseModel):
-    """The number of tokens read."""
+    """The number of tokens in all texts of an embedding request."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingsAnswer(BaseModel):
-    """One vector per text, in the same order."""
+    """The response to an embedding request, with one vector per text in the same order."""
 
     object: Literal["list"]
     data: list[Embedding]
@@ -393,7 +402,7 @@ class EmbeddingsAnswer(BaseModel):
 
 @openai_router.post("/v1/embeddings", **reads(EmbeddingsBody, EmbeddingsAnswer, shape=OpenAIFault))
 async def embeddings(request: ApiRequest) -> Response:
-    """Embed texts: the mean of the hidden states, special tokens included, as `attendo embed` does."""
+    """Compute the vector of each text: the mean of the hidden states, including special tokens."""
     body = await request.read_json(EmbeddingsBody)
     given: Any = body.input
     rows = [given] if isinstance(given, str) or isinstance(given[0], int) else given

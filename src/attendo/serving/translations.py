@@ -1,4 +1,4 @@
-"""Translations for a request with their details, and LibreTranslate's interface to them.
+"""The translations of a request, and the routes of the LibreTranslate API.
 
 The routes are /translate, /languages, /detect and /frontend/settings.
 """
@@ -31,15 +31,20 @@ from attendo.serving.scoring import ScoringChunk, TokenScore, run_pair_scores, t
 from attendo.serving.state import State
 
 ALTERNATIVES = 5
-"""The number of other tokens that are listed for each place."""
+"""The maximum number of alternatives that are listed for each token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateOptions:
-    """The options of a translation; missing ones use the run's defaults.
+    """The options of a translation request. None means the setting of the run.
 
-    n: candidates of each text. prefixes: the start of each translation. max_tokens: per part. segment: the unit of a
-    part.
+    Attributes:
+        beam: The beam size.
+        n: The number of candidates per text.
+        prefixes: The required beginning of each translation.
+        alignments: Whether the candidates include alignments.
+        max_tokens: The maximum number of tokens per translated unit.
+        segment: The unit of translation: "sentence", "paragraph" or "none".
     """
 
     beam: int | None = None
@@ -52,7 +57,15 @@ class TranslateOptions:
 
 @dataclass(frozen=True)
 class TranslationRequest:
-    """A request's texts as they are searched; cost: source tokens and the most of the translations, times the beam."""
+    """The texts of a request, prepared for the search.
+
+    Attributes:
+        translator: The translator.
+        texts: The source texts.
+        sources: The units of translation as token ids.
+        config: The decoding settings.
+        cost: The beam size times the sum of the source tokens and the maximum target tokens.
+    """
 
     translator: Translator
     texts: Sequence[str]
@@ -64,7 +77,7 @@ class TranslationRequest:
 async def prepared(
     request: ApiRequest, served: ServedModel, texts: Sequence[str], how: TranslateOptions
 ) -> TranslationRequest:
-    """Prepare texts for a search. Raises ApiError where they, the beam or a prefix are not what the server takes."""
+    """Prepare texts for the search. Raise ApiError if the texts, the beam size or a prefix exceed a limit."""
     translator: Translator = served.user
     limits = request.limits
     request.check_texts(texts, "q")
@@ -91,14 +104,16 @@ async def prepared(
 
 
 def _config(translator: Translator, how: TranslateOptions) -> DecodingConfig:
-    """Return the run's search with the requested beam, at least n; the beam fills its groups."""
+    """Return the run's decoding settings with the requested beam size, which is at least n and fills the beam
+    groups.
+    """
     groups = translator.decoding.beam_groups
     beam = max(how.beam or translator.decoding.beam, how.n)
     return translator.config(beam=-(-beam // groups) * groups, n_best=how.n)
 
 
 def _at_most(config: DecodingConfig, n: int, sources: Sources) -> DecodingConfig:
-    """Return the same search with at most n tokens per text."""
+    """Return the decoding settings with at most n tokens per text."""
     if all(config.max_length(len(row), n + 1) <= n for row in sources.rows):
         return config
     return dataclasses.replace(config, max_length_ratio=0.0, max_length_extra=n)
@@ -107,7 +122,9 @@ def _at_most(config: DecodingConfig, n: int, sources: Sources) -> DecodingConfig
 async def translations(
     request: ApiRequest, served: ServedModel, texts: Sequence[str], how: TranslateOptions
 ) -> tuple[TranslationRequest, list[Translation]]:
-    """Return a translation of each text, as `Translator.translate` finds it."""
+    """Return the prepared request, and the translation of each text. The results equal those of
+    `Translator.translate`.
+    """
     ready = await prepared(request, served, texts, how)
     if ready.config.coverage_penalty:
         found = await _by_itself(request, served, ready, how)
@@ -121,7 +138,7 @@ async def translations(
 async def _by_itself(
     request: ApiRequest, served: ServedModel, ready: TranslationRequest, how: TranslateOptions
 ) -> Sequence[Translation]:
-    """Search for each request alone: a search with a coverage penalty takes in no texts once it has begun."""
+    """Translate each request separately, because a search with a coverage penalty cannot add texts while it runs."""
 
     def run(each: Sequence[TranslationRequest]) -> list[list[Translation]]:
         return [
@@ -139,10 +156,11 @@ async def _by_itself(
 async def details(
     request: ApiRequest, served: ServedModel, ready: TranslationRequest, found: Sequence[Translation]
 ) -> list[dict[str, Any]]:
-    """Return candidates, tokens, log-probabilities in nats, and alignment of each translation, with character spans.
+    """Return the details of each translation: candidates, tokens, log-probabilities in nats, alignments and spans.
 
-    Each token of the best candidate has alternatives; `prefix` is the start of the translation if one is chosen, for
-    /translate. It is null after the first part of a text, as is a log_prob that several parts share.
+    Each token of the best candidate has alternatives. The `prefix` of an alternative is the beginning of the
+    translation if the alternative is chosen, for another request to /translate. After the first part of a text,
+    `prefix` is null. A `log_prob` that several parts share is also null.
     """
     left = iter(ready.sources.rows)
     rows = [[next(left) for _ in segments.pieces] for segments in ready.sources.texts]
@@ -170,14 +188,20 @@ async def details(
 
 
 def text_of(found: Translation) -> str:
-    """Return the best text; white space alone is returned unchanged."""
+    """Return the best translation of a text. A text that consists of whitespace is returned unchanged."""
     return found.text or ("" if found.source.strip() else found.source)
 
 
 def other_tokens(
     translator: Translator, place: TokenScore, before: Sequence[int] | None
 ) -> list[dict[str, Any]]:
-    """Return the most probable other tokens of a position that spell whole characters and do not end the text."""
+    """Return the alternatives of a token: the most probable other tokens with whole characters, without special tokens.
+
+    Args:
+        translator: The translator.
+        place: The scores at the position of the token.
+        before: The token ids before the position, or None if alternatives have no prefix.
+    """
     tokenizer = translator.tokenizer
     others = []
     for token, log_prob in place.likeliest:
@@ -192,7 +216,7 @@ def other_tokens(
 
 
 def _by_part(translator: Translator, candidate: Candidate, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Split a candidate's ids by the parts of its source, to which its tokens are aligned."""
+    """Split the token ids of a candidate by the parts of the source to which the tokens are aligned."""
     if len(rows) < 2:
         return [list(candidate.token_ids)] * len(rows)
     around = translator.tokenizer.specials.n_around_source
@@ -204,7 +228,10 @@ def _by_part(translator: Translator, candidate: Candidate, rows: Sequence[Sequen
 
 
 def _candidate(translator: Translator, candidate: Candidate, rows: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Return a candidate as JSON. Between the log-probabilities of two parts is that of the first part's end."""
+    """Return a candidate as a JSON object.
+
+    Between the log-probabilities of two parts is the log-probability of the end token of the first part.
+    """
     own = list(candidate.token_log_probs)
     parts = _by_part(translator, candidate, rows)
     values: list[float | None] = []
@@ -233,11 +260,12 @@ Code = Annotated[str, Field(max_length=50)]
 
 
 class TranslateBody(Body):
-    """A request for translations of q, a text or a list of texts; source "auto" is the only source of a target.
+    """The body of a translation request. q is a text, or a list of texts.
 
-    These fields extend the LibreTranslate API: model (instead of source and target), beam, segment (the unit of
-    translation), prefix (the beginning of the translation: one for all texts, or one per text) and details. Unknown
-    fields are ignored, as in LibreTranslate.
+    source is a language code, or "auto" if the target language has only one source language. These fields extend the
+    LibreTranslate API: model (instead of source and target), beam, segment (the unit of translation), prefix (the
+    required beginning, one for all texts or one per text) and details. Unknown fields are ignored, as in
+    LibreTranslate.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -256,7 +284,7 @@ class TranslateBody(Body):
 
 
 class DetectBody(Body):
-    """A text whose language is to be detected."""
+    """The body of a language detection request, with the text."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -265,14 +293,17 @@ class DetectBody(Body):
 
 
 class Detected(BaseModel):
-    """The only source language of the target language. Nothing is detected, so the confidence is 0."""
+    """The only source language of the target language. The confidence is 0, because the language is not detected."""
 
     confidence: float
     language: str
 
 
 class TranslateAnswer(BaseModel):
-    """One result for a text, a list for a list. omission: present if text is probably missing in a translation."""
+    """The response to a translation request. Each field is a single value for a text, or a list for a list of texts.
+
+    omission is present if text is probably missing in a translation.
+    """
 
     translatedText: str | list[str]
     omission: Omission | list[Omission] | None = None
@@ -282,7 +313,7 @@ class TranslateAnswer(BaseModel):
 
 
 class Language(BaseModel):
-    """A source language and its target languages."""
+    """A source language and the target languages into which it can be translated."""
 
     code: str
     name: str
@@ -291,7 +322,7 @@ class Language(BaseModel):
 
 @router.post("/translate", **reads(TranslateBody, TranslateAnswer, JSON, FORM))
 async def translate(request: ApiRequest) -> Response:
-    """Translate a text or a list of texts, sentence by sentence. Line breaks and white space are kept."""
+    """Translate a text or a list of texts, sentence by sentence. Line breaks and whitespace are preserved."""
     asked = await _question(request)
     state = request.server
     if asked.format == "html":
@@ -329,7 +360,7 @@ async def translate(request: ApiRequest) -> Response:
 
 
 async def _question(request: ApiRequest) -> TranslateBody:
-    """Return the JSON or form body. Raises ApiError, 400, in LibreTranslate's format."""
+    """Return the parsed JSON or form body. Raise ApiError with status 400 in LibreTranslate's format."""
     request.requested_timeout()
     if request.media_type == JSON:
         asked = parse_json(await request.body(), TranslateBody, 400)
@@ -369,9 +400,12 @@ def _target(served: ServedModel) -> str:
 
 
 def translator_for(state: State, asked: TranslateBody) -> ServedModel:
-    """Return the translator of this name or language pair. Raises ApiError naming the pairs.
+    """Return the translator with the requested name or language pair.
 
-    A model without languages translates from "und" to "und" (undetermined).
+    A model without languages has the language "und" (undetermined) on both sides.
+
+    Raises:
+        ApiError: No translator fits. The message lists the available language pairs.
     """
     source, target = asked.source, asked.target
     if asked.model is not None:
@@ -406,7 +440,7 @@ def translator_for(state: State, asked: TranslateBody) -> ServedModel:
 
 
 def _there_is(translators: Sequence[ServedModel]) -> str:
-    """Return the pairs of languages, for a message."""
+    """Return the available language pairs, for a message."""
     pairs = ", ".join(dict.fromkeys(f"{_source(s)} to {_target(s)}" for s in translators))
     unknown = any(UNKNOWN in (_source(s), _target(s)) for s in translators)
     return f"available: {pairs}" + (
@@ -416,12 +450,15 @@ def _there_is(translators: Sequence[ServedModel]) -> str:
 
 @router.get("/languages", responses={200: {"model": list[Language]}})
 async def languages(request: ApiRequest) -> Response:
-    """List the languages, each with its target languages."""
+    """List all languages of the server, each with its target languages."""
     return json_response(languages_of(request.server))
 
 
 def languages_of(state: State) -> list[dict[str, Any]]:
-    """Return the languages for /languages: sources first; a language that is a target alone has no targets."""
+    """Return the languages for /languages, with source languages first.
+
+    A language that is only a target language has no targets.
+    """
     targets: dict[str, list[str]] = {}
     translators = state.models.of_family("translation")
     for served in translators:
@@ -435,7 +472,7 @@ def languages_of(state: State) -> list[dict[str, Any]]:
 
 @router.post("/detect", **reads(DetectBody, None, JSON, FORM, timeout=False), status_code=400)
 async def detect(request: ApiRequest) -> Response:
-    """Not supported: always answers 400, since no model detects languages."""
+    """Return status 400, because language detection is not supported."""
     if request.media_type == JSON:
         await request.read_json(DetectBody)
     raise ApiError(
@@ -445,7 +482,7 @@ async def detect(request: ApiRequest) -> Response:
 
 @router.get("/frontend/settings", responses={200: {"model": dict[str, Any]}})
 async def settings(request: ApiRequest) -> Response:
-    """Return the settings that clients of LibreTranslate read first."""
+    """Return the server settings that clients of LibreTranslate read at the start."""
     state = request.server
     known = languages_of(state)
     first = state.models.of_family("translation")[:1]
