@@ -1,4 +1,4 @@
-"""Training runs: settings chosen from the data, fine-tuning, resume, tracking, plans and reports."""
+"""Training runs: automatic choice of settings, fine-tuning, resuming, tracking, plans and learning curves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """The public object of this name, imported when it is first used."""
+    """Import and return the public object with this name."""
     if name not in _MODULES:
         raise AttributeError(f"module 'attendo.runs' has no attribute {name!r}")
     return getattr(import_module(f"attendo.runs.{_MODULES[name]}"), name)
@@ -66,29 +66,30 @@ def train(
     device: str = "auto",
     say: Callable[[str], None] = lambda line: None,
 ) -> Any:
-    """Train a model as `attendo train TASK` does, and return its best state, as `load` does.
+    """Train a model as `attendo train TASK` does. Return its best weights as an inference object, as `load` does.
 
-    In the main thread, Ctrl-C and SIGTERM save the run and then raise KeyboardInterrupt or SystemExit.
-    `attendo.runs.training_run` has the parts, which report each step.
+    In the main thread, Ctrl-C and SIGTERM save the run and then raise KeyboardInterrupt or SystemExit. To receive a
+    report of each step, use `attendo.runs.training_run`.
 
     Args:
-        train: A file of sentence pairs, labeled texts or texts, or two parallel files.
+        train: A file of sentence pairs, labeled texts or texts, or a tuple of two parallel files.
         out: The run folder to create.
-        task: "translation", "classification", "language-model" or "masked-language-model".
+        task: The task: "translation", "classification", "language-model" or "masked-language-model".
         valid: Validation files, in the form of `train` (default: a part of the training rows).
-        columns: The columns of the files by role, in the form of `--columns`: "label=stars,text=review" or
-            {"label": "stars", "text": "review"}. For the two kinds of language model: the name of the text column.
-        minutes: The time limit in minutes, preparation included. Give at most one of these four.
+        columns: The columns of the files by role, in the form of `--columns`: "label=stars,text=review" or {"label":
+            "stars", "text": "review"}. For the two kinds of language model: the name of the text column.
+        minutes: The time limit in minutes, preparation included. Give at most one of `minutes`, `cpu_minutes`,
+            `epochs` and `steps`.
         cpu_minutes: The limit of CPU time in minutes.
         epochs: The number of passes over the training data.
         steps: The number of updates.
-        preset: The name of a preset, or a TOML file.
-        settings: Tables as in config.toml that override the preset, for example
-            `{"model": {"positions": "alibi"}, "data": {"reverse": True}}`.
-        init_from: A run to start from.
-        own_parts: A function that puts custom modules into the fresh model; `load` requires it again.
-        device: "auto", "cpu" or "cuda".
-        say: Receives the lines that the command prints about preparation, evaluations and the end.
+        preset: The name of a preset.
+        settings: Tables as in config.toml that override the preset, for example `{"model": {"positions": "alibi"},
+            "data": {"reverse": True}}`.
+        init_from: The folder of a run whose weights initialize the model.
+        own_parts: A function that adds custom modules to the new model. `load` requires the same function.
+        device: The device: "auto", "cpu" or "cuda".
+        say: A function that receives the printed lines about preparation, evaluations and the end.
 
     Raises:
         AttendoError: Settings are invalid, the data cannot be used, or `out` already contains a run.

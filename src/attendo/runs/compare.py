@@ -1,4 +1,4 @@
-"""Two models on the same test set: each score's sums by rows, for the paired bootstrap to compare them."""
+"""Comparison of two models on the same test set: sums per row of each score, for the paired bootstrap."""
 
 from __future__ import annotations
 
@@ -28,16 +28,21 @@ from attendo.training.losses import Trainable
 TRANSLATION_METRICS = ("bleu", "chrf", "exact")
 CLASSIFICATION_METRICS = ("accuracy", "macro-f1")
 TEXT_METRICS = ("loss", "perplexity", "bits-per-byte")
-"""Lower values are better; of all other metrics higher ones are."""
+"""Metrics of language models, whose lower values are better. Higher values of all other metrics are better."""
 PASSAGE = 1000
-"""Bytes of a document that count as one row; a longer document is cut into such passages."""
+"""Number of bytes in a passage of a document. Longer documents are cut into passages, and each passage is one row."""
 
 _WAITING, _BATCH_TOKENS = 512, 4096
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """A score of two models on the same rows. name, signature: of the score, and how it is computed."""
+    """Comparison of one score of two models on the same rows.
+
+    Attributes:
+        metric, name: Short name of the score, for example "bleu", and its name for people.
+        signature: Description of how the score is computed.
+    """
 
     metric: str
     name: str
@@ -46,22 +51,22 @@ class Verdict:
 
     @property
     def first_interval(self) -> tuple[float, float]:
-        """The 95 % interval of the first score."""
+        """95% confidence interval of the first model's score."""
         return interval(self.comparison.samples[0])
 
     @property
     def second_interval(self) -> tuple[float, float]:
-        """The 95 % interval of the second score."""
+        """95% confidence interval of the second model's score."""
         return interval(self.comparison.samples[1])
 
     @property
     def difference_interval(self) -> tuple[float, float]:
-        """The 95 % interval of second - first."""
+        """95% confidence interval of the second score minus the first score."""
         return interval(self.comparison.differences)
 
     @property
     def better(self) -> str | None:
-        """The better model: "first", "second", or None where the difference may be chance (p > 0.05)."""
+        """The better model, "first" or "second". None means that the difference may be due to chance (p > 0.05)."""
         if self.comparison.p_value > 0.05:
             return None
         return "second" if (self.comparison.difference > 0) != (self.metric in TEXT_METRICS) else "first"
@@ -70,7 +75,7 @@ class Verdict:
 def verdicts(
     first: Mapping[str, RowSums], second: Mapping[str, RowSums], n_samples: int = 1000, seed: int = 12345
 ) -> list[Verdict]:
-    """Compare two models by each score that the first one has; raises as `paired_bootstrap` does."""
+    """Compare two models by each score of the first model. Raises the same errors as `paired_bootstrap`."""
     found = []
     for metric, sums in first.items():
         other = second[metric]
@@ -88,7 +93,10 @@ def translation_sums(
     beam: int | None = None,
     tokenize: str | None = None,
 ) -> dict[str, RowSums]:
-    """The scores of `Translator.evaluate` by pairs; tokenize: of BLEU, chosen as there if None."""
+    """Return the scores of `Translator.evaluate` as sums per sentence pair.
+
+    `tokenize` is the BLEU tokenizer (default: the tokenizer that `Translator.evaluate` chooses).
+    """
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     texts = [found.text for found in translator.translate(sources, beam=beam, segment="none", guard=False)]
     equal = np.array([text == target for text, target in zip(texts, targets, strict=True)])
@@ -101,7 +109,7 @@ def translation_sums(
 
 
 def _sums(metrics: Sequence[str], known: Mapping[str, Callable[[], RowSums]]) -> dict[str, RowSums]:
-    """The sums of the chosen metrics. Raises AttendoError for a metric that is not known."""
+    """Return the sums of the chosen metrics. Raises AttendoError for an unknown metric."""
     for metric in metrics:
         if metric not in known:
             raise AttendoError(f"metric {metric!r} is unknown for this task (expected {' or '.join(known)})")
@@ -114,7 +122,7 @@ def classification_sums(
     metrics: Sequence[str] = CLASSIFICATION_METRICS,
     name: str = "the rows",
 ) -> dict[str, RowSums]:
-    """The scores of `Classifier.evaluate` by rows, as shares; raises as it does."""
+    """Return the scores of `Classifier.evaluate` as sums per row, from 0 to 1. Raises the same errors as it."""
     true = classifier.ids_of(rows, name)
     chosen = classifier.read([row.text for row in rows])[0].argmax(1)
     known = {
@@ -127,11 +135,11 @@ def classification_sums(
 def text_sums(
     generator: Generator, stream: TokenStream, metrics: Sequence[str], context: int | None = None
 ) -> dict[str, RowSums]:
-    """The sums of `text_loss` by document, with long documents split into passages of about PASSAGE bytes.
+    """Return the sums of `text_loss` per passage of about PASSAGE bytes. Shorter documents are one passage.
 
-    The rows are equal for every tokenizer; a token belongs to the passage of its last byte. Loss and perplexity are
-    comparable within one tokenizer only, bits per byte between all. Raises AttendoError for an invalid context, and
-    without text.
+    The passages do not depend on the tokenizer. A token belongs to the passage that contains its last byte. Compare
+    loss and perplexity only between models with the same tokenizer. Bits per byte are comparable between all models.
+    Raises AttendoError for an invalid context, and if there is no text.
     """
     context = context or generator.model.config.max_len
     sizes = token_sizes(generator.tokenizer)
@@ -162,9 +170,9 @@ def text_sums(
 def passages(
     document: Document, sizes: Int[ndarray, " vocab"], size: int = PASSAGE
 ) -> Int[ndarray, " targets"]:
-    """The number of the passage that contains each target's last byte; the end is in the last passage.
+    """Return the number of the passage that contains each target's last byte. The end token is in the last passage.
 
-    A document is cut into equal passages of about `size` bytes; `sizes` are bytes by token id.
+    A document is cut into equal passages of about `size` bytes. `sizes` are the numbers of bytes by token id.
 
     >>> passages(Document(np.array([4, 5, 4, 5]), 6, 6), np.array([0, 0, 0, 0, 1, 2]), size=3).tolist()
     [0, 0, 1, 1, 1]
@@ -180,7 +188,7 @@ def passages(
 
 
 def token_sizes(tokenizer: Tokenizer) -> Int[ndarray, " vocab"]:
-    """The UTF-8 bytes that each token id spells, including the space before it."""
+    """Return the number of UTF-8 bytes of each token id, including the space before a word."""
     if tokenizer.kind in WORDS:
         return np.array([len(tokenizer.decode([i]).encode()) + 1 for i in range(tokenizer.vocab_size)])
     return np.array([len(tokenizer.bytes_of(i)) for i in range(tokenizer.vocab_size)])
@@ -189,7 +197,7 @@ def token_sizes(tokenizer: Tokenizer) -> Int[ndarray, " vocab"]:
 def target_losses(
     generator: Generator, documents: Iterable[Document], context: int
 ) -> Iterator[Float[ndarray, " targets"]]:
-    """-ln p of each target of each document, in order: what `text_loss` sums, with stride = context."""
+    """Yield the losses -ln p of the targets of each document, in order. `text_loss` sums them with stride = context."""
     waiting: list[list[Window]] = []
     specials = generator.tokenizer.specials
     for document in documents:

@@ -1,4 +1,4 @@
-"""Start a run from another one: tokenizer, shape, shared weights, and low-rank adapters."""
+"""Initialization of a run from another run: tokenizer, model shape, shared weights and LoRA adapters."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from attendo.training.lora import freeze, merged_tensors, with_adapters
 from attendo.training.optimizer import LoraConfig, TrainingConfig
 
 _OWN = {"architecture", "n_classes", "pooling", "d_output", "tie", "output_bias", "dropout"}
-"""Keys of [model] that are not taken from the other run."""
+"""Keys of [model] that are not copied from the other run."""
 
 
 def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
-    """Return the tables with the other run's tokenizer and shape, and its tokenizer.
+    """Return the tables with the tokenizer and model shape of the run to start from, and its tokenizer.
 
-    Raises AttendoError for a setting that contradicts the weights.
+    Raises AttendoError for a setting that contradicts the weights of that run.
     """
     bundle = load_bundle(folder)
     theirs = bundle.tables["model"]
@@ -62,7 +62,7 @@ def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, 
 
 
 def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None = None) -> str:
-    """Copy the tensors of equal names and shapes; return a note with their number and the new parts.
+    """Copy the tensors with the same names and shapes. Return a message with their number and the new parts.
 
     Raises AttendoError if no tensor matches.
     """
@@ -82,9 +82,10 @@ def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None
 
 
 def rows_before(folder: Path, family: TaskSpec, say: Say) -> TrainedRows:
-    """The training rows of a run of the same task and of its predecessors; none for another task.
+    """Return the training rows of a run and of the runs that it started from. Runs of another task have none.
 
-    Without a stored list, the rows of its present training files; prints a warning if these are gone.
+    If the run has no list of its training rows, its training files are read. If the files are missing, a warning is
+    printed.
     """
     bundle = load_bundle(folder)
     data = bundle.tables.get("data", {})
@@ -104,7 +105,7 @@ def rows_before(folder: Path, family: TaskSpec, say: Say) -> TrainedRows:
 
 
 def new_parts(folder: Path, config: ModelConfig) -> list[str]:
-    """The parts of a model that another run's model has not: whole modules, or single tensors."""
+    """Return the paths of the modules or tensors that another run's model does not have."""
     is_new = {name: new for name, (_, new) in tensors_beside(folder, config).items()}
     shared = {name.partition(".")[0] for name, new in is_new.items() if not new}
     names = (name for name, new in is_new.items() if new)
@@ -113,14 +114,17 @@ def new_parts(folder: Path, config: ModelConfig) -> list[str]:
 
 
 def trained_on_paper(config: ModelConfig, training: TrainingConfig, lora: LoraConfig) -> Model:
-    """A model on torch's meta device with its adapters and frozen parts. Raises AttendoError for unknown parts."""
+    """Build a model on PyTorch's meta device, with adapters and frozen parts.
+
+    Raises AttendoError for an unknown part.
+    """
     model = on_paper(config)
     freeze(model, training.frozen)
     return with_adapters(model, lora)
 
 
 def _parts(names: Iterable[str]) -> list[str]:
-    """The parts of a model that tensors belong to, a block counted as one."""
+    """Return the parts of a model that the tensors belong to. A block is one part."""
     return sorted({".".join(name.split(".")[: 3 if ".blocks." in name else 1]) for name in names})
 
 
@@ -134,7 +138,11 @@ ADAPTER = "adapter.safetensors"
 def save_adapter(
     folder: Path, trained: Mapping[str, Tensor], lora: LoraConfig, bundle: Bundle, step: int
 ) -> None:
-    """Replace adapter.safetensors: A and B of each layer, wholly trained parts, and the base weights' hash."""
+    """Replace the file adapter.safetensors in a run folder.
+
+    The file contains A and B of each layer, the parts that are trained completely, and the hash of the base model's
+    weights.
+    """
     header = {
         "format": FORMAT,
         "step": str(step),
@@ -147,14 +155,14 @@ def save_adapter(
 
 
 def with_adapter(folder: Path, file: Path) -> Model:
-    """Return the base model of an adapter with the adapter merged in, bit-identical to the adapter's run.
+    """Return the base model with the weights of an adapter merged in. The result is bit-identical to the adapter's run.
 
     Args:
         folder: The run folder of the base model.
         file: The adapter file.
 
     Raises:
-        AttendoError: The file is not an adapter or is damaged, or the base model has another shape or other weights.
+        AttendoError: The file is damaged or not an adapter, or the base model has another shape or other weights.
     """
     model = load_model(folder, load_bundle(folder))
     try:

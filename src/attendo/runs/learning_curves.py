@@ -1,4 +1,4 @@
-"""The logs of runs for a report: curves over steps or minutes, events, and a table of facts."""
+"""Logs of runs for a report: learning curves over steps or minutes, events, and a table of facts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _SETTINGS = (
 
 
 def facts_of(run: RunRecord, language: Language = "en") -> dict[str, str]:
-    """Texts by the keys of FACTS, as far as the run's files have them."""
+    """Return the facts of a run as text, by the keys of FACTS. Facts that are missing in the files are left out."""
     card = run.card
     model = run.config.get("model", {})
     last = run.entries[-1]
@@ -73,7 +73,7 @@ def facts_of(run: RunRecord, language: Language = "en") -> dict[str, str]:
 
 
 def differing_settings(runs: Sequence[RunRecord]) -> list[str]:
-    """The settings of model, tokenizer and training that differ between the runs, with the value of each run."""
+    """Return the model, tokenizer and training settings that differ between the runs, with the value of each run."""
     compared = ("model", "tokenizer", "training")
     keys = dict.fromkeys(
         (table, key) for table in compared for run in runs for key in _table(run.config.get(table))
@@ -173,7 +173,7 @@ MEASURES = {
     "exact": Localized("exact matches (%)", "完全一致（%）"),
     "ece": Localized("calibration error", "較正誤差"),
 }
-"""Measures of an evaluation in the order of the panels; others follow under their own names."""
+"""Measures of an evaluation in the order of the panels. Other measures follow under their own names."""
 
 TRAINING, VALIDATION = Localized("training", "訓練"), Localized("validation", "検証")
 GRADIENT = Localized("gradient norm, before clipping", "勾配のノルム（クリップ前）")
@@ -182,12 +182,12 @@ NOT_SHOWN = {"loss", "loss_uncalibrated", "ece_uncalibrated", "brier", "temperat
 _PLACES = {"kind", "step", "epoch", "best", "note", "cpu_seconds", "wall_seconds", "tokens"}
 MOST_POINTS = 800
 SMOOTHED = 50
-"""A smoothed curve takes a mean over this fraction of its points on either side."""
+"""Inverse of the share of points on each side that a smoothed curve averages over."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The records of a run's training. word: a note on a log that was cut short, or ""."""
+    """Log entries, card and settings of a run. `word` is a message about an incomplete last line of the log, or ""."""
 
     name: str
     entries: list[dict[str, Any]]
@@ -198,7 +198,7 @@ class RunRecord:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A curve of a run (its number from 0): title, points and style."""
+    """Curve of a run, which is given by its number from 0: title, coordinates of the points, and style."""
 
     run: int
     what: Localized
@@ -209,7 +209,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves on the same axes. logarithmic: the vertical axis."""
+    """Curves on the same axes. `logarithmic` is whether the vertical axis is logarithmic."""
 
     name: str
     title: Localized
@@ -219,7 +219,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Event:
-    """An event in a run: its place on the horizontal axis, and a note."""
+    """Event in a run, with its position on the horizontal axis, its step and a note."""
 
     run: int
     kind: EventKind
@@ -229,7 +229,10 @@ class Event:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read metrics.jsonl, and card.json and config.toml where there are. AttendoError names what is damaged."""
+    """Read metrics.jsonl from a run folder, and card.json and config.toml if they exist.
+
+    Raises AttendoError with the name of a missing or damaged file.
+    """
     if not folder.is_dir():
         raise no_such_run(folder)
     entries, word = read_log(folder / LOG_NAME)
@@ -248,7 +251,7 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def panels(runs: Sequence[RunRecord], across: Across = "step") -> list[Panel]:
-    """The loss, each measure of the validation, and rate, gradient norm and speed, of all runs."""
+    """Return the panels of all runs: loss, validation measures, learning rate, gradient norm and speed."""
 
     def each(curves: Callable[[RunRecord, int], Iterable[Curve]]) -> tuple[Curve, ...]:
         return tuple(curve for i, run in enumerate(runs) for curve in curves(run, i))
@@ -273,7 +276,7 @@ def panels(runs: Sequence[RunRecord], across: Across = "step") -> list[Panel]:
 
 
 def events(runs: Sequence[RunRecord], across: Across = "step") -> list[Event]:
-    """The best evaluation, the start of the decay, checkpoints, skipped updates, and advice, run by run."""
+    """Return the best evaluation, the start of the decay, checkpoints, skipped updates and advice, run by run."""
     found = []
     for i, run in enumerate(runs):
         best = [entry for entry in _of(run, "evaluation") if entry.get("best") is True][-1:]
@@ -288,14 +291,14 @@ def events(runs: Sequence[RunRecord], across: Across = "step") -> list[Event]:
 
 
 def decay_start(run: RunRecord) -> int | None:
-    """The step at which the learning rate began to decay; None before."""
+    """Return the step at which the learning rate began to decay, or None if the decay has not begun."""
     starts = [entry["decay_start"] for entry in run.entries if type(entry.get("decay_start")) is int]
     reached = bool(starts) and 0 < starts[-1] <= run.entries[-1]["step"]
     return starts[-1] if reached and run.config.get("training", {}).get("schedule", "wsd") == "wsd" else None
 
 
 def smoothed(values: Float[ndarray, " points"], reach: int) -> Float[ndarray, " points"]:
-    """Each value's mean with up to `reach` neighbors, equally many on either side.
+    """Return the mean of each value and its neighbors: up to `reach` values on each side, the same number on both.
 
     >>> smoothed(np.array([9.0, 3.0, 6.0, 3.0]), reach=5).tolist()
     [9.0, 6.0, 4.0, 3.0]
@@ -310,7 +313,7 @@ def smoothed(values: Float[ndarray, " points"], reach: int) -> Float[ndarray, " 
 def thinned(
     xs: Float[ndarray, " points"], ys: Float[ndarray, " points"], most: int = MOST_POINTS
 ) -> tuple[Float[ndarray, " fewer"], Float[ndarray, " fewer"]]:
-    """At most `most` points: means over neighbors where there are more.
+    """Reduce a curve to at most `most` points by averaging neighboring points. Shorter curves do not change.
 
     >>> [values.tolist() for values in thinned(np.arange(6.0), np.array([0.0, 2, 0, 4, 1, 1]), most=3)]
     [[0.5, 2.5, 4.5], [1.0, 2.0, 1.0]]
@@ -323,7 +326,7 @@ def thinned(
 
 
 def _noisy(run: RunRecord, number: int, key: str, across: Across) -> Iterator[Curve]:
-    """A curve of training, faint, and the smoothed curve."""
+    """Yield a training curve in a faint style, and its smoothed curve."""
     for curve in _curve(run, number, "step", key, across, TRAINING, "faint"):
         smooth = smoothed(curve.ys, len(curve.ys) // SMOOTHED)
         yield from (curve, Curve(number, TRAINING, curve.xs, smooth, "line"))
@@ -332,7 +335,7 @@ def _noisy(run: RunRecord, number: int, key: str, across: Across) -> Iterator[Cu
 def _curve(
     run: RunRecord, number: int, kind: str, key: str, across: Across, what: Localized, style: Style
 ) -> Iterator[Curve]:
-    """The curve of a number in the entries of a kind, if any entry has it."""
+    """Yield the curve of a numeric value in the entries of a kind, if any entry has the value."""
     points = [(_x(entry, across), entry[key]) for entry in _of(run, kind) if _is_number(entry.get(key))]
     if points:
         xs, ys = np.array(points, np.float64).T
@@ -342,7 +345,7 @@ def _curve(
 
 
 def _speed(run: RunRecord, across: Across) -> tuple[Float[ndarray, " points"], Float[ndarray, " points"]]:
-    """Tokens per second between the lines of training without an evaluation between them."""
+    """Return the tokens per second between log lines of training that have no evaluation between them."""
     points = []
     tokens = None
     seconds = 0.0
@@ -373,14 +376,14 @@ def _x(entry: Mapping[str, Any], across: Across) -> float:
 
 
 def _x_at(run: RunRecord, step: int, across: Across) -> float | None:
-    """The place of a step, by the first line that reaches it."""
+    """Return the horizontal position of a step, from the first log line that reaches the step."""
     if across == "step":
         return float(step)
     return next((_x(entry, across) for entry in run.entries if entry["step"] >= step), None)
 
 
 def read_number(value: Any) -> float | None:
-    """A finite number, or None for any other value of a log.
+    """Return a number of a log as a float, or None if the value is not a finite number.
 
     >>> read_number(3), read_number(float("inf")), read_number(True), read_number("3")
     (3.0, None, None, None)

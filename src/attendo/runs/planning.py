@@ -1,7 +1,7 @@
-"""The plan of a run: size, memory, operations, pace and time on this machine, and estimated on many accelerators.
+"""Plan of a run: size, memory, operations, speed and time on this machine, with estimates for many accelerators.
 
-The pace and the matrix peak are measured; the rest is calculated from the modules of the model and the lengths of the
-data. Only the token store is written, which training then finds in the cache.
+The speed of updates and of large matrix products is measured. All other values are calculated from the modules of the
+model and the lengths of the data. Only the token store is written, and training then finds it in the cache.
 """
 
 from __future__ import annotations
@@ -34,19 +34,23 @@ from attendo.training.scaling import MFU, Accelerator, Job, Sharding, UpdateTime
 
 PROBE_SECONDS = 5.0
 LONGEST_UPDATE = 30.0
-"""Seconds above which an update is not tried: the plan must be quick."""
+"""Largest number of seconds of an update that is measured. Slower updates are estimated to keep the plan quick."""
 ASSUMED_SHARE = 0.5
-"""The assumed share of the matrix peak where no update was tried."""
+"""Assumed share of the peak matrix speed if no update was measured."""
 MOST_BATCHES = 100
-"""The most batches of an epoch whose lengths are read, spread evenly."""
+"""Largest number of batches of an epoch whose lengths are read. The batches are spread evenly over the epoch."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """The speed of updates.
+    """Speed of updates on this machine.
 
-    seconds: per update, on `clock` ("CPU", all threads, or "wall"). peak: FLOP/s of a product of 2048³ in training
-    precision. measured: False if `seconds` assumes ASSUMED_SHARE of the peak, for the reason `why`.
+    Attributes:
+        seconds: Number of seconds per update.
+        clock: Clock of `seconds`: "CPU" (the sum over all threads) or "wall".
+        peak: FLOP/s of a product of two large matrices (2048 x 2048), in the number format of training.
+        measured, why: Whether `seconds` was measured, and if not, why. It is then estimated with ASSUMED_SHARE of the
+            peak.
     """
 
     seconds: float
@@ -58,10 +62,15 @@ class Pace:
 
 @dataclass(frozen=True)
 class Plan:
-    """A planned run. load: the mean of its batches; cells: of the largest batch; flops: of an update.
+    """Plan of a run, with measured and calculated values.
 
-    parameters: of the model, by part; trained: the trained ones, adapters included. preparation: seconds for reading,
-    tokenizer and choice, on the clock of the budget.
+    Attributes:
+        parameters: Number of model parameters by part.
+        trained: Number of trainable parameters, adapters included.
+        load, flops: Mean work of a batch, and floating-point operations of an update.
+        cells, memory: Positions and mask entries of the largest batch, and bytes that its update requires.
+        machine_memory: Bytes of memory on this machine or its GPU.
+        preparation: Seconds for reading, tokenizer and choice of settings, by the clock of the time budget.
     """
 
     task: str
@@ -86,17 +95,17 @@ class Plan:
 
     @property
     def n_parameters(self) -> int:
-        """All parameters of the model, without adapters."""
+        """Number of all parameters of the model, without adapters."""
         return sum(self.parameters.values())
 
     @property
     def updates_per_epoch(self) -> float:
-        """Updates of the optimizer in an epoch."""
+        """Number of optimizer updates in an epoch."""
         return self.batches_per_epoch / self.training.accumulation
 
     @property
     def updates(self) -> int:
-        """Updates until the configured end; with a time budget, those that the pace allows in the remaining time."""
+        """Number of updates until the limit of the run. With a time budget, it is estimated from the speed."""
         if self.training.steps is not None:
             return self.training.steps
         if self.training.seconds is not None:
@@ -106,22 +115,22 @@ class Plan:
 
     @property
     def epochs(self) -> float:
-        """Passes over the data until then."""
+        """Number of passes over the training data until the limit of the run."""
         return self.updates / self.updates_per_epoch
 
     @property
     def seconds(self) -> float:
-        """Seconds of the updates, on the pace's clock, without reading, evaluating and saving."""
+        """Seconds of all updates by the clock of `pace`, without reading, evaluations and saving."""
         return self.updates * self.pace.seconds
 
     @property
     def tokens_per_update(self) -> float:
-        """Target tokens in an update, or all tokens where there is one side."""
+        """Number of target tokens in an update, or of all tokens if there is no target side."""
         return self.training.accumulation * (self.load.target or self.load.source)
 
     @property
     def share_of_peak(self) -> float:
-        """FLOP/s of an update over the matrix peak."""
+        """Speed of an update in FLOP/s, divided by the peak matrix speed."""
         return self.flops / self.pace.seconds / self.pace.peak
 
 
@@ -133,18 +142,18 @@ def plan_run(
     probe_seconds: float = PROBE_SECONDS,
     init_from: Path | None = None,
 ) -> Plan:
-    """Predict size, memory, speed and time of a run: prepare it as training does, and time some updates.
+    """Predict the size, memory, speed and time of a run. Prepare the run as training does, and time some updates.
 
     Args:
         family: The kind of task.
         tables: The settings, as in config.toml.
-        say: Receives the printed lines.
-        device: "auto", "cpu" or "cuda".
-        probe_seconds: The duration of the timed updates.
-        init_from: A run to start from, as in `new_run`.
+        say: A function that receives the printed lines.
+        device: The device: "auto", "cpu" or "cuda".
+        probe_seconds: The duration of the timed updates in seconds.
+        init_from: The folder of a run to start from, as in `new_run`.
 
     Returns:
-        The plan; nothing is written.
+        The plan. No run folder is written.
 
     Raises:
         AttendoError: Settings are invalid, or the data cannot be used.
@@ -186,7 +195,7 @@ def plan_run(
 
 
 def update_memory(model: Model, cells: Cells, formats: Formats, training: TrainingConfig) -> Memory:
-    """The memory of an update with the settings of training."""
+    """Estimate the memory of an update with the given settings of training."""
     return costs.training_memory(
         model,
         cells,
@@ -198,7 +207,7 @@ def update_memory(model: Model, cells: Cells, formats: Formats, training: Traini
 
 
 def sampled(batches: Sequence[Batch]) -> tuple[Load, Cells]:
-    """The mean load of batches spread evenly over an epoch, and the cells of the largest of them."""
+    """Return the mean load of batches spread evenly over an epoch, and the cells of the largest of these batches."""
     places = np.unique(np.linspace(0, len(batches) - 1, MOST_BATCHES).astype(int))
     seen = [batches[int(place)] for place in places]
     largest = max(map(costs.cells_of, seen), key=lambda cells: cells.source + cells.target)
@@ -213,7 +222,11 @@ def tried_pace(
     fits: bool,
     seconds: float = PROBE_SECONDS,
 ) -> Pace:
-    """The pace of updates tried for some seconds; estimated from the matrix peak where that would take too long."""
+    """Measure the speed of updates for some seconds.
+
+    If the measurement would take too long, or if the model does not fit into memory, the speed is estimated from the
+    peak matrix speed.
+    """
     model, training = dict(tables["model"]), dict(tables["training"])
     clock = "wall" if device.type == "cuda" or training.get("minutes") is not None else "CPU"
     peak = matrix_peak(training["precision"], training.get("products", "torch"), device, clock)
@@ -229,7 +242,10 @@ def tried_pace(
 def matrix_peak(
     precision: Precision, products: Products, device: torch.device, clock: str = "CPU", size: int = 2048
 ) -> float:
-    """FLOP/s of the fastest of three products of two matrices of `size` x `size`, in the format of training."""
+    """Return the FLOP/s of the fastest of three matrix products, in the number format of training.
+
+    The factors have `size` x `size` entries.
+    """
     now = time.process_time if clock == "CPU" else time.perf_counter
     a = torch.ones(size, size, device=device, dtype=FORMATS.get(precision, torch.float32))
     product = onednn_product if products == "onednn" and precision == "float32" else torch.mm
@@ -244,7 +260,7 @@ def matrix_peak(
 
 
 def machine_memory(device: torch.device) -> float:
-    """Bytes of memory for a process: of the GPU, or of the machine up to the limit of the control group."""
+    """Return the bytes of memory for a process: on the GPU, or on the machine up to the limit of the control group."""
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -258,10 +274,12 @@ def machine_memory(device: torch.device) -> float:
 
 @dataclass(frozen=True)
 class Outcome:
-    """An estimated run on many accelerators.
+    """Estimate of a run on many accelerators.
 
-    memory: bytes on each. hidden_from: the factor on the update's rows from which communication is hidden. seconds: of
-    all updates.
+    Attributes:
+        memory, fits: Bytes on each accelerator, and whether they fit into its memory.
+        hidden_from: Factor on the rows of an update from which computation hides communication.
+        seconds: Estimated seconds of all updates.
     """
 
     sharding: Sharding
@@ -274,7 +292,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class PaperPlan:
-    """A plan for `world` accelerators. tokens: of an update, over all of them; updates: for the same epochs."""
+    """Plan of a run on `world` accelerators.
+
+    Attributes:
+        tokens: Number of tokens in an update over all accelerators.
+        updates: Number of updates for the same number of epochs.
+    """
 
     accelerator: Accelerator
     world: int
@@ -287,9 +310,9 @@ class PaperPlan:
 def carried(
     plan: Plan, world: int, accelerator: Accelerator, tokens: float | None = None, mfu: float = MFU
 ) -> PaperPlan:
-    """Estimate the run on `world` accelerators in bfloat16, each with an equal share of every update's rows.
+    """Estimate a run on `world` accelerators in bfloat16. Each accelerator has an equal share of the rows of an update.
 
-    `tokens` per update may change; the total stays.
+    If `tokens` per update changes, the number of updates changes, and the total number of tokens stays the same.
     """
     factor = 1.0 if tokens is None else tokens / plan.tokens_per_update
     model = trained_on_paper(plan.model, plan.training, plan.lora)
@@ -309,7 +332,7 @@ def carried(
 
 
 def job_of(model: Model, flops: float) -> Job:
-    """The units that FSDP2 gathers: each block, and the rest at once."""
+    """Return the training job of a model. FSDP2 gathers each block as one unit, and all other parameters as another."""
     parameters, trained = sum(p.numel() for p in model.parameters()), parameter_count(model)
     blocks = [
         sum(p.numel() for p in module.parameters())
@@ -321,7 +344,7 @@ def job_of(model: Model, flops: float) -> Job:
 
 
 def plain(plan: Plan, paper: PaperPlan | None = None) -> dict[str, Any]:
-    """The plan as plain values for JSON."""
+    """Return the plan as plain values for JSON."""
     names = ("n_parameters", "updates", "seconds", "tokens_per_update", "share_of_peak")
     own = asdict(plan) | {name: getattr(plan, name) for name in names} | {"peak_memory": plan.memory.peak}
     return own if paper is None else own | {"on_paper": asdict(paper)}

@@ -1,4 +1,4 @@
-"""Resume a run exactly from its newest checkpoint, and verify that a run resumes exactly."""
+"""Resuming a run exactly from its newest checkpoint, and the verification that a run resumes exactly."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def resumed_run(
     ranks: Ranks = ALONE,
     own_parts: CustomModules | None = None,
 ) -> TrainingRun:
-    """Return the run of a folder at its newest valid checkpoint.
+    """Return the run of a folder, restored from its newest valid checkpoint.
 
     Args:
         folder: The run folder.
-        changes: A new end: one of steps, epochs, minutes, cpu_minutes (totals) or more_steps.
-        say: Receives the printed lines.
-        device: "auto", "cpu" or "cuda".
-        threads: The number of CPU threads (default: as before).
-        clock: The clock of time budgets.
-        ranks: The processes of the run; their number may change.
+        changes: A new limit of the run: `steps`, `epochs`, `minutes` or `cpu_minutes` (totals), or `more_steps`.
+        say: A function that receives the printed lines.
+        device: The device: "auto", "cpu" or "cuda".
+        threads: The number of CPU threads (default: the number at the last checkpoint).
+        clock: The clock for time budgets (default: a new clock).
+        ranks: The processes of the run. Their number may differ from before.
         own_parts: The function that adds custom modules, as in training.
 
     Raises:
@@ -92,7 +92,7 @@ def resumed_run(
 
 
 def joined_run(folder: Path, say: Say, device: str, clock: Clock, ranks: Ranks) -> TrainingRun:
-    """The new run that the first rank has described in a folder, at its beginning, for another rank."""
+    """Return the new run that the first rank has described in a folder, for another rank."""
     with ranks.in_turn("description", everywhere=True):
         bundle = load_bundle(folder)
     run = restored(folder, bundle, config_of(folder, bundle), None, say, device, clock, ranks)
@@ -100,7 +100,10 @@ def joined_run(folder: Path, say: Say, device: str, clock: Clock, ranks: Ranks) 
 
 
 def sound_checkpoint(folder: Path, say: Say) -> Path | None:
-    """The newest checkpoint that verifies; removes the remains of killed processes, and names damaged checkpoints."""
+    """Return the newest valid checkpoint, or None. Damaged checkpoints are printed.
+
+    Files that killed processes have left in the folder are removed.
+    """
     with locked(folder / LOCK) as free:
         if not free:
             refuse_second(folder)
@@ -114,7 +117,7 @@ def sound_checkpoint(folder: Path, say: Say) -> Path | None:
 
 
 def config_of(folder: Path, bundle: Bundle) -> RunConfig:
-    """The settings of a run folder."""
+    """Return the settings of a run folder."""
     return RunConfig.from_tables(family_of(bundle.card["task"]), bundle.tables, f"{folder / 'config.toml'}")
 
 
@@ -128,7 +131,10 @@ def restored(
     clock: Clock,
     ranks: Ranks = ALONE,
 ) -> Run:
-    """The loop's state of a checkpoint, or at the beginning, on unchanged data."""
+    """Return the state of the training loop from a checkpoint, or at the beginning of the run if `path` is None.
+
+    The training data must be unchanged.
+    """
     config.data.check()
     family = config.family
     with ranks.in_turn("store"):
@@ -147,7 +153,7 @@ def restored(
 
 
 def require_own_shapes(bundle: Bundle, path: Path, model: nn.Module) -> None:
-    """Raise AttendoError where custom modules have other shapes than in a checkpoint."""
+    """Raise AttendoError if the shapes of custom modules differ from the shapes in a checkpoint."""
     if bundle.own_parts is not None:
         weights = Stored(path, checkpoints.WEIGHTS)
         bundle.require_shapes(path, {name: weights.shape(name) for name in weights}, model)
@@ -156,9 +162,9 @@ def require_own_shapes(bundle: Bundle, path: Path, model: nn.Module) -> None:
 def same_material(
     family: TaskSpec, config: RunConfig, corpus: Corpus[Any], bundle: Bundle, say: Say
 ) -> TokenDataset:
-    """Return the training data of the run's beginning; a different store in the cache is rebuilt.
+    """Return the training data if it is unchanged since the run began. A changed token store in the cache is rebuilt.
 
-    Raises AttendoError with both hashes if the data or their tokens have changed.
+    Raises AttendoError with both hashes if the data or its tokens have changed.
     """
     before = bundle.card["data"]
     files = ", ".join(config.data.train)
@@ -184,7 +190,7 @@ def same_material(
 
 
 def prolong(run: Run, changes: dict[str, Any]) -> None:
-    """Move the end of a run, and undoes a decay that had begun."""
+    """Change the limit of a run. If the learning rate decay has begun, it is undone."""
     if more := changes.pop("more_steps", None):
         changes["steps"] = run.progress.step + more
     try:
@@ -201,12 +207,15 @@ def prolong(run: Run, changes: dict[str, Any]) -> None:
 
 
 def forget_end(run: Run) -> None:
-    """Clear a run's recorded end and its planned decay, and reset the count for early stopping."""
+    """Clear the end and the planned learning rate decay of a run, and reset the count for early stopping."""
     run.progress = replace(run.progress, ended=None, horizon=Horizon(), evaluations_since_best=0)
 
 
 def set_threads(wanted: int | None, before: int, say: Say) -> None:
-    """Use as many threads as before, or `wanted`; then `say` receives a note that results are not bit-equal."""
+    """Set the number of CPU threads to `wanted`, or to the number `before`.
+
+    If the number changes, a note is printed that results are not bit-identical.
+    """
     if wanted is not None and wanted != before:
         say(
             f"note: {wanted} threads instead of {before}, so the weights will differ slightly from an uninterrupted"
@@ -216,7 +225,7 @@ def set_threads(wanted: int | None, before: int, say: Say) -> None:
 
 
 def say_other_torch(card: Mapping[str, Any], say: Say) -> None:
-    """A note where the run began with another version of torch, with which it may not be bit-equal."""
+    """Print a note if the run began with another version of PyTorch, because results may then differ."""
     here, before = str(torch.__version__), card.get("versions", {}).get("torch")
     if before not in (None, here):
         say(
@@ -232,10 +241,12 @@ NEVER = 10**9
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of a replay of steps `start` to `end`; `differing` describes the first difference, or is "".
+    """Result of a replay of the steps from `start` to `end`.
 
-    chains: the number of compared hashes over steps, losses, gradient norms and rows. whole: a checkpoint was reached,
-    so weights, optimizer and random states were compared.
+    Attributes:
+        chains: Number of compared hashes over steps, losses, gradient norms and rows.
+        whole: Whether a checkpoint was reached, so weights, optimizer state and random states were compared.
+        differing: Description of the first difference, or "".
     """
 
     start: int
@@ -268,21 +279,21 @@ def verify_resume(
     threads: int | None = None,
     own_parts: CustomModules | None = None,
 ) -> Verification:
-    """Replay steps between the two newest valid checkpoints of a run and compare; nothing is written.
+    """Replay the steps between the two newest valid checkpoints of a run, and compare the results. Nothing is written.
 
-    A run with one checkpoint is replayed from its beginning.
+    If a run has only one checkpoint, it is replayed from its beginning.
 
     Args:
         folder: The run folder.
-        n_steps: The maximum number of steps. The replay continues to the next logged checkpoint if there is none among
-            these steps.
-        say: Receives the printed lines.
-        device: "auto", "cpu" or "cuda".
-        threads: The number of CPU threads (default: as before).
+        n_steps: The maximum number of steps (default: all). If no checkpoint was logged in these steps, the replay
+            continues to the next logged checkpoint.
+        say: A function that receives the printed lines.
+        device: The device: "auto", "cpu" or "cuda".
+        threads: The number of CPU threads (default: the number at the last checkpoint).
         own_parts: The function that adds custom modules, as in training.
 
     Returns:
-        The compared steps and the first difference, if any.
+        The compared steps, and a description of the first difference.
 
     Raises:
         AttendoError: There is nothing to replay.
@@ -321,7 +332,7 @@ def verify_resume(
 
 
 def ends(folder: Path, init_from: str | None, say: Say) -> tuple[Path | None, Path]:
-    """The checkpoint to start from, None for the run's beginning, and the newest."""
+    """Return the checkpoint to start from and the newest checkpoint. The start is None for the beginning of the run."""
     sound, damaged = checkpoints.sound_checkpoints(folder / "checkpoints", 2)
     for line in damaged:
         say(line)
@@ -337,7 +348,7 @@ def ends(folder: Path, init_from: str | None, say: Say) -> tuple[Path | None, Pa
 
 
 def chains_of(run: Run, last: int, target: Progress) -> Iterator[tuple[int, str]]:
-    """Repeat the steps up to `last` without evaluations, and yield the hash chain after each step."""
+    """Repeat the training steps up to `last` without evaluations. Yield each step and the hash chain after it."""
     no_end = dict.fromkeys(BUDGETS) | {"steps": NEVER, "evaluate_every": NEVER, "patience": 0}
     run.training = replace(run.training, **no_end)
     run.progress = replace(run.progress, horizon=target.horizon, ended=None, evaluation_due=False)
@@ -350,7 +361,7 @@ def chains_of(run: Run, last: int, target: Progress) -> Iterator[tuple[int, str]
 
 
 def tensors_differing(run: Run, path: Path) -> str:
-    """The files of a checkpoint that differ from the state of the run in a bit, in words; "" if none does."""
+    """Describe the tensors of a checkpoint that differ from the state of the run. Return "" if all bits are equal."""
     with tempfile.TemporaryDirectory() as folder:
         mine = manifest_files(checkpoints.write_checkpoint(Path(folder), checkpoints.snapshot(run)))
     theirs = manifest_files(path)

@@ -1,7 +1,7 @@
-"""The settings of a run: the sections of config.toml, checked and joined, and the automatic choice of open settings.
+"""Settings of a run: the sections of config.toml, checked and merged, and the automatic choice of missing settings.
 
-The rules of the choice come from the grids in docs/log.md. Each choice is printed before training and written to the
-run's config.toml; settings of the user or a preset stay.
+The rules of the choice are derived from the grids in docs/log.md. Each choice is printed before training and written
+to config.toml in the run folder. Settings from the user or from a preset are not changed.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 
 EMBEDDED = ("forecasts", "stdlib")
-"""Names of corpora that stand for a file."""
+"""Names of embedded corpora, which can be given in place of a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """All sections of a run, complete. extra: sections that only this kind of task has."""
+    """All sections of a run, complete. `extra` contains the sections that only this kind of task has."""
 
     family: TaskSpec
     model: ModelConfig
@@ -59,14 +59,17 @@ class RunConfig:
 
     @classmethod
     def from_tables(cls, family: TaskSpec, tables: Tables, where: str) -> RunConfig:
-        """Parse every table. Raises AttendoError naming the first wrong table, key or value in `where`."""
+        """Build the configuration from tables. Raises AttendoError for the first invalid table, key or value.
+
+        `where` is the name of the source in messages.
+        """
         check_tables(family, tables, where)
         found = {name: section(kind, tables, name, where) for name, kind in sections(family).items()}
         extra = {name: found.pop(name) for name in family.extra}
         return cls(family=family, extra=extra, **found)
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """The sections as plain values for `from_tables`, without [lora] at rank 0."""
+        """Return the sections as plain values for `from_tables`. The section [lora] is left out if its rank is 0."""
         values = {**vars(self), **self.extra}
         names = [name for name in sections(self.family) if name != "lora" or self.lora.rank]
         return {name: to_table(values[name]) for name in names}
@@ -77,7 +80,7 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def sections(family: TaskSpec) -> dict[str, type[Any]]:
-    """The tables of a configuration file and their types."""
+    """Return the tables of a configuration file by name, with their types."""
     return {
         "model": ModelConfig,
         "tokenizer": TokenizerConfig,
@@ -90,12 +93,12 @@ def sections(family: TaskSpec) -> dict[str, type[Any]]:
 
 
 def section(kind: type[T], tables: Tables, name: str, where: str) -> T:
-    """One table as its dataclass."""
+    """Return one table as an instance of its dataclass."""
     return build(kind, tables.get(name, {}), f"{where} [{name}]")
 
 
 def check_names(family: TaskSpec, tables: Mapping[str, Any], where: str) -> None:
-    """Raise AttendoError for a table or a key that no section has."""
+    """Raise AttendoError for a table or key that does not exist in any section."""
     kinds = sections(family)
     for name, table in tables.items():
         if name not in kinds:
@@ -106,7 +109,7 @@ def check_names(family: TaskSpec, tables: Mapping[str, Any], where: str) -> None
 
 
 def check_tables(family: TaskSpec, tables: Mapping[str, Any], where: str) -> None:
-    """Raise AttendoError for a wrong table, key or value, before anything slow begins."""
+    """Raise AttendoError for an invalid table, key or value, before slow work begins."""
     check_names(family, tables, where)
     model = {"architecture": family.architecture, **family.model, **tables.get("model", {})}
     if model["architecture"] != family.architecture:
@@ -130,7 +133,7 @@ def check_tables(family: TaskSpec, tables: Mapping[str, Any], where: str) -> Non
 
 
 def data_of(family: TaskSpec, folder: Path) -> Any:
-    """The [data] of a run folder; of an imported model, the defaults."""
+    """Return the [data] section of a run folder. An imported model has the default values."""
     path = folder / "config.toml"
     tables = dict(read_toml(path))
     if "data" not in tables and tables.get("tokenizer", {}).get("kind") == "imported":
@@ -139,7 +142,7 @@ def data_of(family: TaskSpec, folder: Path) -> Any:
 
 
 def with_absolute_files(tables: Tables) -> dict[str, dict[str, Any]]:
-    """The tables with absolute paths in [data], so that the run resumes from anywhere."""
+    """Return the tables with absolute paths in [data]. The run can then be resumed from any folder."""
     result = {name: dict(table) for name, table in tables.items()}
     data = result.get("data", {})
     for name in ("train", "valid", "against"):
@@ -150,7 +153,7 @@ def with_absolute_files(tables: Tables) -> dict[str, dict[str, Any]]:
 
 
 def preset_tables(name: str) -> dict[str, dict[str, Any]]:
-    """The tables of a preset that comes with attendo. Raises AttendoError naming the known presets."""
+    """Return the tables of a preset of attendo. Raises AttendoError with a suggestion for an unknown preset."""
     known = preset_names()
     if name not in known:
         raise AttendoError(f"unknown preset {name!r}; {nearest(name, known)}")
@@ -158,7 +161,7 @@ def preset_tables(name: str) -> dict[str, dict[str, Any]]:
 
 
 def preset_names() -> list[str]:
-    """The presets that come with attendo.
+    """Return the names of the presets of attendo.
 
     >>> "base" in preset_names()
     True
@@ -171,7 +174,9 @@ def _presets() -> Path:
 
 
 def joined(*layers: Tables) -> dict[str, dict[str, Any]]:
-    """Merge tables key by key; later values win, and a later budget of [training] replaces every earlier one.
+    """Merge tables key by key. Later values replace earlier values.
+
+    If a later [training] table limits the run, all earlier limits are removed.
 
     >>> joined({"model": {"d_model": 64, "n_heads": 2}}, {"model": {"d_model": 128}})
     {'model': {'d_model': 128, 'n_heads': 2}}
@@ -193,25 +198,25 @@ def joined(*layers: Tables) -> dict[str, dict[str, Any]]:
 
 VOCABULARIES = ((5_000, 1_000), (20_000, 2_000), (100_000, 4_000), (500_000, 8_000), (3_000_000, 16_000))
 LARGEST_VOCABULARY = 32_000
-"""The most rows of a corpus, and its pieces: each piece should be seen often enough to be learned."""
+"""Vocabulary size for more rows than VOCABULARIES lists. Each token should occur often enough to be learned."""
 READ_WORDS = {"kind": "uncased", "vocab_size": 20_000, "min_count": 2}
-"""Words that occur once teach nothing; those beyond the 20,000 most frequent are mostly names."""
+"""Settings of the word tokenizer. Words that occur once are not learned, and most rare words are names."""
 SCRIPT_TEXTS = 1000
-"""The texts in which spaces between words are looked for."""
+"""Number of texts that are searched for spaces between words."""
 FEWEST_EPOCHS = 15
 FEWEST_STEPS = 4_000
 PROBE_SECONDS, FEWEST_UPDATES = 2.0, 4
 UPDATING_SHARE = 0.9
-"""The share of a time budget for updates; the rest is for reading, evaluating and saving."""
+"""Share of a time budget for updates. The rest is reserved for reading, evaluations and saving."""
 
 
 def choose_tokenizer(
     tables: Tables, family: TaskSpec, corpus: Corpus[Any], say: Say
 ) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
-    """Train the tokenizer and return the completed tables.
+    """Train the tokenizer. Return the completed tables and the tokenizer.
 
-    The default is lower-case words for models that only read texts with spaces, otherwise BPE with a size that follows
-    the corpus.
+    For models that only read texts with spaces, the default is lowercase words. For all other models it is BPE, with a
+    vocabulary size that depends on the size of the corpus.
     """
     chosen = {name: dict(table) for name, table in tables.items()}
     table = chosen.setdefault("tokenizer", {})
@@ -238,7 +243,7 @@ def choose_tokenizer(
 
 
 def vocabulary_for(n_rows: int) -> int:
-    """The vocabulary size for a corpus of this many rows.
+    """Return the vocabulary size for a corpus of this many rows.
 
     >>> vocabulary_for(50_000), vocabulary_for(10_000_000)
     (4000, 32000)
@@ -254,10 +259,10 @@ def choose_training(
     say: Say,
     init_from: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Complete [model] and [training], and print the choice.
+    """Complete the tables [model] and [training], and print the choice.
 
-    The size is the largest that the corpus has least_rows for and that completes FEWEST_EPOCHS epochs or FEWEST_STEPS
-    steps within the budget, otherwise the smallest.
+    The chosen size is the largest one that has enough rows in the corpus (`least_rows`) and completes FEWEST_EPOCHS
+    epochs or FEWEST_STEPS steps within the time budget. If no size does, the smallest size is chosen.
     """
 
     chosen = {name: dict(table) for name, table in tables.items()}
@@ -300,13 +305,13 @@ def choose_training(
 
 
 def is_mostly_of(folder: Path, config: ModelConfig) -> bool:
-    """Return whether at least half of a model's parameters are those of the run that it starts from."""
+    """Return whether a model has at least half of its parameters in common with the run that it starts from."""
     counts = tensors_beside(folder, config).values()
     return 2 * sum(n for n, new in counts if not new) >= sum(n for n, _ in counts)
 
 
 def tensors_beside(folder: Path, config: ModelConfig) -> dict[str, tuple[int, bool]]:
-    """The size of each tensor of a model, and whether another run's model lacks it."""
+    """Return the size of each tensor of a model by name, and whether the other run's model lacks the tensor."""
     theirs = dict(on_paper(load_bundle(folder).model_config).named_parameters())
     return {
         name: (parameter.numel(), name not in theirs or theirs[name].shape != parameter.shape)
@@ -322,7 +327,7 @@ def _fitting_size(
     device: torch.device,
     lora: Mapping[str, Any],
 ) -> tuple[dict[str, Any], int]:
-    """The first [model] table that fits the budget, and about how many steps it will make."""
+    """Return the first [model] table that fits the time budget, and the approximate number of steps."""
     budget = _seconds(training)
     if budget is None:
         return shapes[0], training.get("steps") or max(1, int(training["epochs"] * steps_per_epoch))
@@ -336,14 +341,14 @@ def _fitting_size(
 
 
 def sizes_for(sizes: Sequence[Size], model: Mapping[str, Any], n_rows: int) -> list[Size]:
-    """The sizes to try, largest first; where the settings give a width, the one nearest to it."""
+    """Return the model sizes to try, largest first. If `model` sets a width, return only the size nearest to it."""
     if "d_model" in model:
         return [min(sizes, key=lambda size: abs(size.d_model - model["d_model"]))]
     return [size for size in sizes if size.least_rows <= n_rows]
 
 
 def learning_rate_for(d_model: int, *, tuned: bool = False) -> float:
-    """The peak learning rate, 2e-3 at width 256 and falling with its square root; a tenth if `tuned`.
+    """Return the peak learning rate: 2e-3 · √(256 / d_model), or a tenth of this value if `tuned`.
 
     >>> learning_rate_for(256), round(learning_rate_for(512), 5), learning_rate_for(256, tuned=True)
     (0.002, 0.00141, 0.0002)
@@ -352,7 +357,7 @@ def learning_rate_for(d_model: int, *, tuned: bool = False) -> float:
 
 
 def dropout_for(epochs: float) -> float:
-    """The dropout for a number of passes over the same rows: more passes need more of it.
+    """Return the dropout for a number of epochs. More passes over the same rows require more dropout.
 
     >>> dropout_for(5), dropout_for(25), dropout_for(60)
     (0.1, 0.2, 0.3)
@@ -361,7 +366,9 @@ def dropout_for(epochs: float) -> float:
 
 
 def batch_tokens_for(n_tokens: int) -> int:
-    """Tokens in a batch for a corpus of this many target tokens: small batches make more steps of few rows.
+    """Return the batch size in tokens for a corpus of this many target tokens.
+
+    With few rows, small batches allow more steps.
 
     >>> batch_tokens_for(700_000), batch_tokens_for(100_000_000)
     (2048, 8192)
@@ -379,9 +386,10 @@ def measured_pace(
     fewest: int = FEWEST_UPDATES,
     lora: Mapping[str, Any] | None = None,
 ) -> float:
-    """Seconds per update at this size, the median over spread batches, on the budget's clock (wall time on a GPU).
+    """Measure the seconds per update for a model size: the median over batches from the whole epoch.
 
-    It runs for `seconds` and at least `fewest` updates; the first update is not counted.
+    The measurement takes `seconds` and at least `fewest` updates. The first update is not counted. The clock is the
+    clock of the time budget, and on a GPU wall time.
     """
     run = probe_run(model, training, device, lora)
     clock = time.monotonic if "minutes" in training or device.type == "cuda" else time.process_time
@@ -402,7 +410,7 @@ def probe_run(
     device: torch.device,
     lora: Mapping[str, Any] | None = None,
 ) -> Run:
-    """A temporary run for trial updates, of these [model], [training] and [lora] tables, without a task."""
+    """Return a temporary run for trial updates with the given [model], [training] and [lora] tables. It has no task."""
     settings = {key: value for key, value in training.items() if key not in BUDGETS} | {"steps": 1_000_000}
     network = build_model(section(ModelConfig, {"model": model}, "model", "the settings")).to(device)
     config = section(TrainingConfig, {"training": settings}, "training", "the settings")

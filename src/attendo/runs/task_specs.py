@@ -1,4 +1,4 @@
-"""The kinds of tasks: what each one is to the commands that train, and the value that defines it."""
+"""The kinds of tasks: the parts of each kind that training and the commands need, and one value per kind."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from attendo.training.run import Task
 
 @dataclass(frozen=True)
 class Size:
-    """A size of model, and the rows that a corpus must have for it."""
+    """Size of a model, and the number of rows that a corpus must have for it (`least_rows`)."""
 
     d_model: int
     n_heads: int
@@ -48,7 +48,7 @@ class Size:
 
     @property
     def table(self) -> dict[str, Any]:
-        """The keys of [model] that a size sets."""
+        """The settings in [model] that a size determines."""
         return {
             "d_model": self.d_model,
             "d_ff": 4 * self.d_model,
@@ -64,17 +64,17 @@ class TaskSpec:
     """A kind of task, with everything that the training loop and the commands need.
 
     Attributes:
-        model_name: The name of such a model in messages.
-        predicted: What the model assigns probabilities to in each row.
-        model, training, data_keys: Settings that differ from the defaults.
-        data: The type of [data].
-        extra: The types of sections that only this kind has.
+        model_name: The name of a model of this kind in messages, for example "translator".
+        predicted: Description of the texts or labels to which the model assigns probabilities.
+        model, training, data_keys: Settings of this kind that differ from the defaults.
+        data: The dataclass of the section [data].
+        extra: The dataclasses of additional sections, by section name.
         sizes: The model sizes, largest first.
-        default_epochs: The number of epochs without a budget.
-        open: Opens the corpus of a [data] table.
+        default_epochs: The number of epochs if the user sets no limit.
+        open: Opens the corpus that a [data] section describes.
         material: Returns the tokenized training rows, which are cached.
-        user: Builds the inference object around a model.
-        task: Builds the batches and the evaluation for the loop.
+        user: Builds the inference object for a model.
+        task: Builds the batches and the evaluation for the training loop.
     """
 
     name: TaskName
@@ -275,14 +275,14 @@ TASK_SPECS = {
 
 
 def family_of(name: str) -> TaskSpec:
-    """The kind of task that `attendo train NAME` and a run's card name. Raises AttendoError for another name."""
+    """Return the kind of task with this name, as in `attendo train NAME`. Raises AttendoError for an unknown name."""
     if name not in TASK_SPECS:
         raise AttendoError(f"unknown task {name!r} (expected {', '.join(TASK_SPECS)})")
     return TASK_SPECS[name]
 
 
 def task_of(architecture: Architecture) -> TaskName:
-    """The task that models of an architecture are trained for.
+    """Return the name of the task that models of an architecture are trained for.
 
     >>> task_of("decoder")
     'language-model'

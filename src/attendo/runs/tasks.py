@@ -1,4 +1,4 @@
-"""The four kinds of tasks as the training loop sees them: batches, evaluation, and facts for the card."""
+"""The four kinds of tasks for the training loop: batches, evaluation, and facts for the model card."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ DatasetT = TypeVar("DatasetT", bound=TokenDataset)
 
 
 class TokenTask(Generic[DatasetT]):
-    """The common parts of all tasks: batches, validation rows, and the comparison of values."""
+    """Base class of all tasks: batches, validation rows, and the comparison of values."""
 
     material: DatasetT
     batch_tokens: int
@@ -65,16 +65,16 @@ class TokenTask(Generic[DatasetT]):
     higher_is_better: ClassVar[bool] = True
 
     def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
-        """The batches of an epoch from number `start` on."""
+        """Return the batches of an epoch, from number `start` on."""
         return self.material.batches(self.batch_tokens, seed, epoch)[start:]
 
     def better(self, value: float, than: float) -> bool:
-        """Return whether one value of the deciding measure beats another."""
+        """Return whether one value of the deciding measure is better than another value."""
         return value > than if self.higher_is_better else value < than
 
     @property
     def final(self) -> Self | None:
-        """The task with all validation rows; None where each evaluation has all of them."""
+        """The task with all validation rows, or None if every evaluation uses all rows."""
         if not self.all_validation or len(self.all_validation) <= len(self.validation):
             return None
         return replace(self, validation=self.all_validation)  # pyright: ignore[reportArgumentType, reportReturnType]
@@ -84,14 +84,14 @@ class TokenTask(Generic[DatasetT]):
 
 
 TRANSLATION_SAMPLES = 32
-"""Texts of an evaluation that are passed on, to be looked at; too few would not show that all are alike."""
+"""Number of texts that an evaluation returns as samples. With fewer texts, equal outputs would be hard to recognize."""
 
 
 @dataclass(frozen=True, eq=False)
 class TranslationTask(TokenTask[PairDataset]):
     """Batches from a token store, and evaluation by greedy translation.
 
-    The deciding measure is chrF, which needs no tokenizer and also suits languages without spaces.
+    The deciding measure is chrF, which requires no tokenizer and also suits languages without spaces.
     """
 
     material: PairDataset
@@ -101,14 +101,14 @@ class TranslationTask(TokenTask[PairDataset]):
     all_validation: Sequence[tuple[str, str]] = ()
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
-        """Loss in nats a token, perplexity, and BLEU, chrF and exact match of greedy translations."""
+        """Compute loss (nats per token), perplexity, BLEU, chrF and exact match of greedy translations."""
         assert model is self.translator.model
         found = self.translator.prepare().evaluate(self.validation, beam=1, ranks=ranks)
         samples = [(s, t, text) for (s, t), text in zip(self.validation, found.texts, strict=True)]
         return Evaluation(found.measures, "chrf", samples[:TRANSLATION_SAMPLES])
 
     def describe(self) -> dict[str, Any]:
-        """Rows, tokens and padding of the training data."""
+        """Return the numbers of rows and tokens and the padding share of the training data."""
         store = self.material.store
         first = self.batches(0, 0, 0).rows
         lengths = zip(store.source_lengths.pieces(), store.target_lengths.pieces(), strict=True)
@@ -133,26 +133,27 @@ BASELINE_MEASURES = tuple(
     for rival in ("always_commonest", "counting_words")
     for measure in ("accuracy", "macro_f1")
 )
-"""The names of the baselines' measures."""
+"""Names of the measures of the baselines."""
 MOST_WORD_COUNTS = 1 << 23
-"""Words are counted up to this many counts (classes times words): 64 MiB."""
+"""Largest number of word counts (classes times words) for which naive Bayes is computed: 64 MiB."""
 COUNTED_TOKENS = 1 << 20
-"""Tokens that are counted at a time."""
+"""Number of tokens that are counted at a time."""
 CLASSIFICATION_SAMPLES = 31
-"""Rows of an evaluation that are passed on, at equal distances: they may be sorted by label. It is a prime number, so
-steps at equal distances reach all of them."""
+"""Number of rows that an evaluation returns as samples. The rows are equally spaced, because they may be sorted by
+label. The number is prime, so steps at equal distances reach all samples.
+"""
 
 
 @dataclass(frozen=True)
 class Baselines:
-    """Accuracy and macro-F1, in [0, 1], of the `commonest` class for all texts, and of naive Bayes, if done."""
+    """Accuracy and macro-F1, from 0 to 1, of predicting only the class `commonest`, and of naive Bayes if computed."""
 
     commonest: int
     always: tuple[float, float]
     counting: tuple[float, float] | None
 
     def measures(self) -> dict[str, float]:
-        """The scores by the names in BASELINE_MEASURES."""
+        """Return the scores by the names in BASELINE_MEASURES."""
         return dict(zip(BASELINE_MEASURES, self.always + (self.counting or ()), strict=False))
 
 
@@ -163,7 +164,10 @@ def baselines(
     n_classes: int,
     n_ids: int,
 ) -> Baselines:
-    """The scores of both on `texts` of token ids and their classes `true`, learned from a store that is read once."""
+    """Compute the scores of both baselines on `texts` (token ids) with the classes `true`.
+
+    The baselines are learned from a token store, which is read once.
+    """
     sizes = np.bincount(store.labels, minlength=n_classes)
     commonest = int(sizes.argmax())
     counting = None
@@ -178,10 +182,10 @@ def baselines(
 def naive_bayes(
     sizes: Integer[ndarray, " classes"], counts: Integer[ndarray, "classes words"]
 ) -> tuple[Float[ndarray, " classes"], Float[ndarray, "classes words"]]:
-    """log P(c), and log P(w | c) = log (n_cw + 1) / (Σ_w n_cw + V) (Manning et al. 2008, section 13.2).
+    """Return log P(c), and log P(w | c) = log (n_cw + 1) / (Σ_w n_cw + V) (Manning et al. 2008, section 13.2).
 
-    Multinomial naive Bayes with add-one smoothing over the V words that occur; `sizes` counts rows, `counts` words by
-    class.
+    This is multinomial naive Bayes with add-one smoothing over the V words that occur. `sizes` are numbers of rows by
+    class, and `counts` are numbers of words by class.
 
     >>> prior, words = naive_bayes(np.array([3, 1]), np.array([[5, 1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 1, 1, 0]]))
     >>> [round(float(p), 4) for p in np.exp(prior + words[:, [0, 0, 0, 4, 5]].sum(1))]  # as in their example 13.1
@@ -193,7 +197,7 @@ def naive_bayes(
 
 
 def word_counts(store: LabelledStore, n_classes: int, n_ids: int) -> Int[ndarray, "classes ids"]:
-    """The count of each token in the rows of each class."""
+    """Count each token in the rows of each class."""
     counts = np.zeros((n_classes, n_ids), np.int64)
     ends = np.cumsum(store.lengths[:], dtype=np.int64)
     start = 0
@@ -212,7 +216,7 @@ def _scored(true: ndarray, found: ndarray, n_classes: int) -> tuple[float, float
 
 @dataclass(frozen=True, eq=False)
 class ClassificationTask(TokenTask[LabelledDataset]):
-    """Batches from a token store; evaluation by classifying validation texts, which `name` names in messages."""
+    """Batches from a token store, and evaluation by classifying validation texts. Messages call these texts `name`."""
 
     material: LabelledDataset
     classifier: Classifier
@@ -226,7 +230,7 @@ class ClassificationTask(TokenTask[LabelledDataset]):
             self.classifier.ids_of(rows, self.name)  # an unseen label is an error before anything is trained
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
-        """Fits the temperature; measures accuracy, macro-F1, loss (nats per text), calibration error, and baselines."""
+        """Fit the temperature and compute accuracy, macro-F1, loss (nats per text), calibration error and baselines."""
         classifier = self.classifier
         assert model is classifier.model
         true = classifier.ids_of(self.validation, self.name)
@@ -251,7 +255,7 @@ class ClassificationTask(TokenTask[LabelledDataset]):
 
     @cached_property
     def baselines(self) -> Baselines:
-        """The scores of baselines on the validation texts."""
+        """Scores of the baselines on the validation texts."""
         tokenizer = self.classifier.tokenizer
         true = self.classifier.ids_of(self.validation, self.name)
         texts = tokenizer.encode_batch(row.text for row in self.validation)
@@ -259,7 +263,7 @@ class ClassificationTask(TokenTask[LabelledDataset]):
 
     @property
     def what_to_beat(self) -> str:
-        """The baselines in a line for people, by accuracy and by the measure that decides."""
+        """One line with the accuracy of the baselines, and with their macro-F1 if it is the deciding measure."""
         found = self.baselines
         n = len(self.validation)
         label = shown(self.classifier.labels.names[found.commonest])
@@ -272,11 +276,11 @@ class ClassificationTask(TokenTask[LabelledDataset]):
 
     @property
     def deciding(self) -> str:
-        """The measure that decides."""
+        """Name of the deciding measure: accuracy, or macro-F1 if the classes have weights."""
         return "accuracy" if self.material.weights is None else "macro_f1"
 
     def describe(self) -> dict[str, Any]:
-        """Rows, tokens, classes and padding of the training data."""
+        """Return the numbers of rows and tokens, the class weights and the padding share of the training data."""
         material = self.material
         batches = self.batches(0, 0, 0).rows
         return {
@@ -299,10 +303,11 @@ SHOWN_TOKENS = 32
 
 @dataclass(frozen=True, eq=False)
 class LanguageModelTask(TokenTask[WindowDataset]):
-    """Windows of a token stream, and evaluation on validation documents of at most `evaluate_tokens` targets.
+    """Batches of windows of a token stream, and evaluation on at most `evaluate_tokens` targets of validation
+    documents.
 
-    `go_on` continues a text for the samples. Raises AttendoError if the stream is shorter than a window, or without
-    validation documents.
+    `go_on` continues a text for the samples. Raises AttendoError if the stream is shorter than a window, or if there
+    is no validation document.
     """
 
     material: WindowDataset
@@ -321,11 +326,11 @@ class LanguageModelTask(TokenTask[WindowDataset]):
 
     @property
     def stream(self) -> TokenStream:
-        """The training documents."""
+        """The training documents as a token stream."""
         return self.material.stream
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
-        """Loss in nats per token, perplexity and bits per byte, each with the ends of documents."""
+        """Compute loss (nats per token), perplexity and bits per byte. The ends of documents are included."""
         at_once = max(4096, self.batch_tokens)
         found = shared_text_loss(
             model, self.validation_documents, self.material.context, at_once, ranks, self.tokenizer.specials
@@ -338,7 +343,7 @@ class LanguageModelTask(TokenTask[WindowDataset]):
         return Evaluation(measures, "loss", self._samples())
 
     def describe(self) -> dict[str, Any]:
-        """Documents, tokens and bytes of the training data, and windows per epoch."""
+        """Return the numbers of documents, tokens and bytes of the training data, and of windows per epoch."""
         first = self.batches(0, 0, 0)
         return {
             "documents": len(self.stream),
@@ -355,11 +360,11 @@ class LanguageModelTask(TokenTask[WindowDataset]):
 
     @cached_property
     def validation_documents(self) -> list[Document]:
-        """The scored documents, the same at every evaluation."""
+        """The validation documents of an evaluation, which are the same in every evaluation."""
         return self.validation.sample(self.evaluate_tokens, self.tokenizer)
 
     def _samples(self) -> list[tuple[str, str, str]]:
-        """The beginning of a validation document, its continuation, and the model's continuation."""
+        """Return the beginning of a validation document, its real continuation, and the model's continuation."""
         if self.go_on is None:
             return []
         ids = self.validation_documents[0].ids[: PROMPT_TOKENS + SHOWN_TOKENS].tolist()
@@ -380,9 +385,9 @@ class MaskingConfig:
     """The settings of masked language modeling.
 
     Attributes:
-        share: Share of the tokens that are hidden, drawn again in each epoch.
-        rule: Replacement of hidden tokens: always the mask token, or in `80/10/10` percent of the cases the mask token,
-            a random token and the token itself.
+        share: Share of the tokens that are hidden. The tokens are drawn again in each epoch.
+        rule: Replacement of hidden tokens. `mask` always uses the mask token. `80/10/10` uses the mask token in 80% of
+            the cases, a random token in 10% and the original token in 10%.
     """
 
     share: float = 0.15
@@ -395,9 +400,9 @@ class MaskingConfig:
 
 @dataclass(frozen=True, eq=False)
 class MaskedDataset(TokenDataset):
-    """Documents cut into pieces of nearly equal length, at most `context` tokens, with bos first.
+    """Documents, split into parts of nearly equal length with at most `context` tokens. Each part begins with bos.
 
-    The hidden tokens are drawn from (seed, epoch, piece).
+    The hidden tokens depend on the seed, the epoch and the number of the part.
     """
 
     stream: TokenStream
@@ -409,23 +414,23 @@ class MaskedDataset(TokenDataset):
 
     @property
     def facts(self) -> StoreFacts:
-        """The stream's."""
+        """The facts about the token store of the stream."""
         assert self.stream.facts is not None, "a stream in memory has no store"
         return self.stream.facts
 
     @cached_property
     def stretches(self) -> Stretches:
-        """The borders of each piece among the ids."""
+        """The limits of each part among the token ids of the stream."""
         return Stretches(self.stream.offsets, self.context - self.specials.n_around_text)
 
     @property
     def n_rows(self) -> int:
-        """Stretches."""
+        """Number of parts of all documents."""
         return len(self.stretches)
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of an epoch, with the start of each stretch."""
+        """Number of tokens in an epoch, including the special tokens of each part."""
         return self.stretches.sum() + self.n_rows * self.specials.n_around_text
 
     def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
@@ -454,7 +459,7 @@ class MaskedDataset(TokenDataset):
 
 @dataclass(frozen=True, eq=False)
 class MaskedTask(TokenTask[MaskedDataset]):
-    """Batches with hidden tokens; evaluation on hidden tokens of validation texts."""
+    """Batches with hidden tokens, and evaluation on hidden tokens of validation texts."""
 
     material: MaskedDataset
     validation: MaskedDataset
@@ -462,7 +467,10 @@ class MaskedTask(TokenTask[MaskedDataset]):
     higher_is_better = False
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
-        """Loss in nats per hidden token, and the share predicted correctly; the same tokens at every evaluation."""
+        """Compute the loss in nats per hidden token, perplexity, and the share of hidden tokens predicted correctly.
+
+        Every evaluation hides the same tokens.
+        """
         model = cast(MaskedLM, model)
         sums = torch.zeros(3, dtype=torch.float64)  # loss, correct, tokens
         seen = 0
@@ -484,7 +492,7 @@ class MaskedTask(TokenTask[MaskedDataset]):
         return Evaluation(measures, "loss")
 
     def describe(self) -> dict[str, Any]:
-        """Documents and tokens of the training data."""
+        """Return the numbers of documents and tokens and the padding share of the training data."""
         material = self.material
         batches = self.batches(0, 0, 0)
         return {

@@ -1,4 +1,4 @@
-"""The log of a run: metrics.jsonl, equal for a resumed and an unbroken run, and TensorBoard."""
+"""The log of a run: the file metrics.jsonl, equal for resumed and uninterrupted runs, and TensorBoard files."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ if TYPE_CHECKING:
 
 
 LOG_EVERY = 20
-"""Steps whose mean loss makes one line of metrics.jsonl."""
+"""Number of steps whose mean loss is one line of metrics.jsonl."""
 LOG_NAME, EVENTS_NAME = "metrics.jsonl", "tensorboard"
-"""The log in a run's folder, and the folder of TensorBoard's files."""
+"""Names of the log file and of the folder for TensorBoard files in a run folder."""
 NOTE = "log"
-"""The name of the log's state in a run's progress, and so in its checkpoints."""
+"""Name of the log's state in the progress of a run, which is saved in checkpoints."""
 
 
 class MetricsLog:
-    """Writes the reports of a run to metrics.jsonl in its folder, one JSON object per line, and to TensorBoard.
+    """Log of a run, which writes each report as one line of JSON to metrics.jsonl, and to TensorBoard if enabled.
 
-    Each line has `kind`, `step` and `epoch`. A "step" line stands for LOG_EVERY steps: `loss` is their mean (nats per
-    target), `rate` and `gradient_norm` are those of the last step, `tokens` all seen so far. An "evaluation" has its
-    measures, `best` and a `note`; other kinds have their note, and advice its `rule`. Non-finite numbers are null. Each
-    line is in the file before `add` returns.
+    Each line has `kind`, `step` and `epoch`. A line of kind "step" describes LOG_EVERY steps: `loss` is their mean
+    loss (nats per target), `rate` and `gradient_norm` are values of the last step, and `tokens` is the number of
+    tokens so far. A line of kind "evaluation" has the measures, `best` and `note`. Lines of other kinds have a `note`,
+    and advice also has its `rule`. Non-finite numbers are null. Each line is in the file before `add` returns.
 
-    The number of lines, and the sums of steps without a line yet, are in the reported progress under `notes["log"]`:
-    `resume` restores the log of any checkpoint. Raises AttendoError where TensorBoard is not installed.
+    The number of lines, and the sums of steps that have no line yet, are stored in the progress under `notes["log"]`.
+    `resume` uses these values to restore the log of any checkpoint. Raises AttendoError if TensorBoard is enabled but
+    not installed.
     """
 
     def __init__(self, folder: Path, tensorboard: bool = False) -> None:
@@ -53,7 +54,7 @@ class MetricsLog:
             _summary_writer()
 
     def clear(self) -> None:
-        """Remove the log of an earlier run in the folder, which has no checkpoint."""
+        """Remove the log that an earlier run without checkpoints has left in the folder."""
         self.close()
         self._lines = self._steps = 0
         self._loss = 0.0
@@ -63,7 +64,9 @@ class MetricsLog:
                 file.unlink()
 
     def resume(self, progress: Progress, checkpoint: str) -> None:
-        """Continue from a checkpoint: removes the lines after it; adds its own line, if that was not written."""
+        """Continue the log from a checkpoint. Remove all later lines, and add the line of the checkpoint if it is
+        missing.
+        """
         self.close()
         state: Mapping[str, Any] = progress.notes.get(NOTE, {})
         kept = list(_lines_until(self.path, progress.step, state.get("lines")))
@@ -79,7 +82,7 @@ class MetricsLog:
             self._write(_checkpoint(progress, checkpoint))
 
     def add(self, report: Report, rule: str | None = None) -> None:
-        """Logs a report; rule: the coach's, for advice."""
+        """Write a report to the log. `rule` is the name of the coach's rule, for advice."""
         progress = report.progress
         line = _place(report.kind, progress)
         match report.kind:
@@ -106,7 +109,7 @@ class MetricsLog:
         }
 
     def close(self) -> None:
-        """Close TensorBoard's file; a further line opens another."""
+        """Close the TensorBoard file. The next line opens a new file."""
         if self._events is not None:
             self._events.close()
         self._events = None
@@ -126,7 +129,7 @@ class MetricsLog:
         self._steps = 0
 
     def _end(self, report: Report, line: dict[str, Any]) -> None:
-        """Logs the mean of the last steps, and the end, unless it is there already."""
+        """Write the mean of the last steps, and the end of the run, unless the log already contains the end."""
         if self._last_step and self._steps:
             self._write_mean(_place("step", report.progress), report.progress)
         if last_entry(self.path).get("kind") != "end":
@@ -144,7 +147,7 @@ class MetricsLog:
             self._show(entry)
 
     def _show(self, entry: dict[str, Any]) -> None:
-        """A line's numbers as points of TensorBoard's curves, its note as text."""
+        """Add the numbers of a log line to TensorBoard's curves, and its note as text."""
         events = self._events = self._events or _summary_writer()(str(self._events_folder))
         kind, step = entry["kind"], entry["step"]
         values = {key: value for key, value in entry.items() if _is_number(value) and key not in _NOT_SHOWN}
@@ -166,9 +169,9 @@ _NOT_SHOWN = {"step", "epoch", "tokens", "cpu_seconds", "wall_seconds"}
 
 
 def read_log(path: Path) -> tuple[list[dict[str, Any]], str]:
-    """The entries of metrics.jsonl, and a note where its last line was cut short, otherwise "".
+    """Return the entries of metrics.jsonl, and a message if the last line is incomplete, otherwise "".
 
-    Raises AttendoError where there is no log, and naming the first line that is no entry.
+    Raises AttendoError if there is no log, and for the first line that is not a valid entry.
     """
     try:
         data = path.read_bytes()
@@ -187,7 +190,7 @@ def read_log(path: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 def last_entry(path: Path) -> dict[str, Any]:
-    """The last complete line of metrics.jsonl, {} if there is none."""
+    """Return the last complete entry of metrics.jsonl, or {} if there is none."""
     if not path.is_file():
         return {}
     with path.open("rb") as file:
@@ -202,7 +205,7 @@ def last_entry(path: Path) -> dict[str, Any]:
 
 
 def _lines_until(path: Path, step: int, n_lines: int | None) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """The first `n_lines` lines (None: those up to the step), and the lines of checkpoints up to the step."""
+    """Yield the first `n_lines` lines (None: the lines up to `step`), and the lines of checkpoints up to `step`."""
     count = 0
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
         entry = _entry(line) if line.endswith(b"\n") else None
@@ -216,13 +219,13 @@ def _lines_until(path: Path, step: int, n_lines: int | None) -> Iterator[tuple[d
 
 
 def _cut_half_a_line(path: Path) -> None:
-    """Remove what a killed process wrote after the last line break."""
+    """Remove an incomplete line that a killed process has written after the last line break."""
     if path.exists() and len(data := path.read_bytes()) > (whole := data.rfind(b"\n") + 1):
         os.truncate(path, whole)
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
-    """A line as an object with kind and step; None for anything else."""
+    """Return a line as an object with `kind` and `step`, or None if it is not a valid entry."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -246,7 +249,7 @@ def _checkpoint(progress: Progress, note: str) -> dict[str, Any]:
 
 
 def _at_end(progress: Progress) -> dict[str, Any]:
-    """The clock, and the decisions about the end."""
+    """Return the times, and the decisions about the end of the run."""
     return _clock(progress) | {"decay_start": progress.horizon.decay_start, "end": progress.horizon.end}
 
 
@@ -255,12 +258,12 @@ def _is_number(value: Any) -> bool:
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no infinity."""
+    """Replace a non-finite number by None, because JSON has no infinity."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _summary_writer() -> Any:
-    """torch's writer of TensorBoard's files."""
+    """Return PyTorch's class for writing TensorBoard files."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -269,9 +272,9 @@ def _summary_writer() -> Any:
 
 
 def describe_run(folder: Path) -> dict[str, Any]:
-    """Return the card's facts with `config`, `progress` (the last log line) and `files` (bytes by name).
+    """Return the facts of the run's card with its settings, its last log entry, and the sizes of its files in bytes.
 
-    Raises AttendoError as `load` does.
+    Raises the same errors as `load`.
     """
     bundle = load_bundle(folder)
     for name, kind in {"training": TrainingConfig, "lora": LoraConfig}.items():

@@ -1,4 +1,4 @@
-"""Training runs: from settings to a run folder, with its log, its best weights and the advice of the coach."""
+"""Training runs: from settings to a run folder with its log, its best weights and the advice of the coach."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ from attendo.training.run import Clock, Evaluation, Report, Run, Task, report_li
 
 SAMPLE_TEXTS = 1000
 MUCH_UNKNOWN = 0.1
-"""The share of unknown words in the sample texts above which there is a warning."""
+"""Share of unknown words in the sample texts above which a warning is printed."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""The system's errors where a disk is full."""
+"""Error numbers of the operating system for a full disk."""
 LOCK = "checkpoints/.lock"
-"""The file in the run folder that a training process locks."""
+"""Path of the file in the run folder that a training process locks."""
 COACH = "coach"
-"""The name of the coach's memory in a run's progress, and so in its checkpoints."""
+"""Name of the coach's memory in the progress of a run, which is saved in checkpoints."""
 
 
 @dataclass
 class TrainingRun:
-    """A run folder in training: its loop, bundle, log and coach."""
+    """A run folder in training, with the training loop, the model bundle, the log and the coach."""
 
     folder: Path
     run: Run
@@ -85,12 +85,12 @@ class TrainingRun:
         self.coach = RunCoach(self.run, dropout, fresh)
 
     def reports(self) -> Iterator[Report]:
-        """Train to the end and yield a report of each action; a finished run yields nothing.
+        """Train to the end of the run and yield a report of each action. A finished run yields no reports.
 
-        The model of the best evaluation, metrics.jsonl and the card are kept up to date.
+        The best model, metrics.jsonl and the card are kept up to date in the run folder.
 
         Raises:
-            AttendoError: Another process is training in the folder, or nothing can be written.
+            AttendoError: Another process is training in the folder, or a file cannot be written.
         """
         if self.has_ended:
             return
@@ -120,16 +120,16 @@ class TrainingRun:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run is complete and its log records the end."""
+        """Whether the run is complete and the end is recorded in its log."""
         return self.run.progress.ended is not None and last_entry(self.log.path).get("kind") == "end"
 
     def to_end(self, say: Say = lambda line: None) -> None:
-        """Train to the end.
+        """Train to the end of the run.
 
         In the main thread, Ctrl-C and SIGTERM save the run and then raise KeyboardInterrupt or SystemExit(143).
 
         Args:
-            say: Receives the lines that the command prints, without the progress display.
+            say: A function that receives the lines that the command prints, without the progress display.
         """
         with stopping(self.stop, ends_process=False) as stopped:
             for report in self.reports():
@@ -141,7 +141,7 @@ class TrainingRun:
 
     @property
     def saved(self) -> str:
-        """The message after a stop: the step, and the command that resumes the run."""
+        """Message after a stop, with the step and the command that resumes the run."""
         return f"stopped and saved at step {self.run.progress.step:,}. To resume: {self._resume()}"
 
     def _resume(self) -> str:
@@ -150,11 +150,11 @@ class TrainingRun:
         return python_line(name_of_custom_modules(self.bundle.own_parts), self.folder, RESUME)
 
     def stop(self) -> None:
-        """Make `reports` save and end soon; a signal handler may call it."""
+        """Make `reports` save the run and end soon. A signal handler may call this method."""
         self.run.stop()
 
     def _completed(self, reports: Iterator[Report]) -> Iterator[Report]:
-        """The reports; that of the end has the measures of the state that was kept."""
+        """Yield the reports. The report of the end has the measures of the model that was kept."""
         deciding = ""
         for report in reports:
             if report.evaluation is not None:
@@ -165,7 +165,7 @@ class TrainingRun:
             yield report
 
     def _refused(self, error: OSError) -> str:
-        """The message on an error of the system: what failed, what is intact, and what to do."""
+        """Return the message for an error of the operating system: what failed, what is intact, and what to do."""
         place, words = error.filename or self.folder, error.strerror or str(error)
         said = f"{place}: {words}"
         first = "fix this"
@@ -192,12 +192,12 @@ class TrainingRun:
 
 
 def refuse_second(folder: Path) -> NoReturn:
-    """Raise AttendoError: two processes would spoil one another's checkpoints."""
+    """Raise AttendoError, because two processes in one folder would overwrite each other's checkpoints."""
     raise AttendoError(f"another process is training in {folder}. Wait until it ends, or stop it")
 
 
 def is_restarted(folder: Path, ranks: Ranks) -> bool:
-    """Whether torchrun has restarted these processes after one was lost, and the run in the folder has a checkpoint."""
+    """Return whether torchrun has restarted these processes and the run in the folder has a checkpoint."""
     # a machine that replaces another counts its restarts from 0
     restarted = any(ranks.gathered(ranks.restarts > 0))
     return restarted and ranks.broadcast(newest_checkpoint(folder / "checkpoints")[0] is not None)
@@ -214,18 +214,18 @@ def new_run(
     ranks: Ranks = ALONE,
     own_parts: CustomModules | None = None,
 ) -> TrainingRun:
-    """Return a run in a new folder, after reading the data, training the tokenizer and choosing the unset settings.
+    """Read the data, train the tokenizer and choose the missing settings. Return a run in a new folder.
 
     Args:
         family: The kind of task.
         tables: The settings, as in config.toml.
         folder: The run folder to create.
-        say: Receives the printed lines.
-        clock: The clock of time budgets.
-        device: "auto", "cpu" or "cuda".
-        init_from: A run whose tokenizer, shape and matching weights are used.
-        ranks: The processes of the run. The first one prepares the run, and the others read its files.
-        own_parts: A function that puts custom modules into the fresh model.
+        say: A function that receives the printed lines.
+        clock: The clock for time budgets (default: a new clock).
+        device: The device: "auto", "cpu" or "cuda".
+        init_from: The folder of a run whose tokenizer, model shape and matching weights are used.
+        ranks: The processes of the run. The first process prepares the run, and the others read its files.
+        own_parts: A function that adds custom modules to the new model.
 
     Raises:
         AttendoError: The folder already contains a run, settings are invalid, or the data cannot be used.
@@ -284,7 +284,7 @@ def describe(folder: Path, bundle: Bundle, corpus: Corpus[Any]) -> None:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The parts of a run after the automatic choice of the open settings."""
+    """Parts of a run after the automatic choice of the missing settings."""
 
     config: RunConfig
     tokenizer: Tokenizer
@@ -302,9 +302,9 @@ def chosen(
     init_from: Path | None = None,
     ranks: Ranks = ALONE,
 ) -> Chosen:
-    """Read the data, train or reuse the tokenizer, and choose the unset settings, printing them to `say_choice`.
+    """Read the data, train or reuse the tokenizer, and choose the missing settings. `say_choice` receives the choices.
 
-    Raises AttendoError for invalid settings and unusable data.
+    Raises AttendoError if settings are invalid or the data cannot be used.
     """
     check_tables(family, tables, "the settings")
     given = tables
@@ -335,7 +335,7 @@ def chosen(
 
 
 def count_trained(config: RunConfig) -> int | None:
-    """The number of trained parameters including adapters; None if all are trained.
+    """Return the number of trainable parameters including adapters, or None if all parameters are trainable.
 
     Raises AttendoError for an unknown part.
     """
@@ -345,7 +345,7 @@ def count_trained(config: RunConfig) -> int | None:
 
 
 def new_model(bundle: Bundle, config: RunConfig, device: torch.device, say: Say) -> Model:
-    """A run's model at step 0: with weights drawn from the seed, or of the run that it starts from."""
+    """Build the model of a run at step 0, with random weights from the seed or with the weights of an initial run."""
     seed_all(config.training.seed)
     model = bundle.new_model().to(device)
     if "init_from" in bundle.card:
@@ -356,7 +356,7 @@ def new_model(bundle: Bundle, config: RunConfig, device: torch.device, say: Say)
 def loop_run(
     folder: Path, config: RunConfig, model: Model, task: Task, clock: Clock, ranks: Ranks = ALONE
 ) -> Run:
-    """The loop's state at step 0; each rank draws its own random numbers from here on."""
+    """Return the state of the training loop at step 0. From now on, each rank has its own random numbers."""
     if ranks.rank:
         seed_rank(config.training.seed, 0, ranks.rank)
     place = folder / "checkpoints"
@@ -366,7 +366,7 @@ def loop_run(
 
 
 def say_unknown_words(tokenizer: Tokenizer, corpus: Corpus[Any], say: Say) -> None:
-    """Print a note if many words of the texts are unknown to a reused tokenizer."""
+    """Print a note if many words of the training texts are unknown to a reused tokenizer."""
     ids = [i for row in tokenizer.encode_batch(islice(corpus.texts(), SAMPLE_TEXTS)) for i in row]
     share = ids.count(tokenizer.unk_id) / max(1, len(ids))
     if share > MUCH_UNKNOWN:
@@ -374,7 +374,7 @@ def say_unknown_words(tokenizer: Tokenizer, corpus: Corpus[Any], say: Say) -> No
 
 
 def require_no_run(folder: Path) -> None:
-    """Raise AttendoError if the folder holds a run, or anything else that training would mix with."""
+    """Raise AttendoError if the folder contains a run or other files."""
     if (folder / "config.toml").exists():
         can_go_on = bool(checkpoints(folder / "checkpoints"))
         if not (folder / "model.safetensors").exists() and not can_go_on:
@@ -393,7 +393,7 @@ def require_no_run(folder: Path) -> None:
 
 
 def versions() -> dict[str, str]:
-    """The versions of the programs that train a model, for its card."""
+    """Return the versions of the software that trains a model, for the model card."""
     return {
         "attendo": version("attendo"),
         "python": platform.python_version(),
@@ -403,7 +403,7 @@ def versions() -> dict[str, str]:
 
 
 def new_card(config: RunConfig) -> dict[str, Any]:
-    """The card of a model before training."""
+    """Return the card of a model before training."""
     decoding = {name: table for name, table in config.tables().items() if name == "decoding"}
     return {"task": config.family.name, **decoding, "versions": versions()}
 
@@ -412,18 +412,18 @@ def new_card(config: RunConfig) -> dict[str, Any]:
 
 
 MOST_ROWS, LEAST_ROWS, MOST_POSITIONS = 16, 4, 128
-"""The size of the inputs that heads are measured on."""
+"""Limits of the inputs on which the heads are measured: numbers of rows, and number of positions."""
 
 
 class RunCoach:
-    """The coach of a run: it measures the attention heads, and its memory is in the run's progress."""
+    """The coach of a run. It measures the attention heads, and its memory is stored in the progress of the run."""
 
     def __init__(self, run: Run, dropout: float, fresh: bool):
         self.coach = Coach(run.training, dropout, run.progress.notes.get(COACH), fresh)
         self.run = run
 
     def advise(self, report: Report) -> list[Advice]:
-        """The advice on a report; all ranks call it together."""
+        """Return the advice on a report. All ranks must call this method together."""
         heads: list[HeadMeasure] = []
         if self.coach.judges_outputs(report):
             with self.run.executor.whole():
@@ -435,13 +435,15 @@ class RunCoach:
 
     @cached_property
     def _inputs(self) -> dict[str, Tensor]:
-        """Some rows of a training batch, the same at each evaluation."""
+        """Some rows of a training batch, which are the same at each evaluation."""
         batches = self.run.task.batches(self.run.training.seed, 0, 0)
         return even_inputs(batches[len(batches) // 2].to(self.run.device))
 
 
 def measured_heads(model: Model, inputs: dict[str, Tensor]) -> list[HeadMeasure]:
-    """The measures of each head on rows of equal length (`even_inputs`); empty for fewer than LEAST_ROWS rows.
+    """Measure each attention head on rows of equal length (`even_inputs`).
+
+    The list is empty if there are fewer than LEAST_ROWS rows.
 
     >>> from attendo.models import DecoderLM, ModelConfig
     >>> sizes = dict(vocab_size=9, d_model=8, d_ff=16, n_heads=2, n_encoder_layers=0, n_decoder_layers=1)
@@ -470,7 +472,7 @@ def measured_heads(model: Model, inputs: dict[str, Tensor]) -> list[HeadMeasure]
 def _layer(
     path: str, attention: nn.Module, record: LayerRecord, stream: Float[Tensor, "batch len d_model"]
 ) -> list[HeadMeasure]:
-    """The heads of one layer."""
+    """Return the measures of the heads of one layer."""
     assert isinstance(attention, Attention)
     weights = record.weights.float()
     spread = 0.5 * (weights - weights.mean(0)).abs().sum(-1).mean((0, 2))
@@ -484,7 +486,7 @@ def _layer(
 
 
 def differing(x: Tensor, over: tuple[int, ...]) -> Tensor:
-    """The mean square norm of the differences between the rows of `x` [batch ... d], over these axes.
+    """Return the mean square distance of the rows of `x` [batch ... d] from their mean row, over the axes `over`.
 
     >>> differing(torch.tensor([[[1.0, 7.0]], [[3.0, 7.0]]]), (0, 1))
     tensor(1.)
@@ -493,7 +495,10 @@ def differing(x: Tensor, over: tuple[int, ...]) -> Tensor:
 
 
 def even_inputs(batch: Batch) -> dict[str, Tensor]:
-    """The inputs of some rows of a batch, at least as long as the median on each side, cut to one length."""
+    """Return the inputs of some rows of a batch, cut to one length.
+
+    Rows are chosen that are at least as long as the median on each side.
+    """
     inputs = batch.inputs
     if "token_ids" in inputs:
         return {name: tensor[:MOST_ROWS, :MOST_POSITIONS] for name, tensor in inputs.items()}

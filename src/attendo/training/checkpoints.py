@@ -63,22 +63,17 @@ class Progress:
 
     Attributes:
         step: Number of completed optimizer steps.
-        epoch: Number of the epoch of the next batch, from 0.
-        batch: Number of the next batch in its epoch, from 0.
+        epoch, batch: Number of the next epoch and number of the next batch in it, from 0.
         tokens: Number of tokens seen so far.
-        cpu_seconds: Number of CPU seconds used so far.
-        wall_seconds: Number of wall-clock seconds used so far.
+        cpu_seconds, wall_seconds: CPU seconds and wall-clock seconds used so far.
         horizon: Planned start of the learning rate decay, and planned end of the run.
-        best: Best value of the deciding measure so far, or None before the first evaluation.
-        best_step: Step of the best evaluation so far.
-        evaluations_since_best: Number of evaluations after the best evaluation.
+        best, best_step: Best value of the deciding measure so far, and its step.
         evaluation_due: Whether the run was stopped before the evaluation of this step.
         ended: Reason why the run has ended, or None if it has not ended.
-        threads: Number of CPU threads at the last checkpoint. Another number changes the last bits of sums.
-        world: Number of processes at the last checkpoint. Another number changes the last bits of sums.
+        threads, world: Numbers of threads and processes at the last checkpoint. Other numbers change the last bits of
+            sums.
         planned_end: Name and value of the setting that determined `horizon` and `ended`, for example "steps 4000".
-        skipped: Number of updates that were skipped because of non-finite numbers.
-        skipped_in_a_row: Number of consecutive skipped updates up to now.
+        skipped, skipped_in_a_row: Numbers of updates skipped because of non-finite numbers, in total and in a row.
         too_large: Number of positions in a batch that did not fit into memory, or 0 if all batches fitted.
         order: Hash of the numbers of all rows so far, in their order.
         chain: Hash of the steps, losses, gradient norms and rows so far.

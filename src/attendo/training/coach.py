@@ -211,12 +211,9 @@ KEPT_EVALUATIONS = 8
 
 @dataclass(frozen=True)
 class Advice:
-    """Advice of the coach. Its texts begin with a small letter and end without a period.
+    """Advice of the coach: the name of its rule, the observed problem and the remedy.
 
-    Attributes:
-        rule: Name of the rule that gives the advice.
-        seen: Description of the problem.
-        remedy: Suggested remedy.
+    The texts begin with a small letter and end without a period.
     """
 
     rule: str
@@ -360,7 +357,6 @@ class Evaluated:
     """Result of one evaluation.
 
     Attributes:
-        step: Step of the evaluation.
         training_loss: Mean training loss since the previous evaluation, in nats.
         validation_loss: Validation loss in nats.
         is_best: Whether this evaluation was the best so far.
@@ -412,15 +408,12 @@ class Memory:
         said: Names of the rules that have given advice.
         losses: Training losses of the unfinished block.
         blocks: Mean losses of the last LONG_BLOCKS complete blocks.
-        untrained: Mean loss of steps 1 to 10, in nats.
-        early: Mean losses of the blocks of steps 51 to 100, in nats.
-        total: Sum of the training losses since the last evaluation.
-        count: Number of training losses since the last evaluation.
+        untrained, early: Mean loss of steps 1 to 10, and mean losses of the blocks of steps 51 to 100, in nats.
+        total, count: Sum and number of the training losses since the last evaluation.
         evaluations: Evaluation with the lowest validation loss, and the evaluations after it.
         outputs: Counts over the outputs of the last evaluations.
         dead: Names of the heads that had no effect at the last evaluation.
-        peak: Highest learning rate so far.
-        at_peak: Number of complete blocks since the learning rate reached `peak`.
+        peak, at_peak: Highest learning rate so far, and number of complete blocks since it was reached.
     """
 
     said: list[str] = field(default_factory=list)

@@ -60,8 +60,7 @@ class Load:
     """Work of a batch, summed over its rows without padding.
 
     Attributes:
-        source: Number of encoder tokens.
-        target: Number of decoder tokens.
+        source, target: Numbers of encoder tokens and decoder tokens.
         output: Number of vectors that the output layer processes.
         source_pairs: Number of query-key pairs in encoder self-attention, Σ src².
         target_pairs: Number of query-key pairs in decoder self-attention, ½ Σ tgt². A causal query has half of the
@@ -216,11 +215,9 @@ class Cells:
     """Numbers of positions and mask entries in a batch, padding included. Without a mask, its number of entries is 0.
 
     Attributes:
-        source: Number of encoder positions.
-        target: Number of decoder positions.
+        source, target: Numbers of encoder positions and decoder positions.
         output: Number of vectors that the output layer processes.
-        source_mask: Number of entries in the mask of encoder self-attention.
-        target_mask: Number of entries in the mask of decoder self-attention.
+        source_mask, target_mask: Numbers of entries in the masks of encoder and decoder self-attention.
         cross_mask: Number of entries in the mask of cross-attention.
     """
 
@@ -266,7 +263,6 @@ class Memory:
 
     Attributes:
         weights: Bytes of the weights and of the 16-bit copies that autocast keeps.
-        gradients: Bytes of the gradients.
         states: Bytes of the optimizer state.
         activations: Bytes that the forward pass stores for the backward pass.
         loss: Bytes of the output layer and its gradients while the loss is computed.
@@ -288,12 +284,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Formats:
-    """Number formats of training.
-
-    Attributes:
-        half: Whether autocast multiplies matrices in a 16-bit format.
-        on_gpu: Whether training runs on a GPU.
-    """
+    """Number formats: `half` is whether autocast multiplies matrices in 16 bits, `on_gpu` whether a GPU is used."""
 
     half: bool = False
     on_gpu: bool = False

@@ -41,13 +41,10 @@ class Ranks:
     Only one thread at a time may use a process group. `beside` creates a group for another thread.
 
     Attributes:
-        rank: Number of this process, from 0.
-        world: Number of processes.
+        rank, world: Number of this process, from 0, and number of processes.
         local: Number of this process on its machine, and number of its GPU.
         machine: Number of the machine.
         restarts: Number of restarts by torchrun.
-        group: Process group for the exchange (default: the group of all processes).
-        store: Key-value store of the job, or None for a single process.
 
     >>> alone = Ranks()
     >>> alone.gathered({"a": 1}), alone.total(torch.ones(2)).tolist(), alone.shared("ab", list)
@@ -211,13 +208,7 @@ FIRST_ROWS = "first_rows"
 
 @dataclass(frozen=True)
 class Rows:
-    """Consecutive rows of a larger tensor.
-
-    Attributes:
-        tensor: The rows.
-        first: Number of the first row in the larger tensor, from 0.
-        of: Number of all rows of the larger tensor.
-    """
+    """Rows of a tensor that has `of` rows in total, beginning with row number `first`."""
 
     tensor: Tensor
     first: int

@@ -134,12 +134,9 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of an evaluation on the validation set.
+    """Result of an evaluation: its measures by name, the name of the deciding measure, and samples.
 
-    Attributes:
-        measures: Values of the measures by name.
-        deciding: Name of the deciding measure, which selects the best model.
-        samples: Some texts of the evaluation in the form (input, target, output).
+    Each sample consists of the texts (input, target, output).
     """
 
     measures: dict[str, float]
@@ -157,10 +154,7 @@ class Report:
     """Report of one action of a run, for example an update, an evaluation, a checkpoint or advice of the coach.
 
     Attributes:
-        kind: Kind of the action.
-        progress: Progress of the run after the action.
-        loss: Training loss of an update, in nats per target.
-        rate: Learning rate of an update.
+        loss, rate: Training loss of an update in nats per target, and its learning rate.
         gradient_norm: Norm of the gradient before clipping.
         evaluation: Result of an evaluation. At the end of the run, it is the evaluation of the kept model if known.
         is_best: Whether an evaluation is the best so far.
@@ -188,13 +182,7 @@ class Run:
     """A model in training, with all state that the training loop changes.
 
     Attributes:
-        model: The model to evaluate and to save.
-        task: The batches and the evaluation.
-        training: The settings of training.
-        checkpoint: The settings of checkpoints.
         folder: The folder of the checkpoints, or None to save no checkpoints.
-        progress: The state of the run without its tensors.
-        clock: The clock for the time budget.
         ranks: The processes that train the model.
         lora: The settings of adapters, which are trained instead of the weights.
         stopping: Whether all ranks have to save and return, as requested by `stop`.

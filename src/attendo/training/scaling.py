@@ -26,12 +26,11 @@ class Accelerator:
     """Data sheet of an accelerator.
 
     Attributes:
-        name: Name of the accelerator.
         flops: Dense bfloat16 operations per second.
         memory: Bytes of memory.
         bandwidth: Network bandwidth of one accelerator in each direction, in bytes per second.
-        inner: Bandwidth between the accelerators of a machine, in bytes per second.
-        per_node: Number of accelerators in a machine.
+        inner, per_node: Bytes per second between the accelerators of a machine, and number of accelerators in a
+            machine.
         latency: Seconds per message. This value is assumed, because no data sheet contains it.
     """
 
@@ -137,11 +136,10 @@ class Job:
 
     Attributes:
         parameters: Number of all parameters.
-        units: Number of parts of the model that FSDP2 gathers one by one.
-        largest_unit: Number of parameters in the largest part.
+        units, largest_unit: Number of parts that FSDP2 gathers one by one, and number of parameters in the largest
+            part.
         flops: Floating-point operations of an update over all processes.
-        gathered: Bytes per parameter that are sent as weights.
-        reduced: Bytes per parameter that are sent as gradients.
+        gathered, reduced: Bytes per parameter that are sent as weights and as gradients.
     """
 
     parameters: float
@@ -154,13 +152,7 @@ class Job:
 
 @dataclass(frozen=True)
 class UpdateTime:
-    """Estimated time of an update.
-
-    Attributes:
-        compute: Seconds of computation at the assumed utilization.
-        traffic: Seconds of communication.
-        total: Seconds of the whole update, in which computation and communication overlap.
-    """
+    """Seconds of an update: `compute` at the assumed utilization, `traffic` on the links, and `total` with overlap."""
 
     compute: float
     traffic: float
