@@ -1,4 +1,4 @@
-"""Trained models with raw text as input and output: translating, classifying, generating, embedding."""
+"""Trained models with raw text as input: translation, classification, text generation and embedding."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def load(folder: str | Path, device: str = "cpu", own_parts: CustomModules | Non
     """Load the trained model of a run folder, ready to use.
 
     Args:
-        folder: The run folder.
-        device: "cpu" or "cuda".
-        own_parts: The function that adds custom modules, as in training.
+        folder: Path of the run folder.
+        device: Device of the model, "cpu" or "cuda".
+        own_parts: The function that adds the custom modules of the run (default: no custom modules).
 
     Returns:
-        A Translator, Classifier or Generator, by the task in the card. Masked language models and embedding models
-        return an Embedder.
+        A Translator, Classifier or Generator, depending on the task in card.json. For a masked language model or an
+        embedding model, the result is an Embedder.
 
     Raises:
         AttendoError: A file is missing or damaged, or the task is unknown.

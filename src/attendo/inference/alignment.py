@@ -1,7 +1,7 @@
-"""Word alignments: the source tokens that a translation attends to, and the counts of the coverage penalty.
+"""Word alignments from the attention to source tokens, and the attention sums of the coverage penalty.
 
-Both use the mean over all cross-attention layers and heads while a token is predicted; it was correct more often than
-any single block (docs/en/decoding.md).
+Both use the mean attention over all cross-attention layers and heads while a token is predicted. This mean was correct
+more often than the attention of any single block (docs/en/decoding.md).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from attendo.nn.attention import Attend
 from attendo.nn.cache import DecoderCache
 
 Looks = tuple[tuple[int, float], ...]
-"""Of each token of a text: the number of the source token that it looks at most, and the weight there."""
+"""For each token of a text, the index of the source token that it attends to most, and the attention weight."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,14 @@ class Link:
     """A target token and the source token that receives most of its attention.
 
     Attributes:
-        target: The index of the token in `Candidate.token_ids`, from 0.
-        source: The index of the source token, counted through all parts; the end token is not counted.
-        weight: The attention on that source token, at most 1.
-        source_text, target_text: The text of the two tokens, without a leading space.
-        source_span, target_span: Character positions (start, end). A token that is part of a character spans all of it.
+        target: Index of the target token in `Candidate.token_ids`, from 0.
+        source: Index of the source token in the whole text, from 0. End tokens are not counted.
+        weight: Attention weight of the source token, between 0 and 1.
+        source_text: Text of the source token, without a leading space.
+        target_text: Text of the target token, without a leading space.
+        source_span: Start and end of the source token in the source text, in characters. A token that is only part of
+            a character spans the whole character.
+        target_span: Start and end of the target token in the translation, in characters.
     """
 
     source: int
@@ -54,7 +57,7 @@ class Link:
 
 
 def _watched(model: EncoderDecoder) -> tuple[EncoderDecoder, list[Tensor]]:
-    """A view of the model, and a list to which each of its cross-attentions adds its weights, the mean over heads."""
+    """Return a view of the model, and a list to which each cross-attention appends its mean weights over the heads."""
     twin = view(model)
     seen = []
 
@@ -77,9 +80,9 @@ def _watched(model: EncoderDecoder) -> tuple[EncoderDecoder, list[Tensor]]:
 def source_attention(
     models: Sequence[EncoderDecoder], inputs: dict[str, Any]
 ) -> Float[Tensor, "batch tgt_len src_len"]:
-    """The attention of each target position over the source: the mean over heads, blocks and models.
+    """Compute the cross-attention of each target position, as the mean over heads, blocks and models.
 
-    Row t is the attention while token t is predicted. Rows sum to 1; padding gets 0.
+    Row t is the attention while token t is predicted. The weights of a row sum to 1, and the weight of padding is 0.
     """
     found = []
     for model in models:
@@ -92,10 +95,10 @@ def source_attention(
 def teacher_forced(
     tokenizer: Tokenizer, sources: TokenRows, targets: TokenRows, device: torch.device
 ) -> tuple[dict[str, Any], Int[Tensor, "batch tgt_len"]]:
-    """Return the inputs of a translator's forward for given targets, and the ids to predict.
+    """Return the inputs of an encoder-decoder model for given targets, and the token ids to predict.
 
-    Sources include their special tokens, targets do not. With several begin ids, the later ones are predicted too: the
-    first target token is in column `len(begin) - 1`.
+    Sources contain their special tokens, and targets contain no special tokens. If there are several begin ids, all
+    except the first are predicted, and the first target token is in column `len(begin) - 1`.
     """
     own = tokenizer.specials
     nothing = tokenizer.specials.source([])
@@ -114,7 +117,10 @@ def where_tokens_look(
     targets: Sequence[Sequence[tuple[int, ...]]],
     batch_tokens: int,
 ) -> list[dict[tuple[int, ...], Looks]]:
-    """The source tokens that the tokens of each target attend to, by the target's ids, without the source's end."""
+    """Return, for each source, the alignment of each target by the token ids of the target.
+
+    The alignment contains no special tokens of the source.
+    """
     pairs = [(row, ids) for row, found in enumerate(targets) for ids in found]
     lengths = [len(sources[row]) + len(ids) for row, ids in pairs]
     looks: list[dict[tuple[int, ...], Looks]] = [{} for _ in sources]
@@ -137,7 +143,7 @@ def coverage_scores(
     targets: TokenRows,
     beta: float,
 ) -> list[float]:
-    """The coverage penalty of given targets with their ends, as a search adds it to their scores (`attending_step`)."""
+    """Compute the coverage penalty of given targets, including their end tokens, as in a search."""
     if not beta:
         return [0.0] * len(targets)
     inputs, _ = teacher_forced(tokenizer, sources, targets, models[0].output_proj.weight.device)
@@ -153,7 +159,7 @@ def coverage_scores(
 def own_part(
     tokenizer: Tokenizer, weights: Float[Tensor, "tgt_len src_len"], n_target: int, n_source: int
 ) -> Float[Tensor, "n_target n_own"]:
-    """The attention among the n target and source tokens of one text, without the special tokens."""
+    """Return the attention of the target tokens to the source tokens of one text, without the special tokens."""
     own = tokenizer.specials
     (before, behind) = own.around_source
     first = len(own.begin) - 1
@@ -161,7 +167,9 @@ def own_part(
 
 
 def looks_of(weights: Float[Tensor, "n_target n_source"]) -> Looks:
-    """The index of each row's largest weight, the first in a tie; empty without a source.
+    """Return the index and the value of each row's largest weight. In a tie, the first index is returned.
+
+    The result is empty if there is no source token.
 
     >>> looks_of(torch.tensor([[0.25, 0.5, 0.125], [0.5, 0.0, 0.25]]))
     ((1, 0.5), (0, 0.5))
@@ -173,9 +181,9 @@ def looks_of(weights: Float[Tensor, "n_target n_source"]) -> Looks:
 
 
 def attending_step(model: EncoderDecoder) -> AttendingStep:
-    """Return a step function of a model that also returns `source_attention`.
+    """Return a step function of a model that also returns the attention of `source_attention`.
 
-    It uses the caches of `model.start`. Padding of a source gets 1, as the coverage penalty requires.
+    The step function uses the caches of `model.start`. The weight of padding is 1, as the coverage penalty requires.
     """
     twin, seen = _watched(model)
 
@@ -184,7 +192,7 @@ def attending_step(model: EncoderDecoder) -> AttendingStep:
     ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows src_len"]]:
         seen.clear()
         logits = twin.step(token_ids, cache)[:, -1]
-        # [sources, rows of each, src_len], or [rows, 1, src_len]: the rows are in order in both
+        # [sources, rows per source, src_len] or [rows, 1, src_len], both in the order of the rows
         weights = torch.stack(seen).mean(0).reshape(cache.rows, -1)
         if cache.memory_lengths is not None:
             lengths = cache.memory_lengths[torch.tensor(cache.row_sources, device=weights.device)]
@@ -196,11 +204,11 @@ def attending_step(model: EncoderDecoder) -> AttendingStep:
 
 
 def token_spans(tokenizer: Tokenizer, token_ids: Sequence[int], text: str) -> list[tuple[int, int]]:
-    """Return the span (start, end) in characters of each token, without the space before it.
+    """Return the span (start, end) of each token in characters, without the space before the token.
 
-    A token that spells part of a character spans all of it; one that spells nothing has an empty span.
+    A token that is only part of a character spans the whole character. A token without text has an empty span.
     """
-    if tokenizer.kind == "word":  # its words are what stands between two spaces, known or not
+    if tokenizer.kind == "word":  # a token is the text between two spaces, known or not
         words = text.split(" ") if token_ids else []
         ends = accumulate((len(word) + 1 for word in words), initial=-1)
         return [(end + 1, end + 1 + len(word)) for word, end in zip(words, ends, strict=False)]
@@ -219,7 +227,7 @@ def token_spans(tokenizer: Tokenizer, token_ids: Sequence[int], text: str) -> li
 def links_of(
     tokenizer: Tokenizer, segments: Segments, targets: TokenRows, looks: Sequence[Looks]
 ) -> tuple[Link, ...]:
-    """The alignment of a text translated in parts, with numbers and spans counted in the whole texts."""
+    """Return the alignment of a text that was translated in parts. Indices and spans refer to the whole texts."""
     texts = [tokenizer.decode(ids) for ids in targets]
     sources = [tokenizer.encode(piece) for piece in segments.pieces]
     spans = _placed(tokenizer, sources, segments.pieces, segments.separators)
@@ -239,7 +247,7 @@ def links_of(
 def _placed(
     tokenizer: Tokenizer, ids: TokenRows, texts: Sequence[str], gaps: Sequence[str]
 ) -> list[tuple[int, int]]:
-    """The spans of all tokens in the text joined from these texts and separators."""
+    """Return the spans of all tokens in the text that is joined from `texts` and the separators `gaps`."""
     lengths = (len(text) + len(gap) for text, gap in zip(texts, gaps[1:], strict=True))
     starts = list(accumulate(lengths, initial=len(gaps[0])))[:-1]
     found = (
@@ -250,7 +258,7 @@ def _placed(
 
 
 def _gaps(segments: Segments, texts: Sequence[str]) -> list[str]:
-    """The separators of `segments.joined(texts)`: one more than texts."""
+    """Return the separators of `segments.joined(texts)`, one more than texts."""
     letters = any(c.isalpha() for text in texts for c in text)
     joined = segments.joined(["\0"] * len(texts), is_spaced(texts) if letters else None)
     return joined.split("\0")

@@ -1,8 +1,8 @@
-"""Processing files of any size: in chunks, in order, in constant memory, and resumable after a kill.
+"""Processing of files of any size: in chunks, in order, in constant memory, and resumable after a kill.
 
-Finished lines are in `OUT.part`; the journal `OUT.part.json` records how much of it is valid, and the request. The
-journal is replaced atomically after a chunk has reached the disk, and anything after its count is computed again. At
-the end `OUT.part` is renamed to `OUT`.
+Finished lines are written to `OUT.part`. The journal `OUT.part.json` contains the request and the number of valid lines
+and bytes in `OUT.part`. The journal is replaced atomically after each chunk is on the disk. A resumed command computes
+all later lines again. At the end, `OUT.part` is renamed to `OUT`.
 """
 
 from __future__ import annotations
@@ -27,29 +27,36 @@ from attendo.files import sha256_file, write_atomic
 
 CHUNK_LINES = 1000
 CHUNK_CHARACTERS = 1 << 22
-"""A chunk ends with the line that reaches either: enough for full batches, little to make again after a kill."""
+"""A chunk ends with the line that reaches one of these limits. After a kill, at most a chunk is computed again."""
 
 Chunk = tuple[int, list[str]]
-"""Number of the first line, lines."""
+"""The number of the first line, and the lines."""
 
 Done = tuple[Sequence[str], Mapping[str, int]]
-"""A result for each line of a chunk, without a line feed at its end, and counts of what is worth saying about them."""
+"""One result per line of a chunk, without a trailing line feed, and counts of notable lines by name."""
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """Work that accepts chunks before earlier results are ready; `done` returns all in order."""
+    """Work that accepts chunks before earlier results are ready. `done` yields all results in order."""
 
     done: Callable[[Iterator[Chunk]], Iterator[Done]]
 
 
 Work = Callable[[int, list[str]], Done] | Ahead
-"""From chunks to results: one after the other, or as `Ahead`."""
+"""A function from a chunk to its results, or an `Ahead` object."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a file: lines done of all, those done earlier, and counts of all done."""
+    """The progress in a file.
+
+    Attributes:
+        done: Number of lines that are finished.
+        total: Number of lines in the file.
+        resumed: Number of lines that an earlier command finished.
+        counts: Counts of notable lines by name, for all finished lines.
+    """
 
     done: int
     total: int
@@ -59,7 +66,7 @@ class Progress:
 
 @dataclass
 class _Journal:
-    """The valid part of the output: its input lines, bytes, SHA-256 and counts."""
+    """The request, and the valid part of the output: number of lines and bytes, SHA-256 and counts."""
 
     request: dict[str, Any]
     lines: int = 0
@@ -84,12 +91,13 @@ class _Journal:
 
 
 def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]) -> Iterator[Progress]:
-    """Write the results of the lines of `source` to `out`; yield at the start and after each chunk.
+    """Write the result of each line of `source` to `out`, and yield the progress at the start and after each chunk.
 
-    The input (UTF-8, optionally gzipped) is checked before any work. A partial output is resumed only with an equal
-    `request`. Results must not depend on chunks or neighboring lines beyond rounding; chunk borders are fixed, so even
-    rounding is reproducible. Raises AttendoError for an unreadable input, an existing output, and a partial output that
-    is damaged, in use, or of another request; OSError keeps the finished part.
+    The whole input (UTF-8, optionally gzipped) is checked before the work starts. A partial output is resumed only if
+    the `request` is equal. The results must not depend on chunks or neighboring lines, except for rounding. Chunk
+    borders are fixed, so even rounding is reproducible. Raises AttendoError if the input is unreadable, if the output
+    exists, or if a partial output is damaged, in use or from another request. After an OSError, the finished part
+    remains.
 
     >>> import tempfile
     >>> def shout(first, lines):
@@ -136,7 +144,7 @@ def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]
 
 
 def _checked(source: Path, out: Path) -> int:
-    """The number of lines to do, after checking all: a corrected file is another file."""
+    """Check all lines of the input, and return their number. A file that is corrected later is another request."""
     if out.is_dir() or not out.parent.is_dir():
         raise AttendoError(f"{out} is not a possible output file. Give a file in an existing folder")
     n_lines = 0
@@ -149,7 +157,7 @@ def _checked(source: Path, out: Path) -> int:
 
 
 def _begun(source: Path, part: Path, journal_file: Path, wanted: dict[str, Any]) -> _Journal:
-    """The progress of an earlier run, if any. Raises AttendoError if its request differs."""
+    """Return the journal of an earlier command, or a new journal. Raises AttendoError if the requests differ."""
     if not journal_file.exists():
         if part.exists():
             raise AttendoError(f"{part} exists, but {journal_file.name} does not. Move {part} away")
@@ -170,14 +178,14 @@ def _begun(source: Path, part: Path, journal_file: Path, wanted: dict[str, Any])
 
 
 def _is_finished(journal: _Journal, total: int, out: Path, part: Path) -> bool:
-    """Return whether a kill came after the output was renamed and before its journal was removed."""
+    """Return whether a command was killed after it renamed the output and before it removed the journal."""
     whole = journal.lines == total and not part.exists() and out.is_file()
     return whole and out.stat().st_size == journal.size and sha256_file(out) == journal.sha256
 
 
 @contextmanager
 def _open_part(part: Path) -> Iterator[BufferedRandom]:
-    """The part, for this process alone."""
+    """Open the partial output and lock it for this process."""
     descriptor = os.open(part, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
     with os.fdopen(descriptor, "r+b") as file:
         if not lock_descriptor(file.fileno(), blocking=False):
@@ -186,7 +194,7 @@ def _open_part(part: Path) -> Iterator[BufferedRandom]:
 
 
 def _to_the_end(file: BufferedRandom, part: Path, journal: _Journal) -> hashlib._Hash:
-    """Goes to the end of what is whole, and cuts off what is torn; AttendoError if that is not as it was written."""
+    """Seek to the end of the valid part and remove all later bytes. Raises AttendoError if the part was changed."""
     digest = hashlib.sha256()
     left = journal.size
     while left and (block := file.read(min(left, 1 << 20))):
@@ -208,13 +216,13 @@ def _done(work: Work, chunks: Iterator[Chunk]) -> Iterator[Done]:
 
 
 def whole(texts: Sequence[str], done: Done) -> Done:
-    """The results, one per text."""
+    """Check that there is one result per text, and return the results."""
     assert len(done[0]) == len(texts), "a result for each line"
     return done
 
 
 def _chunks(source: Path, skip: int) -> Iterator[Chunk]:
-    """The lines after the first `skip`, as (number of the first, texts)."""
+    """Yield the lines after the first `skip` lines in chunks."""
     first = skip + 1
     texts = []
     characters = 0
@@ -244,6 +252,6 @@ def _shown(value: Any) -> str:
 
 
 def require_absent(out: Path) -> None:
-    """Raise AttendoError where a file to be written is there already: results of work are never overwritten."""
+    """Raise AttendoError if an output file already exists, because results are never overwritten."""
     if out.exists():
         raise AttendoError(f"{out} already exists. Choose another name, or remove it")

@@ -1,9 +1,9 @@
-"""Files of any size through a model on a Ray cluster: chunks computed by its workers ahead of the one that writes.
+"""Processing of files of any size on a Ray cluster, whose workers compute several chunks at a time.
 
-Each worker is a Ray actor that holds the model; it is given one chunk at a time, and what it gives waits until it is
-that chunk's turn to be written (`bulk.Ahead`), so that exactly once, in order and going on after a kill are `bulk`'s
-own. A worker that dies is replaced, and its chunk goes to the next one that is free. The model's files travel through
-Ray's object store: nothing but attendo has to be on the other machines.
+Each worker is a Ray actor with its own copy of the model, and processes one chunk at a time. Results are written in the
+order of the chunks, and a killed command can be resumed (`batch_files.Ahead`). A worker that dies is replaced, and its
+chunk is assigned to the next free worker. The files of the model are sent through Ray's object store, so the other
+machines need only attendo.
 """
 
 from __future__ import annotations
@@ -25,24 +25,34 @@ from attendo.errors import AttendoError, install_command
 from attendo.inference.batch_files import Ahead, Chunk, Done, whole
 
 AHEAD = 4
-"""Chunks for each worker that may be computed, or wait for their turn, at a time."""
+"""Largest number of chunks per worker that are computed, or wait to be written, at a time."""
 
 TRIES = 5
-"""Workers that may die over one chunk, or one after the other before they have the model."""
+"""Number of workers that die on one chunk, or in a row before they load the model, until an error is raised."""
 
 PATIENCE = 600.0
-"""Seconds in which some worker must begin, where none works; a cluster that grows takes minutes."""
+"""Seconds within which a worker must start if no worker is running. A growing cluster can take minutes."""
 
 
 class Make(Protocol):
-    """On a worker: what does the work, from a folder with the files that were sent. Ray must be able to send it."""
+    """A function that runs on a worker and returns the work, from a folder with the files that were sent.
+
+    Ray must be able to serialize the function.
+    """
 
     def __call__(self, folder: Path, /) -> Callable[[int, list[str]], Done]: ...
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The Ray cluster: its address (None starts a local one), the number of workers, and threads and GPUs of each."""
+    """The settings of a Ray cluster.
+
+    Attributes:
+        address: Address of the cluster. None starts a local cluster.
+        workers: Number of workers (default: as many as the cluster has resources for).
+        threads: Number of CPU threads per worker.
+        gpus: Number of GPUs per worker.
+    """
 
     address: str | None = None
     workers: int | None = None
@@ -52,11 +62,11 @@ class Cluster:
 
 @contextmanager
 def on_ray(make: Make, files: Mapping[str, bytes], cluster: Cluster) -> Iterator[Ahead]:
-    """Provide work for `through_file` that workers of a cluster do, each with its own `make`, within the `with` block.
+    """Provide work for `through_file` that the workers of a cluster do, within the `with` block.
 
-    `files` are copied to each worker. Results must not depend on the worker, so the number and failures of workers do
-    not matter. Raises AttendoError without Ray or the cluster, and later for errors of the work and repeatedly dying
-    workers.
+    `files` are copied to each worker, which then calls `make` on its copy. The results must not depend on the worker,
+    so the number and the failures of workers have no effect. Raises AttendoError if Ray or the cluster is unavailable.
+    During the work, raises AttendoError for errors of the work and for repeatedly dying workers.
     """
     ray = _ray()
     connected = not ray.is_initialized()
@@ -74,7 +84,7 @@ def on_ray(make: Make, files: Mapping[str, bytes], cluster: Cluster) -> Iterator
 
 
 def _ray() -> Any:
-    """Ray, with usage statistics disabled."""
+    """Return the module `ray`, with usage statistics disabled."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -99,14 +109,14 @@ def _connect(ray: Any, cluster: Cluster) -> None:
 
 
 def _look_for(address: str) -> None:
-    """Raise OSError where nobody listens at host:port: Ray itself would look for minutes."""
+    """Raise OSError if no server listens at host:port. Ray itself would search for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _n_workers(ray: Any, cluster: Cluster) -> int:
-    """The requested number of workers, or as many as fit. Raises AttendoError if none fits."""
+    """Return the requested number of workers, or the number that fits. Raises AttendoError if no worker fits."""
     if cluster.workers is not None:
         return cluster.workers
     needs = {"CPU": cluster.threads} | ({"GPU": cluster.gpus} if cluster.gpus else {})
@@ -119,10 +129,10 @@ def _n_workers(ray: Any, cluster: Cluster) -> int:
 
 
 class Worker:
-    """The class of an actor."""
+    """The class of the Ray actors: a worker with its own copy of the model."""
 
     def begin(self, make: Make, files: Mapping[str, bytes], wanted: str) -> None:
-        """Make the work from the files. Raises AttendoError where another attendo is installed."""
+        """Prepare the work from the files. Raises AttendoError if the worker has another version of attendo."""
         if (own := version("attendo")) != wanted:
             raise AttendoError(
                 f"worker {platform.node()} has attendo {own} (expected {wanted}). Install the same version"
@@ -135,13 +145,13 @@ class Worker:
             self._work = make(Path(folder))
 
     def done(self, first: int, texts: list[str]) -> Done:
-        """The results of a chunk."""
+        """Return the results of a chunk, whose first line has the number `first`."""
         return whole(texts, self._work(first, texts))
 
 
 @dataclass(eq=False)
 class _Order:
-    """A chunk, its result once that is there, and how many workers have died over it."""
+    """A chunk, its result when it is finished, and the number of workers that died on the chunk."""
 
     chunk: Chunk
     result: Done | None = None
@@ -150,7 +160,7 @@ class _Order:
 
 @dataclass(eq=False)
 class _Crew:
-    """The workers of a file. Each is free, or owes one thing: a chunk, or None, to have begun."""
+    """The workers of a file. Each worker is free, computes a chunk, or is starting (None)."""
 
     ray: Any
     make: Make
@@ -160,14 +170,14 @@ class _Crew:
     free: list[Any] = field(default_factory=list)
     owed: dict[Any, tuple[Any, _Order | None]] = field(default_factory=dict)
     to_do: deque[_Order] = field(default_factory=deque)
-    n_early: int = 0  # workers that died before they had begun, since one last has
+    n_early: int = 0  # workers that died before they started, since the last successful start
 
     def __post_init__(self) -> None:
         for _ in range(self.n_workers):
             self._hire()
 
     def done(self, chunks: Iterator[Chunk]) -> Iterator[Done]:
-        """The results of the chunks, in order."""
+        """Yield the results of the chunks, in order."""
         row: deque[_Order] = deque()
         while True:
             new = [_Order(chunk) for chunk in islice(chunks, AHEAD * self.n_workers - len(row))]
@@ -184,12 +194,12 @@ class _Crew:
                 yield result
 
     def dismiss(self) -> None:
-        """End all workers, whatever they do."""
+        """Kill all workers, even if they are busy."""
         for worker in [*self.free, *(worker for worker, _ in self.owed.values())]:
             self.ray.kill(worker)
 
     def _hire(self) -> None:
-        """Add a worker. Ray neither restarts nor retries it: any worker can take a chunk."""
+        """Add a worker. Ray itself neither restarts workers nor retries chunks, because any worker can take a chunk."""
         actor = self.ray.remote(Worker).options(
             num_cpus=self.cluster.threads, num_gpus=self.cluster.gpus, max_restarts=0, max_task_retries=0
         )
@@ -200,7 +210,7 @@ class _Crew:
         self.owed[worker.done.remote(*order.chunk)] = worker, order
 
     def _wait(self) -> None:
-        """Wait until some worker has done what it owes, or died."""
+        """Wait until a worker has finished its chunk, has started or has died."""
         works = any(order for _, order in self.owed.values())
         ready, _ = self.ray.wait(list(self.owed), timeout=None if works else PATIENCE)
         if not ready:
@@ -211,7 +221,7 @@ class _Crew:
             self._settle(ref)
 
     def _settle(self, ref: Any) -> None:
-        """Take what a worker owed: its result is brought here at once, as it would die with the worker's machine."""
+        """Fetch the result of a worker at once, because the result is lost if the worker's machine fails."""
         worker, order = self.owed.pop(ref)
         failures = self.ray.exceptions
         try:
@@ -219,7 +229,7 @@ class _Crew:
         except failures.RayTaskError as error:
             raise (error.cause if isinstance(error.cause, AttendoError) else error) from None
         except failures.RayError as error:
-            self.ray.kill(worker)  # it may be out of reach only
+            self.ray.kill(worker)  # it may only be unreachable
             self._lost(order, " ".join(str(error).split())[:200])
             self._hire()
             return
@@ -230,7 +240,7 @@ class _Crew:
             order.result = result
 
     def _lost(self, order: _Order | None, why: str) -> None:
-        """A worker has died: what it was to do goes to the next one. Raises AttendoError where that leads nowhere."""
+        """Queue the chunk of a dead worker again. Raises AttendoError after `TRIES` dead workers."""
         if order is None:
             self.n_early += 1
             if self.n_early == TRIES:

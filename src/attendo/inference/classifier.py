@@ -1,4 +1,4 @@
-"""Classifier: raw text in, a label with calibrated probabilities out, for any bundle of a classifier."""
+"""Classification of raw text with calibrated probabilities, with a trained classifier and its tokenizer."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from attendo.models import EncoderClassifier
 Cell = str | int | float | None
 
 FOUND = ("line", "label", "probability", "text")
-"""The columns of classified texts."""
+"""The columns that `classify_table` writes for each text."""
 
 
 def check_table(out: Path, option: str) -> None:
-    """Raise AttendoError for a file of no known ending, one that is there, and one in a folder that isn't."""
+    """Raise AttendoError if the suffix of an output file is unknown, the file exists, or its folder is missing."""
     if out.suffix.lower() not in _FORMS:
         raise AttendoError(f"{option} {out} must end in .tsv, .csv or .jsonl")
     if out.is_dir() or not out.absolute().parent.is_dir():
@@ -56,9 +56,10 @@ def check_table(out: Path, option: str) -> None:
 
 @contextmanager
 def label_table(out: Path, heads: Sequence[str]) -> Iterator[Callable[[Sequence[Cell]], None]]:
-    """Yield a function that writes a row; the file appears complete when the block ends without an error.
+    """Yield a function that writes a row. The file appears complete when the block ends without an error.
 
-    Floats have four decimals except in .jsonl; None is an empty cell; in .tsv a tab or line break becomes a space.
+    Floats are written with four decimals, except in .jsonl. None is written as an empty cell. In .tsv, a tab or a line
+    break is written as a space.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -84,9 +85,10 @@ def classify_table(
     show: Callable[[int], None] = lambda n_done: None,
     kept: Sequence[str] = (),
 ) -> tuple[int, int]:
-    """Label texts in a table with bounded memory: the kept columns, then FOUND; a text without content has no label.
+    """Classify the texts of a table with bounded memory, and write a table with the kept columns and `FOUND`.
 
-    Returns the numbers of all rows and of truncated ones; `show` receives the progress.
+    A text without content has no label. `show` receives the number of finished rows. Returns the number of all rows and
+    the number of rows whose text was truncated.
     """
     n_done = n_cut = 0
     with label_table(out, (*kept, *FOUND)) as write:
@@ -123,10 +125,10 @@ _FORMS = {".tsv": _tabbed, ".csv": _quoted, ".jsonl": _json}
 
 
 BATCH_TOKENS = 8192
-"""Tokens that go through the model at a time: memory is bounded by it and by the longest part of a text."""
+"""Largest number of tokens in a batch. A single longer part of a text is a batch of its own."""
 
 CHUNK = 1000
-"""Texts that are held as tokens at a time."""
+"""Number of texts that are encoded at a time."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,12 @@ class Classification:
     A text without content (empty or only white space) has the label None and no probabilities.
 
     Attributes:
-        n_tokens: The number of tokens of the whole text.
-        cut: Whether the model read only a part of the text.
+        text: The text, as the caller passed it.
+        label: The most probable label. None for a text without content.
+        probability: Calibrated probability of `label`, in [0, 1].
+        probabilities: Calibrated probabilities by label, in descending order.
+        n_tokens: Number of tokens in the whole text.
+        cut: Whether the text was truncated because it is too long.
     """
 
     text: str
@@ -150,7 +156,7 @@ class Classification:
 
 @dataclass(frozen=True)
 class ClassScore:
-    """Precision, recall and F1 of one label, in [0, 1], and the number of rows that have it."""
+    """The precision, recall and F1 score of one label, in [0, 1], and its number of rows (`support`)."""
 
     label: str
     precision: float
@@ -165,11 +171,11 @@ class Assessment:
 
     Attributes:
         found: The classifications, in the order of the rows.
-        classes: One score per label.
-        confusion: The numbers of rows `[true, predicted]`.
-        measures: loss (nats per text), accuracy, macro_f1, brier and ece (expected calibration error) of calibrated
-            probabilities; loss_uncalibrated and ece_uncalibrated at temperature 1; accuracy_error, one standard error;
-            commonest, the share of the most frequent label.
+        classes: The score of each label, in the order of the classes.
+        confusion: Number of rows by true and predicted class, `[true, predicted]`.
+        measures: Values by name. From calibrated probabilities: `loss` (nats per text), `accuracy`, `macro_f1`, `brier`
+            and `ece` (expected calibration error). At temperature 1: `loss_uncalibrated` and `ece_uncalibrated`. Also
+            `accuracy_error` (one standard error) and `commonest` (share of the most frequent label).
     """
 
     found: tuple[Classification, ...]
@@ -180,16 +186,16 @@ class Assessment:
 
 @dataclass
 class Classifier(TextModel):
-    """Classify raw text with a trained classifier and its tokenizer.
+    """A trained classifier and its tokenizer, which classify raw text.
 
     Attributes:
         model: The encoder with its classification head.
         tokenizer: The tokenizer of the model.
-        counts: The number of training rows of each label, in the order of the classes.
-        temperature: The divisor of the logits: p = softmax(logits / temperature), fitted on the validation set.
-        long_texts: How texts longer than the context length are read.
-        card: The contents of card.json.
-        folder: The run folder that the classifier was loaded from.
+        counts: Number of training rows of each label, in the order of the classes.
+        temperature: Divisor of the logits in p = softmax(logits / temperature), fitted on the validation set.
+        long_texts: Treatment of texts with more than `max_tokens` tokens.
+        card: The contents of the run's card.json.
+        folder: Path of the run folder that the classifier was loaded from.
     """
 
     task: ClassVar[TaskName] = "classification"
@@ -224,11 +230,11 @@ class Classifier(TextModel):
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> Classifier:
-        """Return the classifier of a run folder.
+        """Load and return the classifier of a run folder.
 
         Args:
-            folder: The run folder.
-            device: "cpu" or "cuda".
+            folder: Path of the run folder.
+            device: Device of the model, "cpu" or "cuda".
 
         Raises:
             AttendoError: A file is missing or damaged, or the run has another task.
@@ -237,11 +243,11 @@ class Classifier(TextModel):
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, model: EncoderClassifier) -> Classifier:
-        """Return a classifier around a model in memory.
+        """Return a classifier for a model that is already in memory.
 
         Args:
-            bundle: The run's files. The card provides `labels` (training rows by name) and the temperature; the table
-                [data] provides max_tokens and long.
+            bundle: The contents of the run folder. card.json contains the number of training rows per label and the
+                temperature. The table [data] contains `max_tokens` and `long`.
             model: The trained model.
         """
         card = bundle.card
@@ -264,16 +270,16 @@ class Classifier(TextModel):
         return self.model.output_proj.weight.device
 
     def classify(self, texts: Sequence[str]) -> list[Classification]:
-        """Classify texts, in memory that does not grow with their length.
+        """Classify texts of any length. The required memory does not grow with the length of a text.
 
         Args:
-            texts: A list of texts, each of any length.
+            texts: A list of texts.
 
         Returns:
-            One Classification per text, in order.
+            One Classification per text, in the order of the texts.
 
         Raises:
-            AttendoError: A single string was given instead of a list.
+            AttendoError: `texts` is a single string.
         """
         logits, n_tokens = self.read(texts)
         probabilities = np.exp(log_softmax(logits / self.temperature))
@@ -284,11 +290,11 @@ class Classifier(TextModel):
         """Classify the texts of labeled rows and compare the predictions with the labels.
 
         Args:
-            rows: Labeled texts. A text without content counts as the most frequent training label.
-            name: The name of the rows in error messages.
+            rows: Labeled texts. For a text without content, the prediction is the most frequent training label.
+            name: Name of the rows in error messages, for example a file name.
 
         Returns:
-            The measures, with their baselines and the predictions.
+            The measures, their baselines and the predictions.
 
         Raises:
             AttendoError: A label does not occur in the training set.
@@ -328,7 +334,7 @@ class Classifier(TextModel):
 
         Args:
             rows: Labeled texts.
-            name: The name of the rows in error messages.
+            name: Name of the rows in error messages, for example a file name.
 
         Raises:
             AttendoError: A label does not occur in the training set.
@@ -339,14 +345,14 @@ class Classifier(TextModel):
         """Compute the logits of each text, before the division by the temperature.
 
         Args:
-            texts: A list of texts. Long texts are read in windows, and the logits of the windows are averaged.
+            texts: A list of texts. If a long text is read in windows, the logits of its windows are averaged.
 
         Returns:
-            The logits `[texts, classes]` and the number of tokens of each text. A text without content gets logits
-            whose probabilities are the labels' shares of the training set.
+            The logits `[texts, classes]`, and the number of tokens of each text. For a text without content, the
+            probabilities equal the shares of the labels in the training set.
 
         Raises:
-            AttendoError: A single string was given instead of a list.
+            AttendoError: `texts` is a single string.
         """
         require_list(texts)
         logits = np.empty((len(texts), len(self.labels)))

@@ -1,4 +1,4 @@
-"""Translations that are searched side by side, texts taken in and given up between any two steps."""
+"""Continuous batching of translations. Requests can be added and canceled between any two steps."""
 
 from __future__ import annotations
 
@@ -18,12 +18,20 @@ from attendo.inference.translator import Translator
 
 COMPANY = 8
 PATIENCE = 3
-"""Parts begin once they are an eighth of those that go on, or have waited for three steps: together it costs less."""
+"""New parts start when they are an eighth of the running parts, or after three steps. Joint starts cost less."""
 
 
 @dataclass(frozen=True)
 class TranslationJob:
-    """The texts and options of one request; `stream` yields pieces of one greedy translation."""
+    """The texts and options of a translation request.
+
+    Attributes:
+        sources: The encoded parts of the texts.
+        config: Settings of the beam search.
+        guard: Whether looping parts are decoded again without repeated n-grams.
+        alignments: Whether each candidate receives its alignment.
+        stream: Whether the text is returned in pieces during the search (only for greedy search and a single text).
+    """
 
     sources: Sources
     config: DecodingConfig
@@ -34,7 +42,7 @@ class TranslationJob:
 
 @dataclass(frozen=True)
 class Translated:
-    """News of a request: a piece of its text that may be shown, or all of its translations."""
+    """An update of request `number`: a new piece of its text that can be shown, or all its translations."""
 
     number: int
     piece: str = ""
@@ -48,8 +56,8 @@ class _Request:
     found: list[tuple[list[Hypothesis], Loop] | None]
     text: TextAsFound | None
     begins: Callable[[], None] | None = None
-    next: int = 0  # the first part that is not being searched yet
-    n_told: list[int] = field(default_factory=list)  # of each part's tokens, in a stream
+    next: int = 0  # the first part whose search has not started
+    n_told: list[int] = field(default_factory=list)  # number of streamed tokens of each part
 
     @property
     def going_on(self) -> bool:
@@ -60,11 +68,11 @@ class _Request:
 class _Part:
     request: _Request
     place: int
-    first: list[Hypothesis] | None = None  # what ran away, if it is searched again
+    first: list[Hypothesis] | None = None  # the looping result, if the part is decoded again
 
 
 class _SearchQueue:
-    """The parts that are searched in the same way, and those that wait for a row."""
+    """The running and waiting parts of all requests with equal search settings."""
 
     def __init__(self, search: ContinuousSearch) -> None:
         self.search = search
@@ -78,9 +86,9 @@ class _SearchQueue:
         return bool(self.parts or self.waiting or self.again)
 
     def take(self, n: int) -> None:
-        """Start at most n more parts; requests take turns, so short ones do not wait for long ones."""
+        """Start at most n more parts. Requests take turns, so short requests do not wait for long requests."""
         n_waiting = len(self.again) + sum(len(request.found) - request.next for request in self.waiting)
-        # encoding a few new parts stalls all running ones, so they wait for company, but not for long
+        # encoding new parts delays all running parts, so a few new parts wait briefly for more
         if 0 < COMPANY * n_waiting < len(self.parts) and self._waited < PATIENCE:
             self._waited += 1
             return
@@ -107,7 +115,7 @@ class _SearchQueue:
         self.parts |= zip(numbers, new, strict=True)
 
     def leave(self, request: _Request) -> None:
-        """Forget all parts of a request."""
+        """Drop all parts of a request."""
         gone = [number for number, part in self.parts.items() if part.request is request]
         self.search.leave(gone)
         for number in gone:
@@ -117,17 +125,17 @@ class _SearchQueue:
 
 
 class Translating:
-    """Translations in progress, each equal to `Translator.translate` whatever else is translated.
+    """Translations in progress. Each result equals `Translator.translate`, whatever else is translated at the time.
 
-    At most `rows` beam rows with equal options are decoded at a time, at least one text; others wait. A coverage
-    penalty is not supported.
+    For equal search settings, at most `rows` beam rows are decoded at a time, but always at least one text. The other
+    texts wait. A coverage penalty is not supported.
     """
 
     def __init__(self, translator: Translator, rows: int = 128) -> None:
         self.translator = translator
         self.rows = rows
         self._queues: dict[DecodingConfig, _SearchQueue] = {}
-        self._rested: DecodingConfig | None = None  # whose queue was the last that came to rest
+        self._rested: DecodingConfig | None = None  # settings of the queue that became idle last
         self._requests: dict[int, _Request] = {}
         self._n_known = 0
 
@@ -137,9 +145,9 @@ class Translating:
         return len(self._requests)
 
     def add(self, wanted: TranslationJob, begins: Callable[[], None] | None = None) -> int:
-        """Add a request and return its number; `begins` is called once when its first part starts.
+        """Add a request and return its number. `begins` is called once, when the first part of the request starts.
 
-        Raises AttendoError for a coverage penalty, and for a stream that is not the greedy search of one text.
+        Raises AttendoError for a coverage penalty, and for a stream of several texts or with a beam size above 1.
         """
         sources = wanted.sources
         config = wanted.config
@@ -161,7 +169,7 @@ class Translating:
         return request.number
 
     def advance(self) -> list[Translated]:
-        """Take one step in all searches; return stream pieces and finished requests."""
+        """Take one step in all searches, and return the new pieces of streams and the finished requests."""
         news = []
         for config, queue in list(self._queues.items()):
             if queue.busy:
@@ -172,7 +180,7 @@ class Translating:
         return news + [Translated(request.number, translations=self._whole(request)) for request in whole]
 
     def leave(self, numbers: Collection[int]) -> None:
-        """Give up these requests: from the next step on nothing is computed for them."""
+        """Cancel the requests with the given numbers. The next steps compute nothing for these requests."""
         for number in numbers:
             if request := self._requests.pop(number, None):
                 for queue in self._queues.values():
@@ -192,18 +200,18 @@ class Translating:
         return news + self._told(queue) if config.beam == 1 else news
 
     def _rest(self, config: DecodingConfig) -> None:
-        """Keep the last idle queue, whose memory serves the next texts."""
+        """Keep only the queue that became idle last, whose memory is reused for the next texts."""
         last = self._rested
         self._rested = config
         if last not in (None, config) and not self._queues[last].busy:
             del self._queues[last]
 
     def _found(self, part: _Part, hypotheses: list[Hypothesis]) -> list[Translated]:
-        """Note what was found of a part; one that runs away is searched again."""
+        """Record the result of a part, or queue a looping part again. Return the new text of a stream."""
         request = part.request
         wanted = part.request.wanted
         runs = wanted.guard and is_looping(wanted.sources.rows[part.place], hypotheses[0])
-        # a part that loops is decoded once more without repetition; if that loops too, the first result stays
+        # a looping part is decoded again without repetition; if it loops again, the first result is used
         if part.first is not None:
             request.found[part.place] = (part.first, "left") if runs else (hypotheses, "mended")
         elif not runs:
@@ -219,7 +227,7 @@ class Translating:
         return [Translated(request.number, piece)] if piece else []
 
     def _told(self, queue: _SearchQueue) -> list[Translated]:
-        """The new pieces of unfinished streams."""
+        """Return the new pieces of unfinished streams."""
         news = []
         for number, token in queue.search.last_tokens():
             part = queue.parts[number]

@@ -1,4 +1,4 @@
-"""Embedder: the hidden states of any trained model as vectors of texts and of their tokens."""
+"""Embeddings of texts and tokens: the hidden states of any trained model as vectors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,12 @@ BATCH_TOKENS = 8192
 
 @dataclass(frozen=True)
 class TokenVectors:
-    """The tokens of a text, including special tokens, and their vectors `[pieces, d_model]`."""
+    """The tokens of a text and one vector per token.
+
+    Attributes:
+        pieces: Text of each token, including special tokens.
+        vectors: Vectors of the tokens `[pieces, d_model]`.
+    """
 
     pieces: tuple[str, ...]
     vectors: Float[np.ndarray, "pieces d_model"]
@@ -40,11 +45,11 @@ class TokenVectors:
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
-    """The default settings of text embeddings.
+    """The default settings for text embeddings.
 
     Attributes:
-        pooling: Summary of all token vectors: their maximum, their mean, or the first vector.
-        normalize: Whether the text's vector is divided by its length, `√Σ x²`.
+        pooling: Summary of all token vectors: "max", "mean", or "first" for the first vector.
+        normalize: Whether the vector of a text is divided by its Euclidean norm `√Σ x²`.
     """
 
     pooling: Pooling = "mean"
@@ -57,13 +62,13 @@ class EmbeddingConfig:
 
 @dataclass
 class Embedder(TextModel):
-    """Embed texts as vectors, with the encoder of a model or with the decoder of a language model.
+    """A trained model that embeds texts as vectors, with its encoder or, for a language model, with its decoder.
 
     Attributes:
-        model: A model of any task.
+        model: The trained model, for any task.
         tokenizer: The tokenizer of the model.
-        embedding: The defaults of the run, from its table [embedding].
-        folder: The run folder that the embedder was loaded from.
+        embedding: The default embedding settings, from the table [embedding] of the run's config.toml.
+        folder: Path of the run folder that the embedder was loaded from.
     """
 
     task: ClassVar[TaskName] = "masked-language-model"
@@ -76,11 +81,11 @@ class Embedder(TextModel):
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> Embedder:
-        """Return the embedder of a run folder of any task.
+        """Load and return an embedder from a run folder of any task.
 
         Args:
-            folder: The run folder.
-            device: "cpu" or "cuda".
+            folder: Path of the run folder.
+            device: Device of the model, "cpu" or "cuda".
 
         Raises:
             AttendoError: A file is missing or damaged.
@@ -90,10 +95,10 @@ class Embedder(TextModel):
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, model: Model) -> Embedder:
-        """Return an embedder around a model in memory.
+        """Return an embedder for a model that is already in memory.
 
         Args:
-            bundle: The run's files.
+            bundle: The contents of the run folder.
             model: The trained model.
         """
         table = bundle.tables.get("embedding", {})
@@ -101,7 +106,7 @@ class Embedder(TextModel):
         return cls(model, bundle.tokenizer, embedding, bundle.folder)
 
     def prepare(self) -> Embedder:
-        """Compile the encoder where possible and return the embedder; do not train the model afterwards."""
+        """Compile the encoder if possible, and return the embedder. Do not train the model afterwards."""
         if not isinstance(self.model, DecoderLM):
             with suppress(NoLibrary):
                 self._compiled = CompiledModel(self.model)
@@ -114,7 +119,7 @@ class Embedder(TextModel):
 
     @property
     def n_layers(self) -> int:
-        """The number of blocks in the stack that reads the text."""
+        """The number of blocks in the encoder or, for a language model, in the decoder."""
         config = self.model.config
         return config.n_decoder_layers if self._stack == "decoder" else config.n_encoder_layers
 
@@ -124,16 +129,17 @@ class Embedder(TextModel):
         """Embed each text as one vector, pooled over its tokens including the special tokens.
 
         Args:
-            texts: A list of texts. A text longer than max_len is read in chunks. Chunk vectors are averaged by length
-                ("mean"), combined by their maximum ("max"), or the first chunk is used ("first").
-            pooling: "mean", "max" or "first" (default: from the run).
-            layer: 0 for the input embedding, n for the output of block n, None for the output of the whole stack.
+            texts: A list of texts. A text longer than `max_len` tokens is read in chunks. For "mean", the chunk vectors
+                are averaged with their lengths as weights. For "max", their maximum is used, and for "first" only the
+                first chunk.
+            pooling: Summary of the token vectors: "mean", "max" or "first" (default: the setting of the run).
+            layer: Layer whose output is used: 0 for the input embedding, n for block n (default: the final output).
 
         Returns:
-            An array `[texts, d_model]`.
+            An array with one vector per text, `[texts, d_model]`.
 
         Raises:
-            AttendoError: The layer or pooling does not exist, or a single string was given instead of a list.
+            AttendoError: The layer or the pooling does not exist, or `texts` is a single string.
         """
         require_list(texts)
         pooling = self.embedding.pooling if pooling is None else pooling
@@ -163,11 +169,11 @@ class Embedder(TextModel):
         return found
 
     def token_vectors(self, text: str, layer: int | None = None) -> TokenVectors:
-        """Return the tokens of a text with one vector each.
+        """Return the tokens of a text and one vector per token.
 
         Args:
-            text: A text of at most max_len tokens.
-            layer: The layer to read, as in `embed`.
+            text: A text of at most `max_len` tokens.
+            layer: Layer whose output is used, as in `embed` (default: the final output).
 
         Raises:
             AttendoError: The text is too long, or the layer does not exist.
@@ -185,7 +191,7 @@ class Embedder(TextModel):
         return "decoder" if isinstance(self.model, DecoderLM) else "encoder"
 
     def _parts(self, text: str) -> list[list[int]]:
-        """The chunks of a text that fit the model, with the special tokens of its training."""
+        """Return the chunks of a text that fit into the context, with the special tokens of training."""
         own = self.tokenizer.specials
         match self.model:
             case EncoderDecoder():
@@ -231,7 +237,9 @@ class Embedder(TextModel):
 def nearest_rows(
     vector: Float[np.ndarray, " d"], vectors: Float[np.ndarray, "rows d"], n: int
 ) -> list[tuple[float, int]]:
-    """The n rows that point most nearly the same way, as (cosine, row), nearest first; a zero vector's cosine is 0.
+    """Return the n rows with the highest cosine similarity to a vector, as pairs (cosine, row), best first.
+
+    The cosine similarity of a zero vector is 0.
 
     >>> nearest_rows(np.array([1.0, 0.0]), np.array([[0.0, 2.0], [3.0, 0.0], [1.0, 1.0]]), 2)
     [(1.0, 1), (0.7071067811865475, 2)]

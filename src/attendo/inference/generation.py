@@ -1,4 +1,4 @@
-"""Texts of a language model that are written side by side, taken in and given up between any two steps."""
+"""Batched text generation with a language model. Texts can be added and canceled between any two steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attendo.inference.incremental_decode import Spelling, Stops
 
 @dataclass(eq=False)
 class Row:
-    """The window of one text: its ids, the next ids to read, the expected steps, and the number of slides."""
+    """The context window of one text, with token `ids`, `unread` token ids, and at most `n_steps` further tokens."""
 
     unread: list[int]
     n_steps: int
@@ -31,11 +31,16 @@ class Row:
 
 
 class Windows:
-    """The context windows of several texts, at most `max_len` tokens each, with their keys and values.
+    """The context windows of several texts, with at most `max_len` tokens each, and their keys and values.
 
-    A full window slides: its last half is read again from position 0 in one pass, without the begin id, like training
-    windows that start within a document. New and sliding rows are read separately, so results do not depend on other
-    rows.
+    When a window is full, it slides: the model reads the last half of the window again, from position 0 and without the
+    begin id. In training, windows that start within a document have the same form. New and sliding rows are read
+    separately, so results do not depend on other rows.
+
+    Args:
+        model: The functions that run the model.
+        prompts: Token ids that each row reads before the first token of `step`.
+        n_steps: Largest number of tokens that `step` feeds to each row.
 
     >>> from attendo.decoding.backends import eager_decoder
     >>> from attendo.models import DecoderLM, ModelConfig
@@ -49,20 +54,19 @@ class Windows:
     """
 
     def __init__(self, model: DecoderBackend, prompts: TokenRows, n_steps: Sequence[int]) -> None:
-        """prompts: what each row is to see before the first id that it is given. n_steps: how many it will be given."""
         self.model = model
         self.rows = [Row(list(prompt), n) for prompt, n in zip(prompts, n_steps, strict=True)]
         self._cache: Cache | None = None
         self._cached: list[Row] = []
 
     def after(self, row: Row, new_ids: Sequence[int]) -> list[int]:
-        """The window of the row once these tokens are read."""
+        """Return the token ids in the window of a row after the row has read the new ids."""
         ids = [*row.ids, *row.unread, *new_ids]
         most = self.model.max_len
         return ids if len(ids) <= most else ids[-max(1, most // 2) :]
 
     def step(self, token_ids: Int[Tensor, "rows 1"]) -> Float[Tensor, "rows vocab"]:
-        """The logits after one more token of each row."""
+        """Feed one token to each row, and return the logits of the next token."""
         cached = set(map(id, self._cached))
         going_on = set[int]()
         apart = list[Row]()
@@ -87,11 +91,11 @@ class Windows:
         return logits if order == list(range(len(order))) else logits[order]
 
     def keep(self, rows: Int[Tensor, " kept_rows"]) -> None:
-        """Let row `i` continue old row `rows[i]`, each at most once; the others are dropped at the next step."""
+        """Select rows: new row `i` continues old row `rows[i]`, which can be selected only once."""
         self.rows = [self.rows[row] for row in rows.tolist()]
 
     def join(self, other: Windows) -> None:
-        """Append the rows of other windows that have not read anything yet."""
+        """Append the rows of another `Windows` object, none of which has read a token yet."""
         assert not other._cached
         self.rows += other.rows
 
@@ -105,7 +109,7 @@ class Windows:
             self._cached = [self._cached[place] for place in places]
 
     def _start(self, rows: list[Row], length: int) -> Float[Tensor, "rows vocab"]:
-        """Read rows of one length from the beginning and append them."""
+        """Read rows of equal length from their beginning, and append the rows to the cache."""
         capacity = max(min(self.model.max_len, length + max(0, row.n_steps)) for row in rows)
         cache = self.model.start(len(rows), capacity)
         logits = self._read(rows, length, cache)
@@ -117,7 +121,7 @@ class Windows:
         return logits
 
     def _read(self, rows: list[Row], n: int, cache: Cache) -> Float[Tensor, "rows vocab"]:
-        """The logits after the last n ids of each row; of a long prompt, those of its last position alone."""
+        """Feed the last n ids of each row, and return the logits after the last id."""
         token_ids = torch.tensor([row.ids[-n:] for row in rows], device=self.model.device)
         return self.model.step(token_ids, cache)
 
@@ -130,14 +134,14 @@ class Generation:
     """The continuation of a prompt: `prompt + text` is the whole text.
 
     Attributes:
-        token_ids: The generated tokens without the end token; the tokens of a stop text are included.
-        log_probs: The log-probability of each token in nats, before penalties and filters, including the end token.
-        finished_by: "end" (the model's end token), "stop" (a stop text) or "length" (max_tokens).
-        cut: The number of prompt tokens that were truncated on the left because of the context length.
-        unknown: The words of the prompt that the tokenizer does not know.
-        slides: The number of times that the context window was moved.
-        seed: The seed that reproduces this text.
-        window: The tokens in the context after the last step, which a recording covers.
+        token_ids: Generated token ids without the end token, but with the tokens of a stop text.
+        log_probs: Log-probability of each token in nats, before penalties and filters, including the end token.
+        finished_by: Reason for the end of the text: "end" (end token), "stop" (stop text) or "length" (`max_tokens`).
+        cut: Number of prompt tokens that were truncated on the left because of the context length.
+        unknown: Number of tokens of the prompt that are unknown words.
+        slides: Number of times that the context window was moved.
+        seed: Random seed that reproduces this text.
+        window: Token ids in the context window after the last step. A recording covers these tokens.
     """
 
     prompt: str
@@ -153,15 +157,14 @@ class Generation:
 
     @property
     def log_prob(self) -> float:
-        """The log-probability of all generated tokens, in nats."""
+        """The log-probability of the generated text in nats, including the end token."""
         return sum(self.log_probs)
 
 
 class WrittenText:
-    """One text being generated: its pieces, and at the end its Generation."""
+    """A text that is being generated, for a model with a context length of `most` tokens."""
 
     def __init__(self, tokenizer: Tokenizer, most: int, prompt: str, config: SamplingConfig) -> None:
-        """most: tokens that the model reads at once."""
         self.prompt = prompt
         self.seed = fresh_seed() if config.seed is None else config.seed
         self.config = dataclasses.replace(config, seed=self.seed)
@@ -182,7 +185,7 @@ class WrittenText:
         return self._stops.found
 
     def add(self, token: SampledToken) -> str:
-        """The piece that may be shown once this token has come, perhaps none."""
+        """Add a token, and return the new text that can be shown, which is possibly empty."""
         self._log_probs.append(token.log_prob)
         if token.token_id == self._eos_id:
             return ""
@@ -190,7 +193,7 @@ class WrittenText:
         return self._kept(self._stops.add(self._spelling.add(token.token_id)))
 
     def end(self) -> str:
-        """The last piece, now that no token comes any more: what was held back, half a character as U+FFFD."""
+        """End the text, and return the text that was held back. An incomplete character becomes U+FFFD."""
         return "" if self.stopped else self._kept(self._stops.add(self._spelling.end()) + self._stops.end())
 
     def _kept(self, piece: str) -> str:
@@ -198,9 +201,9 @@ class WrittenText:
         return piece
 
     def generation(self, windows: Windows, row: Row) -> Generation:
-        """The whole, with the row of the windows that it was written on."""
+        """Return the result. `row` is the row of `windows` on which the text was generated."""
         ended = len(self._log_probs) > len(self._token_ids)
-        last = [] if ended else [*self.prompt_ids, *self._token_ids][-1:]  # was not read any more
+        last = [] if ended else [*self.prompt_ids, *self._token_ids][-1:]  # a last token is never read
         return Generation(
             prompt=self.prompt,
             text="".join(self._pieces),
@@ -217,7 +220,7 @@ class WrittenText:
 
 @dataclass(frozen=True)
 class Written:
-    """A step of a text: its number, the new piece (perhaps empty), the token, and the whole text at its end."""
+    """A generation step of text `number`: the new `piece` of text, the token, and the result if the text has ended."""
 
     number: int
     piece: str
@@ -226,7 +229,7 @@ class Written:
 
 
 class Writing:
-    """Texts being generated in one batch, each independent of the others."""
+    """A batch of texts that are being generated. Each text is independent of the other texts."""
 
     def __init__(self, model: DecoderBackend, tokenizer: Tokenizer) -> None:
         self._model = model
@@ -247,7 +250,7 @@ class Writing:
         return len(self._texts)
 
     def add(self, texts: Sequence[WrittenText]) -> list[int]:
-        """Take in texts; return the numbers by which `advance` names them."""
+        """Add texts and return their numbers, by which `advance` identifies the texts."""
         prompts = [text.prompt_ids for text in texts]
         configs = [text.config for text in texts]
         new = Windows(self._model, [ids[:-1] for ids in prompts], [config.max_tokens for config in configs])
@@ -259,7 +262,7 @@ class Writing:
         return numbers
 
     def advance(self) -> list[Written]:
-        """Generate one more token of every text; return steps, including texts that have ended."""
+        """Generate one token of every text, and return one step per text."""
         nothing = [number for number in self._texts if self._sampling.has_ended(number)]
         found = [self._whole(number, "", None) for number in nothing]
         for number, token in self._sampling.advance() if self._sampling.going_on else ():
@@ -272,7 +275,7 @@ class Writing:
         return found
 
     def leave(self, numbers: Collection[int]) -> None:
-        """Give up these texts: from the next step on nothing is computed for them."""
+        """Cancel the texts with the given numbers. The next steps compute nothing for these texts."""
         for number in numbers:
             self._sampling.end(number)
             self._texts.pop(number, None)
@@ -283,7 +286,10 @@ class Writing:
 
 
 def written(writing: Writing, texts: Sequence[WrittenText], n_rows: int) -> Iterator[Written]:
-    """Yield the steps of many texts, at most `n_rows` at a time; a finished text is replaced by the next."""
+    """Yield the steps of many texts, of which at most `n_rows` are generated at a time.
+
+    The next text takes the place of a finished text.
+    """
     n_taken = 0
     while writing.going_on or n_taken < len(texts):
         if more := texts[n_taken : n_taken + n_rows - writing.going_on]:
@@ -293,7 +299,10 @@ def written(writing: Writing, texts: Sequence[WrittenText], n_rows: int) -> Iter
 
 
 def special_ids(tokenizer: Tokenizer) -> SpecialIds:
-    """The ids that are never generated: pad, bos, unk unless a word, and those in an imported model's settings."""
+    """Return the special token ids, including the ids that are never generated.
+
+    The unknown token can only be generated by word tokenizers and imported tokenizers.
+    """
     nothing = () if tokenizer.kind in ("word", "imported") else (tokenizer.unk_id,)
     return SpecialIds(
         bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id, banned_ids=(*tokenizer.never, *nothing)

@@ -1,4 +1,4 @@
-"""Generator: a trained language model, its tokenizer and its sampling, with raw text in and raw text out."""
+"""Text generation from raw text with a trained language model and its tokenizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from attendo.models import DecoderLM
 
 
 class SamplingOptions(TypedDict, total=False):
-    """The options of `Generator.generate`, as in `SamplingConfig`; None and missing options use the run's default."""
+    """The options of `Generator.generate`, which are the fields of `SamplingConfig`.
+
+    Missing options and the value None select the default of the run.
+    """
 
     max_tokens: int | None
     temperature: float | None
@@ -36,9 +39,10 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class Stream(Iterator[str]):
-    """An iterator over the non-empty pieces of a generated text; joined, they equal `generation.text`.
+    """An iterator over the non-empty pieces of a generated text.
 
-    Its attributes cut, unknown and seed are set before the first piece.
+    The concatenated pieces equal `generation.text`. The attributes `cut`, `unknown` and `seed` are set before the first
+    piece.
     """
 
     def __init__(self, generator: Generator, prompt: str, config: SamplingConfig) -> None:
@@ -55,7 +59,7 @@ class Stream(Iterator[str]):
 
     @property
     def generation(self) -> Generation:
-        """The whole result, after the last piece. Raises AttendoError before."""
+        """The result, which is available after the last piece. Raises AttendoError before the last piece."""
         if self._generation is None:
             raise AttendoError("the text is not complete yet. Read all pieces of the stream first")
         return self._generation
@@ -71,17 +75,18 @@ class Stream(Iterator[str]):
 
 @dataclass
 class Generator(TextModel):
-    """Continue raw text with a trained language model and its tokenizer.
+    """A trained language model and its tokenizer, which continue raw text.
 
     The model reads at most `max_len` tokens, its context length. A longer prompt is truncated from the left, and
-    `Generation.cut` counts the removed tokens. A text that outgrows the context slides the window (`Window`).
+    `Generation.cut` is the number of removed tokens. If a text exceeds the context length, the context window slides
+    (`Windows`).
 
     Attributes:
         model: The decoder-only model.
         tokenizer: The tokenizer of the model.
-        decoding: The defaults of `generate` and `stream`.
-        card: The contents of card.json.
-        folder: The run folder that the generator was loaded from.
+        decoding: The default sampling settings of `generate` and `stream`.
+        card: The contents of the run's card.json.
+        folder: Path of the run folder that the generator was loaded from.
     """
 
     task: ClassVar[TaskName] = "language-model"
@@ -97,11 +102,11 @@ class Generator(TextModel):
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu") -> Generator:
-        """Return the generator of a run folder.
+        """Load and return the generator of a run folder.
 
         Args:
-            folder: The run folder.
-            device: "cpu" or "cuda".
+            folder: Path of the run folder.
+            device: Device of the model, "cpu" or "cuda".
 
         Raises:
             AttendoError: A file is missing or damaged, or the run has another task.
@@ -112,38 +117,39 @@ class Generator(TextModel):
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, model: DecoderLM) -> Generator:
-        """Return a generator around a model in memory.
+        """Return a generator for a model that is already in memory.
 
         Args:
-            bundle: The run's files.
+            bundle: The contents of the run folder.
             model: The trained model.
         """
         decoding = build(SamplingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
         return cls(model, bundle.tokenizer, decoding, bundle.card, bundle.folder)
 
     def prepare(self, *, int8: bool = False) -> Generator:
-        """Convert the model to its fastest form on this CPU (`decoding.backends`) and return the generator.
+        """Convert the model to its fastest form (`decoding.backends`) and return the generator.
 
-        A loaded generator is prepared when it is first used. See `Translator.prepare` for the conditions.
+        A loaded generator is prepared when it is first used. Results differ only by rounding. After further training,
+        prepare the generator again.
 
         Args:
-            int8: Use 8-bit matrices, which are faster and slightly less exact.
+            int8: Whether the CPU uses 8-bit weight matrices, which are faster and slightly less exact.
         """
         self._reader = best_decoder(self.model, int8=int8)
         return self
 
     def reader(self) -> DecoderBackend:
-        """Return the model's backend for token-by-token decoding, in its prepared form."""
+        """Return the backend that decodes token by token, in prepared form if the generator is prepared."""
         if self._reader is None and self._final:
             self.prepare()
         return eager_decoder(self.model) if self._reader is None else self._reader
 
     def writing(self) -> Writing:
-        """Return an empty batch of texts that `generate` fills and advances step by step."""
+        """Return an empty batch, to which texts can be added and which generates one token per text and step."""
         return Writing(self.reader(), self.tokenizer)
 
     def text(self, prompt: str, config: SamplingConfig) -> WrittenText:
-        """Return a text to be generated, as `Writing` accepts it.
+        """Return a text to be generated, in the form that `Writing.add` accepts.
 
         Args:
             prompt: The text to continue.
@@ -153,7 +159,7 @@ class Generator(TextModel):
 
     @property
     def why_not_compiled(self) -> str | None:
-        """The reason why the model is not compiled, in one line; None if it is compiled or not prepared."""
+        """The reason why the model is not compiled, in one line. None if it is compiled or not yet prepared."""
         return None if self._reader is None else self._reader.why
 
     @property
@@ -165,7 +171,7 @@ class Generator(TextModel):
         """Return the sampling settings that combine these options with the defaults of the run.
 
         Args:
-            options: Fields of SamplingConfig. None and missing options use the run's default.
+            options: Fields of SamplingConfig. Missing options and the value None select the default of the run.
 
         Raises:
             AttendoError: An option is unknown or out of range.
@@ -181,7 +187,7 @@ class Generator(TextModel):
 
         Args:
             prompt: The text to continue.
-            **options: Fields of SamplingConfig (default: from the run).
+            **options: Fields of SamplingConfig. Missing options use the default of the run.
 
         Returns:
             The generated text with its tokens, log-probabilities and seed.
@@ -201,7 +207,7 @@ class Generator(TextModel):
 
         Args:
             prompt: The text to continue.
-            **options: Fields of SamplingConfig (default: from the run).
+            **options: Fields of SamplingConfig. Missing options use the default of the run.
 
         Raises:
             AttendoError: An option is out of range.
@@ -218,18 +224,18 @@ class Generator(TextModel):
         *,
         rows: int = 32,
     ) -> list[Generation]:
-        """Continue many prompts in one batch; a result depends only on its own prompt, config and seed.
+        """Continue many prompts in one batch. A result depends only on its own prompt, settings and seed.
 
         Args:
             prompts: A list of prompts. For n texts of one prompt, repeat the prompt n times with n seeds.
-            configs: One config for all prompts or one per prompt (default: from the run).
-            rows: The batch size.
+            configs: Sampling settings, either for all prompts or one per prompt (default: the settings of the run).
+            rows: Batch size: the number of texts that are generated at a time.
 
         Returns:
-            One Generation per prompt, in order.
+            One Generation per prompt, in the order of the prompts.
 
         Raises:
-            AttendoError: The numbers of configs and prompts differ, or a single string was given instead of a list.
+            AttendoError: The numbers of configs and prompts differ, or `prompts` is a single string.
         """
         require_list(prompts)
         config = self.decoding if configs is None else configs
@@ -251,12 +257,12 @@ class Generator(TextModel):
     def recording(self) -> Iterator[Recording[DecoderLM]]:
         """Record the attention of every text that is generated within the `with` block.
 
-        Generation itself is unchanged. Afterwards one pass over `Generation.window` (begin id, prompt and text, as far
-        as the context holds them) is recorded on a view of the model. With max_tokens=0 the pass contains only the
-        prompt.
+        Generation itself is unchanged. After a text is complete, the model reads the tokens of `Generation.window` once
+        more, and this pass is recorded. The window contains the begin id, the prompt and the text, up to the context
+        length. With `max_tokens=0` it contains only the begin id and the prompt.
 
         Yields:
-            Records by module path, for example `record["decoder.blocks.0.self_attention"].weights`.
+            Recorded values by module path, for example `record["decoder.blocks.0.self_attention"].weights`.
 
         Raises:
             AttendoError: A recording is already active.
@@ -271,10 +277,10 @@ class Generator(TextModel):
                 self._record = None
 
     def record_pass(self, generation: Generation) -> None:
-        """Record the attention over a finished text, within `recording()`.
+        """Record the attention over a finished text. Has no effect outside of `recording()`.
 
         Args:
-            generation: The finished text.
+            generation: The result of the finished text.
         """
         if self._record is not None:
             with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Incremental conversion of tokens to text: whole characters only, and no possible beginning of a stop text."""
+"""Incremental conversion of tokens to text, in whole characters and without the beginning of a stop text."""
 
 import codecs
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,10 +9,10 @@ from attendo.decoding.searcher import Found
 
 
 class TextAsFound:
-    """A translation in progress; the pieces of `add` join to `segments.joined`.
+    """A translation in progress. The concatenated results of `add` equal `segments.joined` of all parts.
 
-    The separator of two sentences depends on the script of the whole translation, unless both languages use spaces;
-    text after an undecided separator waits for the end of all parts.
+    Unless both languages use spaces, the separator of two sentences depends on the script of the whole translation. The
+    text after an undecided separator is held back until all parts have ended.
     """
 
     def __init__(self, segments: Segments, tokenizer: Tokenizer) -> None:
@@ -27,7 +27,7 @@ class TextAsFound:
         self._n_shown = 0
 
     def add(self, part: int, token_ids: Sequence[int], ends: bool) -> str:
-        """Return the new visible text after these further tokens of a part, and whether it ends with them."""
+        """Add tokens of a part, and return the new text that can be shown. `ends`: whether the part ends with them."""
         spelling = self._spellings[part]
         self._texts[part] += "".join(map(spelling.add, token_ids))
         if ends:
@@ -51,21 +51,27 @@ class TextAsFound:
 
 
 def text_as_found(found: Iterable[Found], segments: Segments, tokenizer: Tokenizer) -> Iterator[str]:
-    """The pieces of `TextAsFound`, none empty. found: the tokens of the parts, which may come side by side."""
+    """Return an iterator over the non-empty results of `TextAsFound.add`.
+
+    `found` contains the tokens of the parts. The tokens of different parts can alternate.
+    """
     text = TextAsFound(segments, tokenizer)
     return filter(None, (text.add(*tokens) for tokens in found))
 
 
 def _sure_gaps(segments: Segments) -> tuple[list[str], int]:
-    """The separators, and how many of the first do not depend on the translation."""
-    marks = ["\0"] * len(segments.pieces)  # no letters, and no white space
+    """Return the separators, and the number of leading separators that do not depend on the translation."""
+    marks = ["\0"] * len(segments.pieces)  # neither letters nor white space
     kinds = [segments.joined(marks, spaced).split("\0") for spaced in (None, True, False)]
     sure = [len(set(found)) == 1 for found in zip(*kinds, strict=True)]
     return kinds[0], sure.index(False) if False in sure else len(sure)
 
 
 class Spelling:
-    """Converts token ids to whole characters incrementally; joined, the pieces equal `decode` of all ids."""
+    """An incremental converter of token ids to whole characters.
+
+    The concatenated results equal `decode` of all token ids.
+    """
 
     def __init__(self, tokenizer: Tokenizer, going_on: bool) -> None:
         self._bytes_of = tokenizer.bytes_of
@@ -73,7 +79,7 @@ class Spelling:
         self._drops_space = not going_on and tokenizer.drops_space
 
     def add(self, token_id: int) -> str:
-        """The characters that this token completes, perhaps none."""
+        """Add a token, and return the characters that the token completes, possibly none."""
         data = self._bytes_of(token_id)
         if data and self._drops_space:
             self._drops_space = False
@@ -81,15 +87,15 @@ class Spelling:
         return self._characters.decode(data)
 
     def end(self) -> str:
-        """U+FFFD if the text ends within a character, otherwise ""."""
+        """Return U+FFFD if the text ends within a character, otherwise an empty string."""
         return self._characters.decode(b"", final=True)
 
 
 class Stops:
-    """Passes a text through up to the first stop text, and withholds a possible beginning of one.
+    """A filter that ends a text before its first stop text, and holds back possible beginnings of a stop text.
 
-    The stop text that is complete first ends the output; in a tie, the longest one. How the text is cut into
-    pieces makes no difference.
+    The stop text that is completed first ends the output. If several stop texts are completed at the same character,
+    the longest is removed. The result does not depend on how the text is split into pieces.
 
     >>> stops = Stops(("END",))
     >>> stops.add("the E"), stops.add("N"), stops.add("V"), stops.add("ENDs"), stops.found
@@ -103,7 +109,7 @@ class Stops:
         self.found = False
 
     def add(self, piece: str) -> str:
-        """Return the visible text after this piece."""
+        """Add a piece of text, and return the new text that can be shown."""
         text = self._held + piece
         found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
@@ -117,7 +123,7 @@ class Stops:
         return text[:shown]
 
     def end(self) -> str:
-        """Return the withheld text, as nothing follows."""
+        """End the text, and return the text that was held back."""
         held = self._held
         self._held = ""
         return held

@@ -1,4 +1,4 @@
-"""The loss of a language model on whole documents: nats, perplexity, bits per byte, over a sliding window."""
+"""The loss of a language model on whole documents, with a sliding window: nats, perplexity and bits per byte."""
 
 from __future__ import annotations
 
@@ -21,15 +21,21 @@ from attendo.models import DecoderLM
 from attendo.training.distributed import Ranks
 from attendo.training.losses import CHUNK_VALUES, Trainable, token_losses
 
-_WAITING = 512  # windows put in order of their lengths at a time
+_WAITING = 512  # number of windows that are sorted by length at a time
 
 
 @dataclass(frozen=True)
 class TextLoss:
-    """The negative log-likelihood of documents, with the facts needed to interpret it.
+    """The negative log-likelihood of documents, with the values that are needed to interpret it.
 
-    nats: Σ -ln p over all `n_targets`, the tokens and the end of each document. n_unknown: unknown words among the
-    targets, which make nats per character and bits per byte too low. context, stride: the window in tokens.
+    Attributes:
+        nats: Negative log-likelihood Σ -ln p over all targets, in nats.
+        n_targets: Number of targets: the tokens and the end token of each document.
+        n_unknown: Number of unknown words among the targets. They make nats per character and bits per byte too low.
+        n_characters: Number of characters in the documents.
+        n_bytes: Number of UTF-8 bytes in the documents.
+        context: Length of the window in tokens.
+        stride: Number of tokens that are scored per window, except for the first window.
     """
 
     nats: float
@@ -42,22 +48,22 @@ class TextLoss:
 
     @property
     def nats_per_token(self) -> float:
-        """Mean loss of a target."""
+        """The mean loss per target token, in nats."""
         return self.nats / self.n_targets
 
     @property
     def perplexity(self) -> float:
-        """exp(nats per token); comparable only between models with the same tokenizer."""
+        """The perplexity exp(nats per token), which is comparable only between models with the same tokenizer."""
         return metrics.perplexity(-self.nats, self.n_targets)
 
     @property
     def nats_per_character(self) -> float:
-        """Nats per character of the text, comparable between tokenizers."""
+        """The loss in nats per character, which is comparable between tokenizers without unknown words."""
         return self.nats / self.n_characters
 
     @property
     def bits_per_byte(self) -> float:
-        """nats / ln 2 / UTF-8 bytes: comparable between all tokenizers without unknown words.
+        """The loss in bits per UTF-8 byte, which is comparable between tokenizers without unknown words.
 
         >>> TextLoss(8 * math.log(2), 9, 0, 8, 8, context=64, stride=64).bits_per_byte
         1.0
@@ -65,7 +71,7 @@ class TextLoss:
         return self.nats / math.log(2) / self.n_bytes
 
     def __str__(self) -> str:
-        """The measures with their window, in one line."""
+        """Return the measures and the window in one line."""
         unknown = f", {self.n_unknown:,} unknown words" if self.n_unknown else ""
         return (
             f"perplexity {self.perplexity:.3f}, {self.nats_per_character:.4f} nats per character,"
@@ -75,7 +81,7 @@ class TextLoss:
 
 
 class Window(NamedTuple):
-    """One pass of the model: `token_ids`, and as many `targets` of which the last `n_scored` are scored."""
+    """The token ids of one pass of the model and its targets, of which the last `n_scored` targets are scored."""
 
     token_ids: np.ndarray
     targets: np.ndarray
@@ -85,10 +91,11 @@ class Window(NamedTuple):
 def document_windows(
     document: Document, context: int, stride: int, specials: SpecialTokens = OWN
 ) -> Iterator[Window]:
-    """Return the windows over one document, bos + ids -> ids + eos, in which every target is scored once.
+    """Yield the windows over one document, in which every target is scored once.
 
-    The first window scores all of its `context` positions. Window j = 1, 2, ... starts at j · stride and scores its
-    last `stride` positions.
+    The inputs are the begin token and the ids of the document, and the targets are the ids and the end token. The first
+    window scores all its `context` positions. Window j = 1, 2, ... starts at j · stride and scores its last `stride`
+    positions.
 
     >>> document = Document(np.array([4, 5, 6, 7]), 4, 4)
     >>> [(w.token_ids.tolist(), w.targets[-w.n_scored :].tolist()) for w in document_windows(document, 3, 2)]
@@ -115,11 +122,12 @@ def text_loss(
     batch_tokens: int = 4096,
     specials: SpecialTokens = OWN,
 ) -> TextLoss:
-    """Compute the negative log-likelihood of documents, each with bos in front and eos as a target.
+    """Compute the negative log-likelihood of documents, each with a begin token as input and an end token as target.
 
-    model: a DecoderLM, or a model with `output_proj` and `hidden(token_ids=...)`. stride: scored tokens per window
-    (default: the context, the fastest; 1 gives the most context). Computed in the model's precision and summed in
-    float64, in constant memory. Raises AttendoError without targets or for an invalid window.
+    `model` is a DecoderLM, or a model with `output_proj` and `hidden(token_ids=...)`. `stride` is the number of scored
+    tokens per window. The default, `context`, is the fastest value, and 1 provides the longest context per token. The
+    losses are computed in the precision of the model and summed in float64, in constant memory. Raises AttendoError if
+    there is no text or if the window is invalid.
     """
     stride = context if stride is None else stride
     if not 1 <= stride <= context:
@@ -156,7 +164,7 @@ def shared_text_loss(
     ranks: Ranks,
     specials: SpecialTokens = OWN,
 ) -> TextLoss:
-    """The loss of documents that several processes share, summed."""
+    """Compute the total loss of documents that are distributed over several processes."""
     own = documents[ranks.rank :: ranks.world]
     found = text_loss(model, own, context, batch_tokens=batch_tokens, specials=specials) if own else None
     mine = {} if found is None else asdict(found)
@@ -176,14 +184,14 @@ class _Tally:
     n_bytes: int = 0
 
     def counted(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """The documents, once their sizes are added."""
+        """Yield the documents, and add their sizes to the totals."""
         for document in documents:
             self.n_characters += document.n_characters
             self.n_bytes += document.n_bytes
             yield document
 
     def count(self, windows: list[Window]) -> None:
-        """Add what is scored."""
+        """Add the scored targets to the totals."""
         for _, targets, n_scored in windows:
             self.n_targets += n_scored
             self.n_unknown += int((targets[-n_scored:] == self.specials.unk_id).sum())
@@ -192,7 +200,7 @@ class _Tally:
 def _batches(
     documents: Iterable[Document], context: int, stride: int, batch_tokens: int, specials: SpecialTokens
 ) -> Iterator[list[Window]]:
-    """Windows of like lengths together, at most `batch_tokens` positions each, padding included."""
+    """Yield batches of windows of similar length, with at most `batch_tokens` positions, including padding."""
     windows = (window for d in documents for window in document_windows(d, context, stride, specials))
     while waiting := list(itertools.islice(windows, _WAITING)):
         waiting.sort(key=lambda window: -len(window.targets))
@@ -204,9 +212,9 @@ def _batches(
 
 
 def window_losses(model: Trainable, windows: list[Window]) -> list[Float[np.ndarray, " scored"]]:
-    """-ln p of the scored targets of each window, padded at the end."""
+    """Compute the loss -ln p of each scored target, for each window."""
     shape = (len(windows), max(len(window.targets) for window in windows))
-    token_ids = np.full(shape, OWN.pad_id)  # any id will do
+    token_ids = np.full(shape, OWN.pad_id)  # any valid id
     targets = np.full(shape, OWN.pad_id)
     scored = np.zeros(shape, bool)
     for row, (ids, wanted, n_scored) in enumerate(windows):

@@ -1,4 +1,4 @@
-"""The results of a translator: translations, their candidates and alignments, and their quality."""
+"""The results of a translator: translations with their candidates and alignments, and quality measures."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from attendo.inference.alignment import Link, Looks, links_of
 from attendo.metrics import Score
 
 LEAST_REPEATED = 12
-"""Tokens that a repetition has at least, all its times together: shorter ones are found in good texts."""
+"""Smallest total length of a repetition in tokens. Shorter repetitions occur in correct texts."""
 
 MOST_RATIO = 2.0
 MOST_EXTRA = 30
-"""A text without an end is suspect from so many times its source, and so many tokens more."""
+"""Limit for a text without an end token: 2 tokens per source token plus 30. Longer texts count as looping."""
 
 NO_REPEAT: dict[Kind, int] = {"character": 12, "byte": 24}
-"""The n-grams that a second search does not repeat, where a token is no piece: about as much text as 4 pieces."""
+"""Length of the n-grams that a second search blocks, for small tokens. The n-grams are about as long as 4 subwords."""
 
 
 def is_looping(source: Sequence[int], found: Hypothesis) -> bool:
-    """Return whether a text has repetitions (`repeats`) that its source lacks, or ran to its limit.
+    """Return whether a text loops.
 
-    The latter requires more than 30 tokens and more than twice those of its source.
+    A text loops if it has repetitions (`repeats`) that its source lacks. A text without an end token also counts as
+    looping if its number of tokens exceeds twice the number of source tokens plus 30.
     """
     n_tokens = len(found.token_ids)
     endless = not found.finished and n_tokens > MOST_RATIO * len(source) + MOST_EXTRA
@@ -41,7 +42,7 @@ def is_looping(source: Sequence[int], found: Hypothesis) -> bool:
 
 
 def without_repetition(config: DecodingConfig, kind: Kind) -> DecodingConfig | None:
-    """The settings to decode a looping text again; None if repetition was already blocked.
+    """Return the settings to decode a looping text again, or None if repetition was already blocked.
 
     >>> without_repetition(DecodingConfig(), "bpe").no_repeat_ngram
     4
@@ -52,7 +53,7 @@ def without_repetition(config: DecodingConfig, kind: Kind) -> DecodingConfig | N
 
 
 def repeats(token_ids: Sequence[int]) -> bool:
-    """Return whether the same tokens repeat three times in a row or more, with 12 tokens or more in total.
+    """Return whether a token sequence occurs at least three times in a row, with at least 12 tokens in total.
 
     >>> repeats([5, 6, 7, 8] * 3), repeats([5, 6, 7, 8] * 2 + [5, 6, 7, 9]), repeats([5] * 11), repeats([5] * 12)
     (True, False, False, True)
@@ -70,13 +71,14 @@ def repeats(token_ids: Sequence[int]) -> bool:
 
 ROWS = 20_000
 ROWS_OF_OLDER = 2000
-"""The pairs whose texts are counted at training, and the pairs of an older run that are, each time it is loaded."""
+"""Number of pairs that are measured in training, and whenever a run without stored lengths is loaded."""
 
 
 def usual_of_run(card: Mapping[str, Any], folder: Path | None, tokenizer: Tokenizer) -> Usual | None:
-    """The lengths in a run's card or its first training pairs; None if unknown.
+    """Return the typical lengths of a run's training pairs, or None if the lengths are unknown.
 
-    Raises AttendoError for an invalid card.
+    The lengths are stored in the run's card.json or measured on its first training pairs. Raises AttendoError if
+    card.json is invalid.
     """
     data = card.get("data")
     stored = data.get("usual") if isinstance(data, dict) else None
@@ -99,10 +101,10 @@ def _counted(folder: Path, tokenizer: Tokenizer) -> Usual | None:
     try:
         data = build(PairData, read_toml(folder / "config.toml").get("data", {}), "config.toml [data]")
         data.check()
-        data = replace(data, valid=data.train, drop="")  # the first rows suffice: nothing is split off
+        data = replace(data, valid=data.train, drop="")  # no validation set is needed
         pairs = list(islice(PairCorpus(data, lambda _: None).rows(), ROWS_OF_OLDER))
     except (AttendoError, OSError, ValueError):
-        return None  # the data have moved, or are damaged: the model can still be used
+        return None  # if the data is missing or damaged, the model can still be used
     sources = [source for _, source, _ in pairs]
     targets = [target for _, _, target in pairs]
     each = ((tokenizer, sources), (tokenizer.target, targets))
@@ -112,7 +114,14 @@ def _counted(folder: Path, tokenizer: Tokenizer) -> Usual | None:
 
 @dataclass(frozen=True)
 class Sources:
-    """The parts of texts as one list: their ids, the first ids of their translations, and the usual token ratio."""
+    """The encoded parts of several texts.
+
+    Attributes:
+        texts: The parts and separators of each text.
+        rows: Token ids of all parts, in one list.
+        starts: Token ids that the translation of each part begins with (None: no prefixes).
+        fewest: Smallest usual number of target tokens per source token.
+    """
 
     texts: list[Segments]
     rows: list[list[int]]
@@ -131,7 +140,7 @@ class Sources:
         n_best: int,
         looks: Sequence[Mapping[tuple[int, ...], Looks]] | None,
     ) -> list[Translation]:
-        """The texts put together again from what was found for their parts; looks: as in `translation_of`."""
+        """Return one Translation per text, joined from the results of its parts. `looks`: as in `translation_of`."""
         left = iter(found)
         seen = iter(looks or ())
         rows = iter(self.rows)
@@ -157,19 +166,21 @@ def sources_of(
     segment: Segment = "none",
     usual: Usual | None = None,
 ) -> Sources:
-    """Split texts into pieces of at most `longest` tokens, as `split_text` does; an empty text has no pieces.
+    """Split texts into parts of at most `longest` tokens (`split_text`) and encode the parts.
+
+    An empty text has no parts.
 
     Args:
-        tokenizer: The model's.
-        texts: Any texts.
-        longest: The most tokens of a piece.
-        prefixes: What each translation begins with, or one prefix for all; the first piece's translation begins so.
-        segment: The unit to split into.
-        usual: What training saw; None if that is not known.
+        tokenizer: The tokenizer of the model.
+        texts: A list of texts.
+        longest: Largest number of tokens per part.
+        prefixes: Beginning of the first part's translation, either for all texts or one per text (default: none).
+        segment: Unit that is one part: "sentence", "paragraph" or "none" (the whole text).
+        usual: Typical lengths of the training pairs (default: unknown).
 
     Raises:
-        AttendoError: `texts` is a single text, the number of prefixes is not the number of texts, or a prefix has a
-            word that the tokenizer does not know.
+        AttendoError: `texts` is a single string, the number of prefixes is not the number of texts, or a prefix
+            contains a word that the tokenizer does not know.
     """
     require_list(texts)
     known = usual or Usual(longest)
@@ -192,7 +203,7 @@ def _pieces(
         return Segments((), (text,)), []
 
     def encoded(piece: str) -> list[int]:
-        return ids if piece == whole else tokenizer.encode(piece)  # most texts are one piece
+        return ids if piece == whole else tokenizer.encode(piece)  # most texts are a single part
 
     segments = split_text(text, longest, lambda piece: len(encoded(piece)), segment, beginnings)
     return segments, [tokenizer.specials.source(encoded(piece)) for piece in segments.pieces]
@@ -211,28 +222,28 @@ def _starts(tokenizer: Tokenizer, prefixes: Sequence[str], n_parts: list[int]) -
 
 
 Loop = Literal["none", "mended", "left"]
-"""Of a translation: it does not repeat itself; it did, and was searched again without repetition; that did not help."""
+"""Looping of a translation: none, removed by a second search without repetition, or left after that search."""
 
 
 Omission = Literal["none", "short", "unaligned"]
-"""Of a translation: nothing speaks for missing text; a piece is far shorter than usual; source words are unaligned."""
+"""Sign of missing text in a translation: none, a far too short part, or many unaligned source words."""
 
 MOST_UNALIGNED = 0.65
-"""The share of a piece's source tokens that no target token looks at, above which the piece is marked."""
+"""Largest share of a part's source tokens that may be unaligned. Above this share, text is probably missing."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One translation of a text.
+    """A candidate translation of a text.
 
-    If a text was translated in parts, the tokens of all parts are concatenated, each with its end token, and the score
-    is the mean of the parts' scores.
+    If a text was translated in parts, the token ids and log-probabilities of all parts are concatenated. The score is
+    then the mean score of the parts.
 
     Attributes:
-        log_prob: The sum of the tokens' log-probabilities in nats, including the end token.
-        score: The log-probability normalized by length.
-        finished: False if the text reached its length limit before its end token.
-        alignment: The source token that each target token attends to most; None unless requested.
+        log_prob: Log-probability of the translation in nats, including the end token of each part.
+        score: Log-probability with length normalization and coverage penalty.
+        finished: Whether the translation ends with its end token. False if it reached its length limit.
+        alignment: The source token that each target token attends to most (None: not requested).
     """
 
     text: str
@@ -249,11 +260,10 @@ class Translation:
     """A source text and its candidate translations, best first.
 
     Attributes:
-        parts: The number of pieces that the text was translated in.
-        loop: Whether a piece of the best candidate loops. A sampled translation is not decoded again: it is then
-            "left".
-        omission: Whether text is probably missing in the best candidate; "unaligned" requires alignments.
-        seed: The seed that reproduces a sampled translation; None for a searched one.
+        parts: Number of parts in which the text was translated.
+        loop: Looping in the best candidate: `none`, `mended` (a second search removed the loop) or `left`.
+        omission: Sign of missing text in the best candidate: `none`, `short`, or `unaligned` (requires alignments).
+        seed: Random seed that reproduces a sampled translation. None for beam search.
     """
 
     source: str
@@ -270,7 +280,7 @@ class Translation:
 
     @property
     def score(self) -> float:
-        """The normalized score of the best candidate."""
+        """The score of the best candidate, as in `Candidate.score`."""
         return self.candidates[0].score
 
 
@@ -279,7 +289,9 @@ class Assessment:
     """The measured quality of translations.
 
     Attributes:
-        measures: loss (nats per target token), perplexity, bleu, chrf and exact (percent), by name.
+        texts: The translations that were measured.
+        scores: The scores BLEU, chrF and exact match.
+        measures: Values by name: loss (nats per target token), perplexity, bleu, chrf, and exact matches in percent.
     """
 
     texts: tuple[str, ...]
@@ -296,14 +308,17 @@ def translation_of(
     lengths: Sequence[int] = (),
     fewest: float = 0.0,
 ) -> Translation:
-    """Join the translations of a text's parts; `lengths` enables the check for omissions, `looks` the alignment."""
+    """Join the translations of a text's parts.
+
+    The source lengths of the parts in `lengths` enable the check for omissions. `looks` enables the alignment.
+    """
     if not found:
         nothing = Candidate("", (), 0.0, 0.0, (), True, None if looks is None else ())
         return Translation(segments.text, (nothing,))
     best: list[tuple[Hypothesis, ...]] = [()]
-    for hypotheses, _ in found:  # the n best of all combinations: a sum is best where its terms are
+    for hypotheses, _ in found:  # keep the n best combinations of the parts so far
         combined = [(*before, after) for before in best for after in hypotheses]
-        if len(found) > 1:  # alone they are in order, those that have come to no end behind the others
+        if len(found) > 1:  # the candidates of a single part are in order, with unfinished candidates last
             combined.sort(key=lambda parts: -sum(part.score for part in parts))
         best = combined[:n_best]
     loops = {loop for _, loop in found}
@@ -321,7 +336,7 @@ def translation_of(
 
 
 def _unaligned(looks: Looks, length: int) -> bool:
-    """Return whether no target token attends mainly to most of the source."""
+    """Return whether most source tokens are unaligned: no target token attends mainly to them."""
     n_seen = len({source for source, _ in looks})
     return length >= LEAST_TOKENS and length - n_seen > MOST_UNALIGNED * length
 
@@ -346,7 +361,7 @@ def _candidate(
 
 
 def require_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Raise AttendoError unless each item is a source and a target.
+    """Raise AttendoError unless each item is a pair of a source and a target.
 
     >>> require_pairs(["rain", "雨"])
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Translator: a trained encoder-decoder, its tokenizer and its search, with raw text in and raw text out."""
+"""Translation of raw text with a trained encoder-decoder model and its tokenizer."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ from attendo.metrics import bleu, bleu_tokenizer, chrf, exact_match, perplexity
 from attendo.models import EncoderDecoder
 from attendo.training.distributed import ALONE, Ranks
 
-LONGEST_SCORED = 65_536  # tokens; attention over more would take minutes
+LONGEST_SCORED = 65_536  # tokens; attention over longer texts would take minutes
 
 
 @dataclass
 class Translator(TextModel):
-    """Translate raw text with a trained encoder-decoder and its tokenizer.
+    """A trained encoder-decoder model and its tokenizer, which translate raw text.
 
     Attributes:
-        model: The trained model.
+        model: The trained encoder-decoder model.
         tokenizer: The tokenizer of the model.
-        decoding: The defaults of `translate`.
-        card: The contents of card.json.
-        companions: Further models with the same tokenizer; the probabilities of all models are averaged at every step.
-        shortlist: The tokens that a prepared search considers for each source; `score` always considers all tokens.
-        folder: The run folder that the translator was loaded from.
-        segment: How texts are split if a call does not specify it.
+        decoding: The default search settings of `translate`.
+        card: The contents of the run's card.json.
+        companions: Further models with the same tokenizer. The search averages the probabilities of all models.
+        shortlist: The target tokens that a prepared search considers (default: all). `score` considers all tokens.
+        folder: Path of the run folder that the translator was loaded from.
+        segment: Default unit that is translated as one part: "sentence", "paragraph" or "none" (the whole text).
     """
 
     task: ClassVar[TaskName] = "translation"
@@ -79,12 +79,12 @@ class Translator(TextModel):
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu", others: Sequence[Path] = ()) -> Translator:
-        """Return the translator of a run folder, or an ensemble of several runs with the settings of the first.
+        """Load and return the translator of a run folder, or an ensemble with the settings of the first run.
 
         Args:
-            folder: The run folder.
-            device: "cpu" or "cuda".
-            others: Further run folders with the same tokenizer.
+            folder: Path of the run folder.
+            device: Device of the models, "cpu" or "cuda".
+            others: Paths of further run folders with the same tokenizer, for an ensemble (default: none).
 
         Raises:
             AttendoError: A file is missing or damaged, or the tokenizers differ.
@@ -103,24 +103,24 @@ class Translator(TextModel):
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, model: EncoderDecoder) -> Translator:
-        """Return a translator around a model in memory.
+        """Return a translator for a model that is already in memory.
 
         Args:
-            bundle: The run's files.
+            bundle: The contents of the run folder.
             model: The trained model.
         """
         decoding = build(DecodingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
         return cls(model, bundle.tokenizer, decoding, bundle.card, folder=bundle.folder)
 
     def prepare(self, *, int8: bool = False) -> Translator:
-        """Convert the models to their fastest form on this CPU (`decoding.backends`) and return the translator.
+        """Convert the models to their fastest form (`decoding.backends`) and return the translator.
 
-        A loaded translator is prepared when it is first used. Results change only by rounding. Recordings, alignments
-        and a search with a coverage penalty use the original models. Prepare again after training the model or changing
-        `shortlist`.
+        A loaded translator is prepared when it is first used. Results differ only by rounding. Recordings, alignments
+        and a search with a coverage penalty use the original models. After further training or a change of `shortlist`,
+        prepare the translator again.
 
         Args:
-            int8: Use 8-bit matrices, which are faster and slightly less exact.
+            int8: Whether the CPU uses 8-bit weight matrices, which are faster and slightly less exact.
         """
         own = partial(best_backend, pad_id=self.tokenizer.pad_id, int8=int8, shortlist=self.shortlist)
         self._searching = tuple(map(own, self._models))
@@ -128,7 +128,7 @@ class Translator(TextModel):
 
     @property
     def why_not_compiled(self) -> str | None:
-        """The reason why the search is not compiled, in one line; None if it is compiled or not prepared."""
+        """The reason why a model is not compiled, in one line. None if all are compiled, or none is prepared yet."""
         return next((member.why for member in self._searching if member.why is not None), None)
 
     @property
@@ -138,12 +138,12 @@ class Translator(TextModel):
 
     @property
     def longest(self) -> int:
-        """The maximum source length in tokens that all models have positions for."""
+        """The largest source length, in tokens without special tokens, that all models support."""
         return min(model.config.max_len for model in self._models) - self.tokenizer.specials.n_reserved
 
     @cached_property
     def usual(self) -> Usual:
-        """The source lengths seen in training; only the number of positions if the training data is unavailable."""
+        """The typical lengths of the training pairs. If they are unknown, `longest` is the only available value."""
         return usual_of_run(self.card, self.folder, self.tokenizer) or Usual(self.longest)
 
     def sources(
@@ -154,16 +154,16 @@ class Translator(TextModel):
         segment: Segment | None = None,
         prefixes: str | Sequence[str] | None = None,
     ) -> Sources:
-        """Return texts as `translate` splits and encodes them.
+        """Split texts into parts as in `translate`, and return the encoded parts.
 
         Args:
             texts: A list of texts.
-            longest: The maximum tokens of a piece, as in `translate`.
-            segment: The unit of a piece, as in `translate`.
-            prefixes: The start of each translation, as in `translate`.
+            longest: Largest number of tokens per part, as in `translate`.
+            segment: Unit that is one part, as in `translate`.
+            prefixes: Beginning of each translation, as in `translate` (default: none).
 
         Raises:
-            AttendoError: As `translate`.
+            AttendoError: `longest` is out of range, or a prefix contains a word that the tokenizer does not know.
         """
         chosen = segment or self.segment
         if longest is None and chosen != "none":
@@ -183,27 +183,27 @@ class Translator(TextModel):
         prefixes: str | Sequence[str] | None = None,
         alignments: bool = False,
     ) -> list[Translation]:
-        """Translate texts, each in pieces that are joined again with the white space between them (`split_text`).
+        """Translate texts in parts, and join the translated parts with their original white space (`split_text`).
 
-        Options left out are the run's own; an empty text gives an empty translation.
+        Missing options use the settings of the run. The translation of an empty text is empty.
 
         Args:
-            texts: Any texts.
-            beam: Hypotheses per piece.
-            n_best: Candidates per text, at most the beam.
-            length_penalty: Exponent of the length norm.
-            longest: The most tokens of a piece. Defaults to the source length seen in training, or with segment "none"
-                to the positions that the model has.
-            segment: What is one piece: a "sentence", a "paragraph" (a line), or "none" for the whole text.
-            guard: Search a piece that runs away (`is_looping`) once more without repeated n-grams.
-            prefixes: What each translation begins with, or one prefix for all; the first piece's translation begins so.
-            alignments: Give each candidate its `alignment`, by one more pass over the models as they were trained.
+            texts: A list of texts.
+            beam: Beam size: the number of hypotheses that are kept at each step.
+            n_best: Number of candidates per text, at most the beam size.
+            length_penalty: Exponent of the length normalization.
+            longest: Largest number of tokens per part. The default is the usual largest source length of the training
+                data or, if `segment` is "none", the context length of the model.
+            segment: Unit that is one part: "sentence", "paragraph" (a line) or "none" (the whole text).
+            guard: Whether a looping part (`is_looping`) is decoded again without repeated n-grams (default: True).
+            prefixes: Beginning of the first part's translation, either for all texts or one per text (default: none).
+            alignments: Whether each candidate receives its `alignment`, by a further pass over the original models.
 
         Returns:
-            One Translation per text, in order.
+            One Translation per text, in the order of the texts.
 
         Raises:
-            AttendoError: An option is out of range, or a prefix leaves no room or has a word that the tokenizer does
+            AttendoError: An option is out of range, or a prefix is too long or contains a word that the tokenizer does
                 not know.
         """
         config = self.config(beam=beam, n_best=n_best, length_penalty=length_penalty)
@@ -213,13 +213,13 @@ class Translator(TextModel):
     def translate_sources(
         self, sources: Sources, config: DecodingConfig, *, guard: bool = True, alignments: bool = False
     ) -> list[Translation]:
-        """Translate texts that `sources` has encoded and return one Translation per text.
+        """Translate texts that the method `sources` has encoded, and return one Translation per text.
 
         Args:
-            sources: The encoded pieces of the texts.
-            config: The search settings.
-            guard: Decode looping pieces again, as in `translate`.
-            alignments: Add an alignment to each candidate, as in `translate`.
+            sources: The encoded parts of the texts.
+            config: Settings of the beam search.
+            guard: Whether looping parts are decoded again, as in `translate`.
+            alignments: Whether each candidate receives its alignment, as in `translate`.
         """
         found = self._search(sources.rows, config, guard, sources.starts)
         return self._told(sources, found, config, alignments)
@@ -232,19 +232,20 @@ class Translator(TextModel):
         segment: Segment | None = None,
         prefix: str | None = None,
     ) -> Iterator[str]:
-        """Yield the greedy translation of a text in non-empty pieces of whole characters, as they are found.
+        """Yield the greedy translation of a text in non-empty strings of whole characters, during the search.
 
-        Joined, the pieces equal `translate([text], beam=1, guard=False)[0].text`. `text_as_found` describes the white
-        space between the parts of a text.
+        The concatenated strings equal `translate([text], beam=1, guard=False)[0].text`. `TextAsFound` describes the
+        white space between the parts of a text.
 
         Args:
             text: The source text.
-            longest: The maximum tokens of a piece, as in `translate`.
-            segment: The unit of a piece, as in `translate`.
-            prefix: The start of the translation.
+            longest: Largest number of tokens per part, as in `translate`.
+            segment: Unit that is one part, as in `translate`.
+            prefix: Beginning of the translation (default: none).
 
         Raises:
-            AttendoError: As `translate`, before the first piece.
+            AttendoError: `longest` is out of range, or the prefix is too long or contains a word that the tokenizer
+                does not know. This is raised before the first string.
         """
         sources = self.sources([text], longest=longest, segment=segment, prefixes=prefix)
         found = self._searcher(sources.starts).stream(sources.rows, self.decoding, sources.starts)
@@ -261,25 +262,25 @@ class Translator(TextModel):
         prefixes: str | Sequence[str] | None = None,
         alignments: bool = False,
     ) -> list[Translation]:
-        """Draw one translation per text; a result depends only on its own text, config and seed.
+        """Draw one translation per text. A translation depends only on its own text, settings and seed.
 
-        Sampled translations are not guarded: `Translation.loop` is "left" where one loops.
+        Looping parts are not decoded again. If a part loops, `Translation.loop` is "left".
 
         Args:
             texts: A list of texts. For n translations of one text, repeat the text n times with n seeds.
-            configs: One config for all texts or one per text. `max_tokens` limits each part of a text; `stop` is
-                rejected.
-            length_penalty: The exponent of the length norm in the score.
-            longest: The maximum tokens of a piece, as in `translate`.
-            segment: The unit of a piece, as in `translate`.
-            prefixes: The start of each translation, as in `translate`.
-            alignments: Add an alignment to each translation, as in `translate`.
+            configs: Sampling settings, either for all texts or one per text. `max_tokens` limits each part of a text,
+                and stop texts are not supported.
+            length_penalty: Exponent of the length normalization in the score.
+            longest: Largest number of tokens per part, as in `translate`.
+            segment: Unit that is one part, as in `translate`.
+            prefixes: Beginning of each translation, as in `translate` (default: none).
+            alignments: Whether each translation receives its alignment, as in `translate`.
 
         Returns:
-            One Translation per text, in order.
+            One Translation per text, in the order of the texts.
 
         Raises:
-            AttendoError: As `translate`, or the configs do not match the texts.
+            AttendoError: An option or a prefix is invalid, a config has stop texts, or the number of configs is wrong.
         """
         search = self.config(length_penalty=length_penalty)
         sources = self.sources(texts, longest=longest, segment=segment, prefixes=prefixes)
@@ -298,14 +299,14 @@ class Translator(TextModel):
         return [dataclasses.replace(one, seed=config.seed) for one, config in zip(told, each, strict=True)]
 
     def score(self, pairs: Sequence[tuple[str, str]], length_penalty: float | None = None) -> list[Candidate]:
-        """Compute the log-probability of given targets exactly as `translate` computes its own.
+        """Compute the log-probabilities and scores of given target texts, in the same way as for translations.
 
         Args:
-            pairs: Source and target texts.
-            length_penalty: The exponent of the length norm.
+            pairs: Pairs of a source text and a target text.
+            length_penalty: Exponent of the length normalization (default: the setting of the run).
 
         Returns:
-            One Candidate per pair, in order.
+            One Candidate per pair, in the order of the pairs.
         """
         config = self.config(length_penalty=length_penalty)
         results: list[Candidate] = []
@@ -332,17 +333,18 @@ class Translator(TextModel):
     ) -> Assessment:
         """Translate the sources and compare the results with the targets.
 
-        Each source is translated as one piece and without the loop guard, so the scores describe the model itself.
+        Each source is translated as one part, and looping translations are not decoded again. The scores therefore
+        describe the model itself.
 
         Args:
-            pairs: Source and target texts.
-            beam: The beam size (default: from the run).
-            length_penalty: The exponent of the length norm.
-            tokenize: The sacreBLEU tokenizer. The default is "13a", or "char" for scripts without spaces.
-            ranks: The processes that share the work; every process gets the whole result.
+            pairs: Pairs of a source text and a target text.
+            beam: Beam size (default: the setting of the run).
+            length_penalty: Exponent of the length normalization (default: the setting of the run).
+            tokenize: Tokenizer of sacreBLEU (default: "13a", or "char" for scripts without spaces).
+            ranks: The processes that share the work. Every process returns the whole result.
 
         Returns:
-            The translations, sacreBLEU's scores and the loss of the given targets (nats per token).
+            The translations, their scores, and the loss of the given targets in nats per token.
         """
         require_pairs(pairs)
 
@@ -373,11 +375,11 @@ class Translator(TextModel):
     def recording(self) -> Iterator[Recording[EncoderDecoder]]:
         """Record every attention layer of each `translate` call within the `with` block.
 
-        The search itself is unchanged. Afterwards one pass over the sources and their translations, with the parts of a
-        long text as separate rows, is recorded on a view of the first model.
+        The search itself is unchanged. After each call, the first model reads the sources and their translations once
+        more, and this pass is recorded. The parts of a long text are separate rows.
 
         Yields:
-            Records by module path, for example `record["decoder.blocks.0.cross_attention"].weights`.
+            Recorded values by module path, for example `record["decoder.blocks.0.cross_attention"].weights`.
 
         Raises:
             AttendoError: A recording is already active.
@@ -397,9 +399,9 @@ class Translator(TextModel):
         """Return the search settings that combine these options with the defaults of the run.
 
         Args:
-            beam: The beam size.
-            n_best: The number of candidates per text.
-            length_penalty: The exponent of the length norm.
+            beam: Beam size (default: the setting of the run).
+            n_best: Number of candidates per text (default: the setting of the run, at most the beam size).
+            length_penalty: Exponent of the length normalization (default: the setting of the run).
 
         Raises:
             AttendoError: An option is out of range.
@@ -424,7 +426,7 @@ class Translator(TextModel):
         return most if wanted is None else wanted
 
     def _encode(self, text: str, tokenizer: Tokenizer) -> list[int]:
-        """The ids of a text that cannot be split."""
+        """Return the token ids of a text that must not be split."""
         ids = tokenizer.encode(text)
         learned = self.model.config.positions == "learned"
         if len(ids) > (most := self.longest if learned else max(self.longest, LONGEST_SCORED)):
@@ -438,7 +440,7 @@ class Translator(TextModel):
         config: DecodingConfig,
         alignments: bool,
     ) -> list[Translation]:
-        """The translations built from the results of their parts, recorded on request."""
+        """Return the translations built from the results of their parts, and record them if requested."""
         rows = sources.rows
         looks = None
         if self._record is not None and rows:
@@ -472,21 +474,23 @@ class Translator(TextModel):
     def search(
         self, sources: list[list[int]], config: DecodingConfig, starts: list[list[int]] | None = None
     ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each source.
+        """Return the hypotheses of each source, best first.
 
         Args:
-            sources: Token ids of the sources, each with its end id.
-            config: The search settings.
-            starts: The token ids that each translation begins with.
+            sources: Token ids of each source, including its special tokens.
+            config: Settings of the beam search.
+            starts: Token ids that each translation begins with (default: none).
         """
         searcher = self._searcher(starts, looking=config.coverage_penalty > 0)
         return searcher.search(sources, config, starts)
 
     def continuous(self, config: DecodingConfig) -> ContinuousSearch:
-        """Return a search that accepts new sources while others are decoded, with the results of `search`.
+        """Return a search that accepts new sources while earlier sources are decoded.
+
+        The hypotheses of each source equal those of `search`.
 
         Args:
-            config: The search settings.
+            config: Settings of the beam search, which apply to all sources.
         """
         return self._searcher(None).continuous(config)
 
@@ -497,7 +501,7 @@ class Translator(TextModel):
         return SpecialIds(bos_id=own.specials.begin[-1], eos_id=own.eos_id, banned_ids=own.never)
 
     def _searcher(self, starts: list[list[int]] | None, *, looking: bool = False) -> Searcher:
-        """A search on all models as one; `looking` selects backends with attention for a coverage penalty."""
+        """Return a searcher for the ensemble of all models. `looking`: as in `members`."""
         if self.shortlist is not None and (looking or any(starts or [])):
             unfit = "a coverage penalty" if looking else "a prefix"
             raise AttendoError(f"a search with a shortlist does not support {unfit}. Leave one of them out")
@@ -509,7 +513,7 @@ class Translator(TextModel):
         """Return the search backend of each model.
 
         Args:
-            looking: Return backends that expose their attention weights.
+            looking: Whether the backends also return attention weights, for a coverage penalty (default: False).
         """
         if self._final and not self._searching:
             self.prepare()
@@ -522,7 +526,7 @@ class Translator(TextModel):
         return [replace(backend, attending=step) for backend, step in zip(backends, steps, strict=True)]
 
     def _forced_log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
-        """The log-probability of each target token and the end, teacher-forced with the search's numbers."""
+        """Return the log-probabilities of each target's tokens and end token, with the number format of the search."""
         tokenizer = self.tokenizer
         members = self.members()
         pad_id = tokenizer.pad_id
@@ -540,7 +544,7 @@ class Translator(TextModel):
 
     def _record_pass(self, sources: list[list[int]], targets: list[list[int]]) -> None:
         assert self._record is not None
-        # a text without end may be as long as the positions are, with what it begins with
+        # a text without an end token can fill all positions, and the begin ids need some of them
         if self.model.config.positions == "learned":
             targets = [target[: self.longest] for target in targets]
         inputs, _ = teacher_forced(self.tokenizer, sources, targets, self.device)
