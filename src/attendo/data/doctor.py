@@ -1,8 +1,9 @@
-"""The data doctor: problems of a corpus of pairs, found in two streaming passes and bounded memory.
+"""The data doctor for sentence pairs, which finds problems in two streaming passes with bounded memory.
 
-The first pass samples rows evenly to learn how the two columns differ. The second converts each row to a record of 51
-bytes (hashes, lengths, scripts, flags: `doctor_checks.RowTable`), and rows are compared bucket by bucket. No text is
-kept. With `drop`, `filtered` reads the corpus again without the rows found, and counts them.
+The first pass samples rows evenly and learns how source and target texts differ. The second pass converts each row to a
+record of 51 bytes with hashes, lengths, scripts and flags (`doctor_checks.RowTable`). The records are then compared
+bucket by bucket. The text of the rows is not stored. With `drop`, `filtered` reads the corpus again, and skips and
+counts the rows with the chosen problems.
 """
 
 import difflib
@@ -45,14 +46,14 @@ SAMPLE_ROWS = 8_192
 SAMPLE_CHARACTERS = 400
 FEWEST_FOR_PROFILE = 100
 SURE_NATS = 5.0
-"""Both sides must sound that much like the other column (e**5 = 148 to 1) before a row is called swapped."""
+"""A row counts as swapped if both texts resemble the other column by more than these odds (e**5 = 148 to 1)."""
 
 _BATCH_ROWS = 2_048
 _BATCH_CHARACTERS = 1 << 18
 
 
 def parse_drop(text: str) -> frozenset[str]:
-    """The value of `drop` as check names; AttendoError for an unknown one, with the nearest right one.
+    """Parse `drop` to check names. Raises AttendoError for an unknown name, and suggests the most similar known name.
 
     >>> sorted(parse_drop("leaks,duplicates"))
     ['duplicates', 'leaks']
@@ -84,17 +85,17 @@ def examine(
     row.
 
     Args:
-        source: The pairs.
-        against: A test set whose pairs must not occur in the source.
-        drop: The checks whose rows `filtered` removes.
-        strict: Raise an error at the first unusable row.
-        validation: Validation pairs, which must not occur in the source either.
+        source: The location of the sentence pairs.
+        against: A test set, whose sources should not occur in the examined pairs.
+        drop: The names of the checks whose rows `filtered` removes.
+        strict: Whether the first unusable row raises an error (default: unusable rows are skipped and counted).
+        validation: Validation pairs, whose sources should also not occur in the examined pairs.
 
     Returns:
-        The findings of each check.
+        The report with the findings of each check.
 
     Raises:
-        AttendoError: A file cannot be read, or leaks are to be dropped without a test set.
+        AttendoError: A file cannot be read, or `drop` contains "leaks" without a test or validation set.
     """
     others = [other for other in (against, validation) if other is not None]
     if "leaks" in drop and not others:
@@ -133,7 +134,7 @@ def examine(
 def _read(
     source: PairSource, strict: bool, profile: np.ndarray | None, table: RowTable
 ) -> tuple[RowReport, Statistics]:
-    """Put the records of all usable rows into the table; return their row report and statistics."""
+    """Add the records of all usable rows to the table, and return the row report and the statistics of these rows."""
     row_report = RowReport(source.name)
     statistics = Statistics()
     for batch in _batches(read_pairs(source, strict, row_report)):
@@ -144,9 +145,10 @@ def _read(
 
 
 def filtered(pairs: Iterable[Pair], report: Report, row_report: RowReport) -> Iterator[Pair]:
-    """Yield the pairs that the report keeps, and move the others to the skipped rows of the row report.
+    """Yield the pairs that the report keeps. Each dropped pair is counted as skipped in the row report.
 
-    `pairs` must be read from the examined file with the same `row_report`.
+    `pairs` must be read from the examined files with the same `row_report`. Raises AttendoError if the files have
+    changed.
     """
     for pair in pairs:
         number = pair[0]
@@ -164,9 +166,10 @@ def filtered(pairs: Iterable[Pair], report: Report, row_report: RowReport) -> It
 
 
 def even_sample(pairs: Iterable[Pair], most: int) -> list[tuple[str, str]]:
-    """Return between most/2 and `most` (even) truncated pairs at equal distances; all if there are fewer.
+    """Return a sample of truncated pairs at equal distances, with `most` / 2 to `most` pairs. `most` must be even.
 
-    When the sample is full, every second pair is dropped and the distance doubles.
+    If there are fewer pairs, all are returned. When the sample is full, every second pair is dropped and the distance
+    is doubled.
     """
     sample: list[tuple[str, str]] = []
     distance = 1
@@ -180,16 +183,17 @@ def even_sample(pairs: Iterable[Pair], most: int) -> list[tuple[str, str]]:
 
 
 def _like_labels(source: PairSource, statistics: Statistics) -> LikeLabels | None:
-    if len(source.files) > 1:  # labelled texts are never parallel files
+    if len(source.files) > 1:  # labeled texts are never parallel files
         return None
     first, second = source.columns or ("1", "2")
     return statistics.like_labels((second, first) if source.reverse else (first, second))
 
 
 def _learned_profile(sample: list[tuple[str, str]]) -> np.ndarray | None:
-    """Weights that distinguish source from target texts; None if there are too few rows or the columns are too similar.
+    """Return weights that distinguish source from target texts, or None if there are too few rows or the columns are
+    similar.
 
-    One half of the sample is learned from and the other tested, to avoid overfitting a small sample.
+    The weights are first learned from one half of the sample and tested on the other half, to avoid overfitting.
     """
     if len(sample) < FEWEST_FOR_PROFILE:
         return None
@@ -203,7 +207,7 @@ def _learned_profile(sample: list[tuple[str, str]]) -> np.ndarray | None:
 
 
 def _batches(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
-    """The stream in batches of bounded rows and characters."""
+    """Yield the pairs in batches with a limited number of rows and characters."""
     for first in pairs:
         batch, characters = [first], len(first[1]) + len(first[2])
         for pair in islice(pairs, _BATCH_ROWS - 1):
@@ -215,9 +219,10 @@ def _batches(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
 
 
 def _hashes(batch: list[Pair]) -> np.ndarray:
-    """Record of a batch with line, hashes and lengths.
+    """Return the records of a batch with the line, hash and length fields.
 
-    Python's 64-bit hash, keyed per process, suffices: the odds of a false match in ten million rows are 1 to 400,000.
+    Python's 64-bit hash with a random key per process is sufficient: the probability of a false match in ten million
+    rows is 1 in 400,000.
     """
     numbers, sources, targets = zip(*batch, strict=True)
     records = np.zeros(len(batch), RECORD)
@@ -257,7 +262,9 @@ def _is_nfc(text: str) -> bool:
 
 
 class _Letters(dict[int, int | None]):
-    """A table for str.translate that keeps letters and marks and removes the rest; filled on demand."""
+    """A table for str.translate that keeps letters and marks and removes all other characters. Entries are added on
+    demand.
+    """
 
     def __missing__(self, code: int) -> int | None:
         kept = self[code] = code if unicodedata.category(chr(code))[0] in "LM" else None
@@ -270,6 +277,9 @@ def _letters_table() -> _Letters:
 
 
 def _letters_only(text: str) -> str:
-    """The text as near duplicates share it: folded, in form NFKC, letters only (as it is, if it has none)."""
+    """Return the text that near duplicates share: case-folded, in form NFKC, with letters only.
+
+    A text without letters is returned unchanged.
+    """
     folded = text.casefold() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
     return folded.translate(_letters_table()) or text

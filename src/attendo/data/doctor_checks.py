@@ -1,7 +1,7 @@
 """The checks of the data doctor on one short record per row, in constant memory.
 
-Records are in memory up to a fixed size and in temporary files beyond it. Rows are distributed to buckets by the hash
-of their normalized source, so possible copies are always in the same bucket.
+Up to a fixed number, records are kept in memory. Larger tables are written to temporary files. The hash of the
+normalized source assigns each row to a bucket, so possible copies are always in the same bucket.
 """
 
 import tempfile
@@ -18,7 +18,7 @@ from attendo.data.scripts import HAN, JAPANESE, SCRIPTS, USUAL_SHARE, usual_scri
 
 N_BUCKETS = 64
 HELD_ROWS = 1 << 19
-"""Records kept in memory before they are written to the bucket files: 2**19 of 51 bytes are 27 MB."""
+"""The number of records in memory above which records are written to files: 2**19 records of 51 bytes are 27 MB."""
 
 RECORD = np.dtype(
     [
@@ -31,7 +31,7 @@ RECORD = np.dtype(
         ("target_length", "u4"),
         ("source_script", "u1"),  # codes of scripts.SCRIPTS
         ("target_script", "u1"),
-        ("flags", "u1"),  # what the row alone shows: the bits below
+        ("flags", "u1"),  # properties of the row alone, as the bits below
     ]
 )
 NOT_NFC = 1
@@ -43,7 +43,7 @@ TARGET_APART = 32
 
 
 class RowTable:
-    """Append-only table of records (dtype RECORD); a context manager, which removes its temporary files."""
+    """Append-only table of records with dtype RECORD. It is a context manager, which removes its temporary files."""
 
     def __init__(self) -> None:
         self._held: list[np.ndarray] = []
@@ -60,14 +60,14 @@ class RowTable:
             file.close()
 
     def append(self, records: np.ndarray) -> None:
-        """Add a batch of records, [rows] of dtype RECORD."""
+        """Add a batch of records `[rows]` with dtype RECORD."""
         self._held.append(records)
         self._n_held += len(records)
         if self._n_held >= HELD_ROWS:
             self._spill()
 
     def buckets(self) -> Iterator[np.ndarray]:
-        """All records by bucket; equal sources have equal bucket numbers in every table."""
+        """Yield all records, one bucket at a time. Equal sources have the same bucket number in every table."""
         if not self._files:
             records = self._gather()
             which = _bucket(records)
@@ -103,11 +103,11 @@ def _bucket(records: np.ndarray) -> np.ndarray:
 
 MOST_LABELS = 20
 ROWS_A_LABEL = 10
-"""A column of at most so many different texts, each so often in the mean, looks like labels."""
+"""A column looks like labels if it has at most 20 different texts and, on average, at least 10 rows per text."""
 
 ODD_RATIO = 3.0
 SMOOTHING = 10
-"""Characters added to both lengths before their ratio is judged, so that short texts may vary."""
+"""The number of characters that is added to both lengths before the check of their ratio, to tolerate short texts."""
 
 _APART = {"source": SOURCE_APART, "target": TARGET_APART}
 
@@ -129,7 +129,7 @@ class Statistics:
         self._different: dict[str, set[int]] = {
             "source": set(),
             "target": set(),
-        }  # no more than tell of labels
+        }  # only as many as needed to detect labels
 
     def add(self, records: np.ndarray) -> None:
         self.n_rows += len(records)
@@ -150,7 +150,7 @@ class Statistics:
         self._ratios += np.bincount(np.clip(bins, 0, _RATIO_BINS - 1), minlength=_RATIO_BINS)
 
     def ratio(self, quantile: float) -> float:
-        """A quantile of target length / source length, to 1 %."""
+        """Return a quantile of target length / source length, with a precision of 1%."""
         reached = np.searchsorted(np.cumsum(self._ratios), quantile * self.n_rows)
         return float(np.exp((reached - _RATIO_BINS // 2) * _RATIO_STEP))
 
@@ -158,7 +158,9 @@ class Statistics:
         return usual_script(self._scripts[side])
 
     def is_reverse_of(self, other: "Statistics") -> bool:
-        """Return whether source and target are swapped, by script or by the letter profile of `other`."""
+        """Return whether source and target are swapped compared with `other`, by script or by the letter profile of
+        `other`.
+        """
         scripts, theirs = [
             [rows.usual_script(side)[0] for side in ("source", "target")] for rows in (self, other)
         ]
@@ -167,7 +169,9 @@ class Statistics:
 
     @property
     def apart(self) -> int:
-        """The flags of the sides that write no spaces between words, and have them in most of their rows."""
+        """The flags of the columns whose script has no spaces between words, but most of whose rows contain such
+        spaces.
+        """
         return sum(
             flag
             for side, flag in _APART.items()
@@ -175,14 +179,14 @@ class Statistics:
         )
 
     def side(self, side: str) -> Side:
-        """The report of one column."""
+        """Return the statistics of one column."""
         code, share = self.usual_script(side)
         length, line = self._longest[side]
         mean = self._characters[side] / self.n_rows
         return Side(SCRIPTS[code] if code else "", share if code else 0.0, mean, length, line)
 
     def like_labels(self, columns: tuple[str, str]) -> LikeLabels | None:
-        """The side that looks like labels of the other side's texts, if any."""
+        """Return the column that looks like labels of the texts in the other column, or None."""
         numbers = [len(self._different[side]) for side in ("source", "target")]
         label, text = (0, 1) if numbers[0] <= numbers[1] else (1, 0)
         most = min(MOST_LABELS, self.n_rows // ROWS_A_LABEL)
@@ -193,7 +197,9 @@ class Statistics:
 
 
 class Comparison:
-    """The checks, applied to one bucket after another: counts, first lines and verdicts."""
+    """The checks that compare rows. They are applied to one bucket at a time, and collect counts, first lines and
+    verdicts.
+    """
 
     def __init__(self, statistics: Statistics, drop: frozenset[str]) -> None:
         self.usual = statistics.usual_script("source")[0], statistics.usual_script("target")[0]
@@ -205,7 +211,7 @@ class Comparison:
         self._lines: dict[str, list[int]] = {check.name: [] for check in CHECKS}
 
     def add(self, records: np.ndarray, other: np.ndarray) -> None:
-        """Check the records of one bucket, with the records of the other file in the same bucket."""
+        """Check the records of one bucket. `other` contains the records of the other file in the same bucket."""
         found = self._checked_alone(records)
         found["duplicates"], found["near-duplicates"] = later_rows(
             records, ("near_source", "near_target"), ("source", "target")
@@ -260,10 +266,10 @@ class Comparison:
 def later_rows(
     records: np.ndarray, outer: tuple[str, ...], inner: tuple[str, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that repeat an earlier one, bool `[rows]`: equal in all keys; and the first equal in outer keys only.
+    """Return two bool arrays `[rows]`: rows that repeat an earlier row in all keys, and variants of an earlier row.
 
-    In a group of equal outer keys the earliest line is in neither; the first row of each further group of equal inner
-    keys is in the second.
+    A group is all rows with equal outer keys. In a group, the variants are the first rows of each further combination
+    of inner keys. The earliest row of a group is in neither array.
     """
     order = np.lexsort((records["line"], *(records[key] for key in (*inner, *outer))))
     changes = np.zeros(len(records), bool)

@@ -12,7 +12,7 @@ from attendo.display.formats import plural
 
 @dataclass(frozen=True)
 class Check:
-    """A check of the doctor: its name for `drop`, the reason of a dropped row, and its texts."""
+    """A check of the doctor: its name for `drop`, the reason that is counted for dropped rows, and its texts."""
 
     name: str
     reason: str
@@ -42,15 +42,17 @@ CHECKS = (
         "remove the spaces, or translate only text that is segmented in the same way",
     ),
 )
-"""In the order in which a row with several troubles is given its reason when it is dropped."""
+"""The checks, in order of priority: a dropped row is counted for the first check that finds a problem in it."""
 
 OTHER_WAY_ROUND = "swap source and target of the other file first"
-"""Why no leak is looked for: sources would be compared with targets, and none be found."""
+"""The reason why leaks are not checked if the other file is swapped: sources would be compared with targets."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check: rows found, the first three line numbers, or why it was not made."""
+    """The result of one check: the number of rows, the first three line numbers, or the reason why the check was
+    skipped.
+    """
 
     check: Check
     count: int = 0
@@ -58,7 +60,7 @@ class Finding:
     not_checked: str = ""
 
     def told(self, row_report: RowReport, fix: str = "") -> list[str]:
-        """The finding as text for the terminal, with a fix after the places."""
+        """Return the finding as lines of text for the terminal. The fix is appended after the line numbers."""
         if self.not_checked:
             return [f"          –  {self.check.name}: not checked, {self.not_checked}"]
         out = [f"  {self.count:>9,}  {self.check.name}: {self.check.title}"]
@@ -80,7 +82,7 @@ def anything_found(row_report: RowReport, findings: Sequence[Finding]) -> bool:
 
 
 def report_head(row_report: RowReport, against: RowReport | None, taken_off: str = "") -> list[str]:
-    """The head of a report: the rows read and skipped, the other file, and what reading removes from lines."""
+    """Return the first lines of a report: the rows read and skipped, the other file, and what is removed from lines."""
     out = [row_report.file, f"  {row_report.counts()}"]
     out += [
         f"    {entry.count:>9,}  {reason}, {row_report.places(entry.lines, entry.count)}"
@@ -95,7 +97,10 @@ def report_head(row_report: RowReport, against: RowReport | None, taken_off: str
 
 @dataclass(frozen=True)
 class Side:
-    """One column: its usual script with its share of texts ('' and 0 if there is none), and its lengths."""
+    """The statistics of one column: its usual script, the share of texts in it, and lengths in characters.
+
+    Without a usual script, `script` is "" and `share` is 0.
+    """
 
     script: str
     share: float
@@ -106,7 +111,9 @@ class Side:
 
 @dataclass(frozen=True)
 class LikeLabels:
-    """The side of pairs that looks like labels, how many different texts it has, and the `columns` for labels."""
+    """A column of pairs that looks like labels: its side, its number of different texts, and the `columns` setting for
+    labels.
+    """
 
     side: str
     n_different: int
@@ -118,12 +125,14 @@ class LikeLabels:
 
 @dataclass(frozen=True)
 class Report:
-    """What `examine` found in one source of pairs.
+    """The result of `examine` for one source of pairs.
 
-    `ratios` are the 1st, 50th and 99th percentile of target length / source length, in characters. `verdicts`
-    says for each line number why the row is dropped: 0 for a row that stays, else 1 + the index into CHECKS.
-    `against_reversed` says that the rows to compare with have source and target the other way round, `taken_off` what
-    reading takes off the files. sample: pairs of texts whose languages are identified.
+    Attributes:
+        ratios: The 1st, 50th and 99th percentile of target length / source length, in characters.
+        verdicts: For each line number, 0 for a row that is kept, otherwise 1 + the index of its check in CHECKS.
+        against_reversed: Whether source and target of a compared file are swapped.
+        taken_off: What reading removes from the lines of the files, in words.
+        sample: The pairs of texts that are used to identify the languages.
     """
 
     row_report: RowReport
@@ -141,23 +150,23 @@ class Report:
 
     @cached_property
     def seen(self) -> tuple[Seen, Seen]:
-        """The scripts and languages of source and target."""
+        """The detected scripts and languages of source and target."""
         languages = [language_of(texts) for texts in zip(*self.sample, strict=True)]
         return Seen(self.source.script, languages[0]), Seen(self.target.script, languages[1])
 
     @property
     def found(self) -> bool:
-        """As `anything_found`, also for swapped sides of the other file."""
+        """Whether a row was skipped, a check has a finding, or the sides of the other file are swapped."""
         return self.against_reversed or anything_found(self.row_report, self.findings)
 
     def summary(self) -> str:
-        """The report in one line, as `attendo train` prints it."""
+        """Return the report in one line, as `attendo train` prints it."""
         named = [f"leaks not checked, {OTHER_WAY_ROUND}"] if self.against_reversed else []
         named += [f"{f.count:,} {f.check.name}{self._dropped(f)}" for f in self.findings if f.count]
         return f"{self.row_report.line()}; {', '.join(named) if named else 'no other findings'}"
 
     def lines(self) -> list[str]:
-        """The report for the terminal, at most 80 columns wide but for file names."""
+        """Return the report for the terminal. The lines have at most 80 columns, except for long file names."""
         low, middle, high = self.ratios
         row_report = self.row_report
         out = report_head(row_report, self.against, self.taken_off)

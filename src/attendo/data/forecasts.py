@@ -1,12 +1,13 @@
 """The built-in corpus `forecasts`: English-Japanese weather forecasts from a grammar, in any number of pairs.
 
-A forecast is a small structure: date, place, a main clause and up to two clauses nested below it, each about the
-weather (drawn from the Markov chain of `weather.py` in the day's order), a temperature, a wind or a warning. Both
-languages are written from the structure. The English determines it, so each English text has one right Japanese. The
-Japanese is head-final: the innermost clause comes first and the main verb last; a relative clause precedes its noun.
+A forecast is a small structure: date, place, a main clause and up to two nested clauses. Each clause describes the
+weather, a temperature, a wind or a warning. The weather follows the Markov chain of `weather.py` in the order of the
+day. Both languages are generated from the structure. The English text determines the structure and therefore exactly
+one correct Japanese text. Japanese is head-final: the innermost clause comes first, the main verb comes last, and a
+relative clause precedes its noun.
 
-The split is a function of the structure without its temperatures, so that a held-out forecast is never a training
-forecast with another number in it.
+The split depends on the structure without its temperatures. A held-out forecast therefore never differs from a training
+forecast only in its numbers.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ T = TypeVar("T")
 
 
 class Endings(NamedTuple):
-    """The four endings of a Japanese verb that the grammar uses."""
+    """The four endings of a Japanese verb in the grammar."""
 
     plain: str
     conditional: str  # if ...
@@ -44,7 +45,7 @@ VERB_CLASSES = {name: Endings(*endings) for name, endings in _WORDS["verb_classe
 
 
 class Phenomenon(NamedTuple):
-    """A phenomenon with its state in the Markov chain, its temperatures, and its words in two languages."""
+    """A weather phenomenon: its state in the Markov chain, its temperature range in degrees Celsius, and its words."""
 
     state: str
     coldest: int
@@ -61,7 +62,7 @@ ONLY_BY_DAY = frozenset(
 
 
 class Notice(NamedTuple):
-    """An official warning: the weather state and the temperatures it goes with, and its Japanese name."""
+    """An official warning: its weather state, its temperature range in degrees Celsius, and its Japanese name."""
 
     state: str
     coldest: int
@@ -73,7 +74,7 @@ WARNINGS = {name: Notice(*values) for name, values in _WORDS["warnings"].items()
 
 
 class TimeOfDay(NamedTuple):
-    """A time of day, in the order of the day: at that time, from that time on, and in Japanese."""
+    """A time of day in English ("at" and "from" form) and in Japanese."""
 
     at: str
     onward: str
@@ -102,11 +103,11 @@ WIND_STRENGTHS = {"light": "弱く", "": "", "strong": "強く", "very strong": 
 CERTAINTIES = {"will": "でしょう", "may": "かもしれません", "expected": "見込みです"}
 CERTAINTY_DRAWS = ("will", "will", "may", "expected")
 
-# The temperatures, in degrees Celsius, in which the weather of a place is imagined.
+# The range of temperatures, in degrees Celsius, in each climate.
 CLIMATES = {"cold": (-15, 28), "mild": (-8, 40), "warm": (14, 40)}
 COLDEST = -20  # the lowest low of any forecast
 
-# Of each place: its Japanese name, and its climate.
+# The Japanese name and the climate of each place.
 PLACES: dict[str, tuple[str, str]] = {
     name: (japanese, climate) for name, (japanese, climate) in _WORDS["places"].items()
 }
@@ -116,14 +117,14 @@ Connective = Literal["although", "if", "because", "after", "even if"]
 
 @dataclass(frozen=True)
 class Weather:
-    """A phenomenon happens: a key of `PHENOMENA`."""
+    """A weather event. `phenomenon` is a key of `PHENOMENA`."""
 
     phenomenon: str
 
 
 @dataclass(frozen=True)
 class Temperature:
-    """The temperature rises or falls to a number of degrees Celsius."""
+    """A temperature event: the temperature rises or falls to a number of degrees Celsius."""
 
     change: Literal["rise", "fall"]
     degrees: int
@@ -131,7 +132,7 @@ class Temperature:
 
 @dataclass(frozen=True)
 class Wind:
-    """A wind blows, of some strength ("" = unsaid) from some direction."""
+    """A wind event with a direction and a strength ("": not mentioned)."""
 
     strength: str
     direction: str
@@ -139,7 +140,7 @@ class Wind:
 
 @dataclass(frozen=True)
 class Alert:
-    """An official warning is issued: a key of `WARNINGS`; in main clauses only."""
+    """An official warning, which occurs only in main clauses. `name` is a key of `WARNINGS`."""
 
     name: str
 
@@ -149,7 +150,9 @@ Event = Weather | Temperature | Wind | Alert
 
 @dataclass(frozen=True)
 class Clause:
-    """An event at (or, `onward`, from) a time of day, an index into `TIMES`; None for no time."""
+    """An event at a time of day, or from that time if `onward` is set. `time` is an index into `TIMES`, or None for no
+    time.
+    """
 
     event: Event
     time: int | None = None
@@ -158,7 +161,7 @@ class Clause:
 
 @dataclass(frozen=True)
 class Forecast:
-    """One forecast; `below` holds the nested clauses from outer to inner, each after its connective."""
+    """One forecast. `below` contains the nested clauses with their connectives, from the outer to the inner clause."""
 
     date: str
     place: str
@@ -173,7 +176,7 @@ class Forecast:
 
 
 def english_event(event: Event, mood: str, place: str = "") -> str:
-    """The English clause of `event`; `mood` is "present", "past" or a key of `CERTAINTIES`."""
+    """Return the English clause for `event`. `mood` is "present", "past" or a key of `CERTAINTIES`."""
     match event:
         case Weather(phenomenon):
             form = PHENOMENA[phenomenon].form
@@ -225,7 +228,7 @@ def _english_time(clause: Clause) -> str:
 
 
 def english(forecast: Forecast) -> str:
-    """The English text of `forecast`; different forecasts have different texts.
+    """Return the English text of `forecast`. Different forecasts have different texts.
 
     >>> below = (("if", Clause(Wind("", "north"))),)
     >>> english(Forecast("tomorrow", "Sapporo", "will", Clause(Weather("snow"), 3), below))
@@ -293,7 +296,7 @@ def _japanese_below(connective: Connective, clause: Clause) -> str:
 
 
 def japanese(forecast: Forecast) -> str:
-    """The Japanese text of `forecast`.
+    """Return the Japanese text of `forecast`.
 
     >>> below = (("if", Clause(Wind("", "north"))),)
     >>> japanese(Forecast("tomorrow", "Sapporo", "will", Clause(Weather("snow"), 3), below))
@@ -336,7 +339,7 @@ _NESTINGS: tuple[tuple[Connective, Connective], ...] = (  # outer, inner: the pa
 
 
 def _pick(options: Sequence[T], rng: np.random.Generator) -> T:
-    # Generator.random alone is used everywhere: it is quick, and its stream is the same on every platform.
+    # Only Generator.random is used: it is fast, and its stream is the same on every platform.
     return options[int(rng.random() * len(options))]
 
 
@@ -361,12 +364,12 @@ def _fitting_warnings(state: str | None, degrees: int) -> tuple[str, ...]:
 
 
 class _Day:
-    """Draws the events of one forecast in the order of the day, all of which fit one imagined temperature."""
+    """A generator for the events of one forecast in the order of the day. All events fit one temperature."""
 
     def __init__(self, degrees: int, rng: np.random.Generator):
         self.degrees, self.rng = degrees, rng
         self.state: int | None = None  # of the last weather event
-        self.said: set[str] = set()  # no phenomenon, temperature or wind is told twice
+        self.said: set[str] = set()  # each phenomenon, temperature and wind occurs at most once
 
     def event(self, by_night: bool = False, with_warnings: bool = False) -> Event:
         draw = self.rng.random()
@@ -393,7 +396,7 @@ class _Day:
 
 
 def _sensible(earlier: Event, later: Event) -> tuple[Connective, ...]:
-    """The connectives that make sense with the earlier event in the clause below the later event's."""
+    """Return the connectives that make sense if the earlier event is nested in the clause of the later event."""
     if isinstance(later, Alert):
         return ("if", "because", "after")
     if isinstance(earlier, Weather) and isinstance(later, Weather):
@@ -408,7 +411,7 @@ def _sensible(earlier: Event, later: Event) -> tuple[Connective, ...]:
 
 
 def _connectives(events: Sequence[Event], rng: np.random.Generator) -> tuple[Connective, ...]:
-    """Connectives of the clauses below the main one, outer first; `events` in the order of the day."""
+    """Return the connectives of the nested clauses, outer first. `events` are in the order of the day."""
     if len(events) == 1:
         return ()
     outer = _sensible(events[-2], events[-1])
@@ -426,7 +429,7 @@ def _increasing_times(n: int, rng: np.random.Generator) -> list[int]:
 
 
 def sample(rng: np.random.Generator) -> Forecast:
-    """One random forecast, of any split; takes a varying count of numbers from `rng`."""
+    """Return a random forecast of any split. The number of random numbers that it draws from `rng` varies."""
     date = _pick(_MONTH_DAYS if rng.random() < 0.25 else _NAMED_DATES, rng)
     place = _pick(_PLACES, rng)
     coldest, hottest = CLIMATES[PLACES[place][1]]
@@ -459,7 +462,7 @@ def sample(rng: np.random.Generator) -> Forecast:
 
 
 def combination(forecast: Forecast) -> str:
-    """Everything in `forecast` but its temperatures, as one line: what the split is a function of.
+    """Return all parts of `forecast` except its temperatures as one line of text, which determines the split.
 
     >>> combination(Forecast("today", "Oslo", "may", Clause(Temperature("fall", -3), 6)))
     'today|Oslo|may|fall@6'
@@ -491,14 +494,14 @@ def _event_key(event: Event) -> str:
 
 
 def split_of(forecast: Forecast) -> Split:
-    """The split `forecast` belongs to, by a hash of its combination: 80 % train, 10 % valid, 10 % test."""
+    """Return the split of `forecast` by a hash of its combination: 80% train, 10% valid, 10% test."""
     digest = hashlib.blake2b(combination(forecast).encode(), digest_size=8).digest()
     bucket = int.from_bytes(digest, "big") % 10
     return "valid" if bucket == 0 else "test" if bucket == 1 else "train"
 
 
 def forecasts(split: Split, seed: int = 0) -> Iterator[Forecast]:
-    """Distinct forecasts of `split` without end, the same on every platform for the same `seed`."""
+    """Yield different forecasts of `split` without end. The same `seed` yields the same forecasts on every platform."""
     rng = np.random.Generator(np.random.PCG64(seed))
     seen: set[Forecast] = set()
     while True:
@@ -509,7 +512,8 @@ def forecasts(split: Split, seed: int = 0) -> Iterator[Forecast]:
 
 
 def pairs(n: int, split: Split, seed: int = 0) -> list[tuple[str, str]]:
-    """The first `n` distinct (English, Japanese) pairs of `split`; fewer pairs are a prefix of more.
+    """Return the first `n` different (English, Japanese) pairs of `split`. A smaller `n` returns a prefix of the same
+    list.
 
     >>> pairs(1, "train") == pairs(2, "train")[:1]
     True
@@ -530,10 +534,10 @@ def _features(text: str) -> list[str]:
 def nearest_neighbor_baseline(
     train_pairs: Sequence[tuple[str, str]], test_pairs: Sequence[tuple[str, str]]
 ) -> float:
-    """The share of test pairs whose target equals that of the training pair with the most similar source.
+    """Return the share of test pairs whose target equals the target of the training pair with the most similar source.
 
-    Similarity is the cosine of TF-IDF vectors over words and word pairs; the first wins a tie. The score measures the
-    value of memorizing. Raises ValueError if either side is empty.
+    The score shows what memorizing alone achieves. Similarity is the cosine of TF-IDF vectors over words and word
+    pairs. In a tie, the first training pair is used. Raises ValueError if there are no training pairs or no test pairs.
 
     >>> nearest_neighbor_baseline([("it will rain", "雨"), ("it will snow", "雪")], [("snow it will", "雪")])
     1.0
@@ -545,7 +549,7 @@ def nearest_neighbor_baseline(
         for feature, count in Counter(_features(source)).items():
             postings[feature].append((row, count))
 
-    # Per feature: the training rows that hold it and their weights; each vector is then brought to length 1.
+    # Per feature: the training rows that contain it, and their weights. Each vector is then scaled to length 1.
     n_train = len(train_pairs)
     squared_lengths = np.full(n_train, 1e-12)
     index: dict[str, tuple[np.ndarray, np.ndarray, float]] = {}

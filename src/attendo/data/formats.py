@@ -1,7 +1,7 @@
 """File formats: TSV, CSV, JSONL and Parquet, each optionally gzipped, read as unchecked rows.
 
-Each reader yields `(number, fields)`, or `(number, RowError)` for an unreadable row, so the caller can count every row.
-Only LF (or CRLF) ends a line; U+2028 and similar characters are text.
+Each reader yields `(number, fields)`, or `(number, RowError)` for an unreadable row. The caller can therefore count
+every row. Only LF or CRLF ends a line. U+2028 and similar characters are text.
 """
 
 import csv
@@ -20,16 +20,19 @@ from attendo.data.row_report import LINE_CAP, RowError
 from attendo.display.formats import plural
 from attendo.errors import AttendoError, install_command
 
-_MOST_TRIES = 100  # to find the end of a record whose quotes are odd: each reads it again
+_MOST_TRIES = 100  # attempts to parse a record with line breaks; each attempt parses the whole record again
 Fields = tuple[str, ...]
 RawRow = tuple[int, Fields | RowError]
 
 
 class Wanted(NamedTuple):
-    """The columns to read: one per role, followed by columns that are kept unchanged as text.
+    """The columns to read: one column per role, followed by columns that are kept unchanged as text.
 
-    columns: names or 1-based numbers; None selects by role name or order. header: a .tsv has one; column names imply
-    it. option, instead: how messages name the choice of columns, and a further hint.
+    Attributes:
+        columns: The names or 1-based numbers of the columns (default: selected by role name, or by order).
+        header: Whether a .tsv file starts with a header. A header is also expected if `columns` contains a name.
+        option: The name of the option that selects the columns, for messages.
+        instead: A second suggestion for messages.
     """
 
     roles: Fields
@@ -40,7 +43,7 @@ class Wanted(NamedTuple):
 
 
 def by_name(roles: Fields) -> str:
-    """An example of choosing columns of these roles by name.
+    """Return an example of the option that selects columns for these roles by name.
 
     >>> by_name(("source", "target")), by_name(("text",))
     ('source=NAME,target=NAME', 'NAME')
@@ -49,11 +52,11 @@ def by_name(roles: Fields) -> str:
 
 
 def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> list[int]:
-    """Return the indices of the wanted columns. Raises AttendoError for an unknown, repeated or ambiguous choice."""
+    """Return the indices of the wanted columns. Raises AttendoError for an unknown, repeated or ambiguous column."""
     roles, columns, _, option, instead = wanted
     if (
         len(names) == 1 < len(roles) and ";" in names[0]
-    ):  # as spreadsheets save where a comma is a decimal point
+    ):  # the CSV format of spreadsheets in countries with decimal commas
         raise AttendoError(
             f"{path}: the columns are separated by semicolons (expected commas). Save it with commas, or as .tsv"
         )
@@ -84,9 +87,10 @@ def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> list[int]:
 
 
 def read_tsv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
-    """Yield the rows of a tab-separated file without quoting; a column name implies a header line.
+    """Yield the rows of a tab-separated file without quoting. If a column is chosen by name, a header is expected.
 
-    The number of columns is that of the header, otherwise of the roles, otherwise of the first row that is wide enough.
+    The header determines the number of columns. Without a header it is the number of roles, or, if columns are chosen
+    by number, the width of the first row that contains them all.
     """
     lines = text_lines(path)
     roles, columns, header, *_ = wanted
@@ -115,7 +119,9 @@ def read_tsv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
 
 
 def read_csv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
-    """Rows of a CSV file (RFC 4180, with header), numbered by the line on which the record starts."""
+    """Yield the rows of a CSV file with a header (RFC 4180). The number of a row is the line on which its record
+    starts.
+    """
     records = csv_records(path)
     first = next(records, None)
     if first is None:
@@ -135,10 +141,10 @@ def read_csv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
 
 
 def csv_records(path: Path) -> Iterator[tuple[int, list[str] | RowError]]:
-    """Yield the records of a CSV file with their first line; quoted fields may contain line breaks.
+    """Yield the records of a CSV file, each with its first line number. Quoted fields may contain line breaks.
 
-    A quote that is not closed within LINE_CAP bytes invalidates only its own line ("broken quoting"), not the rest of
-    the file.
+    A quote that is not closed within LINE_CAP bytes makes only its own line invalid ("broken quoting"). Reading
+    continues with the next line.
     """
     csv.field_size_limit(max(csv.field_size_limit(), LINE_CAP))  # the module's own limit is lower than ours
     lines = physical_lines(path, keep_ends=True)
@@ -173,7 +179,7 @@ def csv_records(path: Path) -> Iterator[tuple[int, list[str] | RowError]]:
 
 
 def _parse_record(record: bytes, number: int) -> list[str] | RowError | None:
-    """The fields of a whole record, None if a quoted field is open at its end, or what is wrong with it."""
+    """Return the fields of a complete record, None if a quoted field is still open at its end, or a row error."""
     record = record[:-2] if record.endswith(b"\r\n") else record.removesuffix(b"\n")
     text = decode(record)
     if isinstance(text, RowError):
@@ -189,7 +195,7 @@ def _parse_record(record: bytes, number: int) -> list[str] | RowError | None:
 
 
 def read_jsonl(path: Path, wanted: Wanted) -> Iterator[RawRow]:
-    """Rows of a file with one JSON object a line; a number as column counts the keys of the first one."""
+    """Yield the rows of a file with one JSON object per line. Column numbers refer to the keys of the first object."""
     keys: list[str] | None = None
     columns = wanted.columns
     n_needed = len(wanted.roles)
@@ -229,7 +235,9 @@ def read_jsonl(path: Path, wanted: Wanted) -> Iterator[RawRow]:
 
 
 def read_parquet(path: Path, wanted: Wanted) -> Iterator[RawRow]:
-    """Rows of a Parquet file, numbered from 1; AttendoError if pyarrow is missing or the file damaged."""
+    """Yield the rows of a Parquet file, numbered from 1. Raises AttendoError if pyarrow is missing or the file is
+    damaged.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
@@ -271,7 +279,10 @@ def read_parquet(path: Path, wanted: Wanted) -> Iterator[RawRow]:
 
 
 def as_text(value: Any) -> str | RowError:
-    """A JSON or Parquet value as text: whole numbers and truth values as JSON writes them, null as empty."""
+    """Return a JSON or Parquet value as text. Integers and booleans have their JSON form, and null is empty text.
+
+    Other types return a RowError.
+    """
     if isinstance(value, str):
         return value
     if value is None:
@@ -282,7 +293,7 @@ def as_text(value: Any) -> str | RowError:
 
 
 def as_kept(value: Any) -> str:
-    """Any JSON or Parquet value as text.
+    """Return any JSON or Parquet value as text. Lists and objects have their JSON form.
 
     >>> as_kept(0.5), as_kept(["bill", "mail"]), as_kept(None)
     ('0.5', '["bill", "mail"]', '')
@@ -309,7 +320,9 @@ def has_surrogate(text: str) -> bool:
 
 
 def _inflated(metadata: Any) -> list[str]:
-    """The columns whose dictionary may hold a large value: expanded to texts, 1 kB can demand gigabytes."""
+    """Return the columns whose dictionary may contain a large value. Without a dictionary, 1 kB could expand to
+    gigabytes.
+    """
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     found = (group.column(i) for group in groups for i in range(group.num_columns))
     return [
@@ -345,7 +358,7 @@ def _parquet_value(value: Any, form: Callable[[Any], str | RowError]) -> str | R
 
 
 def _fields_or_error(fields: list[str | RowError]) -> Fields | RowError:
-    """The fields of a row, or the first row error among them; a field longer than LINE_CAP bytes is one."""
+    """Return the fields of a row, or the first row error. A field longer than LINE_CAP bytes is also an error."""
     texts = []
     for field in fields:
         if isinstance(field, RowError):
@@ -357,7 +370,7 @@ def _fields_or_error(fields: list[str | RowError]) -> Fields | RowError:
 
 
 def _header(path: Path, first: tuple[int, str | RowError] | None) -> list[str]:
-    """The names in the first line of a tab-separated file."""
+    """Return the column names in the first line of a tab-separated file."""
     if first is None:
         raise AttendoError(f"{path} is empty (expected a header and at least one row of data)")
     if isinstance(first[1], RowError):

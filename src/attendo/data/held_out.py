@@ -1,6 +1,6 @@
 """The choice of validation rows by a hash of the source, in one streaming pass.
 
-The hashes of rows that another run was trained on are stored, so a run that starts from it validates on other rows.
+Each run stores the hashes of its training rows. A run that starts from its model can then validate on other rows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from attendo.files import write_atomic
 MOST = 2_000
 LEAST = 100
 FEWEST_ROWS = 20
-"""Below this many rows nothing is split off: training then needs a validation file."""
+"""With fewer rows, none are held out, and training requires a validation file."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The set of held-out sources; equal texts have equal membership in every process."""
+    """The set of held-out sources, as hashes. Equal texts have equal hashes in every process."""
 
     hashes: frozenset[int]
     n_rows: int
@@ -40,7 +40,7 @@ class HeldOut:
 
 
 def source_hash(source: str) -> int:
-    """A 64-bit hash of a text, the same in every process and on every machine (BLAKE2b)."""
+    """Return a 64-bit hash of a text (BLAKE2b), which is the same in every process and on every machine."""
     return int.from_bytes(
         hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big"
     )
@@ -52,12 +52,14 @@ def held_out(
     share: float = 0.01,
     trained: Callable[[int], bool] = lambda key: False,
 ) -> HeldOut:
-    """Choose validation rows: a share of the rows, at least 100 and at most 2,000, and at most a fifth.
+    """Choose validation rows: a share of the rows, at least 100 and at most 2,000 rows, and at most a fifth of all
+    rows.
 
-    Rows with equal sources stay together. Sources are taken in the order of their hashes while their rows fit; if none
-    fits, the smallest one is taken. `trained` marks hashes that the initial run was trained on; they are not held out,
-    at least half of the new rows train, and below 20 new rows nothing is held out. Memory is constant. Raises
-    AttendoError for fewer than 20 rows or a single source.
+    Rows with equal sources stay together. Sources are chosen in the order of their hashes while their rows fit. If no
+    source fits, the source with the fewest rows is chosen. `trained` returns whether a hash belongs to a row that was
+    trained on before. Such rows are not held out, and at least half of the other rows remain for training. With fewer
+    than 20 new rows, none are held out. Memory is constant. Raises AttendoError for fewer than 20 rows or a single
+    source.
 
     >>> held = held_out(f"sentence {i}" for i in range(1000))
     >>> held.n_held_out, sum(f"sentence {i}" in held for i in range(1000))
@@ -93,9 +95,11 @@ def held_out(
 def _smallest_hashes(
     sources: Iterable[str], trained: Callable[[int], bool]
 ) -> tuple[int, int, dict[int, int], list[int]]:
-    """The numbers of rows and of new rows, the rows per hash of the MOST smallest hashes, and a heap of these, negated.
+    """Return the numbers of rows and of new rows, the rows of each of the MOST smallest hashes, and a heap of these,
+    negated.
 
-    A hash that leaves the heap never returns, because the largest one only shrinks; so the row counts are exact.
+    A hash that leaves the heap never returns, because the largest hash in the heap only decreases. The counts are
+    exact.
     """
     n_rows = n_new = 0
     rows_of: dict[int, int] = {}
@@ -118,19 +122,19 @@ def _smallest_hashes(
 
 
 NAME = "trained_rows.safetensors"
-"""The file in a run folder: 8 bytes for each different text; those of the start twice."""
+"""The name of the file in a run folder, with 8 bytes per different text. Texts of the initial run are stored twice."""
 
 FINAL = 10
-"""The last choice uses at most this many times the rows of each evaluation."""
+"""The final choice of a checkpoint uses at most this many times the validation rows of each evaluation."""
 
 KNOWN = "are training rows of the run that this run starts from"
-"""Why a validation row is left out."""
+"""The reason in messages for validation rows that are not used."""
 
 Row = TypeVar("Row")
 
 
 class TrainedRows:
-    """A set of texts by their 64-bit hashes, sorted.
+    """A set of training texts as sorted 64-bit hashes.
 
     >>> rows = TrainedRows.of(["it rains", "it snows"])
     >>> "it rains" in rows, "it pours" in rows, len(rows)
@@ -155,7 +159,7 @@ class TrainedRows:
         return hashlib.sha256(self.hashes.tobytes()).hexdigest()
 
     def has(self, key: int) -> bool:
-        """Return whether a text of this hash was trained on."""
+        """Return whether a text with this hash was trained on."""
         place = int(np.searchsorted(self.hashes, np.uint64(key)))
         return place < len(self) and int(self.hashes[place]) == key
 
@@ -163,7 +167,9 @@ class TrainedRows:
 def split_of_new(
     split: Callable[[Callable[[int], bool]], HeldOut], trained: TrainedRows, say: Callable[[str], None]
 ) -> HeldOut:
-    """What `split` holds out, given trained hashes; of all rows, with a warning, if few are new."""
+    """Return the rows that `split` holds out among new rows. If too few rows are new, all rows are split, with a
+    warning.
+    """
     if not len(trained):
         return split(lambda key: False)
     held = split(trained.has)
@@ -174,13 +180,15 @@ def split_of_new(
 
 
 def save_trained_rows(folder: Path, before: TrainedRows, own: TrainedRows) -> None:
-    """Keep what a run's start was trained on, and what the two were, in the run's folder."""
+    """Save the training rows of the initial run, and the union of these and the run's own training rows, in the run
+    folder.
+    """
     every = np.union1d(before.hashes, own.hashes)
     write_atomic(folder / NAME, save({"before": before.hashes, "all": every}))
 
 
 def trained_rows(folder: Path, part: Literal["before", "all"]) -> TrainedRows | None:
-    """The rows that `save_trained_rows` stored; None if there are none."""
+    """Return one of the two sets of rows that `save_trained_rows` stored, or None if there is no file."""
     path = folder / NAME
     if not path.exists():
         return None
@@ -200,9 +208,11 @@ def validation_rows(
     say: Callable[[str], None],
     left_out: dict[str, Callable[[Row], bool]],
 ) -> tuple[list[Row], list[Row]]:
-    """Return the rows of each evaluation, at most `most` (0: all), and FINAL times as many for the last choice.
+    """Return two lists of validation rows: at most `most` rows for each evaluation (0: all), and rows for the final
+    choice.
 
-    Both are at equal distances. `left_out` excludes rows by reason, unless that excludes all.
+    The second list has at most FINAL times as many rows. Both lists are chosen at equal distances. `left_out` maps
+    reasons to conditions; rows that meet a condition are excluded, unless this would exclude all rows.
     """
     rows = list(read())
     for why, is_out in left_out.items():

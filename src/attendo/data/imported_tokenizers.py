@@ -1,6 +1,6 @@
 """Tokenizers imported with a model: any that the `tokenizers` library supports, with the model's ids.
 
-The file is a JSON document around the library's own (see `imported_tokenizer`).
+The tokenizer file is a JSON document that contains the library's own file (see `imported_tokenizer`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ _REMEDY = "Restore the file, or import the model again"
 
 
 def byte_letters() -> dict[str, int]:
-    """The letter of each byte in a byte-level vocabulary (Radford et al. 2019).
+    """Return the byte of each letter in a byte-level vocabulary (Radford et al. 2019).
 
-    Printable Latin-1 bytes are themselves; the others are the letters from U+0100 in order.
+    Printable Latin-1 bytes are represented by themselves. The other bytes are represented by the letters from U+0100
+    on.
 
     >>> letters = byte_letters()
     >>> len(letters), letters["A"], letters["Ġ"], letters["Ċ"]
@@ -50,9 +51,10 @@ _LETTERS = byte_letters()
 
 
 def going_on(node: Any) -> Any:
-    """Return a tokenizer's document in which nothing is put before the first word of a text.
+    """Return a tokenizer's document in which nothing is added before the first word of a text.
 
-    If words are split at white space first, each has its mark from there, and the first one keeps it.
+    If words are first split at white space, the document is unchanged: every word, including the first one, keeps its
+    mark.
     """
     if isinstance(node, list):
         return [going_on(part) for part in node if not _prepends(part)]
@@ -83,14 +85,14 @@ def _cuts_words(node: Any) -> bool:
 
 
 def require_bounded(document: Mapping[str, Any]) -> None:
-    """Raise AttendoError for a tokenizer that can expand short texts without bound or that the library cannot run."""
+    """Raise AttendoError if a tokenizer can expand short texts without limit, or if the library cannot run it."""
     growth = 1
     used, known = set[str](), set[str]()
     for part in _tables(
         {name: part for name, part in document.items() if name not in ("model", "added_tokens")}
     ):
         if part.get("type") == "Replace":
-            growth *= max(1, len(str(part.get("content")))) + 1  # a pattern may match nothing, anywhere
+            growth *= max(1, len(str(part.get("content")))) + 1  # a pattern can match empty text
         known |= {*part.get("special_tokens", ())}
         used |= {str(part["SpecialToken"].get("id"))} if "SpecialToken" in part else set()
     if missing := sorted(used - known):
@@ -103,7 +105,7 @@ def require_bounded(document: Mapping[str, Any]) -> None:
 
 
 def _tables(node: Any) -> Iterator[dict[str, Any]]:
-    """The tables in a document, the outer before the inner."""
+    """Yield the tables in a document. Outer tables come before inner tables."""
     if isinstance(node, dict):
         yield node
     for part in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
@@ -111,10 +113,10 @@ def _tables(node: Any) -> Iterator[dict[str, Any]]:
 
 
 class _Side:
-    """One library tokenizer, and the model's id of each of its ids if they differ."""
+    """One library tokenizer, with the model's id for each library id if the two differ."""
 
     def __init__(self, table: Mapping[str, Any], others: Mapping[str, int]) -> None:
-        """`others` are ids of pieces that the library's vocabulary may lack."""
+        """Build the library tokenizer. `others` contains ids of subwords that the library's vocabulary may lack."""
         self._document = table["library"]
         self._ids = table["ids"]
         self._others = others
@@ -141,7 +143,7 @@ class _Side:
         return self.library if changed == self._document else LibraryTokenizer.from_str(json.dumps(changed))
 
     def _known(self, found: Encoding) -> list[int]:
-        """The ids of a text in which something is unknown to the library."""
+        """Return the ids of a text that contains a subword unknown to the library."""
         pairs = zip(found.ids, found.tokens, strict=True)
         return [
             self._others.get(piece, self._id(i)) if i == self._unknown else self._id(i) for i, piece in pairs
@@ -152,14 +154,16 @@ class _Side:
 
 
 class ImportedTokenizer(Tokenizer):
-    """A tokenizer that was imported with a model and behaves as in the model's training.
+    """A tokenizer that was imported with a model and behaves as it did in the model's training.
 
-    Its normalization applies, so `decode(encode(text))` can differ from the text. Texts never encode to special tokens:
-    "</s>" is ordinary characters.
+    Its normalization applies, so `decode(encode(text))` can differ from the text. No text is encoded to special tokens:
+    "</s>" is encoded as ordinary characters.
     """
 
     def __init__(self, text: str) -> None:
-        """Take the text of a tokenizer file. Raises AttendoError if it is not an imported one's, or damaged."""
+        """Load the text of a tokenizer file. Raises AttendoError if it is damaged or is not the file of an imported
+        tokenizer.
+        """
         super().__init__(text)
         keep_to_one_thread()
         self.kind = "imported"
@@ -225,9 +229,9 @@ class ImportedTokenizer(Tokenizer):
         return self._side.encode([well_formed(text)], on=False)[0]
 
     def encode_on(self, text: str) -> list[int]:
-        """The ids of a text that continues another; no space is put before its first word.
+        """Return the ids of a text that continues another text. No space is added before the first word.
 
-        For tokenizers that split at white space first (T5, BERT) they equal those of `encode`.
+        For tokenizers that first split at white space (T5, BERT), the ids equal those of `encode`.
         """
         return self._side.encode([well_formed(text)], on=True)[0]
 
@@ -235,7 +239,7 @@ class ImportedTokenizer(Tokenizer):
         return self._side.encode([well_formed(text) for text in texts], going_on)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids without special tokens. Raises AttendoError for an id out of range."""
+        """Return the text of ids without special tokens. Raises AttendoError for an id out of range."""
         self._check(ids)
         return self._joined([self._entries[i] or "" for i in ids if self._spells(i)])
 
@@ -286,11 +290,18 @@ def imported_tokenizer(
     marks: Mapping[int, str],
     pieces: Sequence[str | None] | None = None,
 ) -> ImportedTokenizer:
-    """Build the tokenizer of these parts, and its file.
+    """Build an imported tokenizer and its file.
 
-    sides: {"library": a document of the `tokenizers` library without special tokens in texts, "ids": the model's ids,
-    None if equal}; two if targets differ. vocab_size: rows of the embedding. silent: ids that `decode` omits. never:
-    ids that must not be generated. marks: the display of tokens that texts cannot contain. pieces: of all ids.
+    Args:
+        sides: The tables of the source tokenizer and, if it differs, of the target tokenizer. "library" is a document
+            of the `tokenizers` library that adds no special tokens. "ids" are the model's ids, or None if they are
+            equal.
+        vocab_size: The number of rows of the embedding matrix.
+        specials: The special ids.
+        silent: The ids that `decode` omits.
+        never: The ids that must not be generated.
+        marks: The displayed text of each token that texts cannot contain, by id.
+        pieces: The subwords of all ids (default: the vocabularies of `sides`).
     """
     own = asdict(specials)
     del own["no_target"]
@@ -307,7 +318,7 @@ def imported_tokenizer(
 
 
 def _specials(table: Mapping[str, Any], vocab_size: int) -> SpecialTokens:
-    """The ids of a file, once they are found to be ids of the model. Raises AttendoError."""
+    """Return the special ids of a file. Raises AttendoError if they are not valid ids of the model."""
     names = {field.name for field in fields(SpecialTokens)} - {"no_target"}
     if differing := sorted(table.keys() ^ {*names, "silent", "never"}):
         raise AttendoError(f"specials.{differing[0]} is missing or unknown. {_REMEDY}")
@@ -338,12 +349,12 @@ def _specials(table: Mapping[str, Any], vocab_size: int) -> SpecialTokens:
 
 
 def _flat(value: Any) -> list[Any]:
-    """The values in lists in lists."""
+    """Return the values of nested lists as one list."""
     return [one for part in value for one in _flat(part)] if isinstance(value, list) else [value]
 
 
 def _byte(entry: str) -> int | None:
-    """The byte of a piece such as <0xE3>."""
+    """Return the byte that a subword such as <0xE3> represents, or None for other subwords."""
     if len(entry) == 6 and entry.startswith("<0x") and entry.endswith(">"):
         return int(entry[3:5], 16)
     return None

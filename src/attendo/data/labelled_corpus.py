@@ -1,4 +1,4 @@
-"""The labeled texts of a run: their token store, with every row accounted for."""
+"""The labeled texts of a run: training and validation rows, and their token store."""
 
 from __future__ import annotations
 
@@ -39,15 +39,17 @@ from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
 from attendo.errors import AttendoError
 
 TOKENIZER_ROWS = 500_000
-_WINDOWS = 1  # tells the numbers that choose windows from those that shuffle
+_WINDOWS = 1  # separates the random numbers for windows from those for shuffling
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledDataset(TokenDataset):
-    """The training texts of a classifier as token ids, each text once per epoch.
+    """The training texts of a classifier as token ids. Each text occurs once per epoch.
 
-    weights: the loss weight of each class, or None. token_dropout: the share of input tokens replaced by the unknown
-    token, drawn per epoch and row (Iyyer et al. 2015, "word dropout").
+    Attributes:
+        weights: The loss weight of each class (default: equal weights).
+        token_dropout: The share of input tokens that are replaced by the unknown token, drawn again for each row and
+            epoch (Iyyer et al. 2015, "word dropout").
     """
 
     store: LabelledStore
@@ -75,7 +77,7 @@ class LabelledDataset(TokenDataset):
 
     @cached_property
     def lengths(self) -> RowLengths:
-        """Tokens of each text that an epoch reads."""
+        """The number of tokens of each text that an epoch reads."""
         return self.store.lengths.capped(self.long_texts.max_tokens)
 
     @property
@@ -88,7 +90,7 @@ class LabelledDataset(TokenDataset):
 
     @property
     def n_long(self) -> int:
-        """Texts that are longer than the model reads at once."""
+        """The number of texts that are longer than the model reads at once."""
         return sum(int((piece > self.long_texts.max_tokens).sum()) for piece in self.store.lengths.pieces())
 
     def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
@@ -101,15 +103,15 @@ class LabelledDataset(TokenDataset):
         inputs = {"src": src} if lengths is None else {"src": src, "src_lengths": lengths}
         classes = self.store.labels[rows].astype(np.int64)
         weights = None if self.weights is None else torch.tensor(self.weights)[classes]
-        # no class is padding, so no id is left for it
+        # every class id is a real target, so the padding id is -1
         n_tokens = sum(map(len, texts))
         return Batch(inputs, torch.from_numpy(classes), len(rows), rows, -1, weights, n_tokens)
 
     def _tokens(self, seed: int, epoch: int, row: int) -> NDArray[Any]:
-        """A row's tokens as this epoch reads them."""
+        """Return the tokens of a row that this epoch reads."""
         ids = self.store.text(row)
         if self.long_texts.is_long(len(ids)):
-            # the row's place in one series of numbers, of which none needs to be held
+            # the row selects a position in one random series, so no number needs to be stored
             numbers = np.random.PCG64(np.random.SeedSequence((seed, epoch, _WINDOWS))).advance(row)
             ids = self.long_texts.training_part(ids, np.random.Generator(numbers).random())
         if not self.token_dropout:
@@ -119,7 +121,7 @@ class LabelledDataset(TokenDataset):
 
     @property
     def _dropped(self) -> int:
-        """The replacement of a dropped token: the unknown token, or the mask if there is none."""
+        """The id that replaces a dropped token: the unknown token, or the mask token if there is none."""
         return self.specials.unk_id if self.specials.unk_id >= 0 else self.specials.mask_id
 
 
@@ -143,7 +145,7 @@ class LabelledData:
 
     train: tuple[str, ...]
     valid: tuple[str, ...] = ()
-    valid_share: float = 0.01  # as before runs wrote it down; a new one has its family's
+    valid_share: float = 0.01  # for runs that did not store it; new runs use the default of their task
     columns: str | None = None
     header: bool = False
     strict: bool = False
@@ -171,7 +173,7 @@ class LabelledData:
                 require_file(file)
 
     def source(self, file: Path, columns: str | None = None, header: bool | None = None) -> LabelledSource:
-        """Files by one name, read as the run's are; columns and header as in training unless given."""
+        """Return the files with this name as a source. Columns and header are those of training by default."""
         columns = self.columns if columns is None else columns
         chosen = None if columns is None else parse_columns(columns, LABELLED)
         return LabelledSource(file, chosen, self.header if header is None else header)
@@ -182,7 +184,7 @@ class LabelledData:
 
 
 def n_known(data: LabelledData, rows: Sequence[LabelledRow]) -> int:
-    """The number of rows whose text is in a run's training file; 0 if the file is gone."""
+    """Return the number of rows whose text is in a run's training file, or 0 if the training file cannot be read."""
     texts = {row.text for row in rows}
     try:
         known = {row.text for row in read_labelled(data.source(Path(data.train[0]))) if row.text in texts}
@@ -192,7 +194,7 @@ def n_known(data: LabelledData, rows: Sequence[LabelledRow]) -> int:
 
 
 class LabelledCorpus(RowCorpus[LabelledRow]):
-    """The training and validation texts of a run, read in streams as often as needed."""
+    """The labeled training and validation texts of a run, which are read as streams whenever they are needed."""
 
     data: LabelledData
     noun = "text"
@@ -204,7 +206,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """The number of training rows per label; the first call prints the row report."""
+        """The number of training rows per label. The first access prints the row report."""
         row_report = RowReport(self._source.name)
         seen = SeenRows()
         rows = seen.watch(read_labelled(self._source, self.data.strict, row_report))
@@ -223,7 +225,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
         return counts
 
     def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
-        """The rows of each evaluation and of the last choice; prints how many are training texts."""
+        """Return the rows of each evaluation and of the final choice, and print how many of them are training texts."""
         if self.data.valid:
             hashes = Counter(source_hash(row.text) for row in self._all_validation())
             known = hashes.keys() & (source_hash(row.text) for row in self.rows())
@@ -245,7 +247,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
         return (row.text for row in itertools.islice(self.rows(), TOKENIZER_ROWS))
 
     def material(self, tokenizer: Tokenizer) -> LabelledDataset:
-        """The training texts in ids, made once and cached."""
+        """Return the training texts as token ids, from the token store in the cache."""
         data = self.data
         labels = LabelSet(tuple(self.counts))
         options: dict[str, Any] = {"labels": labels.names}
@@ -286,5 +288,5 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
         row_report = RowReport(source.name)
         labels = LabelSet(tuple(self.counts))
         for row in read_labelled(source, self.data.strict, row_report):
-            labels.id_of(row.label, row_report.place(row.number))  # told here, where its file is known
+            labels.id_of(row.label, row_report.place(row.number))  # the file name is known here
             yield row

@@ -1,6 +1,6 @@
-"""The data doctor for labeled texts: copies, contradictory labels, leaks, rare labels.
+"""The data doctor for labeled texts: duplicates, contradictory labels, leaks and rare labels.
 
-Only the number of each row and the hashes of its text and label are kept, 24 bytes.
+For each row, only its number and the hashes of its text and label are kept in memory, which takes 24 bytes.
 """
 
 from array import array
@@ -17,7 +17,7 @@ from attendo.data.labelled import LabelledRow, LabelledSource, read_labelled
 from attendo.data.row_report import RowReport
 
 FEWEST = 10
-"""A label with fewer rows than that is rare."""
+"""A label with fewer rows is reported as rare."""
 
 CHECKS = (
     Check("duplicates", "duplicate", "exact copies of an earlier row"),
@@ -30,13 +30,15 @@ _RECORD = np.dtype([("line", np.int64), ("text", np.int64), ("label", np.int64)]
 
 
 class Repeats(NamedTuple):
-    """Numbers of rows whose text an earlier row has: with the same label, with another one."""
+    """The numbers of rows that repeat an earlier text, either with the same label (copies) or with another
+    (contradictions).
+    """
 
     copies: list[int]
     contradictions: list[int]
 
     def lines(self, row_report: RowReport) -> list[str]:
-        """The findings for display, one line per kind."""
+        """Return the findings for display, one line per kind of finding."""
         kinds = ("exact copies of an earlier row", "texts have a different label in an earlier row")
         return [
             f"{kind}: {len(rows):,} ({row_report.places(rows[:3], len(rows))})"
@@ -46,7 +48,7 @@ class Repeats(NamedTuple):
 
 
 class SeenRows:
-    """The rows that came past, as they are compared; equal texts have equal hashes within one process.
+    """The rows read so far, as hashes for comparison. Equal texts have equal hashes within one process.
 
     >>> seen, texts = SeenRows(), ("rain", "rain", "rain", "snow")
     >>> rows = [LabelledRow(i, label, text) for i, (label, text) in enumerate(zip("aaba", texts), 1)]
@@ -58,7 +60,7 @@ class SeenRows:
         self._held = array("q")
 
     def watch(self, rows: Iterable[LabelledRow]) -> Iterator[LabelledRow]:
-        """Yield the same rows, recording each."""
+        """Yield the rows unchanged, and store the hashes of each row."""
         for row in rows:
             self._held.extend((row.number, hash(row.text), hash(row.label)))
             yield row
@@ -68,17 +70,17 @@ class SeenRows:
         return np.array(self._held, np.int64).view(_RECORD)
 
     def repeats(self) -> Repeats:
-        """The rows whose text an earlier one has."""
+        """Return the rows whose text also occurs in an earlier row."""
         records = self._records
         found = later_rows(records, ("text",), ("label",))
         return Repeats(*(np.sort(records["line"][rows]).tolist() for rows in found))
 
     def shared(self, other: "SeenRows") -> list[int]:
-        """The numbers of the rows whose text is also in `other`."""
+        """Return the numbers of the rows whose text is also in `other`."""
         return self._numbers_where("text", other._records["text"])
 
     def labelled(self, labels: Iterable[str]) -> list[int]:
-        """The numbers of the rows that have one of these labels."""
+        """Return the numbers of the rows with one of these labels."""
         return self._numbers_where("label", np.array([*map(hash, labels)], np.int64))
 
     def _numbers_where(self, name: str, wanted: np.ndarray) -> list[int]:
@@ -88,7 +90,7 @@ class SeenRows:
 
 @dataclass
 class LabelledReport:
-    """The result of `examine_labelled`: counts of rows by label, and the longest text with its row."""
+    """The result of `examine_labelled`. `longest` contains the length of the longest text and the number of its row."""
 
     row_report: RowReport
     against: RowReport | None = None
@@ -129,14 +131,14 @@ class LabelledReport:
 
 
 def examine_labelled(source: LabelledSource, against: LabelledSource | None = None) -> LabelledReport:
-    """Check a source of labeled texts for duplicates, leaks and contradictory labels.
+    """Check a source of labeled texts for duplicates, leaks, contradictory labels and rare labels.
 
     Args:
-        source: The labeled texts.
-        against: A test set whose texts must not occur in the source.
+        source: The location of the labeled texts.
+        against: A test set whose texts should not occur in the source.
 
     Returns:
-        The findings of each check.
+        The report with the findings of each check.
 
     Raises:
         AttendoError: A file cannot be read.

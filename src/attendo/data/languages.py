@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 UNKNOWN = "und"
-"""The code of a language that nobody has told (ISO 639-2, undetermined)."""
+"""The code of an unknown language (ISO 639-2, "undetermined")."""
 
 _NAMES = (
     "af Afrikaans|am Amharic|ar Arabic|az Azerbaijani|be Belarusian|bg Bulgarian|bn Bengali|bs Bosnian|ca Catalan"
@@ -33,7 +33,7 @@ NAMES = {code: name for code, _, name in (entry.partition(" ") for entry in _NAM
 
 
 def name_of(code: str) -> str:
-    """The name of a language; with its region or script where the code has one, the code where it is not known.
+    """Return the English name of a language, with its region or script if given. An unknown code is returned unchanged.
 
     >>> name_of("ja"), name_of("pt-BR"), name_of("tlh")
     ('Japanese', 'Portuguese (BR)', 'tlh')
@@ -44,7 +44,7 @@ def name_of(code: str) -> str:
 
 
 def require_code(option: str, code: str | None) -> None:
-    """Raise AttendoError, naming the likely code, unless `code` is a language code or None.
+    """Raise AttendoError unless `code` is a language code or None. The message suggests the most likely code.
 
     >>> require_code("`target_language`", "jp")
     Traceback (most recent call last):
@@ -59,14 +59,14 @@ def require_code(option: str, code: str | None) -> None:
         return
     codes = {name.lower(): code for code, name in NAMES.items()}
     near = get_close_matches(code.lower(), codes, 1, 0.7)
-    # the code of a country is taken for that of the language spoken there
+    # a country code probably means the language of that country
     likely = codes[near[0]] if near else LIKELY_SUBTAGS.get(f"und-{code.upper()}", "").partition("-")[0]
     remedy = f"did you mean {likely}?" if likely else "use a code such as en, ja or pt-BR"
     raise AttendoError(f"{option} {code}: not a language code (BCP 47); {remedy}")
 
 
-_TEXTS = 200  # more change no verdict
-_STRETCH = 300  # a verdict is given for each 300 characters
+_TEXTS = 200  # more texts do not change the result
+_STRETCH = 300  # one vote per 300 characters
 _FEWEST_STRETCHES = 4
 _SURE = 0.99
 _NEARLY_ALL = 0.9
@@ -84,11 +84,11 @@ _KIN = (
     "lv ltg",
     "uz uzs",
 )
-"""Languages that the library takes for one another, or knows by another code."""
+"""Languages that the library confuses with each other, or whose code in the library is different."""
 
 
 def language_of(texts: Sequence[str]) -> str:
-    """The language code of texts, ignoring dates, numbers and names; "" if there are too few or it is unclear.
+    """Return the language code of texts, ignoring dates, numbers and names, or "" if the texts are too few or unclear.
 
     >>> language_of(["It rains in the north, and the wind blows from the sea."] * 30)
     'en'
@@ -105,7 +105,8 @@ def language_of(texts: Sequence[str]) -> str:
 
 
 def may_be(language: str, identified: str) -> bool:
-    """Return whether texts of one language may be identified as another; True if either is unknown.
+    """Return whether texts in `language` may be identified as `identified`. The result is True if either code is
+    unknown.
 
     >>> may_be("en-GB", "en"), may_be("fr", "en"), may_be("nb", "no"), may_be("tlh", "en"), may_be("fr", "")
     (True, False, True, True, True)
@@ -119,7 +120,7 @@ def may_be(language: str, identified: str) -> bool:
 
 @functools.cache
 def _identifier() -> LanguageIdentifier:
-    """The library's model, which takes half a second and 100 MB to load."""
+    """Return the library's model, which takes half a second and 100 MB to load."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
@@ -153,17 +154,17 @@ _BY_SCRIPT = {
     "Ethiopic": "am",
     "Khmer": "km",
 }
-"""Languages by script; those with several in use, as Serbian, are left out."""
+"""Languages by script. Languages that are written in several scripts, such as Serbian, are omitted."""
 
 UNSPACED = ("Han", "Japanese", "Thai", "Lao", "Myanmar", "Khmer")
-"""Scripts whose languages write no spaces between words; between phrases or sentences some do."""
+"""Scripts without spaces between words. Some of them have spaces between phrases or sentences."""
 
 Sides = tuple[str, str]
-"""The languages of the source, and of the target; "" where one is not told."""
+"""The language codes of source and target. An unknown language is ""."""
 
 
 def scripts_of(language: str) -> frozenset[str]:
-    """The scripts that a text of a language may be in; none where the code or its script is not known.
+    """Return the scripts in which a language is written, or no scripts if the language or its script is unknown.
 
     >>> sorted(scripts_of("ja")), sorted(scripts_of("pt-BR")), sorted(scripts_of("ja-Latn"))
     (['Han', 'Japanese'], ['Latin'], [])
@@ -175,14 +176,15 @@ def scripts_of(language: str) -> frozenset[str]:
 
 
 class Seen(NamedTuple):
-    """The detected script and language code of a side's texts; "" if unclear."""
+    """The detected script and language code of the texts on one side, each "" if it is unclear."""
 
     script: str = ""
     language: str = ""
 
 
 def fits(language: str, seen: Seen) -> bool:
-    """Return whether texts may be of a language; True if either is unknown.
+    """Return whether texts with this detected script and language may be in `language`. Unknown values count as
+    fitting.
 
     >>> fits("ja", Seen("Latin")), fits("en", Seen("Latin", "fr")), fits("", Seen("Latin")), fits("ja", Seen())
     (False, False, True, True)
@@ -196,9 +198,14 @@ def _in_script(language: str, seen: Seen) -> bool:
 
 
 class Misfit(NamedTuple):
-    """The first side that is not in its language, with the script or language found.
+    """The first side whose texts are not in the expected language.
 
-    swapped: both sides fit once exchanged. both: neither side fits.
+    Attributes:
+        side: The side, "source" or "target".
+        language: The expected language code.
+        what: The detected script or language, in words.
+        swapped: Whether both sides would fit if they were exchanged.
+        both: Whether neither side fits.
     """
 
     side: str
@@ -209,12 +216,12 @@ class Misfit(NamedTuple):
 
     @property
     def is_sure(self) -> bool:
-        """Whether each side is in the language or script of the other, which means swapped sides."""
+        """Whether each side has the language or script of the other side, which means that the sides are swapped."""
         return self.swapped and self.both
 
 
 def misfit(languages: Sides, seen: tuple[Seen, Seen]) -> Misfit | None:
-    """The mismatch between expected and detected languages; None if there is none.
+    """Return the mismatch between the expected and the detected languages, or None if both sides fit.
 
     >>> found = misfit(("ja", "en"), (Seen("Latin"), Seen("Japanese")))
     >>> found.side, found.language, found.what, found.is_sure

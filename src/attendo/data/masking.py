@@ -1,4 +1,4 @@
-"""The masking of tokens for masked language models: always the mask token, or BERT's 80/10/10 rule."""
+"""The masking of tokens for masked language models, either always with the mask token or by BERT's 80/10/10 rule."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from attendo.data.tokenizers import SPECIALS, Tokenizer
 Rule = Literal["mask", "80/10/10"]
 
 MASK = "<mask>"
-"""The mask token where people write or read it."""
+"""The text of the mask token in inputs and outputs."""
 MASK_ID = Tokenizer.unk_id
-"""The mask token is "unknown": texts in pieces, characters or bytes never hold it, and a hidden word is one."""
+"""The id of the mask token, which is also the id of unknown words. Subwords, characters and bytes are never unknown."""
 
 
 def hidden_tokens(
@@ -28,11 +28,12 @@ def hidden_tokens(
     mask_id: int = MASK_ID,
     text_ids: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return inputs and targets for masked language modeling; targets are `untouched` where nothing is predicted.
+    """Hide tokens for masked language modeling. Return the inputs, and targets that are `untouched` at all other
+    positions.
 
-    Each non-special token is chosen with probability `share`, at least one. "mask" replaces it by the mask token
-    (Phuong & Hutter 2022, algorithm 12). "80/10/10" replaces 80% by it and 10% by a random token, and keeps 10% (Devlin
-    et al. 2019, section 3.1).
+    Each ordinary token is hidden with probability `share`, and at least one token is hidden. The rule "mask" replaces
+    it by the mask token (Phuong & Hutter 2022, algorithm 12). The rule "80/10/10" uses the mask token for 80% of the
+    hidden tokens and a random token for 10%, and leaves 10% unchanged (Devlin et al. 2019, section 3.1).
 
     >>> ids = np.array([2, 7, 8, 9, 0])
     >>> hidden_tokens(ids, 1.0, "mask", 10, np.random.default_rng(0))

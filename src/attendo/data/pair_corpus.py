@@ -25,7 +25,7 @@ from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
 FORECASTS = "forecasts"
-"""The name of the embedded corpus, where a file is expected."""
+"""The name of the embedded corpus, which is given instead of a file name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class PairData:
     strict: bool = False
     drop: str = ""
     against: tuple[str, ...] = ()
-    max_tokens: int = 0  # as before runs wrote it down; a new one has its family's
+    max_tokens: int = 0  # for runs that did not store it; new runs use the default of their task
     source_language: str | None = None
     target_language: str | None = None
 
@@ -69,19 +69,19 @@ class PairData:
         return self._source(self.valid, "`valid_source` F `valid_target` F") if self.valid else None
 
     def test_source(self) -> PairSource | None:
-        """The source of the test rows that training rows are compared with, if given."""
+        """Return the source of the test rows with which training rows are compared, or None."""
         return self._source(self.against, AGAINST) if self.against else None
 
     def compared(self) -> list[PairSource]:
-        """The sources of test and validation rows, whose sentences are leaks among training rows."""
+        """Return the sources of test and validation rows. A training row with a source from these rows is a leak."""
         return [source for source in (self.test_source(), self.validation_source()) if source is not None]
 
     def source(
         self, files: Sequence[Path], columns: str | None = None, header: bool | None = None
     ) -> PairSource:
-        """Return a source of other pairs in the run's direction, with the columns and header of training by default.
+        """Return a source of other pairs in the run's direction. Columns and header are those of training by default.
 
-        Given columns are source and target in that direction; `reverse` does not swap them.
+        If `columns` is given, it names the columns of source and target in that direction, and `reverse` is ignored.
         """
         data = replace(
             self,
@@ -103,7 +103,9 @@ class PairData:
         require_code("`target_language`", self.target_language)
 
     def direction_warning(self, seen: tuple[Seen, Seen]) -> tuple[str, bool]:
-        """A warning if the training rows are not in their languages, else ""; and whether the sides are swapped."""
+        """Return a warning if the training rows are not in the stated languages, otherwise "", and whether the sides
+        are swapped.
+        """
         if (found := misfit(self.languages, seen)) is None:
             return "", False
         option = "`source_language`" if found.side == "source" else "`target_language`"
@@ -116,7 +118,7 @@ class PairData:
         return f"{option} {found.language}, but the {found.side} is {found.what}: {remedy}", found.is_sure
 
     def drops(self) -> frozenset[str]:
-        """The checks of the doctor whose rows are left out."""
+        """Return the names of the checks whose rows are dropped."""
         return parse_drop(self.drop)
 
     @property
@@ -147,7 +149,7 @@ class PairData:
 
 
 TOKENIZER_ROWS = 1_000_000
-"""A tokenizer learns from at most that many pairs: more change its pieces no further."""
+"""The maximum number of pairs for the training of a tokenizer. More pairs hardly change the vocabulary."""
 
 FORECAST_PAIRS = 30_000
 FORECAST_VALIDATION_PAIRS = 500
@@ -155,7 +157,9 @@ FORECAST_VALIDATION_PAIRS = 500
 
 @dataclass(frozen=True, eq=False)
 class PairDataset(TokenDataset):
-    """A token store of pairs as training sees it. max_tokens: the most on a side; 0: any number."""
+    """The training pairs of a translator as token ids. `max_tokens` is the limit per side in the token store (0: no
+    limit).
+    """
 
     store: PairStore
     specials: SpecialTokens = OWN
@@ -182,7 +186,7 @@ class PairDataset(TokenDataset):
 
 
 class PairCorpus(RowCorpus[Pair]):
-    """The training and validation pairs of a run, read in streams as often as needed."""
+    """The training and validation pairs of a run, which are read as streams whenever they are needed."""
 
     data: PairData
     noun = "pair"
@@ -194,7 +198,7 @@ class PairCorpus(RowCorpus[Pair]):
 
     @cached_property
     def report(self) -> Report | None:
-        """The doctor's report, whose summary and language warning are printed; None for built-in data."""
+        """The doctor's report, or None for built-in data. The first access prints its summary and language warning."""
         if self.embedded:
             self.say(f"{FORECASTS}: {FORECAST_PAIRS:,} generated pairs")
             return None
@@ -233,12 +237,14 @@ class PairCorpus(RowCorpus[Pair]):
     def validation(
         self, most: int, tokenizer: Tokenizer | None = None, max_tokens: int = 0
     ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """The pairs of each evaluation and of the last choice, as `validation_rows`, without those above max_tokens."""
+        """Return the pairs of each evaluation and of the final choice. Pairs with more than `max_tokens` per side are
+        excluded.
+        """
 
         def is_long(pair: Pair) -> bool:
             _, source, target = pair
             if tokenizer is None or max(len(source.encode()), len(target.encode())) < max_tokens:
-                return False  # no token is shorter than a byte
+                return False  # every token has at least one byte
             return max(len(tokenizer.encode(source)), len(tokenizer.target.encode(target))) > max_tokens
 
         left_out = {f"have more than {max_tokens:,} tokens": is_long} if tokenizer and max_tokens else {}
@@ -254,7 +260,9 @@ class PairCorpus(RowCorpus[Pair]):
 
     @property
     def size(self) -> tuple[int, str]:
-        """The number of pairs. A run begins by this: AttendoError for a wrong code, and sides in the wrong order."""
+        """The number of training pairs, and its text. Raises AttendoError for an invalid language code and for swapped
+        sides.
+        """
         self.data.require_languages()
         if not self.embedded and self._misfit[1]:
             raise AttendoError(self._misfit[0])
@@ -266,7 +274,9 @@ class PairCorpus(RowCorpus[Pair]):
         }
 
     def store(self, tokenizer: Tokenizer, max_tokens: int = 0) -> PairStore:
-        """The training pairs as token ids, made once and cached; without those of more than max_tokens on a side."""
+        """Return the training pairs as token ids from the cached token store, without pairs above `max_tokens` on a
+        side.
+        """
         data = self.data
         options: dict[str, Any] = {"reverse": data.reverse, "drop": data.drop}
         files: list[Path] = []
@@ -277,7 +287,7 @@ class PairCorpus(RowCorpus[Pair]):
             compared = data.compared() if "leaks" in data.drops() else []
             leaks = [path for source in compared for path in source.paths()]
             if len(data.training_source().parts()) > 1 or len(leaks) > 2:
-                options["files"] = [len(files), len(leaks), len(data.train)]  # which of the hashes are what
+                options["files"] = [len(files), len(leaks), len(data.train)]  # the roles of the hashed files
             if data.against and leaks:
                 options["against"] = [(len(source.files), len(source.paths())) for source in compared]
             files += leaks
@@ -306,7 +316,7 @@ class PairCorpus(RowCorpus[Pair]):
             return self._forecasts(FORECAST_PAIRS, "train")
         row_report = RowReport(self.data.training_source().name) if row_report is None else row_report
         pairs = read_pairs(self.data.training_source(), self.data.strict, row_report)
-        if not self.data.drop or self.report is None:  # it reads all pairs once: nobody needs that to resume
+        if not self.data.drop or self.report is None:  # the report reads all pairs: skip it
             return pairs
         return filtered(pairs, self.report, row_report)
 

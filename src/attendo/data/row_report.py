@@ -8,10 +8,12 @@ from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
 LINE_CAP = 1_048_576
-"""Most bytes a line (a record, in CSV) may have; a longer one is skipped as "too long" and never held."""
+"""The maximum number of bytes of a line or CSV record. A longer line is skipped as "too long" and never fully in
+memory.
+"""
 
 MANY_ROWS = 20
-"""In a file of at least this many rows, reading stops if most rows are in another encoding."""
+"""In a file with at least this many rows, an error is raised if most rows are not UTF-8."""
 
 REMEDIES = {
     "empty line": "delete the line",
@@ -26,12 +28,12 @@ REMEDIES = {
     "not text": "write text into the field",
     "lone surrogate": r"write the character as a pair of \u escapes, or as UTF-8",
 }
-"""Each reason a reader skips a row for, and what the user can do about it; {option} is the one for columns."""
+"""The suggested fix for each reason why a reader skips a row. {option} becomes the option that selects columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowError:
-    """The reason why a row cannot be used (a key of `REMEDIES`), and the value found."""
+    """The reason why a row cannot be used, which is a key of `REMEDIES`, and the invalid value."""
 
     reason: str
     detail: str = ""
@@ -41,13 +43,15 @@ class RowError:
 
 
 def refusal(place: str, row_error: RowError) -> AttendoError:
-    """The error with a place ("file:line"), the problem and the remedy, for text without columns."""
+    """Return an error with a place ("file:line"), the reason and its suggested fix, for text files without columns."""
     return AttendoError(f"{place}: {row_error}; {REMEDIES[row_error.reason]}")
 
 
 @dataclass(slots=True)
 class Skipped:
-    """Rows skipped for one reason: how many, the first three line numbers, and the first detail."""
+    """The rows that are skipped for one reason: their number, the first three line numbers, and the detail of the first
+    row.
+    """
 
     count: int = 0
     lines: list[int] = field(default_factory=list)
@@ -56,7 +60,7 @@ class Skipped:
 
 @dataclass(slots=True)
 class FilePart:
-    """One of several files in a row report: the number of rows before it, and its own counts."""
+    """One of several files in a row report: the number of rows before this file, and the counts of this file."""
 
     file: str
     start: int
@@ -66,9 +70,10 @@ class FilePart:
 
 @dataclass
 class RowReport:
-    """The counts of read, used and skipped rows of one or more files: `read == used + n_skipped` after every row.
+    """The counts of read, used and skipped rows of one or more files. After every row, `read == used + n_skipped`.
 
-    Rows are numbered by line. The numbering continues in the next file, and messages convert a number to file and line.
+    Rows are numbered by line, and the numbers of several files are continuous. Messages show the line number in the
+    file.
 
     Attributes:
         option: The option that selects the columns, for the suggested fixes.
@@ -87,24 +92,24 @@ class RowReport:
     parts: list[FilePart] = field(default_factory=list)
 
     def begin(self, file: str, start: int) -> None:
-        """Begin the rows of another file.
+        """Begin to count the rows of another file.
 
         Args:
             file: The name of the file.
-            start: The number of the last row before it.
+            start: The number of the last row before this file.
         """
         self.end()
         self.parts.append(FilePart(file, start, self.read, self.used))
 
     def end(self) -> None:
-        """End the present file, which gets the rows counted since `begin`."""
+        """Finish the current file. Its counts are the rows counted since `begin`."""
         if self.parts:
             part = self.parts[-1]
             part.read = self.read - part.read
             part.used = self.used - part.used
 
     def place(self, number: int) -> str:
-        """Return file and line of a row, as messages show them.
+        """Return the file and line number of a row, in the form "file:line".
 
         Args:
             number: The number of the row.
@@ -118,8 +123,8 @@ class RowReport:
         """Return the line numbers of some rows for display, with file names if there are several files.
 
         Args:
-            numbers: The numbers of the first rows.
-            count: The number of all such rows.
+            numbers: The numbers of the first rows to list.
+            count: The total number of rows. If it is larger than the list, "…" is appended.
         """
         if len(self.parts) < 2:
             return line_list(numbers, count)
@@ -134,11 +139,11 @@ class RowReport:
 
         Args:
             number: The number of the row.
-            row_error: The reason.
-            strict: Raise the reason instead.
+            row_error: The reason why the row cannot be used.
+            strict: Whether an error is raised instead.
 
         Raises:
-            AttendoError: `strict` is set; the message names file, line, reason and remedy.
+            AttendoError: `strict` is set. The message contains the file, the line, the reason and the suggested fix.
         """
         if strict:
             raise AttendoError(
@@ -155,16 +160,16 @@ class RowReport:
 
         Args:
             number: The number of the row.
-            reason: The reason, a key of `REMEDIES`.
+            reason: The reason of the check that dropped the row.
         """
         self.used -= 1
         self.skip(number, RowError(reason))
 
     def require_used(self) -> None:
-        """Require at least one usable row.
+        """Check that at least one row is usable.
 
         Raises:
-            AttendoError: No row is usable, or most of many rows have another encoding.
+            AttendoError: No row is usable, or the file has many rows and most of them are not UTF-8.
         """
         if self.read == 0:
             raise AttendoError(f"{self.file} is empty (expected at least one row of data)")
@@ -187,12 +192,12 @@ class RowReport:
         return f"{text} ({self._reasons()})" if self.skipped else text
 
     def counts(self) -> str:
-        """Return the numbers of read, used and skipped rows, and of files if there are several."""
+        """Return the numbers of read, used and skipped rows, and the number of files if there are several."""
         files = f"{len(self.parts):,} files, " if len(self.parts) > 1 else ""
         return f"{files}{plural(self.read, 'row')} read, {self.used:,} used, {self.n_skipped:,} skipped"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as plain values, for JSON output and the run folder."""
+        """Return the report as plain values, for JSON output and for the run folder."""
         skipped = {
             reason: {"count": entry.count, "lines": self.places_json(entry.lines)}
             for reason, entry in self.skipped.items()
@@ -220,7 +225,7 @@ class RowReport:
 
 
 def line_list(lines: list[int], count: int) -> str:
-    """The first line numbers of `count` rows, for people.
+    """Return the numbers of the first lines for display. If `count` is larger than the list, "…" is appended.
 
     >>> line_list([3], 1), line_list([3, 5, 8], 40)
     ('line 3', 'lines 3, 5, 8, …')

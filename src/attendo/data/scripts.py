@@ -1,4 +1,4 @@
-"""Properties of a text by its characters: its script, odd invisible characters, and a letter profile.
+"""Properties of texts by their characters: the script, unusual invisible characters, and a letter profile.
 
 All functions process a batch of texts as concatenated code points, in linear time.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from attendo.data.languages import UNSPACED, Seen, language_of
 
-# Blocks of letters per script, first and last code point; digits, punctuation and spaces are in none.
+# Blocks of letters per script, each with its first and last code point. Digits, punctuation and spaces have no script.
 _BLOCKS: dict[str, tuple[tuple[int, int], ...]] = {
     "Latin": (
         *((0x41, 0x5A), (0x61, 0x7A), (0xAA, 0xAA), (0xBA, 0xBA), (0xC0, 0xD6), (0xD8, 0xF6), (0xF8, 0x2AF)),
@@ -26,10 +26,10 @@ _BLOCKS: dict[str, tuple[tuple[int, int], ...]] = {
         *((0x2E80, 0x2FDF), (0x3005, 0x3005), (0x3007, 0x3007), (0x3400, 0x4DBF), (0x4E00, 0x9FFF)),
         *((0xF900, 0xFAFF), (0x20000, 0x3FFFF)),
     ),
-    # Kana, which only Japanese has; the Han characters between them count here, too
+    # Kana, which only Japanese uses; Han characters between Kana also count as Japanese
     "Japanese": ((0x3041, 0x30FA), (0x30FC, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F)),
     "Hangul": ((0x1100, 0x11FF), (0x3130, 0x318F), (0xA960, 0xA97F), (0xAC00, 0xD7FF)),
-    # From here on scripts in which joiners, direction marks or zero-width spaces have their place.
+    # The following scripts use joiners, direction marks or zero-width spaces.
     "Hebrew": ((0x590, 0x5FF), (0xFB1D, 0xFB4F)),
     "Arabic": ((0x600, 0x6FF), (0x750, 0x77F), (0x8A0, 0x8FF), (0xFB50, 0xFDFF), (0xFE70, 0xFEFC)),
     "Syriac": ((0x700, 0x74F),),
@@ -52,18 +52,19 @@ _BLOCKS: dict[str, tuple[tuple[int, int], ...]] = {
     "Mongolian": ((0x1800, 0x180D), (0x180F, 0x18AF)),
 }
 SCRIPTS = ("none", *_BLOCKS)
-"""Script names by code; 0, "none", is a text with too few letters, or without one script for most of them."""
+"""Script names by code. Code 0, "none", is for a text with too few letters or without one script for most letters."""
 
 FEWEST_LETTERS = 4
-"""A text with fewer letters is given no script: "OK" and "NHK" say nothing about a column."""
+"""The minimum number of letters for a text to have a script. Shorter texts such as "OK" do not identify a script."""
 
 USUAL_SHARE = 0.8
-"""A column has a usual script if that many of its texts are in it; only then can a text be in a wrong one."""
+"""The share of a column's texts that must have the same script. Only then can another text have a wrong script."""
 
 FEWEST_GAPS = 2
 LONGEST_PIECE = 8
-"""Spaces between letters from which on a text may be cut into words, and how many letters there are to each of them
-at most: words have 2 to 5, but a title or a name, too, may have one space, and phrases have 20 to 40."""
+"""A text has spaces between words if it has at least 2 spaces between letters, and at most 8 letters per such space.
+Words have 2 to 5 letters and phrases 20 to 40. A title or a name may also contain a single space.
+"""
 
 HAN = SCRIPTS.index("Han")
 JAPANESE = SCRIPTS.index("Japanese")
@@ -72,23 +73,26 @@ _EMOJI, _INVISIBLE, _CONTROL = range(len(SCRIPTS), len(SCRIPTS) + 3)
 _N_CLASSES = len(SCRIPTS) + 3
 _UNSPACED = [SCRIPTS.index(name) for name in UNSPACED]
 _EMOJI_BLOCKS = ((0x2190, 0x21FF), (0x2300, 0x23FF), (0x2600, 0x27BF), (0x2B00, 0x2BFF), (0x1F000, 0x1FAFF))
-_INVISIBLE_BLOCKS = ((0x200B, 0x200F),)  # zero-width space, joiners, direction marks: fine in some scripts
+_INVISIBLE_BLOCKS = ((0x200B, 0x200F),)  # zero-width space, joiners, direction marks: valid in some scripts
 _CONTROL_BLOCKS = (
     *((0x01, 0x08), (0x0B, 0x0C), (0x0E, 0x1F), (0x7F, 0x9F), (0xAD, 0xAD), (0x180E, 0x180E)),
     *((0x2028, 0x202E), (0x2060, 0x206F), (0xFEFF, 0xFEFF), (0xFFF9, 0xFFFD), (0xFFFE, 0xFFFF)),
-)  # C0 but tab and line breaks, C1, soft hyphen, line separators, embedded directions, word joiners, U+FFFD
+)  # C0 except tab and line breaks, C1, soft hyphen, line separators, embedded directions, word joiners, U+FFFD
 
 _BUCKETS = 1 << 16
-_END = "\n\n"  # closes each text, so that no group of three letters reaches from one text into the next
+_END = "\n\n"  # ends each text, so no trigram crosses two texts
 _LINE_FEED = 10
 _SPACE = 32
 
 
 @dataclass(frozen=True)
 class CodePoints:
-    """A batch of texts as concatenated code points, each text followed by two line feeds.
+    """A batch of texts as concatenated code points. Two line feeds follow each text.
 
-    `codes`: code points, uint32 `[chars]`. `owner`: the index of each code point's text, int64 `[chars]`.
+    Attributes:
+        codes: The code points, uint32 `[chars]`.
+        owner: The index of the text that contains each code point, int64 `[chars]`.
+        n_texts: The number of texts.
     """
 
     codes: np.ndarray
@@ -97,7 +101,7 @@ class CodePoints:
 
 
 def code_points(texts: Sequence[str]) -> CodePoints:
-    """Lay a batch of texts end to end as code points."""
+    """Return a batch of texts as concatenated code points."""
     joined = _END.join(texts) + _END
     codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype="<u4")
     lengths = np.fromiter(map(len, texts), np.int64, len(texts)) + len(_END)
@@ -105,10 +109,11 @@ def code_points(texts: Sequence[str]) -> CodePoints:
 
 
 def scripts_and_controls(points: CodePoints) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The script code of each text (uint8 `[texts]`), its number of letters, and whether it has odd characters.
+    """Return the script code (uint8), the number of letters and whether there are unusual characters, each `[texts]`.
 
-    Han characters count as Japanese if at least a tenth of Han and Kana are Kana. Odd are control characters, and
-    zero-width or direction marks in a text without emoji or a script that needs them.
+    Han characters count as Japanese if at least a tenth of all Han and Kana characters are Kana. Unusual characters are
+    control characters, and also zero-width or direction marks in a text without emoji and without a script that needs
+    them.
 
     >>> found, letters, odd = scripts_and_controls(code_points(["it rains", "雨が降る", "a\\u200bb"]))
     >>> [SCRIPTS[code] for code in found], letters.tolist(), odd.tolist()
@@ -133,6 +138,8 @@ def scripts_and_controls(points: CodePoints) -> tuple[np.ndarray, np.ndarray, np
 def words_apart(points: CodePoints, n_letters: np.ndarray) -> np.ndarray:
     """Return whether each text has spaces between words although its script uses none, bool `[texts]`.
 
+    `n_letters` is the number of letters of each text, as `scripts_and_controls` returns it.
+
     >>> texts = ["私 は 学校 に 行く", "雨です。 明日は晴れ", "東京 大阪", "it will rain", "비가 올 것 이다"]
     >>> words_apart(points := code_points(texts), scripts_and_controls(points)[1]).tolist()
     [True, False, False, False, False]
@@ -145,9 +152,12 @@ def words_apart(points: CodePoints, n_letters: np.ndarray) -> np.ndarray:
 
 
 def usual_script(counts: np.ndarray) -> tuple[int, float]:
-    """The most frequent script of a column with its share; code 0 if the share is too small."""
+    """Return the most frequent script code of a column with its share. The code is 0 if the share is below USUAL_SHARE.
+
+    `counts` is the number of texts of each script.
+    """
     counts = counts.copy()
-    if counts[JAPANESE] > counts[HAN]:  # a short Japanese text may well hold no Kana
+    if counts[JAPANESE] > counts[HAN]:  # a short Japanese text may contain no Kana
         counts[JAPANESE] += counts[HAN]
         counts[HAN] = 0
     counts[0] = 0
@@ -157,7 +167,7 @@ def usual_script(counts: np.ndarray) -> tuple[int, float]:
 
 
 def script_name(texts: Sequence[str]) -> str:
-    """The name of the usual script of some texts, "" if there is none.
+    """Return the name of the usual script of texts, or "" if there is none.
 
     >>> script_name(["it rains", "it snows"]), script_name(["12:30"])
     ('Latin', '')
@@ -168,14 +178,15 @@ def script_name(texts: Sequence[str]) -> str:
 
 
 def seen_in(texts: Sequence[str]) -> Seen:
-    """The script and the language of some texts."""
+    """Return the usual script and the language of texts."""
     return Seen(script_name(texts), language_of(texts))
 
 
 def letter_profile(sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:
-    """Weights that distinguish two columns, float64 `[65536]`: log p(trigram | source) / p(trigram | target).
+    """Return weights that distinguish source from target texts: log p(trigram | source) / p(trigram | target).
 
-    Trigrams are hashed into 65,536 buckets with half a count added to each.
+    The weights are float64 `[65536]`. Trigrams are hashed into 65,536 buckets, and 0.5 is added to the count of each
+    bucket.
     """
     counts = []
     for texts in (sources, targets):
@@ -186,7 +197,7 @@ def letter_profile(sources: Sequence[str], targets: Sequence[str]) -> np.ndarray
 
 
 def profile_scores(points: CodePoints, profile: np.ndarray) -> np.ndarray:
-    """The log-odds of each text being a source (positive) or a target (negative), in nats; float64 [texts]."""
+    """Return the log-odds in nats that each text is a source (positive) or a target (negative), float64 `[texts]`."""
     weights = profile[_trigram_buckets(points)]
     weights[points.codes[:-2] == _LINE_FEED] = 0.0
     return np.bincount(points.owner[:-2], weights, minlength=points.n_texts)
@@ -202,7 +213,7 @@ def _trigram_buckets(points: CodePoints) -> np.ndarray:
 
 @functools.cache
 def _class_table() -> np.ndarray:
-    """The class of each code point, uint8 [0x110000]: a script code, emoji, invisible, control, or 0."""
+    """Return the class of each code point, uint8 `[0x110000]`: a script code, emoji, invisible, control, or 0."""
     table = np.zeros(0x110000, np.uint8)
     classes = [(SCRIPTS.index(name), blocks) for name, blocks in _BLOCKS.items()]
     classes += [(_EMOJI, _EMOJI_BLOCKS), (_INVISIBLE, _INVISIBLE_BLOCKS), (_CONTROL, _CONTROL_BLOCKS)]

@@ -1,8 +1,8 @@
-"""Long texts in parts: paragraphs to sentences, sentences to clauses, and back again without loss.
+"""Long texts in parts: the split of texts into sentences and clauses, and the join of their translations without loss.
 
-The end of a sentence is decided by punctuation and its context, without a model and without a language code. An
-uncertain end (an abbreviation, a mark inside brackets, "he said" after a question) is not used, unless a text is so
-long that it must be cut somewhere. docs/decisions/0012 compares these rules with libraries.
+Punctuation and its context determine the end of a sentence, without a model and without a language code. An uncertain
+end is not used, for example after an abbreviation, inside brackets, or between a question and "he said". The exception
+is a text that is so long that it must be cut. docs/decisions/0012 compares these rules with libraries.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from attendo.data.tokenizers import is_spaced
 
 LEAST_TOKENS = 8
-"""Shorter sources say nothing about the usual length of a translation."""
+"""Shorter sources are not counted for the usual length of a translation."""
 
-_LONGEST = 0.999  # quantiles: single odd rows do not count
+_LONGEST = 0.999  # quantiles, so single unusual rows have no effect
 _FEWEST = 0.001
 _MOST_TOKENS = 1 << 14
 _MOST_RATIO = 10
-_SHARE_OF_ROWS = 0.001  # of a word that marks a beginning
+_SHARE_OF_ROWS = 0.001  # minimum share of rows that begin with a word in `Usual.beginnings`
 _LEAST_ROWS = 20
 _SHARE_OF_USES = 0.99
 
@@ -37,8 +37,11 @@ _SHARE_OF_USES = 0.99
 class Usual(NamedTuple):
     """Typical lengths in the training pairs.
 
-    longest: source tokens that 1 pair in 1,000 exceeds. fewest: target tokens per source token that 1 in 1,000 is
-    below, for sources of 8 tokens or more. beginnings: capitalized words that almost only begin sources.
+    Attributes:
+        longest: The number of source tokens that only 1 in 1,000 pairs exceeds.
+        fewest: The number of target tokens per source token below which only 1 in 1,000 pairs is, for sources of 8 or
+            more tokens.
+        beginnings: Capitalized words that almost only occur at the beginning of sources.
     """
 
     longest: int
@@ -47,7 +50,7 @@ class Usual(NamedTuple):
 
 
 def usual_of(lengths: Iterable[tuple[NDArray[Any], NDArray[Any]]], sources: Iterable[str]) -> Usual:
-    """Typical lengths, from streamed source and target lengths in tokens and source texts.
+    """Return the typical lengths, computed from streams of source and target lengths in tokens and of source texts.
 
     >>> usual_of([(np.array([10, 20, 30]), np.array([9, 10, 33]))], ["A dog sees a cat", "In Rome"] * 20)
     Usual(longest=30, fewest=0.5, beginnings=('A', 'In'))
@@ -63,7 +66,7 @@ def usual_of(lengths: Iterable[tuple[NDArray[Any], NDArray[Any]]], sources: Iter
 
 
 def _quantile(counts: NDArray[np.int64], share: float) -> int:
-    """The first number that, with those below it, makes up a share of all that were counted; 0 of none."""
+    """Return the smallest number at or below which the given share of all counted values is, or 0 without values."""
     return int(np.searchsorted(np.cumsum(counts), share * counts.sum())) if counts.any() else 0
 
 
@@ -87,17 +90,17 @@ def _beginnings(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 Segment = Literal["sentence", "paragraph", "none"]
-"""What is translated as one piece: a sentence, a line, or the whole text."""
+"""The unit that is translated at once: a sentence, a line ("paragraph"), or the whole text ("none")."""
 
 Rank = Literal[0, 1, 2, 3]
 SENTENCE, DOUBTFUL, PAUSE, SPACE = 0, 1, 2, 3
-"""Places for a cut, best first: a sure end of a sentence, a possible one, a comma or its like, a space."""
+"""The ranks of possible cuts, best first: certain end of a sentence, possible end, comma or similar mark, space."""
 
-_FULL_STOPS: Final = "。｡．！？︒‼⁇⁈⁉।॥።။។؟۔"  # they need no space behind them
+_FULL_STOPS: Final = "。｡．！？︒‼⁇⁈⁉।॥።။។؟۔"  # no space is needed after them
 _STOPS: Final = ".!?…" + _FULL_STOPS
 _OPENING, _CLOSING = "「『（([{［｛【〈《〔〖｢", "」』）)\\]}］｝】〉》〕〗｣"
 _QUOTES: Final = "\"'”’»›“‘«‹„‚"
-_PAUSES: Final = ",;:–—"  # with a space behind them
+_PAUSES: Final = ",;:–—"  # with a space after them
 _FULL_PAUSES: Final = "、，､；：،؛፣፤༌།―"
 _BREAKS: Final = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _LINE_BREAKS: Final = frozenset(_BREAKS)
@@ -113,8 +116,8 @@ _GAP: Final = re.compile(r"\s*")
 _BEGINNING: Final = re.compile(
     rf"[{re.escape(_OPENING)}{_QUOTES}¿¡*_–—-]*(?:(?<=[–—-])\s)?(?P<first>.?)", re.DOTALL
 )
-_TOKENIZED: Final = 0.2  # the share of spaces above which a text has them between words, whatever its script
-_HIRAGANA: Final = re.compile("[\u3041-\u309f、，,]")  # what a sentence goes on with behind a quotation
+_TOKENIZED: Final = 0.2  # share of spaces above which a text has spaces between words, in any script
+_HIRAGANA: Final = re.compile("[\u3041-\u309f、，,]")  # continues a sentence after a quotation
 _WORD: Final = re.compile(r"[^\s(\[{\"'“‘«„/–—-]*\Z")
 _INITIALS: Final = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]|\d{1,2}")
 
@@ -130,7 +133,7 @@ _ABBREVIATIONS, _BEFORE_NUMBERS = frozenset(_TITLES.split()), frozenset(_NUMBERE
 
 @dataclass(frozen=True)
 class Segments:
-    """A text in pieces without outer white space, and the `separators` around them (one more than pieces).
+    """The parts of a text without outer white space, and the separators before, between and after them.
 
     >>> Segments(("It rains.", "It pours."), ("", "  ", "\\n")).text
     'It rains.  It pours.\\n'
@@ -144,10 +147,10 @@ class Segments:
         return self._between(self.pieces, self.separators)
 
     def joined(self, texts: Sequence[str], spaced: bool | None = None) -> str:
-        """Join texts in the places of the pieces, with their separators.
+        """Join one text per part, for example translations, with the separators of the original text.
 
-        Plain spaces are removed or inserted if only one of the two scripts uses spaces. `spaced` states this for the
-        texts; None detects it.
+        If only one of the two scripts uses spaces, plain spaces are inserted or removed. `spaced` states whether
+        `texts` use spaces (default: detected).
 
         >>> japanese = split_sentences("雨だ。風も強い。")
         >>> japanese.joined(["It rains.", "It is windy."]), japanese.joined(japanese.pieces)
@@ -170,7 +173,7 @@ class Segments:
 
 
 class Cut(NamedTuple):
-    """A possible cut: a piece ends at `end`, the next one starts at `start`, with white space between."""
+    """A possible cut in a text: a part ends at `end`, the next part starts at `start`, with white space in between."""
 
     end: int
     start: int
@@ -178,13 +181,13 @@ class Cut(NamedTuple):
 
 
 def split_sentences(text: str) -> Segments:
-    """Split a text into sentences; a line break always ends a sentence.
+    """Split a text into sentences. A line break always ends a sentence.
 
     Args:
         text: A text in any language.
 
     Returns:
-        The sentences and the white space between them.
+        The sentences, and the white space around them.
 
     >>> split_sentences("Dr. Li saw 3.5 mm. (Snow fell.) Why?").pieces
     ('Dr. Li saw 3.5 mm.', '(Snow fell.)', 'Why?')
@@ -201,18 +204,18 @@ def split_text(
     segment: Segment = "sentence",
     beginnings: tuple[str, ...] = (),
 ) -> Segments:
-    """Split a text into sentences, into lines or not at all, and pieces of more than `limit` tokens further.
+    """Split a text into sentences or lines, and split parts of more than `limit` tokens further.
 
     A line or a whole text above the limit is split into its sentences. A sentence above the limit is split into parts
-    of about equal size, where it does least harm: at a possible end of a sentence, at a comma, at a space, otherwise
-    between two characters. Only a single character that has more tokens than the limit is a piece above the limit.
+    of about equal size. The preferred places are a possible end of a sentence, a comma, and a space. Otherwise the cut
+    is between two characters. A part exceeds the limit only if it is a single character with more tokens.
 
     Args:
         text: Any text.
-        limit: The most tokens of a piece, at least 1.
-        n_tokens: Counts the tokens of a text.
+        limit: The maximum number of tokens per part, at least 1.
+        n_tokens: A function that counts the tokens of a text.
         segment: The unit to split into.
-        beginnings: Words that begin a sentence also where no mark ends the one before (`Usual.beginnings`).
+        beginnings: Words that begin a sentence even if no mark ends the sentence before (`Usual.beginnings`).
 
     Raises:
         ValueError: The limit is below 1.
@@ -237,7 +240,7 @@ def split_text(
 
 
 def _finer(segments: Segments, cuts_of: Callable[[str], Iterable[Cut]]) -> Segments:
-    """The same text with each piece cut further."""
+    """Return the same text, with each part cut further."""
     each = [list(cuts_of(piece)) for piece in segments.pieces]
     if not any(each):
         return segments
@@ -251,7 +254,9 @@ def _finer(segments: Segments, cuts_of: Callable[[str], Iterable[Cut]]) -> Segme
 
 
 def _sentence_cuts(text: str, beginnings: tuple[str, ...] = ()) -> list[Cut]:
-    """The sure ends of sentences. Most texts are one sentence with one mark at its end: a quick search shows that."""
+    """Return the certain ends of sentences. A quick search first skips texts with a single mark at the end, which are
+    common.
+    """
     found = [cut for cut in cuts(text) if cut.rank == SENTENCE] if _MAYBE_ENDS.search(text) else []
     if beginnings:
         found = sorted({*found, *(Cut(*gap.span(), SENTENCE) for gap in _before(beginnings).finditer(text))})
@@ -260,7 +265,10 @@ def _sentence_cuts(text: str, beginnings: tuple[str, ...] = ()) -> list[Cut]:
 
 @lru_cache(maxsize=8)
 def _before(beginnings: tuple[str, ...]) -> re.Pattern[str]:
-    """The white space between a word and one of these words, with a small letter after it: "Black Forest" is a name."""
+    """Return a pattern for white space between a word and one of `beginnings`, if a lowercase word follows.
+
+    The lowercase word excludes names such as "Black Forest".
+    """
     return re.compile(rf"(?<=\w)\s+(?=(?:{'|'.join(map(re.escape, beginnings))})\s+[^\W\d_A-Z])")
 
 
@@ -271,7 +279,7 @@ def _line_cuts(text: str) -> list[Cut]:
 
 
 def cuts(text: str) -> list[Cut]:
-    """All possible cuts at marks or spaces within a text, in order.
+    """Return all possible cuts at marks or spaces within a text, in order.
 
     >>> [(text[:cut.end], cut.rank) for text in ["a, b. C"] for cut in cuts(text)]
     [('a,', 2), ('a, b.', 1)]
@@ -281,8 +289,8 @@ def cuts(text: str) -> list[Cut]:
 
 
 def _marked(text: str) -> Iterator[Cut]:
-    depth, done = 0, 0  # of brackets; a space that belongs to a mark is no place of its own
-    uncased = text.islower()  # then a small letter may begin a sentence
+    depth, done = 0, 0  # depth of brackets; a space after a mark is not a separate place
+    uncased = text.islower()  # then a lowercase letter may begin a sentence
     for mark in _MARKS.finditer(text):
         if mark.start() < done:
             continue
@@ -290,7 +298,7 @@ def _marked(text: str) -> Iterator[Cut]:
         depth = max(0, depth + sum((c in _OPENING) - (c in _CLOSING) for c in closed or found))
         end = mark.start() if mark["space"] else mark.end()
         gap = _GAP.match(text, end)
-        assert gap is not None  # it matches nothing, too
+        assert gap is not None  # it also matches empty text
         start = gap.end()
         rank = _rank(text, mark, start, uncased)
         if not _LINE_BREAKS.isdisjoint(gap[0]):
@@ -303,10 +311,10 @@ def _marked(text: str) -> Iterator[Cut]:
 
 
 def _rank(text: str, mark: re.Match[str], start: int, uncased: bool) -> Rank | None:
-    """The quality of a cut after this mark, where the text continues at `start`; None if impossible."""
+    """Return the rank of a cut after this mark, or None if no cut is possible. The text continues at `start`."""
     gap = start > mark.end() or mark["space"]
     if mark["stop"]:
-        beginning = _BEGINNING.match(text, start)  # only here: in a row of brackets each would read the rest
+        beginning = _BEGINNING.match(text, start)  # only here: slow for rows of brackets
         return _stop_rank(text, mark, bool(gap), beginning["first"] if beginning else "", uncased)
     if mark["pause"]:
         wide = mark["pause"] in _FULL_PAUSES
@@ -329,7 +337,7 @@ def _stop_rank(text: str, mark: re.Match[str], gap: bool, first: str, uncased: b
 
 
 def _is_abbreviation(text: str, end: int, first: str) -> bool:
-    """Return whether the word that ends here usually has a period: a title, an initial, a short number."""
+    """Return whether the word that ends here usually has a period, like a title, an initial or a short number."""
     found = _WORD.search(text[max(0, end - 12) : end])
     word = found[0].lower() if found else ""
     if word in _BEFORE_NUMBERS:
@@ -354,11 +362,11 @@ def _segments(text: str, places: Sequence[Cut]) -> Segments:
 
 
 def _fitted(sentence: str, limit: int, n_tokens: Callable[[str], int]) -> Iterator[Cut]:
-    """The cuts that leave no part above `limit` tokens; none if the sentence fits."""
+    """Yield the cuts that leave no part above `limit` tokens, or nothing if the sentence fits."""
     total = n_tokens(sentence)
     if total <= limit:
         return
-    # parts of about one size: a last part of two words would be read without its context
+    # parts of similar size: a last part of only two words would lack context
     aim = min(limit, math.ceil(1.15 * total / math.ceil(total / limit)))
     places = cuts(sentence)
     ends = [cut.end for cut in places]
@@ -372,7 +380,7 @@ def _fitted(sentence: str, limit: int, n_tokens: Callable[[str], int]) -> Iterat
 
 
 def _reach(text: str, start: int, limit: int, n_tokens: Callable[[str], int]) -> int:
-    """The furthest end of a part from here within the limit, at least one character."""
+    """Return the furthest end of a part that starts here and is within the limit, but at least one character."""
     low, size = start + 1, limit
     while (end := min(start + size, len(text))) > low and n_tokens(text[start:end]) <= limit:
         if end == len(text):
@@ -389,7 +397,7 @@ def _reach(text: str, start: int, limit: int, n_tokens: Callable[[str], int]) ->
 
 
 def _best(text: str, start: int, far: int, places: Sequence[Cut], ends: Sequence[int]) -> Cut:
-    """The best cut between `start` and `far`: a good one not near the start, otherwise any."""
+    """Return the best cut between `start` and `far`. Good cuts that are not near the start are preferred."""
     here = places[bisect_right(ends, start) : bisect_right(ends, far)]
     late = here[bisect_left([cut.end for cut in here], start + 0.4 * (far - start)) :]
     if late:
@@ -404,7 +412,9 @@ def _best(text: str, start: int, far: int, places: Sequence[Cut], ends: Sequence
 
 
 def _belongs_to_the_last(text: str, at: int) -> bool:
-    """Return whether this character combines with the previous one: an accent, a vowel sign, a joined emoji."""
+    """Return whether this character combines with the previous character, like an accent, a vowel sign or a joined
+    emoji.
+    """
     joiner, modifiers = "\u200d", ("\U0001f3fb", "\U0001f3ff")
     character = text[at : at + 1]
     return bool(character) and (
@@ -415,7 +425,7 @@ def _belongs_to_the_last(text: str, at: int) -> bool:
 
 
 def _spaced(texts: Sequence[str]) -> bool | None:
-    """Return whether these texts have spaces between words, by script or tokenization; None without letters."""
+    """Return whether these texts have spaces between words, by script or share of spaces, or None without letters."""
     if not any(c.isalpha() for text in texts for c in text):
         return None
     n_spaces = sum(text.count(" ") for text in texts)

@@ -1,9 +1,9 @@
-"""Token stores: rows of ids in memory-mapped files, built once for given files, options and tokenizer.
+"""Token stores: rows of token ids in memory-mapped files, built once for given files, options and tokenizer.
 
-A store is a folder in the cache, named by its key. It has flat ids (two bytes each, four for a large vocabulary) with
-the offsets of the rows, the row numbers in the file, the first row of each of several files, and a manifest. Pairs have
-ids and offsets for each side; labeled texts have a class for each row. Each kind is one file of any size, because
-memory maps do not require smaller ones.
+A store is a folder in the cache, named by its key. It contains the concatenated ids (two bytes per id, or four for a
+large vocabulary), the offsets of the rows, the row numbers in the file, the first row of each file, and a manifest. For
+pairs, there are ids and offsets for each side. For labeled texts, there is also a class for each row. Each of these is
+one file of any size, because memory maps do not require smaller files.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.files import DamagedFile, manifest_hash, sha256_file, verify_manifest, write_manifest
 
 _FORMAT = 1
-_CHUNK = 2000  # rows encoded at a time; memory for a chunk is all that building takes
+_CHUNK = 2000  # rows encoded at a time; building a store only needs memory for one chunk
 
 Pair = tuple[int, str, str]  # row number in the file, source text, target text
 
@@ -33,12 +33,13 @@ Pair = tuple[int, str, str]  # row number in the file, source text, target text
 Numbers = NDArray[np.int64]
 Offsets = NDArray[np.int64]
 
-_PIECE = 1 << 18  # rows looked at together
+_PIECE = 1 << 18  # rows processed together
 _BLOCK = 1 << 10  # documents that share one count
 
 
 class RowLengths:
-    """The lengths in tokens of consecutive rows, as int32, capped at `most`; `offsets` `[rows + 1]` are their borders.
+    """The lengths in tokens of consecutive rows, as int32. `offsets` `[rows + 1]` are the row borders, `most` limits a
+    length.
 
     >>> lengths = RowLengths(np.array([0, 3, 3, 10]))
     >>> lengths[:], lengths[np.array([2, 0])], lengths.sum(), lengths.capped(5).sum()
@@ -62,7 +63,7 @@ class RowLengths:
         return (found if self._most is None else np.minimum(found, self._most)).astype(np.int32)
 
     def pieces(self) -> Iterator[NDArray[np.int32]]:
-        """All lengths, in chunks of bounded size."""
+        """Yield all lengths in chunks of limited size."""
         for start in range(0, len(self), _PIECE):
             yield self[start : start + _PIECE]
 
@@ -72,14 +73,14 @@ class RowLengths:
         return sum(int(piece.sum(dtype=np.int64)) for piece in self.pieces())
 
     def capped(self, most: int) -> "RowLengths":
-        """The same rows with lengths capped at `most`."""
+        """Return the lengths of the same rows, limited to `most`."""
         return RowLengths(self._offsets, most)
 
 
 class Stretches:
-    """Consecutive documents cut into the fewest pieces of at most `most` tokens and nearly equal length.
+    """Consecutive documents, cut into the fewest parts of at most `most` tokens and nearly equal length.
 
-    offsets: the borders of the documents `[documents + 1]`. One number is held in memory per 1,024 documents.
+    `offsets` `[documents + 1]` are the borders of the documents. Memory holds only one number per 1,024 documents.
 
     >>> stretches = Stretches(np.array([0, 3, 3, 10]), 4)
     >>> stretches.edges(np.arange(len(stretches))), stretches[:]
@@ -104,7 +105,7 @@ class Stretches:
         return int(self._offsets[-1] - self._offsets[0])
 
     def edges(self, rows: NDArray[np.integer]) -> tuple[Numbers, Numbers]:
-        """The borders of these pieces among the tokens."""
+        """Return the first token and the end of each of these parts, as positions in all tokens."""
         starts, ends = np.empty((2, len(rows)), np.int64)
         if not len(rows):
             return starts, ends
@@ -121,7 +122,7 @@ class Stretches:
         return offsets, -(-np.diff(offsets) // self._most)
 
     def _bounds(self, block: int) -> Numbers:
-        """The borders of a block's pieces, which are contiguous."""
+        """Return the borders of the parts in a block. The parts are contiguous."""
         offsets, counts = self._counts(block)
         document = np.repeat(np.arange(len(counts)), counts)
         piece = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -131,7 +132,16 @@ class Stretches:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """The key of a store, the SHA-256 of its content, and the number and first three of overlong rows."""
+    """The facts about a store.
+
+    Attributes:
+        folder: The folder of the store.
+        key: The key of the store.
+        dtype: The numpy type of the ids.
+        content: The SHA-256 of the store's contents.
+        left_out: The row numbers of the first three rows that were skipped as too long, and the number of all such
+            rows.
+    """
 
     folder: Path
     key: str
@@ -140,7 +150,7 @@ class StoreFacts:
     left_out: tuple[list[int], int] = ([], 0)
 
     def discard(self) -> None:
-        """Delete the store from the cache; the next request builds it again."""
+        """Delete the store from the cache. It is built again when it is next needed."""
         discard(self.folder)
 
 
@@ -159,7 +169,7 @@ class TokenRows:
 
 
 class _TokenRowsWriter:
-    """Writes the files that `TokenRows` reads."""
+    """A writer for the files that `TokenRows` reads."""
 
     def __init__(self, folder: Path, prefix: str, dtype: str, files: ExitStack) -> None:
         self._ids = files.enter_context((folder / f"{prefix}ids").open("wb"))
@@ -169,7 +179,7 @@ class _TokenRowsWriter:
         self._end = 0
 
     def write(self, rows: Sequence[Sequence[int]]) -> None:
-        """Append rows, one at least."""
+        """Append one or more rows."""
         ends = self._end + np.cumsum([len(row) for row in rows], dtype="<i8")
         self._end = int(ends[-1])
         self._ids.write(np.fromiter(itertools.chain.from_iterable(rows), self._dtype).tobytes())
@@ -177,10 +187,10 @@ class _TokenRowsWriter:
 
 
 class _RowStore:
-    """Rows of a user's files as token ids; `row_numbers` [rows] int64 are counted across files (`place`)."""
+    """Rows of a user's files as token ids. `row_numbers` `[rows]` (int64) are continuous across files; see `place`."""
 
     def __init__(self, folder: Path) -> None:
-        """Open and check a store. Raises FileNotFoundError if there is none, DamagedFile if it is damaged."""
+        """Open and check a store. Raises FileNotFoundError if it does not exist, and DamagedFile if it is damaged."""
         self.facts = verified_facts(folder, _FORMAT)
         self.row_numbers: NDArray[np.int64] = mapped(folder / "rows", "<i8")
         starts = folder / "starts"
@@ -190,12 +200,12 @@ class _RowStore:
         return len(self.row_numbers)
 
     def place(self, i: int) -> tuple[int, int]:
-        """The file of row i, counted from 0, and its number there."""
+        """Return the index of the file that contains row i, from 0, and the row number in this file."""
         return row_place(self._starts, int(self.row_numbers[i]))
 
 
 class PairStore(_RowStore):
-    """Pairs of token ids without bos and eos, read from memory-mapped files, with their lengths."""
+    """Sentence pairs as token ids without bos and eos, in memory-mapped files, with their lengths in tokens."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -205,16 +215,18 @@ class PairStore(_RowStore):
         self.target_lengths = self._targets.lengths
 
     def source(self, i: int) -> NDArray[Any]:
-        """The source ids of row i, a view into the file."""
+        """Return the source ids of row i, as a view into the file."""
         return self._sources[i]
 
     def target(self, i: int) -> NDArray[Any]:
-        """The target ids of row i, a view into the file."""
+        """Return the target ids of row i, as a view into the file."""
         return self._targets[i]
 
 
 class LabelledStore(_RowStore):
-    """Labeled texts as token ids without bos and eos, memory-mapped, with lengths and int32 class ids."""
+    """Labeled texts as token ids without bos and eos, in memory-mapped files, with their lengths in tokens and class
+    ids.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -223,7 +235,7 @@ class LabelledStore(_RowStore):
         self.labels: NDArray[np.int32] = mapped(folder / "labels", "<i4")
 
     def text(self, i: int) -> NDArray[Any]:
-        """The ids of row i, a view into the file."""
+        """Return the ids of row i, as a view into the file."""
         return self._texts[i]
 
 
@@ -235,15 +247,16 @@ def pair_store(
     row_report: RowReport | None = None,
     max_tokens: int | None = None,
 ) -> PairStore:
-    """Return the cached token store of a key; it is built in constant memory if it is missing or damaged.
+    """Return the token store with this key from the cache. If it is missing or damaged, it is built in constant memory.
 
     Args:
-        pairs: The sentence pairs, read only to build the store.
-        tokenizer: The tokenizer.
-        key: The key of the store.
-        cache: The cache folder.
-        row_report: The report of the pairs, which knows their files after reading.
-        max_tokens: Skip pairs with more tokens on a side; the key must include it.
+        pairs: The sentence pairs, which are only read to build the store.
+        tokenizer: The tokenizer of the pairs.
+        key: The key of the store; see `store_key`.
+        cache: The cache folder (default: `cache_folder()`).
+        row_report: The row report of the pairs, which contains their files after reading.
+        max_tokens: The maximum number of tokens on a side (default: no limit). Longer pairs are skipped. If it is set,
+            the key must depend on it.
 
     Raises:
         AttendoError: The cache cannot be written.
@@ -259,9 +272,10 @@ def pair_store(
 def labelled_store(
     rows: Iterable[LabelledRow], row_report: RowReport, labels: LabelSet, tokenizer: Tokenizer, key: str
 ) -> LabelledStore:
-    """Return the cached token store of a key; it is built in constant memory if it is missing or damaged.
+    """Return the token store of labeled texts with this key from the cache. If necessary, it is built in constant
+    memory.
 
-    Raises AttendoError for an unknown label, and if the cache cannot be written.
+    Raises AttendoError for an unknown label, or if the cache cannot be written.
     """
 
     def build(new: Path) -> None:
@@ -274,7 +288,9 @@ def labelled_store(
 
 
 class _Column(NamedTuple):
-    """Texts of the rows to write: their field in a row, their encoder, and the prefix of their files' names."""
+    """The texts of one field in the rows to write: the index of the field, its tokenizer, and the prefix of its file
+    names.
+    """
 
     place: int
     tokenizer: Tokenizer
@@ -290,7 +306,9 @@ def _write_rows(
     max_tokens: int | None = None,
     class_of: Callable[[Any], int] | None = None,
 ) -> None:
-    """Write the files of a store. The first of a row is its number; class_of: the class of a row, where it has one."""
+    """Write the files of a store. The first field of each row is its number. `class_of` returns the class of a labeled
+    row.
+    """
     dtype = id_type(columns[0].tokenizer.vocab_size)
     remaining = iter(rows)
     left_out: list[int] = []
@@ -307,7 +325,7 @@ def _write_rows(
                 column.tokenizer.encode_batch([row[column.place] for row in chunk]) for column in columns
             ]
             every = [(row[0], *ids) for row, *ids in zip(chunk, *encoded, strict=True)]
-            # overlong rows are counted, and the first three named, so that nothing disappears silently
+            # overlong rows are counted, and the numbers of the first three are stored for a message
             kept = [row for row in every if max_tokens is None or max(map(len, row[1:])) <= max_tokens]
             n_left_out += len(every) - len(kept)
             left_out += sorted({n for n, *_ in every} - {n for n, *_ in kept})[: 3 - len(left_out)]
@@ -325,7 +343,7 @@ def _write_rows(
 
 
 def store_key(files: Sequence[Path], options: Mapping[str, Any], tokenizer: Tokenizer) -> str:
-    """Return a SHA-256 over the files' contents, the JSON options of reading them, and the tokenizer."""
+    """Return a SHA-256 of the contents of the files, the options for reading them (as JSON), and the tokenizer."""
     parts = {
         "format": _FORMAT,
         "files": [sha256_file(file) for file in files],
@@ -336,7 +354,7 @@ def store_key(files: Sequence[Path], options: Mapping[str, Any], tokenizer: Toke
 
 
 def verified_facts(folder: Path, wanted: int) -> StoreFacts:
-    """Return the facts in a store's manifest after checking its files. Raises FileNotFoundError or DamagedFile."""
+    """Check the files of a store and return the facts in its manifest. Raises FileNotFoundError or DamagedFile."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such token store")
     facts = verify_manifest(folder)
@@ -347,7 +365,7 @@ def verified_facts(folder: Path, wanted: int) -> StoreFacts:
 
 
 def id_type(vocab_size: int) -> str:
-    """The numpy type that ids of a vocabulary are kept in: two bytes each, four if it needs them.
+    """Return the numpy type for ids of a vocabulary: two bytes per id, or four for a large vocabulary.
 
     >>> id_type(1 << 16), id_type((1 << 16) + 1)
     ('<u2', '<u4')
@@ -356,7 +374,7 @@ def id_type(vocab_size: int) -> str:
 
 
 def row_place(starts: NDArray[np.int64], number: int) -> tuple[int, int]:
-    """The file of a row number, counted from 0, and the number there.
+    """Return the index of the file that contains a row number, from 0, and the row number in this file.
 
     >>> row_place(np.array([0, 100, 100]), 100), row_place(np.array([0, 100, 100]), 101)
     ((0, 100), (2, 1))
@@ -366,7 +384,7 @@ def row_place(starts: NDArray[np.int64], number: int) -> tuple[int, int]:
 
 
 def mapped(path: Path, dtype: str) -> NDArray[Any]:
-    """A file as a read-only array, without reading it; an empty file can't be mapped."""
+    """Return a file as a read-only memory-mapped array. An empty file, which cannot be mapped, is an empty array."""
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
     return np.memmap(path, dtype, mode="r").view(np.ndarray)

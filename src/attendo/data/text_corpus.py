@@ -1,4 +1,4 @@
-"""The texts of a run: their token stream, with every file and row accounted for."""
+"""The texts of a run: training and validation documents, and their token stream."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
 from attendo.errors import AttendoError
 
 TAIL_SHARE = 0.1
-"""Of each document, where there are too few to hold whole ones out."""
+"""The share of each document that is held out, if there are too few documents to hold out whole ones."""
 
 
 @dataclass(frozen=True)
 class TextSplit:
-    """The validation texts: whole documents or, with fewer than 20, the last tenth of each one.
+    """The validation texts: whole documents, or the last tenth of each document if there are fewer than 20.
 
-    held: hashes of first chunks, which keep similar beginnings together; None for tails. lengths: those of few
-    documents, in characters.
+    Attributes:
+        held: The hashes of the first chunks of held-out documents, or None if the ends of documents are held out.
+        lengths: The lengths of all documents in characters, if the ends of documents are held out.
     """
 
     held: HeldOut | None
@@ -50,7 +51,9 @@ class TextSplit:
 
 
 def split_texts(chunks: Iterable[Chunk], name: str) -> TextSplit:
-    """Split documents: at least 20 as `held_out` splits rows, fewer by their tails. Raises AttendoError on failure."""
+    """Split documents: 20 or more as `held_out` splits rows, fewer by their ends. Raises AttendoError if this is
+    impossible.
+    """
     lengths: list[int] = []
     all_read = False
 
@@ -58,7 +61,7 @@ def split_texts(chunks: Iterable[Chunk], name: str) -> TextSplit:
         nonlocal all_read
         for chunk in chunks:
             if chunk.starts:
-                if len(lengths) < FEWEST_ROWS:  # as many as that are held out whole: nobody asks for lengths
+                if len(lengths) < FEWEST_ROWS:  # with more documents, the lengths are not needed
                     lengths.append(0)
                 yield chunk.text
             if len(lengths) < FEWEST_ROWS:
@@ -79,7 +82,7 @@ def split_texts(chunks: Iterable[Chunk], name: str) -> TextSplit:
 
 
 def part_of(chunks: Iterable[Chunk], split: TextSplit, part: Part) -> Iterator[Chunk]:
-    """The chunks of one part; both together are all of the text, and have nothing in common."""
+    """Yield the chunks of one part. The two parts together contain the whole text, without overlap."""
     if split.held is None:
         yield from _tails(chunks, split.lengths, part)
         return
@@ -93,7 +96,7 @@ def part_of(chunks: Iterable[Chunk], split: TextSplit, part: Part) -> Iterator[C
 
 def _tails(chunks: Iterable[Chunk], lengths: tuple[int, ...], part: Part) -> Iterator[Chunk]:
     document, place = -1, 0
-    starts = True  # whether what comes next begins a document of the part
+    starts = True  # whether the next chunk begins a document in this part
     in_tail = False
     for text, begins in chunks:
         if begins:
@@ -102,7 +105,7 @@ def _tails(chunks: Iterable[Chunk], lengths: tuple[int, ...], part: Part) -> Ite
             starts = True
             in_tail = False
         tail = int(lengths[document] * TAIL_SHARE)
-        near = lengths[document] - tail - place  # where the tail begins in this chunk
+        near = lengths[document] - tail - place  # the start of the tail in this chunk
         if in_tail or near >= len(text):
             end = 0 if in_tail else len(text)
         else:
@@ -116,10 +119,10 @@ def _tails(chunks: Iterable[Chunk], lengths: tuple[int, ...], part: Part) -> Ite
 
 
 CHARACTERS_A_ROW = 100
-"""About 20 words: the rules that choose a vocabulary and a size count in rows of them."""
+"""The number of characters, about 20 words, that count as one row in the choice of vocabulary size and model size."""
 
 TOKENIZER_CHARACTERS = 50_000_000
-"""A tokenizer learns from at most that many."""
+"""The maximum number of characters for the training of a tokenizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,11 +159,11 @@ class TextData:
 
     @property
     def is_split(self) -> bool:
-        """Whether validation text is split off from the training texts."""
+        """Whether validation texts are held out from the training texts."""
         return not (self.embedded or self.valid)
 
     def source(self, part: Part) -> TextSource:
-        """The source of a part; of a split part, the training texts."""
+        """Return the source of a part. If validation texts are held out, both parts have the same source."""
         if self.embedded:
             return standard_library(part)
         files = self.valid if part == "valid" and self.valid else self.train
@@ -169,7 +172,7 @@ class TextData:
 
 @dataclass(frozen=True, eq=False)
 class WindowDataset(TokenDataset):
-    """A stream of documents as a language model's training sees it: full windows of `context` tokens."""
+    """The training documents of a language model as windows of `context` tokens."""
 
     stream: TokenStream
     context: int
@@ -182,16 +185,16 @@ class WindowDataset(TokenDataset):
 
     @property
     def n_rows(self) -> int:
-        """Rows of about 20 words, by which sizes are chosen."""
+        """The amount of text in rows of about 20 words, from which sizes are chosen."""
         return int(self.stream.n_characters.sum()) // CHARACTERS_A_ROW
 
     @property
     def n_tokens(self) -> int:
-        """Targets of an epoch, the ends of documents included."""
+        """The number of targets per epoch, including the ends of documents."""
         return self.stream.n_positions
 
     def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
-        """The batches of an epoch; none are kept, as a stream may have any size."""
+        """Return the batches of an epoch. They are not cached, because a stream can have any size."""
         return self._epoch(batch_tokens, seed, epoch)
 
     def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
@@ -199,11 +202,11 @@ class WindowDataset(TokenDataset):
 
 
 class TextCorpus(Corpus[TextData]):
-    """The training and validation documents of a run, read in streams as often as needed."""
+    """The training and validation documents of a run, which are read as streams whenever they are needed."""
 
     @cached_property
     def split(self) -> TextSplit | None:
-        """The part that is split off for validation, if no validation file is given."""
+        """The validation texts that are held out, or None if validation files are given or built in."""
         if not self.data.is_split:
             return None
         split = split_texts(self._read("train"), self.data.source("train").name)
@@ -212,7 +215,7 @@ class TextCorpus(Corpus[TextData]):
 
     @cached_property
     def n_characters(self) -> int:
-        """The characters of the training texts; the first call prints the reading report."""
+        """The number of characters in the training texts. The first access prints the reading report."""
         source = self.data.source("train")
         reading = Reading(source.name)
         for _ in read_documents(source, self.data.strict, reading):
@@ -222,7 +225,7 @@ class TextCorpus(Corpus[TextData]):
         return sum(len(chunk.text) for chunk in self.chunks("train"))
 
     def chunks(self, part: Part) -> Iterator[Chunk]:
-        """The documents of a part, in chunks."""
+        """Return the documents of a part in chunks."""
         split = self.split
         if split is None:
             return self._read(part)
@@ -248,7 +251,9 @@ class TextCorpus(Corpus[TextData]):
         return token_stream(self.chunks(part), tokenizer, store_key(source.paths(), options, tokenizer))
 
     def windows(self, tokenizer: Tokenizer, context: int) -> WindowDataset:
-        """The training texts in windows of `context` tokens. Raises AttendoError if they don't fill one."""
+        """Return the training texts in windows of `context` tokens. Raises AttendoError if the texts do not fill one
+        window.
+        """
         stream = self.stream(tokenizer, "train")
         require_window(stream, context, self.data.source("train").name)
         return WindowDataset(stream, context, tokenizer.specials)

@@ -1,8 +1,8 @@
-"""Documents as one stream of token ids, in a memory-mapped file or in memory, and its training windows.
+"""Documents as one stream of token ids, in a memory-mapped file or in memory, and the training windows of the stream.
 
-In a window, each document is bos + ids as input and ids + eos as target. Documents are consecutive, and attention never
-crosses their borders. In each epoch the borders and the order of the windows are drawn from (seed, epoch), so a
-position in the list is enough to resume a run.
+In a window, the input of each document is bos + ids, and its target is ids + eos. Documents are consecutive, and
+attention never crosses document boundaries. In each epoch, the window borders and the order of the windows depend on
+the seed and the epoch. A position in the list of batches is therefore enough to resume a run.
 """
 
 import itertools
@@ -33,7 +33,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """A document: its ids without bos and eos, and their characters and bytes; `ended` is False for a truncated one."""
+    """A document: its ids without bos and eos, and the lengths of its text. `ended` is False if it is truncated."""
 
     ids: NDArray[Any]
     n_characters: int
@@ -42,13 +42,14 @@ class Document:
 
     @property
     def n_targets(self) -> int:
-        """Tokens to predict: all of them, and eos where the document ends."""
+        """The number of tokens to predict: all ids, and eos if the document ends."""
         return len(self.ids) + self.ended
 
     def beginning(self, n_tokens: int, tokenizer: Tokenizer) -> "Document":
-        """The first tokens of a longer document, without its end.
+        """Return the first tokens of a document, without its end. A document that is not longer is returned unchanged.
 
-        Characters and bytes are those of their text; the bytes of a split character are not counted.
+        The numbers of characters and bytes are those of the truncated text. The bytes of a split character are not
+        counted.
         """
         if n_tokens >= self.n_targets:
             return self
@@ -62,10 +63,11 @@ class TokenStream:
     """Concatenated documents as token ids, without bos and eos.
 
     Attributes:
-        ids: All ids `[tokens]`.
-        offsets: The start of each document, and the end of the last `[documents + 1]`.
-        n_bytes, n_characters: The length of each document's text in UTF-8 bytes and characters `[documents]`.
-        facts: The facts of the store.
+        ids: The ids of all documents `[tokens]`.
+        offsets: The start of each document in `ids`, and the end of the last document `[documents + 1]`.
+        n_bytes: The length of each document's text in UTF-8 bytes `[documents]`.
+        n_characters: The length of each document's text in characters `[documents]`.
+        facts: The facts about the token store (default: the stream is in memory).
     """
 
     ids: NDArray[Any]
@@ -79,8 +81,8 @@ class TokenStream:
         """Return a stream of whole texts in memory.
 
         Args:
-            texts: The documents.
-            tokenizer: The tokenizer.
+            texts: The text of each document.
+            tokenizer: The tokenizer that encodes the texts.
 
         >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
         >>> stream = TokenStream.of(["ab", "ü"], train_tokenizer(["ab"], TokenizerConfig(kind="byte")))
@@ -91,11 +93,11 @@ class TokenStream:
 
     @classmethod
     def of_chunks(cls, chunks: Iterable[Chunk], tokenizer: Tokenizer) -> "TokenStream":
-        """Return a stream of documents in chunks, as `read_documents` yields them, with the ids in memory.
+        """Return a stream of documents in chunks, as `read_documents` yields them. The ids are in memory.
 
         Args:
             chunks: The chunks of the documents.
-            tokenizer: The tokenizer.
+            tokenizer: The tokenizer that encodes the chunks.
         """
         parts = list(_encoded(chunks, tokenizer))
         empty = [np.empty(0, id_type(tokenizer.vocab_size)), *[np.empty(0, np.int64)] * 3]
@@ -104,13 +106,13 @@ class TokenStream:
 
     @classmethod
     def open(cls, folder: Path) -> "TokenStream":
-        """Open and check a store, and return its stream.
+        """Open and check the store of a stream, and return its stream.
 
         Args:
             folder: The folder of the store.
 
         Raises:
-            FileNotFoundError: There is no store.
+            FileNotFoundError: The store does not exist.
             DamagedFile: The store is incomplete or damaged.
         """
         facts = verified_facts(folder, _FORMAT)
@@ -129,11 +131,11 @@ class TokenStream:
 
     @property
     def n_positions(self) -> int:
-        """The number of tokens to predict: all ids, and the end of each document."""
+        """The number of tokens to predict: all ids, and one end per document."""
         return self.n_tokens + len(self)
 
     def begins(self, documents: NDArray[np.integer]) -> Counts:
-        """Return the positions at which documents begin, where each document takes one position more than its ids.
+        """Return the positions at which documents begin. Each document takes one more position than it has ids.
 
         Args:
             documents: The numbers of the documents.
@@ -141,7 +143,7 @@ class TokenStream:
         return self.offsets[documents] + documents
 
     def documents_at(self, positions: NDArray[np.int64]) -> Counts:
-        """Return the document of each position.
+        """Return the number of the document at each position.
 
         Args:
             positions: Positions `[windows, positions]`, ascending within each window.
@@ -154,7 +156,9 @@ class TokenStream:
         return found
 
     def _document_at(self, positions: NDArray[np.int64]) -> Counts:
-        """The same by bisection, for a few arbitrary positions, without a table of document starts."""
+        """Return the number of the document at each of a few arbitrary positions, by bisection without a table of all
+        starts.
+        """
         low, high = np.zeros_like(positions), np.full_like(positions, len(self))
         while (high - low > 1).any():
             middle = (low + high) // 2
@@ -163,13 +167,13 @@ class TokenStream:
         return low
 
     def document(self, i: int) -> Document:
-        """Return a document, whose ids are a view into the file.
+        """Return a document. Its ids are a view into the file.
 
         Args:
             i: The number of the document.
 
         Raises:
-            IndexError: There is no such document.
+            IndexError: The stream has no document with this number.
         """
         if not 0 <= i < len(self):
             raise IndexError(f"document {i} of a stream of {len(self)}")
@@ -181,10 +185,11 @@ class TokenStream:
         return map(self.document, range(len(self)))
 
     def sample(self, n_tokens: int, tokenizer: Tokenizer) -> list[Document]:
-        """Return documents with a given total of tokens, drawn in a fixed random order; the last one is truncated.
+        """Return documents with a given total of tokens, drawn in a fixed random order. The last document is truncated.
 
         Args:
-            n_tokens: The total, including the end of each document. All documents are returned if there are no more.
+            n_tokens: The total number of tokens, including the end of each document. A smaller stream is returned
+                completely.
             tokenizer: The tokenizer of the stream.
         """
         order: Iterable[int] = range(len(self))
@@ -205,7 +210,8 @@ class TokenStream:
 def token_stream(
     chunks: Iterable[Chunk], tokenizer: Tokenizer, key: str, cache: Path | None = None
 ) -> TokenStream:
-    """Return the cached stream of a key; it is built in constant memory if it is missing or damaged.
+    """Return the token stream with this key from the cache. If it is missing or damaged, it is built in constant
+    memory.
 
     Raises AttendoError if the cache cannot be written.
     """
@@ -228,7 +234,7 @@ def _build(folder: Path, chunks: Iterable[Chunk], tokenizer: Tokenizer, key: str
 
 
 def _drawn(n_documents: int, most: int) -> Counts:
-    """Documents in an order that is drawn once and for all: at least `most` of them, or all."""
+    """Return document numbers in a fixed random order: at least `most` of them, or all documents."""
     random = np.random.default_rng(0)
     if n_documents <= GROUPING.at_once:
         return random.permutation(n_documents)
@@ -238,7 +244,7 @@ def _drawn(n_documents: int, most: int) -> Counts:
 def _encoded(
     chunks: Iterable[Chunk], tokenizer: Tokenizer
 ) -> Iterator[tuple[NDArray[Any], Counts, Counts, Counts]]:
-    """The files of a stream, piece by piece: each yields what comes next in ids, offsets, bytes and characters."""
+    """Yield the contents of a stream's files part by part: the next ids, offsets, byte counts and character counts."""
     dtype = id_type(tokenizer.vocab_size)
     end = open_bytes = open_characters = 0
     inside = False
@@ -266,7 +272,7 @@ def _encoded(
 
 
 def _gathered(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """The chunks in lists of about _AT_ONCE characters."""
+    """Yield the chunks in lists of about _AT_ONCE characters."""
     together: list[Chunk] = []
     size = 0
     for chunk in chunks:
@@ -285,9 +291,10 @@ def _counts(values: list[int]) -> Counts:
 
 @dataclass(frozen=True)
 class WindowEdges:
-    """The borders of an epoch's windows, ascending from 0 to `n_positions`, computed on access.
+    """The borders of an epoch's windows, computed on access. They ascend from 0 to `n_positions`.
 
-    The first window has 1 to `context` positions (`first`), the last one has the rest, and all others are full.
+    The first window has 1 to `context` positions (`first`). The last window has the remaining positions, and all other
+    windows are full.
 
     >>> WindowEdges(20, 6, 3)(np.arange(5)), WindowEdges(20, 6, 4)(np.arange(5))
     (array([ 0,  3,  9, 15, 20]), array([ 0,  4, 10, 16, 20]))
@@ -306,7 +313,7 @@ class WindowEdges:
         return min(1, self.n_positions) + -(-max(0, self.n_positions - self.first) // self.context)
 
     def __call__(self, numbers: Rows) -> Rows:
-        """The edges of these numbers, counted from 0."""
+        """Return the borders with these numbers, counted from 0."""
         places = self.first + (numbers - 1) * self.context
         return np.where(numbers == 0, 0, np.minimum(places, self.n_positions))
 
@@ -320,22 +327,23 @@ def window_batches(
     grouping: Grouping = GROUPING,
     specials: SpecialTokens = OWN,
 ) -> EpochBatches:
-    """Return all batches of an epoch, a pure function of the arguments.
+    """Return all batches of an epoch. They depend only on the arguments and have about equal sizes.
 
-    The `ids` of a batch are the numbers of its windows along the stream. All batches are about equally large.
+    The `ids` of a batch are the numbers of its windows in the stream.
 
     Args:
-        stream: The token stream; see `require_window` for one that is too short.
-        context: The number of positions of a window.
-        batch_tokens: The number of positions per batch, with at least one window.
+        stream: The token stream. `require_window` checks that the stream is long enough.
+        context: The number of positions per window.
+        batch_tokens: The maximum number of positions per batch. A batch has at least one window.
         seed: The seed of the run.
         epoch: The number of the epoch.
-        grouping: How windows are shuffled. Memory is bounded above `grouping.at_once` windows; see `EpochRows`.
-        specials: The special ids.
+        grouping: The limits on the windows that are shuffled together. Larger epochs need no more memory; see
+            `EpochRows`.
+        specials: The special ids of the tokenizer.
     """
     edges = WindowEdges.drawn(stream.n_positions, context, seed, epoch)
     most = max(1, batch_tokens // context)
-    seeds = (seed, epoch, 1)  # the third number keeps the order apart from the place of the first cut
+    seeds = (seed, epoch, 1)  # the third number makes the order independent of the first border
 
     def cut(windows: Rows, random: np.random.Generator) -> list[Rows]:
         return np.array_split(random.permutation(windows), -(-len(windows) // most))
@@ -348,7 +356,7 @@ def window_batches(
 
 
 def require_window(stream: TokenStream, context: int, name: str) -> None:
-    """Raise AttendoError, naming the text, if it doesn't fill one window."""
+    """Raise AttendoError if the stream does not fill one window. `name` is the name of the text in the message."""
     if stream.n_positions < context:
         raise AttendoError(
             f"{name} has {stream.n_positions:,} tokens (document ends included), fewer than one window of "
@@ -361,14 +369,14 @@ def window_batch(
 ) -> Batch:
     """Return the windows between positions `starts[i]` and `ends[i]` as a batch, padded at the end.
 
-    Inputs: token_ids `[windows context]` and, only if a window has several documents, their numbers (segments).
-    Causality makes a padding mask unnecessary.
+    The inputs are `token_ids` `[windows context]` and, only if a window contains several documents, `segments` with
+    their numbers. No padding mask is needed, because attention is causal.
     """
     positions = starts[:, None] + np.arange(int((ends - starts).max()))
     real = positions < ends[:, None]
     positions = np.minimum(positions, ends[:, None] - 1)
     documents = stream.documents_at(positions)
-    places = positions - documents  # of the target among the ids; there is none for eos
+    places = positions - documents  # index of the target in the ids; eos has no index
     opens, closes = positions == stream.begins(documents), positions == stream.begins(documents + 1) - 1
     token_ids = np.where(opens, specials.opening, _taken(stream, places - 1))
     targets = np.where(closes, specials.eos_id, _taken(stream, places))
@@ -380,7 +388,7 @@ def window_batch(
 
 
 def _taken(stream: TokenStream, places: Rows) -> Rows:
-    """The ids at these indices; out-of-range indices give any neighbor."""
+    """Return the ids at these indices. An index out of range returns the nearest id, which is not used."""
     if not stream.n_tokens:
         return np.zeros_like(places)
     return stream.ids.take(places, mode="clip").astype(np.int64)

@@ -1,4 +1,4 @@
-"""Tokenizer training: equal texts give byte-identical files."""
+"""The training of tokenizers. Equal texts and settings result in byte-identical files."""
 
 import json
 import re
@@ -26,9 +26,9 @@ from attendo.data.unigram import train_unigram
 from attendo.errors import AttendoError
 
 _FIXED = len(SPECIALS) + len(BYTES)
-_LONGEST = 16  # characters in a piece
-_STRETCH = 256  # characters without a space
-_IN_MEMORY = 1 << 26  # bytes of text; more goes through a temporary file
+_LONGEST = 16  # maximum number of characters in a subword
+_STRETCH = 256  # maximum number of characters without a space
+_IN_MEMORY = 1 << 26  # bytes of text; larger texts are written to a temporary file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,17 +58,17 @@ class TokenizerConfig:
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """Train a tokenizer on texts that are read once, and return it.
+    """Train a tokenizer and return it. The texts are read once.
 
     Memory grows with the number of different words, not with the amount of text.
 
     Args:
-        texts: The texts.
-        config: The kind and the vocabulary size.
+        texts: The training texts.
+        config: The settings, with the kind of tokenizer and the vocabulary size.
 
     Raises:
-        AttendoError: There is no text, or the vocabulary is too small for the characters; the message names the
-            minimum.
+        AttendoError: There is no text, or the vocabulary is too small for the characters. The message contains the
+            minimum size.
 
     >>> tokenizer = train_tokenizer(["a cat", "a dog"], TokenizerConfig(kind="word"))
     >>> tokenizer.encode("a dog"), tokenizer.decode([5, 6])
@@ -95,7 +95,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 
 
 def _words(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
-    """Words by falling count, each with the space before it: "</s>" is then no special token."""
+    """Return a model of words by decreasing count. Each word includes the space before it, unlike "</s>"."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(well_formed(text).split(" ") if text else ())
@@ -107,7 +107,9 @@ def _words(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
 
 
 def _uncased_words(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
-    """Words as the tokenizer cuts texts, by falling count; none spells a special token, as "<" is a word."""
+    """Return a model of uncased words in the order of decreasing count. No word equals a special token, because "<" is
+    a word.
+    """
     library = _untrained("uncased", {"type": "WordLevel", "vocab": {}, "unk_token": SPECIALS[1]})
     clean, cuts = library.normalizer, library.pre_tokenizer
     assert clean is not None and cuts is not None
@@ -120,7 +122,7 @@ def _uncased_words(texts: Iterable[str], config: TokenizerConfig) -> dict[str, A
 
 
 def _characters(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
-    """Characters by falling count: BPE that joins nothing."""
+    """Return a BPE model of characters in the order of decreasing count, without merges."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(well_formed(text))
@@ -129,7 +131,7 @@ def _characters(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]
 
 
 def _only_bytes(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
-    """Nothing is learned, so texts are read only until there is one."""
+    """Return a BPE model of bytes. Nothing is learned, so texts are only read until the first non-empty text."""
     if config.vocab_size is not None and config.vocab_size < _FIXED:
         raise _too_small(config, _FIXED, f"4 specials and {len(BYTES)} bytes")
     _require_text(Counter(next(([text] for text in texts if text.strip()), [])))
@@ -137,7 +139,7 @@ def _only_bytes(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]
 
 
 def _frequent(counts: Counter[str], config: TokenizerConfig, fixed: int) -> list[str]:
-    """The most frequent entries that fit beside the `fixed` ones; ties in code point order."""
+    """Return the most frequent entries that fit next to the `fixed` entries. Ties are in code point order."""
     room = len(counts) if config.vocab_size is None else config.vocab_size - fixed
     if room < 1:
         raise _too_small(config, fixed + 1, f"{fixed} fixed entries and one {config.kind}")
@@ -145,7 +147,7 @@ def _frequent(counts: Counter[str], config: TokenizerConfig, fixed: int) -> list
 
 
 def _pieces(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
-    """Train BPE or Unigram in two passes: count characters, then learn pieces of those that are frequent."""
+    """Train BPE or Unigram in two passes: count the characters, then learn subwords of the frequent characters."""
     size = config.vocab_size
     if size is None:
         raise AttendoError(
@@ -165,7 +167,9 @@ def _pieces(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
 
 
 def _alphabet(counts: Counter[str], config: TokenizerConfig, size: int) -> list[str]:
-    """The characters with pieces of their own, most frequent first; bytes spell all others."""
+    """Return the characters with their own vocabulary entry, most frequent first. Other characters are spelled in
+    bytes.
+    """
     found = [(c, n) for c, n in _by_count(counts) if c not in (" ", MARK, "\x7f") and c >= " "]
     goal = config.character_coverage * sum(n for _, n in found)
     kept = covered = 0
@@ -181,7 +185,8 @@ def _alphabet(counts: Counter[str], config: TokenizerConfig, size: int) -> list[
 
 
 def _only(alphabet: list[str], lines: Iterable[str]) -> Iterator[str]:
-    """The lines for the trainers: a space for every character outside the alphabet, and within long runs without one.
+    """Yield the lines for the trainers. Characters outside the alphabet are replaced by spaces, and long words are
+    split.
 
     The time of BPE training is quadratic in the length of a word.
     """
@@ -192,7 +197,9 @@ def _only(alphabet: list[str], lines: Iterable[str]) -> Iterator[str]:
 
 
 def _train_bpe(lines: Iterator[str], config: TokenizerConfig, size: int) -> dict[str, Any]:
-    """Byte-pair encoding, Sennrich et al. 2016. The library breaks ties between pairs by their ids: no chance."""
+    """Train byte-pair encoding (Sennrich et al. 2016). The library breaks ties between pairs by their ids, without
+    randomness.
+    """
     library = _untrained("bpe", {"type": "BPE", "vocab": {}, "merges": []})
     trainer = BpeTrainer(
         vocab_size=size - len(BYTES),
@@ -208,7 +215,9 @@ def _train_bpe(lines: Iterator[str], config: TokenizerConfig, size: int) -> dict
 
 
 def _train_unigram(lines: Iterator[str], size: int) -> dict[str, Any]:
-    """Unigram language model, Kudo 2018: count what the library cuts the lines into, and learn pieces of that."""
+    """Train a Unigram language model (Kudo 2018): count the words that the library cuts, and learn subwords from the
+    counts.
+    """
     library = _untrained("unigram", {"type": "Unigram", "vocab": [], "unk_id": None, "byte_fallback": False})
     cuts = library.pre_tokenizer
     assert cuts is not None
@@ -250,7 +259,7 @@ def _by_count(counts: Counter[str]) -> list[tuple[str, int]]:
 
 
 def _falling(item: tuple[str, float]) -> tuple[float, str]:
-    """The highest number first, ties in code point order."""
+    """Return a sort key: the highest number first, ties in code point order."""
     return -item[1], item[0]
 
 

@@ -1,7 +1,7 @@
 """Training of Unigram tokenizers on word counts (Kudo 2018, arXiv:1804.10959, section 3.2).
 
-The trainer of the `tokenizers` library is not reproducible, as it sums in the order of a randomly keyed hash map, and
-it starts without pieces that are whole words. This implementation is deterministic.
+This implementation is deterministic. The trainer of the `tokenizers` library is not, because it sums in the order of a
+randomly keyed hash map. It also starts without subwords that are whole words.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LONGEST_PIECE = 16  # characters, as in SentencePiece
-_LONGEST_WORD = 24  # longer ones are cut; the probability of 24 rare characters is still a normal float
-_WORDS = 200_000  # the most frequent words are learned from
-_SEEDS = 100_000  # candidates to start with, or 4 for each piece wanted
+_LONGEST_WORD = 24  # longer words are cut; the probability of 24 rare characters is still a normal float
+_WORDS = 200_000  # number of words, most frequent first, for learning
+_SEEDS = 100_000  # initial candidates, or 4 per wanted subword if that is more
 _SHRINK = 0.75  # share of the candidates that survives a round
-_LEAST = 0.5  # expected count that a character has at the least, so that none gets probability 0
+_LEAST = 0.5  # minimum expected count of a character, so no character gets probability 0
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -25,10 +25,11 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Lattice:
-    """All segmentations of words into candidate pieces: a node between any two characters, an edge per piece.
+    """All segmentations of words into candidate subwords: a node between any two characters, and an edge per subword.
 
-    `start`, `end`, `piece`, `place` `[edges]` are sorted by `place`, the end's distance from the word's first node;
-    `first`, `last` `[words]` are nodes, `counts` `[words]`.
+    Each edge has a `start` node, an `end` node, the index `piece` of its subword, and `place`, the distance of `end`
+    from the first node of the word. Edges are sorted by `place`. Each word has its `first` and `last` node and its
+    count.
     """
 
     start: Ints
@@ -40,7 +41,9 @@ class Lattice:
     counts: Floats
 
     def expected_counts(self, probabilities: Floats) -> Floats:
-        """The expected use of each piece [pieces] over all segmentations by probability (the E step)."""
+        """Return the expected count of each subword `[pieces]` over all segmentations, weighted by probability (the E
+        step).
+        """
         ends = np.searchsorted(self.place, np.arange(1, _LONGEST_WORD + 2))
         steps = [slice(*pair) for pair in pairwise(ends.tolist())]
         weight = probabilities[self.piece]
@@ -56,7 +59,7 @@ class Lattice:
         return np.bincount(self.piece, flow, minlength=len(probabilities)).astype(np.float64)
 
     def keep(self, kept: NDArray[np.bool_]) -> Self:
-        """The lattice with only the `kept` [pieces], renumbered in their order."""
+        """Return the lattice with only the subwords in the mask `kept` `[pieces]`, renumbered in their order."""
         edges = kept[self.piece]
         piece = (np.cumsum(kept) - 1)[self.piece[edges]]
         return type(self)(
@@ -65,10 +68,10 @@ class Lattice:
 
 
 def train_unigram(counts: Mapping[str, int], size: int) -> dict[str, float]:
-    """Return at most `size` pieces with log-probabilities: all characters and the best longer pieces.
+    """Return at most `size` subwords with their log-probabilities: all characters and the best longer subwords.
 
-    Each round runs expectation-maximization twice, then drops the quarter of candidates whose loss lowers the
-    likelihood least. Ties are broken by length and code points.
+    Each round runs expectation-maximization twice. It then removes the quarter of the longer candidates whose removal
+    lowers the likelihood least. Ties keep the order by length and code points.
     """
     words = _words(counts)
     lattice, pieces, probabilities = _candidates(words, max(_SEEDS, 4 * size))
@@ -94,12 +97,14 @@ def train_unigram(counts: Mapping[str, int], size: int) -> dict[str, float]:
 
 
 def _expected(lattice: Lattice, single: NDArray[np.bool_], probabilities: Floats) -> Floats:
-    """The expected counts of all pieces; divided by their sum they are the new probabilities (the M step)."""
+    """Return the expected counts of all subwords. Divided by their sum, they are the new probabilities (the M step)."""
     return np.where(single, _LEAST, 0) + lattice.expected_counts(probabilities)
 
 
 def _words(counts: Mapping[str, int]) -> dict[str, int]:
-    """The most frequent words in a fixed order, long ones cut, plus every other character as a word."""
+    """Return the most frequent words in a fixed order, with long words cut. Characters of other words are added as
+    words.
+    """
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     words: dict[str, int] = {}
     for word, count in order[:_WORDS]:
@@ -113,10 +118,11 @@ def _words(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _candidates(words: Mapping[str, int], most: int) -> tuple[Lattice, list[str], Floats]:
-    """All characters and the `most` best repeated substrings, as lattice, pieces and first guess.
+    """Return all characters and the `most` best repeated substrings: their lattice, the subwords and initial
+    probabilities.
 
-    A substring's first score is its count times its length, as in SentencePiece. Frequent substrings are extended one
-    character at a time.
+    The first score of a substring is its count times its length, as in SentencePiece. Frequent substrings are extended
+    by one character at a time.
     """
     text = "".join(words)
     lengths = np.array([len(word) for word in words])
@@ -161,8 +167,10 @@ def _candidates(words: Mapping[str, int], most: int) -> tuple[Lattice, list[str]
 
 
 def _worth(pieces: Iterable[str], probabilities: Floats) -> Floats:
-    """For each longer piece [pieces], by how much its log-probability beats the best way to spell it without it."""
-    with np.errstate(divide="ignore"):  # a candidate that is never used: log 0
+    """Return how much the log-probability of each longer subword exceeds its best spelling by other subwords
+    `[pieces]`.
+    """
+    with np.errstate(divide="ignore"):  # log 0 for a candidate that is never used
         scores = dict(zip(pieces, np.log(probabilities).tolist(), strict=True))
     worth = np.zeros(len(scores))
     for i, (piece, score) in enumerate(scores.items()):
@@ -172,7 +180,7 @@ def _worth(pieces: Iterable[str], probabilities: Floats) -> Floats:
 
 
 def _best_spelling(piece: str, scores: Mapping[str, float]) -> float:
-    """The log-probability of the best spelling of a piece by two or more others."""
+    """Return the log-probability of the best spelling of a subword by two or more other subwords."""
     best = [0.0]
     for end in range(1, len(piece) + 1):
         starts = range(1 if end == len(piece) else 0, end)

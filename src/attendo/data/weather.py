@@ -1,7 +1,7 @@
-"""The weather Markov chain: three states (rain, cloud, sun), one transition matrix, its exact best scores.
+"""The weather Markov chain: three states (rain, cloud, sun), one transition matrix, and the exact best possible scores.
 
-The smallest sequence task whose best possible score can be worked out by hand: a model that has learned the
-chain reaches the entropy rate and the Bayes accuracy below, and no model can do better.
+It is the smallest sequence task whose best possible score can be computed by hand. A model that has learned the chain
+reaches the entropy rate and the Bayes accuracy below, and no model can exceed them.
 """
 
 from bisect import bisect_right
@@ -21,7 +21,7 @@ TRANSITION = (  # row: today, column: tomorrow, both in the order of STATES
 
 
 def _cumulative(probabilities: tuple[float, ...]) -> tuple[float, ...]:
-    # Divided by its own end as numpy's `choice` does, so that both turn a random number into the same state.
+    # Divided by the last sum, as in numpy's `choice`, so both map a random number to the same state.
     sums = tuple(accumulate(probabilities))
     return tuple(value / sums[-1] for value in sums)
 
@@ -31,7 +31,7 @@ _TRANSITION_CUMULATIVE = tuple(_cumulative(row) for row in TRANSITION)
 
 
 def transition_matrix() -> Float[np.ndarray, "states states"]:
-    """The transition matrix P[today, tomorrow] as a fresh array; each row sums to 1.
+    """Return the transition matrix P[today, tomorrow] as a new array. Each row sums to 1.
 
     >>> transition_matrix().sum(axis=1).round(12).tolist()
     [1.0, 1.0, 1.0]
@@ -40,13 +40,15 @@ def transition_matrix() -> Float[np.ndarray, "states states"]:
 
 
 def next_state(previous: int | None, rng: np.random.Generator) -> int:
-    """The state after `previous` (None: the first one), an index into STATES; takes one number from `rng`."""
+    """Draw the state after `previous` (None: the first state) with one number from `rng`, and return its index in
+    STATES.
+    """
     cumulative = _INITIAL_CUMULATIVE if previous is None else _TRANSITION_CUMULATIVE[previous]
     return bisect_right(cumulative, rng.random())
 
 
 def generate(n: int, rng: np.random.Generator, start: int | None = None) -> Int[np.ndarray, " n"]:
-    """Draw `n` successive states as indices into STATES, after `start` or from INITIAL.
+    """Draw `n` successive states as indices into STATES. The first state follows `start`, or is drawn from INITIAL.
 
     >>> rng = np.random.Generator(np.random.PCG64(11111))
     >>> " ".join(STATES[state][0].upper() for state in generate(20, rng))
@@ -64,12 +66,12 @@ def generate(n: int, rng: np.random.Generator, start: int | None = None) -> Int[
 
 
 def stationary_distribution() -> Float[np.ndarray, " states"]:
-    """The distribution π with π P = π: (7/18, 1/3, 5/18), the share of each state in the long run.
+    """Return the distribution π with π P = π, which is (7/18, 1/3, 5/18): the long-run share of each state.
 
     >>> (stationary_distribution() * 18).round(9).tolist()
     [7.0, 6.0, 5.0]
     """
-    # π (P - I) = 0 has one equation too many; Σ π = 1 takes the place of the last.
+    # π (P - I) = 0 has one redundant equation, so Σ π = 1 replaces the last equation.
     n_states = len(STATES)
     equations = transition_matrix().T - np.eye(n_states)
     equations[-1] = 1.0
@@ -79,7 +81,7 @@ def stationary_distribution() -> Float[np.ndarray, " states"]:
 
 
 def entropy(probabilities: Float[np.ndarray, "*batch outcomes"]) -> Float[np.ndarray, "*batch"]:
-    """-Σ p ln p over the last axis, in nats; 0 ln 0 counts as 0.
+    """Return the entropy -Σ p ln p over the last axis, in nats. 0 ln 0 counts as 0.
 
     >>> round(float(entropy(stationary_distribution())), 5)
     1.08931
@@ -89,7 +91,7 @@ def entropy(probabilities: Float[np.ndarray, "*batch outcomes"]) -> Float[np.nda
 
 
 def entropy_rate() -> float:
-    """Σ_i π_i H(P_i) in nats: the least mean cross-entropy any model of the next state can have.
+    """Return Σ_i π_i H(P_i) in nats, the smallest mean cross-entropy that a model of the next state can have.
 
     >>> round(entropy_rate(), 5)
     0.99818
@@ -98,7 +100,7 @@ def entropy_rate() -> float:
 
 
 def bayes_accuracy() -> float:
-    """Σ_i π_i max_j P_ij: the best accuracy of a guess at the next state from all states before it.
+    """Return Σ_i π_i max_j P_ij, the best accuracy of a prediction of the next state from all previous states.
 
     >>> round(bayes_accuracy(), 4)
     0.5056
@@ -107,7 +109,7 @@ def bayes_accuracy() -> float:
 
 
 def majority_accuracy() -> float:
-    """max_i π_i: the accuracy of always guessing the most frequent state.
+    """Return max_i π_i, the accuracy of always predicting the most frequent state.
 
     >>> round(majority_accuracy(), 4)
     0.3889

@@ -1,4 +1,4 @@
-"""A small picture for a terminal: a matrix as shades, curves as bars, in a given width."""
+"""Small pictures for a terminal with a given width: a matrix as shades, or curves as bars."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from attendo.display.i18n import Language, Localized
 from attendo.display.width import clusters, columns, fitted, flowed, isolated, padded
 
 SHADES = ((0.80, "█"), (0.60, "▓"), (0.35, "▒"), (0.15, "░"), (0.05, "·"))
-"""The smallest weight of each shade; a smaller one leaves the cell blank."""
+"""The smallest weight of each shade. A cell with a smaller weight is blank."""
 CELL = 2
-"""Columns of a cell: a wide character fits, and cells are about square."""
+"""The width of a cell in terminal columns: a wide character fits, and cells are about square."""
 MOST_ROWS = 32
-"""Rows of a matrix; of a larger one, as many that are equally far apart are drawn."""
+"""The maximum number of matrix rows. From a larger matrix, rows at equal distances are drawn."""
 SIGNED = " ░▒▓█"
-"""Shades of equal parts of the range from the least to the largest number, where a sign has no room of its own."""
+"""Shades for equal parts of the range of values, used if there is no space for a minus sign."""
 BARS = " ▁▂▃▄▅▆▇█"
 TALL = 3
-"""Lines of a curve where there are few of them."""
+"""The number of lines per curve if there are at most 3 curves."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Picture:
 
 
 def picture_lines(picture: Picture, language: Language = "en", width: int = 79) -> list[str]:
-    """Return the picture as lines of at most `width` columns, with title and legend.
+    """Return the picture as lines of at most `width` columns, with a title and a legend.
 
-    Matrix cells are darker the larger; curves are bars on one scale. Rows and columns that do not fit are left out at
-    equal distances, and the last line states this.
+    In a matrix, cells with larger values are darker. Curves are bars on a common scale. If rows or columns do not fit,
+    some are omitted at equal distances, and the last line states their number.
 
     >>> for line in picture_lines(Picture("matrix", Localized("Identity", "単位行列"), np.eye(2), ("a", "b"))):
     ...     print(line)
@@ -75,7 +75,7 @@ def _matrix(picture: Picture, language: Language, width: int) -> list[str]:
 
 
 def _cells(values: Float[np.ndarray, "rows columns"], cell: int) -> list[list[str]]:
-    """The characters of each cell; a negative number has a minus before its shade if there is room."""
+    """Return the characters of each cell. A negative number has a minus sign before its shade if there is space."""
     least, largest = float(values.min()), float(values.max())
     if least < 0 and cell == 1:
         parts = np.minimum((values - least) / ((largest - least) or 1.0) * len(SIGNED), len(SIGNED) - 1)
@@ -111,7 +111,7 @@ def _curves(picture: Picture, language: Language, width: int) -> list[str]:
     values = picture.values
     finite = values[np.isfinite(values)]
     least, largest = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    if 0 < least < largest / 2:  # bars that stand on 0 show the curve's shape better
+    if 0 < least < largest / 2:  # bars that start at 0 show the curve's shape better
         least = 0.0
     labels = [fitted(label, width // 3) for label in picture.rows] or [""] * len(values)
     left = max(map(columns, labels)) + any(labels)
@@ -136,8 +136,8 @@ def _curves(picture: Picture, language: Language, width: int) -> list[str]:
 def _bars(
     row: Float[np.ndarray, " points"], least: float, largest: float, height: int, times: int
 ) -> list[str]:
-    """The lines of one curve, the top one first: each point as a column of eighths of a line."""
-    steps = (row - least) / ((largest - least) or 1.0) * (height * 8 - 1) + 1  # the least is seen, too
+    """Return the lines of one curve, the top line first. Each point is a column in units of an eighth of a line."""
+    steps = (row - least) / ((largest - least) or 1.0) * (height * 8 - 1) + 1  # show the smallest
     eighths = [0 if math.isnan(step) else round(min(max(step, 0.0), height * 8)) for step in steps.tolist()]
     return [
         "".join(BARS[min(max(eighth - 8 * line, 0), 8)] * times for eighth in eighths)
@@ -146,7 +146,7 @@ def _bars(
 
 
 def _chosen(n: int, most: int) -> list[int]:
-    """At most this many of `n` indices at equal distances."""
+    """Return at most `most` of `n` indices, at equal distances."""
     step = math.ceil(n / max(most, 1)) or 1
     return list(range(0, n, step))
 
@@ -163,7 +163,7 @@ def _legend(
     language: Language,
     width: int,
 ) -> list[str]:
-    """The meaning of the marks, and a note about omitted rows or columns."""
+    """Return the meaning of the marks, and a note about omitted rows or columns."""
     text = legend.text(language)
     n_rows, n_columns = values.shape
     if len(places) < n_columns or (rows is not None and len(rows) < n_rows):
@@ -180,7 +180,7 @@ def _legend(
 
 
 def standing(labels: list[str]) -> list[str]:
-    """Label written downward, one column each, all ending in the last line.
+    """Return labels as vertical text, with one cell per label. All labels end in the last line.
 
     >>> standing(["to", "雨"])
     ['t', 'o 雨']
@@ -194,12 +194,12 @@ def standing(labels: list[str]) -> list[str]:
 
 
 def _in_a_cell(cluster: str) -> str:
-    """The upright form of what would look wrong in a column of single characters."""
+    """Return the upright form of a character that would look wrong in vertical text."""
     return {"…": "⋮"}.get(cluster, isolated(cluster))
 
 
 def shade(weight: float) -> str:
-    """A character that is the darker the larger the weight.
+    """Return a character for a weight. Larger weights have darker characters.
 
     >>> [shade(weight) for weight in (0.0, 0.1, 0.5, 1.0)]
     [' ', '·', '▒', '█']
@@ -208,7 +208,7 @@ def shade(weight: float) -> str:
 
 
 def shade_legend(language: Language = "en", scale: float = 1.0) -> str:
-    """The smallest weight of each shade; `scale` is the weight that counts as 1.
+    """Return the smallest weight of each shade as text. `scale` is the weight that counts as 1.
 
     >>> shade_legend()
     'Shades: ·· from 5%, ░░ 15%, ▒▒ 35%, ▓▓ 60%, ██ 80%'

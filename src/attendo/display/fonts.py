@@ -1,6 +1,6 @@
-"""The installed fonts that matplotlib needs for a text, and characters that no font has.
+"""The installed fonts that matplotlib needs for a text, and the characters that no font contains.
 
-Besides `pictures.py`, only this file imports matplotlib, which `pictures.py` requires first.
+Only this file and `pictures.py` import matplotlib, and `pictures.py` checks first that it is installed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from matplotlib.font_manager import findfont, findSystemFonts, fontManager, get_font
 
-BASE = "DejaVu Sans"  # comes with matplotlib
+BASE = "DejaVu Sans"  # included in matplotlib
 PREFERRED = (
     "Noto Sans CJK JP",
     "Noto Sans JP",
@@ -26,16 +26,16 @@ PREFERRED = (
     "Droid Sans Fallback",
     "MS Gothic",
 )
-"""Tried first for what the base font lacks: an even Japanese sans serif, where there is one."""
+"""Fonts that are tried first for characters missing in the base font: Japanese sans-serif fonts with an even design."""
 NEVER = ("last resort", "lastresort", "adobe blank", "unicode bmp fallback", "color emoji")
-"""Fonts that claim characters and draw a box or nothing for them."""
+"""Fonts that claim to contain characters, but draw boxes or nothing."""
 
 UPRIGHT = (400, "normal", "regular", "book")
-"""The weights that labels have."""
+"""The font weights that are suitable for labels."""
 
 
 def fonts_for(text: str) -> tuple[list[str], set[str]]:
-    """Return the font families for a text, in matplotlib's order of fallback, and the characters that they have."""
+    """Return the font families for a text, in matplotlib's fallback order, and the characters that they contain."""
     wanted = set(text)
     chosen = [BASE]
     drawable = wanted & _characters(str(findfont(BASE)))
@@ -49,15 +49,15 @@ def fonts_for(text: str) -> tuple[list[str], set[str]]:
 
 
 def _others() -> Iterator[tuple[str, str]]:
-    """Font families besides the base one and their files: preferred ones first, then by name."""
+    """Yield all other font families and their files: preferred families first, then the others by name."""
     listed = {str(font.fname) for font in fontManager.ttflist}
     for path in findSystemFonts():
-        if path not in listed:  # matplotlib's list is a file that was made once; fonts may have come since
+        if path not in listed:  # matplotlib's list is a cached file; fonts may have been added since
             try:
                 fontManager.addfont(path)
             except (OSError, RuntimeError):
-                continue  # not a font that can be read
-    # without a normal weight, matplotlib takes another and logs a complaint
+                continue  # not a readable font
+    # without a normal weight, matplotlib uses another weight and logs a warning
     usable = {
         font.name: str(font.fname)
         for font in fontManager.ttflist
@@ -73,11 +73,11 @@ def _others() -> Iterator[tuple[str, str]]:
 
 
 def _characters(path: str) -> set[str]:
-    """The characters of a font."""
+    """Return the characters that a font contains."""
     try:
         font = get_font(path)
     except (OSError, RuntimeError):
         return set()
-    if not font.scalable:  # pictures of characters at one size, which matplotlib can't set
+    if not font.scalable:  # a bitmap font, which matplotlib cannot use
         return set()
     return {chr(code) for code in font.get_charmap()}

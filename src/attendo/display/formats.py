@@ -1,13 +1,13 @@
-"""Counts and time spans for people."""
+"""The formats of counts and time spans in messages."""
 
 from collections.abc import Callable
 
 Say = Callable[[str], None]
-"""Takes a line for a person."""
+"""A function that prints one line for the user."""
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a count with its noun.
+    """Return a count with its noun in the singular or plural.
 
     Args:
         count: The count.
@@ -23,10 +23,10 @@ def duration(seconds: float) -> str:
     """Format a time span.
 
     Args:
-        seconds: The time span.
+        seconds: The time span in seconds.
 
     Returns:
-        The time in seconds, minutes or hours with its unit.
+        The time in seconds, minutes or hours, with its unit.
 
     >>> duration(42), duration(125), duration(7300)
     ('42 s', '2:05 min', '2:01 h')

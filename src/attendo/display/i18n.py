@@ -1,4 +1,4 @@
-"""Text in English and Japanese."""
+"""Texts in English and Japanese."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Language = Literal["en", "ja"]
 
 @dataclass(frozen=True)
 class Localized:
-    """One text, in English and in Japanese.
+    """A text in English and in Japanese.
 
     >>> Localized("row", "行").text("ja")
     '行'
@@ -23,13 +23,13 @@ class Localized:
         """Return the text in a language.
 
         Args:
-            language: "en" or "ja".
+            language: The language, "en" or "ja".
         """
         return self.ja if language == "ja" else self.en
 
 
 def labelled(label: Localized, text: str, language: Language) -> str:
-    """A label and a text in one line.
+    """Return a label and a text in one line, separated by a colon.
 
     >>> labelled(Localized("Why", "導出"), "1 + 1 = 2", "ja")
     '導出：1 + 1 = 2'

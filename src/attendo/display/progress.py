@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: one line that is redrawn on a terminal, plain lines in a pipe."""
+"""The progress of long-running work on stderr: one line that is redrawn on a terminal, or plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 LIVE_EVERY, PLAIN_EVERY = 0.2, 10.0
-"""Seconds between progress lines on a terminal and in a pipe."""
+"""The number of seconds between progress lines on a terminal and in a pipe."""
 WIDTH = 79
 
 
 class ProgressLine:
-    """The newest state of long work; `is_live` on a terminal, where each line replaces the one before."""
+    """The latest progress message. On a terminal (`is_live`), each message replaces the previous message."""
 
     def __init__(self):
         self.is_live = sys.stderr.isatty()
@@ -25,7 +25,7 @@ class ProgressLine:
         self._live: Live | None = None
 
     def show(self, line: str) -> None:
-        """Replace the displayed line; in a pipe, print it."""
+        """Replace the displayed line. In a pipe, print a new line."""
         if not self.is_live:
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
@@ -44,7 +44,7 @@ class ProgressLine:
 
 
 def _begun() -> Live:
-    """A line of the terminal that rich draws; it commands the terminal, so it is written past `escaping`."""
+    """Return a started live line of rich. It bypasses `escaping`, because it writes terminal control codes."""
     from rich.console import Console
     from rich.live import Live
 
@@ -57,5 +57,5 @@ def _begun() -> Live:
         console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
     )
     live.start()
-    console.show_cursor(True)  # a process that is killed would leave the terminal without one
+    console.show_cursor(True)  # otherwise a killed process would leave the cursor hidden
     return live

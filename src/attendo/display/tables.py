@@ -1,4 +1,4 @@
-"""Tables for a terminal, with columns that are aligned for wide characters as well."""
+"""Tables for a terminal. Columns are also aligned if they contain wide characters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ WIDTH = 79
 
 
 def table_lines(heads: Sequence[str], rows: Sequence[Sequence[str | float]], width: int = WIDTH) -> list[str]:
-    """The lines of a table: heads, a rule, rows; numbers are right-aligned, and the first column shrinks if needed.
+    """Return the lines of a table: headings, a rule and rows.
+
+    Numbers are right-aligned. If the table is too wide, the first column is narrowed.
 
     >>> for line in table_lines(["model", "loss"], [["linear", 0.5], ["deep", 12]]):
     ...     print(line)
@@ -45,5 +47,5 @@ def _text(cell: str | float) -> str:
 
 
 def _is_number(cell: str | float) -> bool:
-    """A number with its deviation or unit counts as one: "0.91 ± 0.02", "97%"."""
+    """Return whether a text is a number, possibly with a deviation or unit, for example "0.91 ± 0.02" or "97%"."""
     return isinstance(cell, str) and cell.removeprefix("-")[:1].isdigit() and not any(map(str.isalpha, cell))

@@ -1,4 +1,4 @@
-"""The parts of a self-contained page: its files, its joined modules, its content security policy."""
+"""The parts of a self-contained web page: its files, its joined scripts, and hashes for its content security policy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib.resources import files
 
 
 def one_script(modules: Iterable[str]) -> str:
-    """Modules as one: without their imports, and nothing exported.
+    """Join JavaScript modules to one script, without imports and exports.
 
     >>> one_script(['export const a = 1;', 'import { a } from "./a.js";\\nexport const b = a + 1;'])
     'const a = 1;\\nconst b = a + 1;'
@@ -21,10 +21,10 @@ def one_script(modules: Iterable[str]) -> str:
 
 
 def asset(path: str) -> str:
-    """A file of the package as text; path: from src/attendo, with slashes."""
+    """Return a file of the package as text. `path` is relative to src/attendo, with slashes."""
     return (files("attendo") / path).read_text(encoding="utf-8")
 
 
 def hash_of(text: str) -> str:
-    """By which a content security policy lets a script or style be."""
+    """Return the hash with which a content security policy allows a script or style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

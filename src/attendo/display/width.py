@@ -1,6 +1,6 @@
-"""The width of texts in terminal columns, and truncation and wrapping by width.
+"""The width of texts in terminal columns, and truncation and wrapping to a width.
 
-Japanese text has no spaces and is wrapped between characters.
+Japanese text is written without spaces, so its lines are wrapped between characters.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ _COMMANDS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 ISOLATES = "\u2068\u2069"
-"""The marks around a text whose direction is to change nothing beside it."""
+"""The marks before and after a text that isolate its direction from the text around it."""
 
 
 _PIECES = re.compile(r"\s+|[^\s\u3000-\u9fff\uf900-\uffef]+|.", re.DOTALL)
-"""Spaces, runs of narrow characters, single wide ones."""
+"""Runs of spaces, runs of narrow characters, and single wide characters."""
 _NEVER_FIRST = "、。」』)〕】・：；！？，．,:;!?）ーぁぃぅぇぉっゃゅょァィゥェォッャュョ々…"
 _NEVER_LAST = "「『(（〔【"
 
 
 def shown(text: str, kept: str = "") -> str:
-    """Return the text with an escape for each character that commands a terminal or turns the direction of text.
+    """Return the text with an escape sequence for each character that controls a terminal or changes the text
+    direction.
 
     Args:
-        text: A text from a file, of which tabs and line feeds stay.
-        kept: Characters that also stay.
+        text: A text, for example from a file. Tabs and line feeds are not escaped.
+        kept: Further characters that are not escaped (default: none).
 
     >>> shown("\\x1b[31m\\u202elabel"), shown("\\u2068a\\u2069", "\\u2068\\u2069") == "\\u2068a\\u2069"
     ('\\\\u{1b}[31m\\\\u{202e}label', True)
@@ -36,12 +37,12 @@ def shown(text: str, kept: str = "") -> str:
 
 
 def columns(text: str) -> int:
-    """Return the number of terminal columns of a text: two for a wide character, none for a combining one.
+    """Return the number of terminal columns of a text. Wide characters count as two, combining characters as zero.
 
-    Widths follow rich (Unicode annex 11); characters of ambiguous width count as one, as in most terminals.
+    Widths follow the library rich (Unicode annex 11). Characters of ambiguous width count as one, as in most terminals.
 
     Args:
-        text: The text.
+        text: The text to measure.
 
     >>> columns("rain"), columns("雨"), columns("e\\u0301"), columns("☀\\ufe0f")
     (4, 2, 1, 2)
@@ -52,7 +53,7 @@ def columns(text: str) -> int:
 
 
 def clusters(text: str) -> list[str]:
-    """The text cut into characters that are seen as one: each with the marks that combine with it.
+    """Return the text cut into visible characters. Each contains the marks that combine with it.
 
     >>> [len(cluster) for cluster in clusters("e\\u0301雨")]
     [2, 1]
@@ -66,8 +67,8 @@ def fitted(text: str, width: int) -> str:
     """Return the text, truncated with an ellipsis if it is too wide.
 
     Args:
-        text: The text.
-        width: The maximum number of columns.
+        text: The text to truncate.
+        width: The maximum number of terminal columns.
 
     >>> fitted("thunderstorm", 6), fitted("雷雨注意報", 6)
     ('thund…', '雷雨…')
@@ -85,7 +86,7 @@ def fitted(text: str, width: int) -> str:
 
 
 def padded(text: str, width: int) -> str:
-    """The text, right-aligned in this many columns.
+    """Return the text with spaces before it, so that it is right-aligned in `width` columns.
 
     >>> padded("雨", 4)
     '  雨'
@@ -94,7 +95,7 @@ def padded(text: str, width: int) -> str:
 
 
 def filled(text: str, width: int) -> str:
-    """The text with spaces after it, to `width` columns.
+    """Return the text with spaces after it, up to `width` columns.
 
     >>> filled("雨", 4)
     '雨  '
@@ -103,10 +104,10 @@ def filled(text: str, width: int) -> str:
 
 
 def isolated(text: str) -> str:
-    """Return the text, between marks that keep its neighbors in order if it runs from right to left.
+    """Return the text. Right-to-left text is put between marks that keep the order of the text around it.
 
     Args:
-        text: The text.
+        text: The text to isolate.
     """
     if any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in text):
         return f"{ISOLATES[0]}{text}{ISOLATES[1]}"
@@ -116,15 +117,16 @@ def isolated(text: str) -> str:
 def flowed(text: str, width: int, indent: str = "") -> list[str]:
     """Wrap a text into lines, at spaces or next to Japanese characters.
 
-    Line breaks are kept. No line begins with closing or ends with opening punctuation; an overlong word is cut.
+    Line breaks in the text are kept. No line begins with closing punctuation or ends with opening punctuation. A word
+    that is too long for a line is cut.
 
     Args:
-        text: The text.
-        width: The maximum number of columns.
-        indent: The start of every line except the first.
+        text: The text to wrap.
+        width: The maximum number of terminal columns per line.
+        indent: The start of every line except the first line.
 
     Returns:
-        The lines.
+        The wrapped lines.
 
     >>> flowed("a strong wind", 8)
     ['a strong', 'wind']
@@ -152,7 +154,7 @@ def flowed(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def beside(label: str, text: str, width: int) -> list[str]:
-    """A text to the right of a label, wrapped to `width` columns.
+    """Return the lines of a text to the right of a label, wrapped to `width` columns.
 
     >>> beside("! ", "a strong wind", 10)
     ['! a strong', '  wind']
@@ -163,7 +165,7 @@ def beside(label: str, text: str, width: int) -> list[str]:
 
 
 def _joined(pieces: list[str]) -> list[str]:
-    """The pieces with those put together between which no line may break."""
+    """Return the pieces, joined where no line may break."""
     found: list[str] = []
     for piece in pieces:
         if found and not piece.isspace() and (piece[0] in _NEVER_FIRST or found[-1][-1] in _NEVER_LAST):

@@ -1,10 +1,11 @@
-"""Edits of what a model computes, by module path: heads switched off or averaged, weights tempered or replaced.
+"""Edits of a model's computation by module path: heads are disabled or averaged, and weights are tempered or replaced.
 
     with recording(model, edits=[Off("decoder.blocks.0.cross_attention", heads=(2,))]) as record:
         record.model(src, tgt)
 
-They hold on the view of `recording` alone, in a whole pass and in the steps of a search, and end with the `with`. A
-path is exact or a shell pattern; edits of one layer are made in the order given. heads: None means all.
+Edits apply only to the view of `recording`, until the `with` block ends. They apply to complete passes and to the steps
+of a search. A path is exact or a shell pattern. Several edits of one layer are applied in the given order. In all
+edits, `heads` selects the heads, and None selects all heads.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ Heads = tuple[int, ...] | None
 
 @dataclass(frozen=True)
 class Off:
-    """Switch heads of an attention layer off: their mixed values become 0.
+    """Disable heads of an attention layer: their mixed values become 0.
 
-    With heads=None the output of the whole layer or feed-forward network becomes 0, including the bias of its last
-    projection. Michel et al. 2019, "Are Sixteen Heads Really Better than One?" (ξ_h = 0).
+    With `heads=None`, the output of the whole layer or feed-forward network becomes 0, including the bias of its last
+    projection (Michel et al. 2019, "Are Sixteen Heads Really Better than One?", ξ_h = 0).
     """
 
     path: str
@@ -39,10 +40,10 @@ class Off:
 
 @dataclass(frozen=True, eq=False)
 class OffByRow:
-    """Switch heads off where `off[row, head]` is True; one batch can then test many heads.
+    """Disable heads where `off[row, head]` is True. One batch can therefore test many heads.
 
-    Rows are those of the layer's batch. During decoding they are the rows of the decoder, and a beam that reorders rows
-    does not reorder `off`.
+    The rows are the rows of the layer's batch. During decoding, they are the rows of the decoder. When a beam reorders
+    the rows, `off` is not reordered.
     """
 
     path: str
@@ -54,8 +55,8 @@ class Mean:
     """Replace the mixed values of heads by a fixed vector at every query, for example by their mean over a file.
 
     Attributes:
-        mean: `[heads, value_dim]` for all heads of the layer, of which those in `heads` are used; or `[d_model]`, which
-            replaces the output of a whole layer or feed-forward network.
+        mean: The vectors `[heads, value_dim]` of all heads in the layer, of which only the vectors of `heads` are used.
+            A vector `[d_model]` replaces the output of the whole layer or feed-forward network.
     """
 
     path: str
@@ -65,7 +66,9 @@ class Mean:
 
 @dataclass(frozen=True)
 class Temper:
-    """Replace a layer's β in softmax(β · scores); 0 gives equal weights, `math.inf` gives hard attention."""
+    """Replace the factor β of an attention layer in softmax(β · scores). 0 gives equal weights, `math.inf` hard
+    attention.
+    """
 
     path: str
     inverse_temperature: float
@@ -74,7 +77,8 @@ class Temper:
 
 @dataclass(frozen=True, eq=False)
 class Replace:
-    """Replace the computed weights by given ones, which broadcast to `[batch, heads, q_len, k_len]` of each call.
+    """Replace the attention weights by given weights, which must broadcast to `[batch, heads, q_len, k_len]` in each
+    call.
 
     With `heads`, only the weights of these heads are replaced.
     """
@@ -88,14 +92,14 @@ Edit = Off | OffByRow | Mean | Temper | Replace
 
 
 class LayerEdits:
-    """The edits of one attention layer or feed-forward net, in order, as functions of what it computes."""
+    """The edits of one attention layer or feed-forward network, in order, as functions of its intermediate values."""
 
     def __init__(self, path: str, edits: Sequence[Edit]) -> None:
         self.path = path
         self.edits = tuple(edits)
 
     def tempers(self, inverse_temperature: float) -> bool:
-        """Return whether the weights differ from softmax(inverse_temperature · scores)."""
+        """Return whether the edited weights differ from softmax(inverse_temperature · scores)."""
         return any(
             isinstance(edit, Replace)
             or (isinstance(edit, Temper) and edit.inverse_temperature != inverse_temperature)
@@ -104,7 +108,7 @@ class LayerEdits:
 
     @property
     def on_output(self) -> bool:
-        """Whether an edit replaces the layer's output."""
+        """Whether an edit replaces the output of the layer."""
         return any(_whole(edit) for edit in self.edits)
 
     def weights(
@@ -113,7 +117,9 @@ class LayerEdits:
         scores: Float[Tensor, "batch heads q_len k_len"],
         allowed: Bool[Tensor, "batch_or_1 heads_or_1 q_len k_len"] | None,
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """The weights after Temper and Replace; `weights` are the layer's own."""
+        """Return the attention weights after the edits Temper and Replace. `weights` are the original weights of the
+        layer.
+        """
         for edit in self.edits:
             if isinstance(edit, Temper):
                 new = self._tempered(edit, scores, allowed)
@@ -131,7 +137,7 @@ class LayerEdits:
     def mixed(
         self, mixed: Float[Tensor, "batch heads q_len value_dim"]
     ) -> Float[Tensor, "batch heads q_len value_dim"]:
-        """The values that the heads have mixed under Off, OffByRow and Mean."""
+        """Return the mixed values of the heads after the edits Off, OffByRow and Mean."""
         n_heads = mixed.shape[1]
         for edit in self.edits:
             if _whole(edit):
@@ -148,7 +154,7 @@ class LayerEdits:
         return mixed
 
     def output(self, output: Float[Tensor, "*batch d_out"]) -> Float[Tensor, "*batch d_out"]:
-        """The layer's output after Off or Mean of the whole layer."""
+        """Return the output of the layer after the edits Off and Mean of the whole layer."""
         for edit in self.edits:
             if not _whole(edit):
                 continue
@@ -163,7 +169,7 @@ class LayerEdits:
             heads = list(edit.heads)
             scores = scores[:, heads]
             allowed = allowed if allowed is None or allowed.shape[1] == 1 else allowed[:, heads]
-        seen = scores > -math.inf  # a bias of -inf is a mask, which β · score would lose at 0
+        seen = scores > -math.inf  # a bias of -inf is a mask, which would be lost at β = 0
         return masked_softmax(scores, seen if allowed is None else allowed & seen, edit.inverse_temperature)
 
     def _given(self, edit: Replace, weights: Tensor) -> Tensor:
@@ -181,7 +187,7 @@ class LayerEdits:
         off = edit.off.to(mixed.device)
         if rows == batch:
             return off[:, :, None, None]
-        # the steps of a search lay the rows of a source side by side as queries (DecoderCache.fold)
+        # in the steps of a search, the rows of a source are consecutive queries (DecoderCache.fold)
         per_source = rows // batch if batch and rows % batch == 0 else 0
         if not per_source or q_len % per_source or not self.path.endswith("cross_attention"):
             raise AttendoError(
@@ -199,7 +205,9 @@ class LayerEdits:
 
 
 def resolve(edits: Sequence[Edit], places: Mapping[str, int | None]) -> dict[str, LayerEdits]:
-    """Return the edits of each path. Raises AttendoError for an unknown path or head, or a negative β.
+    """Return the edits by path. `places` maps the paths to numbers of heads, or to None for feed-forward networks.
+
+    Raises AttendoError for an unknown path or head, or a negative β.
 
     >>> places = {"blocks.0.self_attention": 4, "blocks.0.feed_forward": None}
     >>> [*resolve([Temper("*", 2.0)], places)], [*resolve([Off("*")], places)]
@@ -217,7 +225,7 @@ def resolve(edits: Sequence[Edit], places: Mapping[str, int | None]) -> dict[str
 
 
 def paths_in_short(paths: Iterable[str]) -> str:
-    """Paths as a short list; those that differ only in their first number are combined.
+    """Return paths as a short list. Paths that differ only in their first number are combined.
 
     >>> paths_in_short(["blocks.0.norm", "blocks.0.feed_forward", "blocks.1.norm", "blocks.1.feed_forward"])
     'blocks.0-1.norm, blocks.0-1.feed_forward'
@@ -233,7 +241,7 @@ def paths_in_short(paths: Iterable[str]) -> str:
 
 
 def _whole(edit: Edit) -> bool:
-    """Return whether the edit is of the whole output instead of heads."""
+    """Return whether the edit applies to the whole output instead of heads."""
     return (isinstance(edit, Off) and edit.heads is None) or (isinstance(edit, Mean) and edit.mean.ndim == 1)
 
 
@@ -247,7 +255,7 @@ def _chosen(heads: Heads, n_heads: int, device: torch.device) -> Bool[Tensor, "h
 def _matched(edit: Edit, places: Mapping[str, int | None]) -> list[str]:
     name, whole = type(edit).__name__, _whole(edit)
     fitting = [path for path, n_heads in places.items() if whole or n_heads is not None]
-    # a path in full is that place, whatever a pattern would make of it
+    # an exact path is never read as a pattern
     matched = [path for path in places if path == edit.path] or [
         path for path in fitting if fnmatchcase(path, edit.path)
     ]

@@ -14,7 +14,7 @@ from torch import Tensor
 from attendo.errors import AttendoError
 
 AT_HAND = 2**18
-"""Numbers that stay in a processor's cache."""
+"""The number of weights per block, which is small enough for the cache of a CPU."""
 
 
 def entropy(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*batch"]:
@@ -23,12 +23,12 @@ def entropy(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*bat
     The entropy is 0 if all weight is on one key, and ln k_len if all weights are equal.
 
     Args:
-        weights: Attention weights.
+        weights: The attention weights, whose rows sum to 1.
 
     >>> entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))  # (0 + ln 2) / 2
     tensor(0.3466)
     """
-    # 0 ln 0 = 0 by a logarithm that stays finite; some matrices after the others, in memory that is at hand
+    # clamping keeps 0 ln 0 = 0 finite; blocks of matrices are processed one after another, inside the CPU cache
     tiny = torch.finfo(weights.dtype).tiny
     flat = weights.flatten(0, -3) if weights.dim() > 2 else weights[None]
     parts = flat.split(max(1, AT_HAND // max(1, flat.shape[1] * flat.shape[2])))
@@ -37,7 +37,7 @@ def entropy(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*bat
 
 
 def maximum(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*batch"]:
-    """max_j A_ij, the mean over queries: the confidence of a head (Voita et al. 2019).
+    """Return max_j A_ij, averaged over queries, which is the confidence of a head (Voita et al. 2019).
 
     >>> maximum(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
     tensor(0.7500)
@@ -46,9 +46,9 @@ def maximum(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*bat
 
 
 def places(q_len: int, k_len: int, *, cross: bool = False) -> Float[Tensor, " q_len"]:
-    """The position of each query among the keys.
+    """Return the position of each query among the keys.
 
-    Queries of self-attention are the last keys, as with a cache. In cross-attention the position is scaled: (i + ½) ·
+    In self-attention, the queries are the last keys, as with a cache. With `cross`, the position is scaled: (i + ½) ·
     k_len / q_len − ½.
 
     >>> places(2, 4), places(2, 4, cross=True)
@@ -59,7 +59,7 @@ def places(q_len: int, k_len: int, *, cross: bool = False) -> Float[Tensor, " q_
 
 
 def distances(q_len: int, k_len: int, *, cross: bool = False) -> Float[Tensor, "q_len k_len"]:
-    """|position of query i − j|, in keys.
+    """Return the distance |position of query i − j| between each query and each key, in keys.
 
     >>> distances(2, 3)
     tensor([[1., 0., 1.],
@@ -71,10 +71,10 @@ def distances(q_len: int, k_len: int, *, cross: bool = False) -> Float[Tensor, "
 def pattern_scores(
     weights: Float[Tensor, "*batch q_len k_len"], patterns: Float[Tensor, "patterns q_len k_len"]
 ) -> Float[Tensor, "*batch patterns"]:
-    """Σ(A·P) / ΣA: the share of the weight where the pattern P is 1.
+    """Return Σ(A·P) / ΣA, which is the share of the attention weight where the pattern P is 1.
 
-    The head detector of TransformerLens (Nanda & Bloom 2022), error measure "mul". With distances as P it is the mean
-    attended distance (Vig & Belinkov 2019).
+    It is the error measure "mul" of the head detector in TransformerLens (Nanda & Bloom 2022). If P contains distances,
+    the result is the mean attended distance (Vig & Belinkov 2019).
 
     >>> pattern_scores(torch.tensor([[1.0, 0.0], [0.25, 0.75]]), torch.eye(2)[None])
     tensor([0.8750])
@@ -87,20 +87,22 @@ def pattern_scores(
 def patterns(
     query_ids: Sequence[int], key_ids: Sequence[int], *, cross: bool = False
 ) -> dict[str, Bool[Tensor, "q_len k_len"]]:
-    """Return the keys of each named attention pattern as matrices, for queries at scaled position i.
+    """Return the keys of each named attention pattern as a boolean matrix.
 
-    "previous", "next" and "diagonal" are j = i − 1, i + 1 and i. "first" is j = 0. "duplicate" is the same token at
-    another position. "induction" is the key after an earlier occurrence of the query's token (Olsson et al. 2022,
-    "In-context Learning and Induction Heads").
+    With i for the position of the query and j for the position of the key, "previous", "next" and "diagonal" are j = i
+    − 1, j = i + 1 and j = i. "first" is j = 0. "duplicate" is the same token at another position. "induction" is the
+    key after an earlier occurrence of the query's token (Olsson et al. 2022, "In-context Learning and Induction
+    Heads").
 
     Args:
         query_ids: The token ids of the queries.
         key_ids: The token ids of the keys.
-        cross: Queries and keys are different texts. "duplicate" and "induction" then accept every position, and
-            "alignment" is added: the band |j − i| ≤ max(1, k_len / 8).
+        cross: Whether queries and keys are from different texts. If so, i is scaled to the length of the keys,
+            "duplicate" and "induction" accept every position, and "alignment" is added: the band |j − i| ≤ max(1, k_len
+            / 8).
 
     Returns:
-        Boolean matrices by name.
+        The boolean matrices `[q_len, k_len]` by name.
 
     >>> found = patterns([5, 6, 5, 6], [5, 6, 5, 6])
     >>> found["induction"].int()
@@ -114,7 +116,7 @@ def patterns(
     q_len, k_len = len(query_ids), len(key_ids)
     keys = torch.arange(k_len)
     at = places(q_len, k_len, cross=cross).round().long()[:, None]
-    # as numbers of the host: ids are few, and may be larger than what a float holds
+    # computed as integers on the CPU: ids may be larger than a float can represent
     same = torch.tensor(query_ids, dtype=torch.long)[:, None] == torch.tensor(key_ids, dtype=torch.long)
     behind = torch.zeros_like(same)
     behind[:, 1:] = same[:, :-1]
@@ -131,11 +133,11 @@ def patterns(
     return found
 
 
-@lru_cache(maxsize=3)  # the layers of a model share them: those of encoder, decoder and cross-attention
+@lru_cache(maxsize=3)  # shared by all layers; 3 entries: encoder, decoder, cross
 def _matrices(
     query_ids: tuple[int, ...], key_ids: tuple[int, ...], cross: bool, dtype: torch.dtype
 ) -> tuple[tuple[str, ...], Float[Tensor, "measures q_len k_len"]]:
-    """The names of the patterns; the distances, and each pattern, as numbers."""
+    """Return the names of the patterns, and the matrix of distances and all pattern matrices as numbers."""
     masks = patterns(query_ids, key_ids, cross=cross)
     apart = distances(len(query_ids), len(key_ids), cross=cross)
     return tuple(masks), torch.stack([matrix.to(dtype) for matrix in (apart, *masks.values())])
@@ -148,14 +150,15 @@ def head_measures(
     *,
     cross: bool = False,
 ) -> dict[str, list[float]]:
-    """Return all measures of a layer's heads on one text: entropy, maximum, distance, and each of `patterns`.
+    """Return all measures of a layer's heads on one text: entropy, maximum, distance, and the score of each of
+    `patterns`.
 
     Args:
         weights: The attention weights of the layer.
         query_ids: The token ids of the queries.
         key_ids: The token ids of the keys.
-        cross: Queries and keys are different texts. The distance is then relative to the query's scaled position, and
-            "alignment" is added.
+        cross: Whether queries and keys are from different texts. If so, distances are measured from the query position
+            scaled to the number of keys, and the result also contains the measure "alignment".
 
     >>> found = head_measures(torch.eye(3)[None], [4, 5, 4], [4, 5, 4])
     >>> {name: round(value, 2) for name, (value,) in found.items() if value}
@@ -170,7 +173,8 @@ def head_measures(
 
 
 def with_residual(weights: Float[Tensor, "*batch heads len len"]) -> Float[Tensor, "*batch len len"]:
-    """Ã = ½(A + I), A the mean over heads: the residual carries half. Abnar & Zuidema 2020, section 3.
+    """Return Ã = ½(A + I), where A is the mean over heads and I is the residual connection (Abnar & Zuidema 2020,
+    section 3).
 
     >>> with_residual(torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]))
     tensor([[1.0000, 0.0000],
@@ -181,13 +185,13 @@ def with_residual(weights: Float[Tensor, "*batch heads len len"]) -> Float[Tenso
 
 
 def rollout(layers: Sequence[Float[Tensor, "*batch heads len len"]]) -> Float[Tensor, "*batch len len"]:
-    """Approximate the share of each input in each output: Ã_L · … · Ã_1 (Abnar & Zuidema 2020, equation 1).
+    """Approximate the share of each input in each output as Ã_L · … · Ã_1 (Abnar & Zuidema 2020, equation 1).
 
     Args:
-        layers: Self-attention weights, first layer first.
+        layers: The self-attention weights of each layer, first layer first.
 
     Returns:
-        The shares, whose rows sum to 1.
+        The shares `[*batch, len, len]`, whose rows sum to 1.
 
     >>> rollout([torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])] * 2)
     tensor([[1.0000, 0.0000],
@@ -206,16 +210,17 @@ def cross_rollout(
 ) -> tuple[Float[Tensor, "*batch tgt_len src_len"], Float[Tensor, "*batch tgt_len tgt_len"]]:
     """Approximate the shares of the source inputs and of the target inputs in each decoder output.
 
-    The rule of `rollout` is applied to each sub-layer in turn. Self-attention mixes positions, S ← ÃS and T ← ÃT.
-    Cross-attention takes half from the memory, S ← ½(S + C·memory) and T ← ½T, with C its mean over heads.
+    The rule of `rollout` is applied to each sub-layer in turn. Self-attention mixes positions: S ← ÃS and T ← ÃT. In
+    cross-attention, half of the output comes from the memory: S ← ½(S + C·memory) and T ← ½T, where C is the mean of
+    the cross-attention weights over heads.
 
     Args:
-        self_layers: Self-attention weights, first layer first.
-        cross_layers: Cross-attention weights, first layer first.
-        memory: The encoder's `rollout`.
+        self_layers: The self-attention weights of each layer, first layer first.
+        cross_layers: The cross-attention weights of each layer, first layer first.
+        memory: The `rollout` of the encoder.
 
     Returns:
-        The source shares S and the target shares T; the rows of both together sum to 1.
+        The source shares S and the target shares T. In each row, the shares of S and T together sum to 1.
 
     >>> half = torch.full((1, 1, 2), 0.5)
     >>> cross_rollout([torch.ones(1, 1, 1)], [half], torch.eye(2))
@@ -232,7 +237,7 @@ def cross_rollout(
 
 
 Pair = tuple[int, int]
-"""Numbers of a source word and a target word, from 0."""
+"""The numbers of a source word and of a target word, counted from 0."""
 
 Span = tuple[int, int]
 
@@ -241,7 +246,7 @@ _LINK = re.compile(r"([0-9]+)([-?p])([0-9]+)")
 
 @dataclass(frozen=True)
 class GivenLinks:
-    """Manual alignments of a sentence pair: the sure links, and all possible ones."""
+    """Manual alignments of a sentence pair: the sure links, and the possible links, which include the sure links."""
 
     sure: frozenset[Pair]
     possible: frozenset[Pair]
@@ -250,20 +255,20 @@ class GivenLinks:
 def parse_links(
     lines: Iterable[str], name: str, lengths: Sequence[tuple[int, int]] | None = None
 ) -> list[GivenLinks]:
-    """Parse word alignments in Pharaoh format, one sentence pair per line: `0-0 1-2 2?3`.
+    """Parse word alignments in Pharaoh format, with one sentence pair per line, for example `0-0 1-2 2?3`.
 
     A `?` or `p` marks a possible link. An empty line has no links.
 
     Args:
         lines: The lines of the file.
         name: The file name in error messages.
-        lengths: The number of source and target words of each pair, which limit the links.
+        lengths: The numbers of source and target words of each pair, which limit the word numbers (default: no limit).
 
     Returns:
         The sure and the possible links of each pair.
 
     Raises:
-        AttendoError: A line is malformed, a link exceeds a length, or the numbers of lines and pairs differ.
+        AttendoError: A line is malformed, a word number is too large, or the numbers of lines and pairs differ.
 
     >>> given = parse_links(["0-0 1?2"], "gold")[0]
     >>> sorted(given.sure), sorted(given.possible)
@@ -307,16 +312,16 @@ def _parsed(line: str, where: str, lengths: tuple[int, int] | None) -> GivenLink
 
 
 def alignment_error_rate(found: Sequence[Iterable[Pair]], given: Sequence[GivenLinks]) -> float:
-    """AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|), with the counts summed over all sentence pairs.
+    """Return AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|), with the counts summed over all sentence pairs.
 
-    Och & Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models".
+    See Och & Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models".
 
     Args:
         found: The predicted links A of each pair.
         given: The sure links S and possible links P of each pair.
 
     Returns:
-        The error rate; 0 is best, and the value if there are no links at all.
+        The alignment error rate. The best value is 0. It is also 0 if there are no links at all.
 
     Raises:
         AttendoError: The numbers of pairs differ.
@@ -337,15 +342,15 @@ def alignment_error_rate(found: Sequence[Iterable[Pair]], given: Sequence[GivenL
 
 
 def word_links(links: Iterable[tuple[Span, Span]], source: str, target: str) -> frozenset[Pair]:
-    """Return the links between words that follow from links between tokens.
+    """Return the links between words that follow from links between tokens. Words are separated by white space.
 
     Args:
-        links: Pairs of character spans (start, end) of a source token and a target token.
+        links: The linked tokens, as pairs of character spans (start, end) in the source text and in the target text.
         source: The source text.
-        target: The target text. Words are separated by white space.
+        target: The target text.
 
     Returns:
-        Pairs of word numbers. A token that spans several words links each of them.
+        The linked words, as pairs of word numbers. If a token spans several words, all these words are linked.
 
     >>> sorted(word_links([((0, 2), (0, 3)), ((3, 5), (4, 5)), ((3, 5), (5, 7))], "es regnet", "it rains"))
     [(0, 0), (1, 1)]
@@ -361,7 +366,7 @@ def word_links(links: Iterable[tuple[Span, Span]], source: str, target: str) -> 
 
 
 def _words_at(text: str) -> list[int]:
-    """The number of the word at each character; −1 at white space."""
+    """Return the number of the word at each character, and −1 at white space."""
     found = [-1] * len(text)
     for number, word in enumerate(re.finditer(r"\S+", text)):
         found[word.start() : word.end()] = [number] * len(word[0])

@@ -1,12 +1,12 @@
-"""What a model computes, by module path, recorded on a view of it: attention, and what each block gives.
+"""Recordings of a model's computation by module path: the attention of each layer, and the output of each block.
 
     with recording(model, keep=["*.weights", "*.output"]) as record:
         record.model(src, tgt)
     record["decoder.blocks.0.cross_attention"].weights  # [batch, heads, q_len, k_len]
     record["encoder.blocks.0"].output  # [batch, len, d_model]
 
-`view` copies the tree of modules and shares the parameters, so the model itself is never touched: it keeps
-its modules, gets no hooks, and others may run or record it at the same time.
+`view` copies the tree of modules and shares the parameters. The model itself is not changed: its modules are not
+replaced, it gets no hooks, and other code can run or record it at the same time.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 Part = Literal["weights", "scores", "query", "key", "value", "mixed", "output"]
 PARTS: tuple[Part, ...] = get_args(Part)
 OF_ONE = dict, set, list
-"""What two modules must not share."""
+"""The types of attribute values that a copied module must not share with the original."""
 
 
 def view(model: ModelT) -> ModelT:
     """Return a copy of the module tree that shares every parameter and buffer with the model.
 
-    Replacing modules, adding hooks or calling `eval()` on the view does not affect the model. Parameter values are
-    shared. A module that occurs twice in the model is also one module in the view.
+    Replaced modules, added hooks and `eval()` on the view do not affect the model. Parameter values are shared. A
+    module that occurs twice in the model is also a single module in the view.
 
     Args:
-        model: The model.
+        model: The model to copy.
 
     >>> model = nn.Sequential(nn.Linear(2, 2))
     >>> twin = view(model)
@@ -55,7 +55,7 @@ def view(model: ModelT) -> ModelT:
     def twin_of(module: nn.Module) -> nn.Module:
         if module not in twins:
             twin = twins[module] = object.__new__(type(module))  # copy.copy takes five times as long
-            # the tables of parameters, modules and hooks: the twin needs its own
+            # the copy needs separate tables of parameters, modules and hooks
             for name, value in vars(module).items():
                 vars(twin)[name] = value.copy() if isinstance(value, OF_ONE) else value
             for name, child in module._modules.items():
@@ -70,14 +70,18 @@ def view(model: ModelT) -> ModelT:
 class LayerRecord:
     """The recorded tensors of one call of one module, after all edits.
 
-    Attention layers record `query`, `key` and `value` `[batch, heads, len, head_dim]` (key and value with their own
-    number of heads), `scores` `[batch, heads, q_len, k_len]` (scaled, with bias, before β, mask and softmax), `weights`
-    (rows sum to 1 over the allowed keys) and `mixed` `[batch, heads, q_len, value_dim]` (the weighted values of each
-    head). All recorded modules have `output` `[batch, len, d]`.
+    The parts of an attention layer are:
+
+    - `query`, `key`, `value`: `[batch, heads, len, head_dim]`. The numbers of heads of key and value can be smaller.
+    - `scores`: `[batch, heads, q_len, k_len]`, scaled and with bias, before β, mask and softmax.
+    - `weights`: `[batch, heads, q_len, k_len]`. Each row sums to 1 over the allowed keys.
+    - `mixed`: `[batch, heads, q_len, value_dim]`, the weighted values of each head.
+
+    All modules have the part `output` `[batch, len, d]`.
 
     Args:
         path: The module path.
-        parts: The recorded tensors by name. Reading a part that was not recorded raises AttendoError.
+        parts: The recorded tensors by name. Access to a part that was not recorded raises AttendoError.
     """
 
     def __init__(self, path: str, parts: dict[Part, Tensor]) -> None:
@@ -101,7 +105,7 @@ class LayerRecord:
 
     @property
     def scores(self) -> Float[Tensor, "batch heads q_len k_len"]:
-        """QKᵀ · scale + bias."""
+        """The attention scores QKᵀ · scale + bias."""
         return self._part("scores")
 
     @property
@@ -121,23 +125,23 @@ class LayerRecord:
 
     @property
     def mixed(self) -> Float[Tensor, "batch heads q_len value_dim"]:
-        """Weights · values: the input of the output projection, by head."""
+        """The products weights · values of each head, which are the input of the output projection."""
         return self._part("mixed")
 
     @property
     def output(self) -> Float[Tensor, "batch len d_out"]:
-        """The output of the module: before the residual for a sub-layer, after the last norm for a stack."""
+        """The output of the module: before the residual in a sub-layer, after the last norm in a stack."""
         return self._part("output")
 
 
 class Recording(Generic[ModelT]):
-    """Records by module path: `record[path]` is the latest call, `calls(path)` are all calls.
+    """Records by module path. `record[path]` is the latest call of a module, and `calls(path)` are all its calls.
 
-    `model` is the view to run. Records can be read after the `with` block has ended.
+    `model` is the view to run. Records can still be read after the `with` block has ended.
 
     Args:
-        model: The view.
-        paths: The module paths that are recorded.
+        model: The view to run.
+        paths: The paths of the recorded modules.
     """
 
     def __init__(self, model: ModelT, paths: Sequence[str]) -> None:
@@ -146,39 +150,39 @@ class Recording(Generic[ModelT]):
         self._calls: dict[str, list[dict[Part, Tensor]]] = {path: [] for path in paths}
 
     def calls(self, path: str) -> tuple[LayerRecord, ...]:
-        """Return all calls of a module, in order.
+        """Return the records of all calls of a module, in order.
 
         Args:
             path: The module path.
 
         Raises:
-            AttendoError: Nothing was recorded at this path.
+            AttendoError: The module at this path is not recorded.
         """
         if path not in self._calls:
             raise AttendoError(f"{path} was not recorded (recorded: {', '.join(self.paths)})")
         return tuple(LayerRecord(path, parts) for parts in self._calls[path])
 
     def __getitem__(self, path: str) -> LayerRecord:
-        """The latest call of this module; AttendoError if it is not recorded or has not run."""
+        """Return the latest call of a module. Raises AttendoError if the module is not recorded or has not run."""
         calls = self.calls(path)
         if not calls:
             raise AttendoError(f"{path} has not run yet. Call record.model(...) inside the with block")
         return calls[-1]
 
     def __iter__(self) -> Iterator[str]:
-        """The recorded paths, in the order of the model."""
+        """Return the recorded paths, in the order of the model."""
         return iter(self.paths)
 
     def __len__(self) -> int:
-        """The number of recorded modules."""
+        """Return the number of recorded modules."""
         return len(self.paths)
 
     def add(self, path: str, parts: dict[Part, Tensor]) -> None:
-        """Add a call of a module, or further parts of its latest call.
+        """Add the record of a call, or add further parts to the record of the latest call.
 
         Args:
             path: The module path.
-            parts: The tensors by name.
+            parts: The recorded tensors by name.
         """
         calls = self._calls[path]
         if calls and not parts.keys() & calls[-1].keys():
@@ -188,7 +192,10 @@ class Recording(Generic[ModelT]):
 
 
 class RecordingAttend(nn.Module):
-    """Replaces an `Attend` module of a view by the readable computation; fused if nothing is recorded or edited."""
+    """A replacement for an `Attend` module in a view, which computes the attention weights explicitly.
+
+    If no weights or scores are recorded and no edit changes the weights, it calls the fused original.
+    """
 
     def __init__(
         self,
@@ -215,7 +222,7 @@ class RecordingAttend(nn.Module):
         mask: Mask | None = None,
         bias: Float[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "batch heads q_len value_dim"]:
-        """Compute `Attend` with the edits; without edits equal up to rounding."""
+        """Compute the result of `Attend` with the edits. Without edits, the result is equal up to rounding."""
         found: dict[Part, Tensor] = {"query": query, "key": key, "value": value}
         if self.readable:
             n_heads, q_len, k_len = query.shape[1], query.shape[2], key.shape[2]
@@ -238,23 +245,23 @@ class RecordingAttend(nn.Module):
 def recording(
     model: ModelT, keep: str | Sequence[str] = "*.weights", edits: Sequence[Edit] = ()
 ) -> Iterator[Recording[ModelT]]:
-    """Record and edit modules of a model on a view; run `record.model` within the `with` block.
+    """Record and edit modules of a model in a view. Run the model as `record.model` within the `with` block.
 
-    Tensors are kept on their device with their autograd graph; use `torch.no_grad` to avoid the graph. Attention layers
-    without a requested part still run fused.
+    Tensors are stored on their device and with their autograd graph. To avoid the graph, use `torch.no_grad`. Attention
+    layers whose weights and scores are neither recorded nor edited still use fused attention.
 
     Args:
         model: The model, which is not changed.
-        keep: Shell patterns over `<path>.<part>`, for example `decoder.blocks.*.cross_attention.*`. The parts of an
-            attention layer are weights, scores, query, key, value, mixed and output; all other modules have output.
-            `()` records nothing.
-        edits: Changes as in `attendo.inspecting.edits`, which also apply to decoding with the view.
+        keep: Shell patterns for `<path>.<part>`, for example `decoder.blocks.*.cross_attention.*`. The parts of an
+            attention layer are weights, scores, query, key, value, mixed and output. All other modules only have
+            output. `()` records nothing.
+        edits: Edits of the computation (see `attendo.inspecting.edits`), which also apply to decoding with the view.
 
     Yields:
-        The records, which are filled as the view runs.
+        The records, which are added while the view runs.
 
     Raises:
-        AttendoError: A pattern or an edit matches nothing.
+        AttendoError: A pattern or an edit matches no module.
 
     >>> import torch
     >>> layer = nn.ModuleDict({"self": Attention(4, 2)})
@@ -291,14 +298,16 @@ def recording(
 
 @contextmanager
 def edited(model: nn.Module, edits: Sequence[Edit]) -> Iterator[Any]:
-    """A view of a model with edits, of which nothing is kept, in evaluation mode."""
+    """Yield a view of a model with edits, in evaluation mode. Nothing is recorded."""
     with recording(model, keep=(), edits=edits) as record:
         yield record.model.eval()
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A module that can be recorded. source: whose output is the module's, in a whole pass and in a cached step."""
+    """A module that can be recorded. `source` is the module whose output is recorded, in complete passes and cached
+    steps.
+    """
 
     source: nn.Module
     leaf: Attend | None = None
@@ -312,13 +321,13 @@ class _Place:
 
 
 def _places(model: nn.Module) -> dict[str, _Place]:
-    """By path, in the order of the model."""
+    """Return the modules that can be recorded, by path in the order of the model."""
     found: dict[str, _Place] = {}
     for path, module in model.named_modules():
         leaf_path = f"{path}.attend".removeprefix(".")
         match module:
             case Attention():
-                if type(module.attend) is Attend:  # what another leaf computes, nobody here knows
+                if type(module.attend) is Attend:  # the computation of other classes is unknown
                     place = _Place(module.out_proj, module.attend, leaf_path, module.n_heads, editable=True)
                     found[path or leaf_path] = place
             case EncoderBlock() | DecoderBlock():
@@ -337,7 +346,7 @@ def _places(model: nn.Module) -> dict[str, _Place]:
 
 
 def _wanted(keep: str | Sequence[str], places: dict[str, _Place], name: str) -> dict[str, list[Part]]:
-    """The requested parts, by path."""
+    """Return the requested parts of each module, by path."""
     if not places:
         raise AttendoError(f"{name} has no attention layer of attendo, so nothing can be recorded")
     patterns = (keep,) if isinstance(keep, str) else tuple(keep)
@@ -365,7 +374,7 @@ def _seen_output(
     given: Any,
     output: Tensor,
 ) -> Tensor:
-    """A forward hook that records or replaces a module's output."""
+    """Record or replace the output of a module, as a forward hook."""
     output = edits.output(output)
     if note is not None:
         note({"output": output})

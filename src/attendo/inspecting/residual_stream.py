@@ -20,13 +20,14 @@ def head_contributions(
     mixed: Float[Tensor, "batch heads q_len value_dim"],
     out_weight: Float[Tensor, "d_out heads_times_value_dim"],
 ) -> Float[Tensor, "batch heads q_len d_out"]:
-    """Return each head's summand of the output: Concat(heads)Wᵒ = Σ_h head_h W_hᵒ (Vaswani et al. 2017, section 3.2.2).
+    """Return the contribution of each head to the output: Concat(heads)Wᵒ = Σ_h head_h W_hᵒ (Vaswani et al. 2017,
+    3.2.2).
 
-    The sum over heads, plus the bias, is the output of the output projection.
+    The sum over heads plus the bias is the output of the output projection.
 
     Args:
-        mixed: The mixed values, as a recording has them.
-        out_weight: The weight of the output projection.
+        mixed: The mixed values, as a recording contains them.
+        out_weight: The weight matrix of the output projection.
 
     >>> head_contributions(torch.ones(1, 2, 1, 1), torch.tensor([[1.0, 10.0]])).flatten()
     tensor([ 1., 10.])
@@ -35,9 +36,10 @@ def head_contributions(
 
 
 def head_matrices(attention: Attention) -> Float[Tensor, "heads d_out d_memory"]:
-    """Return W^(h) = W_hᵒ W_hᵛ, each head's map of an attended token (Bishop & Bishop 2024, exercise 12.5).
+    """Return W^(h) = W_hᵒ W_hᵛ, the map that each head applies to an attended token (Bishop & Bishop 2024, exercise
+    12.5).
 
-    Vectors are columns, as in `nn.Linear`; biases are ignored. The rank is at most value_dim.
+    Vectors are columns, as in `nn.Linear`. Biases are ignored. The rank of each matrix is at most value_dim.
 
     Args:
         attention: The attention layer.
@@ -53,7 +55,7 @@ def head_matrices(attention: Attention) -> Float[Tensor, "heads d_out d_memory"]
 def value_norms(
     attention: Attention, value: Float[Tensor, "batch kv_heads k_len value_dim"]
 ) -> Float[Tensor, "batch heads k_len"]:
-    """‖v_j W_hᵒ‖: the norm of a head's output if all its weight were on key j (Kobayashi et al. 2020, ‖f(x)‖).
+    """Return ‖v_j W_hᵒ‖, the norm of a head's output if all its weight were on key j (Kobayashi et al. 2020, ‖f(x)‖).
 
     >>> layer = Attention(4, 2)
     >>> value_norms(layer, layer.keys_values(torch.ones(1, 3, 4))[1]).shape
@@ -67,14 +69,14 @@ def weighted_norms(
     weights: Float[Tensor, "batch heads q_len k_len"],
     value: Float[Tensor, "batch kv_heads k_len value_dim"],
 ) -> Float[Tensor, "batch heads q_len k_len"]:
-    """Return ‖α_ij v_j W_hᵒ‖: the norm of what key j adds to query i through head h (Kobayashi et al. 2020).
+    """Return ‖α_ij v_j W_hᵒ‖, the norm of the contribution of key j to query i through head h (Kobayashi et al. 2020).
 
     A large weight on a short vector contributes little.
 
     Args:
         attention: The attention layer.
-        weights: The attention weights.
-        value: The projected values.
+        weights: The attention weights α of the layer.
+        value: The projected values of the layer.
 
     >>> layer = Attention(4, 2)
     >>> weighted_norms(layer, torch.zeros(1, 2, 3, 3), layer.keys_values(torch.ones(1, 3, 4))[1]).sum().item()
@@ -86,19 +88,19 @@ def weighted_norms(
 def contribution_norms(
     attention: Attention, mixed: Float[Tensor, "batch heads q_len value_dim"]
 ) -> Float[Tensor, "batch heads q_len"]:
-    """Return ‖Σ_j α_ij v_j W_hᵒ‖: the norm of each head's contribution to each query's output.
+    """Return ‖Σ_j α_ij v_j W_hᵒ‖, the norm of each head's contribution to each query's output.
 
     Args:
         attention: The attention layer.
-        mixed: The mixed values, as a recording has them.
+        mixed: The mixed values, as a recording contains them.
     """
     return head_contributions(mixed, _out_weight(attention)).norm(dim=-1)
 
 
 def head_singular_values(attention: Attention) -> Float[Tensor, "heads rank_at_most"]:
-    """The singular values of each W^(h) = W_hᵒ W_hᵛ, largest first, at most value_dim.
+    """Return the singular values of each W^(h) = W_hᵒ W_hᵛ, largest first. There are at most value_dim values per head.
 
-    In float64 by QR: W_hᵒ = Q₁R₁ and W_hᵛᵀ = Q₂R₂ give W^(h) the singular values of R₁R₂ᵀ.
+    They are computed in float64 by QR: with W_hᵒ = Q₁R₁ and W_hᵛᵀ = Q₂R₂, they equal the singular values of R₁R₂ᵀ.
 
     >>> layer = Attention(4, 2)
     >>> _ = torch.nn.init.eye_(layer.v_proj.weight), torch.nn.init.eye_(layer.out_proj.weight)
@@ -109,15 +111,16 @@ def head_singular_values(attention: Attention) -> Float[Tensor, "heads rank_at_m
     out = _out_weight(attention).detach().double().unflatten(1, (attention.n_heads, -1)).transpose(0, 1)
     value = attention.v_proj.weight.detach().double().unflatten(0, (1, attention.n_kv_heads, -1))
     value = share_heads(value, attention.n_heads)[0].mT
-    # numpy's does these small ones in one thread; torch wakes all for each, and they may have to wait for a core
+    # numpy decomposes these small matrices in one thread; torch would wake all threads for each matrix
     left, right = (np.linalg.qr(part.cpu().numpy()).R for part in (out, value))
     return torch.from_numpy(np.linalg.svd(left @ right.swapaxes(-1, -2), compute_uv=False))
 
 
 def head_ranks(attention: Attention) -> Int[Tensor, " heads"]:
-    """Return the numerical rank of each W^(h), at most value_dim (Bishop & Bishop 2024, exercise 12.5).
+    """Return the numerical rank of each W^(h), which is at most value_dim (Bishop & Bishop 2024, exercise 12.5).
 
-    The rank counts singular values above max(d_out, d_memory) · ε · the largest, with ε of the parameters' precision.
+    The rank is the number of singular values above max(d_out, d_memory) · ε · the largest singular value, where ε is
+    the machine precision of the parameters.
 
     Args:
         attention: The attention layer.
@@ -142,19 +145,19 @@ def lens_logits(
 ) -> Float[Tensor, "*batch len n"]:
     """Return the logits output(norm(h)) of a block's output h, the logit lens (nostalgebraist 2020).
 
-    For the last block they equal the logits of the model (for a classifier, see `pooled_lens`). The norm is the last
-    norm of the stack; blocks with the norm last need none.
+    For the last block, they equal the logits of the model. For a classifier, see `pooled_lens`. `norm` is the last norm
+    of the stack. In post-norm models it is the identity.
 
     Args:
         model: Any model.
-        states: Outputs of a stack's embedding or of a block, as a recording has them.
-        stack: The stack of the states.
+        states: The outputs of a stack's embedding or of a block, as a recording contains them.
+        stack: The stack of the states, "encoder" or "decoder".
 
     Returns:
-        Logits over the vocabulary, or over the classes of a classifier.
+        The logits over the vocabulary, or over the classes of a classifier.
 
     Raises:
-        AttendoError: The stack has no output layer; for a translator's encoder use `lens_cosines`.
+        AttendoError: The stack has no output layer. For the encoder of a translator, use `lens_cosines`.
 
     >>> import torch
     >>> from attendo.models import DecoderLM, ModelConfig
@@ -183,12 +186,12 @@ def pooled_lens(
     states: Float[Tensor, "batch len d_model"],
     lengths: Int[Tensor, " batch"] | None = None,
 ) -> Float[Tensor, "batch classes"]:
-    """Return output(pool(norm(h))): the logits of a classifier if it ended after this block.
+    """Return output(pool(norm(h))), the logits of a classifier if it ended after this block.
 
     Args:
-        model: The classifier's model.
-        states: Outputs of a block. Those of the last block give the model's own logits.
-        lengths: The number of real tokens in each row.
+        model: The model of the classifier.
+        states: The outputs of a block. With the outputs of the last block, the result equals the logits of the model.
+        lengths: The number of tokens in each row without padding (default: no row is padded).
     """
     return model.output(pool(model.encoder.norm(states), model.config.pooling, lengths))
 
@@ -196,13 +199,14 @@ def pooled_lens(
 def lens_cosines(
     model: EncoderDecoder, states: Float[Tensor, "*batch src_len d_model"]
 ) -> Float[Tensor, "*batch src_len vocab"]:
-    """Return the cosine of each normalized encoder state with each source token's embedding.
+    """Return the cosine similarity between each normalized encoder state and the embedding of each source token.
 
-    An encoder predicts no tokens; the cosine shows which token a state is nearest to. It is 0 for vectors of length 0.
+    An encoder predicts no tokens, but the cosines show which tokens are nearest to a state. For vectors of length 0,
+    the cosine is 0.
 
     Args:
-        model: The translator's model.
-        states: Outputs of the encoder's embedding or of a block.
+        model: The model of the translator.
+        states: The outputs of the encoder's embedding or of a block.
     """
     weight = model.source_embedding.tokens.weight
     return F.normalize(model.encoder.norm(states), dim=-1) @ F.normalize(weight, dim=-1).T
