@@ -1,4 +1,4 @@
-"""The parts of a Transformer. Blocks receive built parts, so a model is their composition: a GPT in ten lines.
+"""The modules of a Transformer. Blocks receive their modules as arguments. For example, a GPT takes ten lines.
 
 >>> import torch
 >>> from torch import nn
@@ -17,8 +17,8 @@
 >>> GPT(vocab_size=50)(torch.tensor([[3, 1, 4, 1]])).shape  # the logits of each next token
 torch.Size([1, 4, 50])
 
-`attendo.models` composes the same parts as a `ModelConfig` says. A new attention, position or norm takes the place of
-one of these modules in a built model (docs/en/change-a-block.md).
+`attendo.models` builds models of these modules from a `ModelConfig`. Your own attention, position or normalization
+module can replace one of these modules in a built model (docs/en/change-a-block.md).
 """
 
 from attendo.nn.attention import Attend, Attention, attention_scores, attention_weights, masked_softmax

@@ -1,4 +1,4 @@
-"""Attention: softmax(QKᵀ/√d)V as pure functions, the module that runs it fused, and its projections."""
+"""Attention softmax(QKᵀ/√d)V: pure functions, a module with the fused kernel, and multi-head attention."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def attention_scores(
     """Return QKᵀ · scale + bias (Vaswani et al. 2017, eq. 1).
 
     Args:
-        query: Queries.
-        key: Keys.
-        scale: The factor (default: 1/√head_dim).
-        bias: A term added to the scores.
+        query: Queries, one vector per position.
+        key: Keys, one vector per position.
+        scale: Factor of QKᵀ (default: 1/√head_dim).
+        bias: Term that is added to the scores (default: none).
 
     >>> attention_scores(torch.eye(2), torch.eye(2), scale=3.0)
     tensor([[3., 0.],
@@ -40,19 +40,21 @@ def masked_softmax(
     mask: Bool[Tensor, "*#batch #q_len #k_len"] | None = None,
     inverse_temperature: float = 1.0,
 ) -> Float[Tensor, "*batch q_len k_len"]:
-    """Softmax over the allowed keys of β · scores; masked keys get exactly 0 (NYU Deep Learning 2020, week 12-3).
+    """Compute softmax(β · scores) over the allowed keys of each query (NYU Deep Learning 2020, week 12-3).
+
+    The weight of each masked key is exactly 0.
 
     Args:
         scores: Attention scores.
-        mask: The allowed keys; True means allowed. A query with no allowed key returns a row of zeros.
-        inverse_temperature: β ≥ 0. At 0 all allowed keys have equal weight. At `math.inf` (hard attention) the key with
-            the highest score has weight 1; the first one wins a tie.
+        mask: Allowed keys, where True means allowed. If no key is allowed for a query, all its weights are 0.
+        inverse_temperature: Inverse temperature β ≥ 0. At 0, all allowed keys have equal weight. At `math.inf` (hard
+            attention), the key with the highest score has weight 1. In a tie, the first of these keys is used.
 
     Returns:
-        Weights of the same shape, whose rows sum to 1.
+        Attention weights in the shape of `scores`. The weights of a query sum to 1.
 
     Raises:
-        ValueError: β is negative.
+        ValueError: The inverse temperature is negative.
 
     >>> masked_softmax(torch.zeros(2, 2), torch.tensor([[True, False], [False, False]]))
     tensor([[1., 0.],
@@ -61,7 +63,7 @@ def masked_softmax(
     tensor([[1., 0., 0.]])
     """
     _require_temperature(inverse_temperature)
-    hard = math.isinf(inverse_temperature) and scores.shape[-1] > 0  # of no keys there is no first
+    hard = math.isinf(inverse_temperature) and scores.shape[-1] > 0  # argmax requires at least one key
     scaled = scores if hard or inverse_temperature == 1.0 else scores * inverse_temperature
     if mask is not None:
         scaled = scaled.masked_fill(~mask, torch.finfo(scores.dtype).min)
@@ -85,12 +87,12 @@ def attention_weights(
     """Return softmax(QKᵀ · scale + bias) (Vaswani et al. 2017, eq. 1).
 
     Args:
-        query: Queries.
-        key: Keys.
-        mask: The allowed keys; True means allowed. A query with no allowed key returns a row of zeros.
-        scale: The factor (default: 1/√head_dim).
-        bias: A term added to the scores.
-        inverse_temperature: β as in `masked_softmax`.
+        query: Queries, one vector per position.
+        key: Keys, one vector per position.
+        mask: Allowed keys, where True means allowed. If no key is allowed for a query, all its weights are 0.
+        scale: Factor of QKᵀ (default: 1/√head_dim).
+        bias: Term that is added to the scores (default: none).
+        inverse_temperature: Inverse temperature β, as in `masked_softmax`.
 
     >>> attention_weights(torch.zeros(1, 4), torch.zeros(2, 4))
     tensor([[0.5000, 0.5000]])
@@ -107,9 +109,9 @@ def attention(
     bias: Float[Tensor, "*#batch #q_len #k_len"] | None = None,
     inverse_temperature: float = 1.0,
 ) -> Float[Tensor, "*batch q_len value_dim"]:
-    """softmax(QKᵀ · scale)V: each query's weighted mean of the values (Vaswani et al. 2017, eq. 1).
+    """Compute softmax(QKᵀ · scale + bias)V, each query's weighted mean of the values (Vaswani et al. 2017, eq. 1).
 
-    This is the readable equivalent of the fused kernel in `Attend`; tests compare the two.
+    This function is the readable equivalent of the fused kernel in `Attend`. Tests compare both results.
 
     >>> attention(torch.zeros(1, 4), torch.zeros(2, 4), torch.tensor([[1.0], [3.0]]))
     tensor([[2.]])
@@ -120,7 +122,7 @@ def attention(
 def share_heads(
     x: Float[Tensor, "batch kv_heads len dim"], n_heads: int
 ) -> Float[Tensor, "batch heads len dim"]:
-    """Repeats each key or value head for the query heads of its group (grouped queries, Ainslie et al. 2023).
+    """Repeat each key or value head for the query heads of its group (Ainslie et al. 2023).
 
     >>> share_heads(torch.tensor([1.0, 2.0]).view(1, 2, 1, 1), 4).flatten()
     tensor([1., 1., 2., 2.])
@@ -129,15 +131,15 @@ def share_heads(
 
 
 class Attend(nn.Module):
-    """Scaled dot-product attention without parameters: each query's weighted mean of the values.
+    """Scaled dot-product attention without parameters, with PyTorch's fused kernel.
 
-    This is the only place where attention is computed, so recording and editing replace this module. It calls PyTorch's
-    fused kernel; `attention` is the readable equivalent.
+    All attention is computed in this module, so recording and editing replace this module. The function `attention` is
+    its readable equivalent.
 
     Args:
-        scale: The factor on the scores (default: 1/√head_dim).
-        dropout: The dropout probability of the weights, in training only.
-        inverse_temperature: β as in `masked_softmax`; `math.inf` is hard attention.
+        scale: Factor of the scores (default: 1/√head_dim).
+        dropout: Dropout probability of the attention weights, in training only.
+        inverse_temperature: Inverse temperature β, as in `masked_softmax`. `math.inf` is hard attention.
 
     >>> apart = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])  # [batch, heads, len, head_dim]
     >>> Attend(scale=10.0)(apart, apart, apart, Mask(causal=True)).shape
@@ -165,14 +167,14 @@ class Attend(nn.Module):
         """Return the attention output of every head.
 
         Args:
-            query: Projected queries.
-            key: Projected keys. Fewer key heads than query heads are shared (grouped queries).
-            value: Projected values.
-            mask: The allowed keys; it broadcasts to `[batch, heads, q_len, k_len]`.
-            bias: A term added to the scores; it broadcasts in the same way.
+            query: Projected queries of all heads.
+            key: Projected keys. In grouped-query attention, several query heads share a key head.
+            value: Projected values, with as many heads as the keys.
+            mask: Allowed keys, broadcast to `[batch, heads, q_len, k_len]` (default: all keys).
+            bias: Term that is added to the scores, broadcast to `[batch, heads, q_len, k_len]` (default: none).
         """
         if query.dtype == torch.bfloat16 and query.device.type == "cpu":
-            # the fused kernel's backward pass is some ten times slower in bfloat16 than in float32 on a CPU
+            # on a CPU, the fused kernel's backward pass is about ten times slower in bfloat16 than in float32
             with torch.autocast("cpu", enabled=False):
                 return self.fused(query.float(), key.float(), value.float(), mask, bias).to(query.dtype)
         return self.fused(query, key, value, mask, bias)
@@ -180,28 +182,28 @@ class Attend(nn.Module):
     def fused(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, bias: Tensor | None
     ) -> Float[Tensor, "batch heads q_len value_dim"]:
-        """Call the fused kernel, with its fast path if the mask allows one, otherwise with an additive matrix.
+        """Call the fused kernel, with its fast path if the mask allows that path, otherwise with an additive mask.
 
         Args:
-            query: Projected queries.
+            query: Projected queries of all heads.
             key: Projected keys.
             value: Projected values.
-            mask: The allowed keys.
-            bias: A term added to the scores.
+            mask: Allowed keys (None: all keys).
+            bias: Term that is added to the scores (None: no term).
 
         Returns:
             The attention output of every head.
         """
         q_len, k_len = query.shape[-2], key.shape[-2]
         key, value = share_heads(key, query.shape[1]), share_heads(value, query.shape[1])
-        if math.isinf(self.inverse_temperature):  # the kernel only knows the softmax
+        if math.isinf(self.inverse_temperature):  # the kernel only supports the softmax
             allowed = None if mask is None else mask.dense(q_len, k_len, query.device)
             return attention(query, key, value, allowed, self.scale, bias, self.inverse_temperature)
-        if self.inverse_temperature != 1.0:  # not in `scale`: masked scores are -inf there, times 0 NaN
+        if self.inverse_temperature != 1.0:  # not by `scale`: masked scores would be -inf · 0 = NaN
             query = query * self.inverse_temperature
             bias = None if bias is None else bias * self.inverse_temperature
         dropout = self.dropout if self.training else 0.0
-        # torch aligns is_causal top-left, Mask bottom-right: they agree only where q_len == k_len
+        # torch aligns is_causal at the top left, Mask at the bottom right: equal only if q_len == k_len
         if bias is None and (mask is None or (mask.only_causal and q_len == k_len)):
             return F.scaled_dot_product_attention(
                 query, key, value, dropout_p=dropout, is_causal=mask is not None, scale=self.scale
@@ -215,12 +217,12 @@ class Attend(nn.Module):
             dropout_p=dropout,
             scale=self.scale,
         )
-        # the finite floor of `_additive` turns a row without keys into a mean over all of them: make it zero
+        # without allowed keys, the finite minimum of `_additive` produces a mean over all keys: set it to zero
         return mixed if dense is None else mixed * dense.any(-1, keepdim=True)
 
 
 def _additive(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """The kernel's additive mask; its floor is finite, because -inf makes a row without keys NaN."""
+    """Return the additive mask of the kernel. Its minimum is finite, because -inf makes a row without keys NaN."""
     if mask is None:
         return None if bias is None else bias.to(dtype)
     floor = torch.finfo(dtype).min / 2
@@ -229,22 +231,22 @@ def _additive(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> T
 
 
 class Attention(nn.Module):
-    """Multi-head attention: project, attend in each head, project back (Vaswani et al. 2017, section 3.2.2).
+    """Multi-head attention with its input and output projections (Vaswani et al. 2017, section 3.2.2).
 
-    `q_norm` and `k_norm` are optional norms on each head of queries and keys, set after construction (Dehghani et al.
-    2023, section 2).
+    The attributes `q_norm` and `k_norm` are optional normalization layers for each head of queries and keys. They can
+    be set after construction (Dehghani et al. 2023, section 2).
 
     Args:
-        d_model: The width of the input of the queries and of the output.
-        n_heads: The number of query heads.
-        n_kv_heads: The number of key and value heads; fewer than `n_heads` gives grouped queries.
-        head_dim: The width of a query or key head (default: d_model / n_heads).
-        value_dim: The width of a value head (default: head_dim).
-        d_memory: The width of the attended input, or a pair for keys and values (default: d_model).
+        d_model: Width of the output and of the input of the queries.
+        n_heads: Number of query heads.
+        n_kv_heads: Number of key and value heads, smaller for grouped-query attention (default: `n_heads`).
+        head_dim: Width of a query or key head (default: `d_model / n_heads`).
+        value_dim: Width of a value head (default: `head_dim`).
+        d_memory: Width of the attended input, or a pair of widths for keys and values (default: `d_model`).
         bias: Whether the projections have a bias, including the default `out_proj`.
-        out_proj: The output projection.
-        attend: The attention module, with its scale, temperature and dropout.
-        positions: Rotary positions or a bias by distance, for self-attention.
+        out_proj: Output projection (default: a linear layer).
+        attend: Attention module, which defines scale, temperature and dropout (default: `Attend()`).
+        positions: Rotary positions or a bias by distance, for self-attention (default: none).
 
     Raises:
         ValueError: The numbers of heads or the widths do not match.
@@ -303,12 +305,12 @@ class Attention(nn.Module):
     ) -> tuple[
         Float[Tensor, "batch kv_heads k_len head_dim"], Float[Tensor, "batch kv_heads k_len value_dim"]
     ]:
-        """Return the projected keys and values of the attended input, which a cache stores.
+        """Return the projected keys and values of the attended input, for example for a cache.
 
         Args:
-            memory: The input of the keys.
-            values: The input of the values (default: `memory`).
-            start: The first position of each row (default: 0).
+            memory: Input of the keys.
+            values: Input of the values (default: `memory`).
+            start: Position of the first key in each row (default: 0).
         """
         key = self.k_proj(memory).unflatten(-1, (self.n_kv_heads, self.head_dim)).transpose(1, 2)
         value = self.v_proj(memory if values is None else values)
@@ -326,11 +328,11 @@ class Attention(nn.Module):
         """Return the attention of `x` to keys and values that are already projected.
 
         Args:
-            x: The input of the queries.
+            x: Input of the queries.
             key: Projected keys.
             value: Projected values.
-            mask: The allowed keys.
-            start: The first position of each row of `x` (default: 0).
+            mask: Allowed keys (default: all keys).
+            start: Position of the first query in each row (default: 0).
         """
         query = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
         query = self._turned(self.q_norm(query), start)
@@ -348,13 +350,13 @@ class Attention(nn.Module):
         mask: Mask | None = None,
         values: Float[Tensor, "batch k_len d_values"] | None = None,
     ) -> Float[Tensor, "batch q_len d_out"]:
-        """Return self-attention if `memory` is `x`, and cross-attention if it is the encoder's output.
+        """Return self-attention if `memory` is `x`, or cross-attention if `memory` is the encoder output.
 
         Args:
-            x: The input of the queries.
-            memory: The attended input.
-            mask: The allowed keys.
-            values: The input of the values (default: `memory`).
+            x: Input of the queries.
+            memory: Attended input, from which the keys are computed.
+            mask: Allowed keys (default: all keys).
+            values: Input of the values (default: `memory`).
         """
         return self.attend_to(x, *self.keys_values(memory, values), mask)
 
@@ -365,6 +367,6 @@ class Attention(nn.Module):
 
 
 def _places(n: int, start: Tensor | None, device: torch.device) -> Int[Tensor, "batch_or_1 n"]:
-    """The positions of `n` tokens after `start` others."""
+    """Return the positions of `n` tokens, the first of which has position `start`."""
     places = torch.arange(n, device=device)[None]
     return places if start is None else start[:, None] + places

@@ -1,4 +1,4 @@
-"""Encoder and decoder: figure 1 of Vaswani et al. 2017. Blocks get built parts, stacks get built blocks."""
+"""The encoder and decoder of Vaswani et al. 2017, figure 1, built from attention and feed-forward modules."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from attendo.nn.masks import Mask
 
 
 class Residual(nn.Module):
-    """A residual connection with a norm: norm(x + f(x)), or x + f(norm(x)) with the norm first.
+    """A residual connection with normalization.
 
-    Vaswani et al. 2017, section 3.1 (norm last); Xiong et al. 2020 (norm first).
+    The result is norm(x + f(x)) (Vaswani et al. 2017, section 3.1) or, with `norm_first`, x + f(norm(x)) (Xiong et al.
+    2020).
 
     Args:
-        norm: The norm.
-        norm_first: Apply the norm before the sub-layer.
-        dropout: The dropout probability of the sub-layer's output.
+        norm: Normalization layer.
+        norm_first: Whether the normalization is applied before the sublayer f.
+        dropout: Dropout probability of the sublayer's output.
 
     >>> import torch
     >>> x = torch.tensor([[1.0, 2.0]])
@@ -41,11 +42,11 @@ class Residual(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch d_model"], sublayer: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "*batch d_model"]:
-        """Return `x` combined with the output of the sub-layer.
+        """Return the sum of `x` and the output of the sublayer, with normalization before the sublayer or after the sum.
 
         Args:
-            x: The hidden states.
-            sublayer: The function f.
+            x: Hidden states.
+            sublayer: Function f from hidden states to hidden states.
         """
         if self.norm_first:
             return x + self.dropout(sublayer(self.norm(x)))
@@ -55,12 +56,13 @@ class Residual(nn.Module):
 class EncoderBlock(nn.Module):
     """An encoder block: self-attention and a feed-forward network, each with a residual connection.
 
-    LN(y + FFN(y)), y = LN(x + Attention(x, x)), or with the norms first (Vaswani et al. 2017, section 3.1).
+    With the norm last, the output is LN(y + FFN(y)), where y = LN(x + Attention(x, x)) (Vaswani et al. 2017, section
+    3.1).
 
     Args:
-        self_attention: The attention.
-        feed_forward: The feed-forward network.
-        residual: A function that returns a new residual for each sub-layer.
+        self_attention: Self-attention module.
+        feed_forward: Feed-forward network.
+        residual: Function that returns a new residual connection for each sublayer.
 
     >>> import torch
     >>> pre_norm = lambda: Residual(nn.LayerNorm(4), norm_first=True)
@@ -84,22 +86,22 @@ class EncoderBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch len d_model"], mask: Mask | None = None
     ) -> Float[Tensor, "batch len d_model"]:
-        """Return the new hidden states; every position attends to all positions that the mask allows.
+        """Return the new hidden states. Each position attends to all positions that the mask allows.
 
         Args:
-            x: The hidden states.
-            mask: The allowed keys.
+            x: Hidden states of all positions.
+            mask: Allowed keys (default: all keys).
         """
         x = self.self_attention_residual(x, lambda h: self.self_attention(h, h, mask))
         return self.feed_forward_residual(x, self.feed_forward)
 
 
 class Encoder(nn.Module):
-    """A stack of encoder blocks on vectors (Vaswani et al. 2017, section 3.1).
+    """A stack of encoder blocks (Vaswani et al. 2017, section 3.1).
 
     Args:
         blocks: The blocks, in order.
-        norm: A norm after the last block, for blocks that normalize first.
+        norm: Normalization layer after the last block, for blocks with `norm_first` (default: none).
 
     >>> import torch
     >>> stack = Encoder([], nn.LayerNorm(2, eps=0.0))
@@ -121,8 +123,8 @@ class Encoder(nn.Module):
         """Return the representation of each position in its context.
 
         Args:
-            x: The embedded tokens.
-            mask: The allowed keys.
+            x: Embedded tokens.
+            mask: Allowed keys (default: all keys).
         """
         for block in self.blocks:
             x = block(x, mask)
@@ -130,16 +132,16 @@ class Encoder(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """A decoder block: causal self-attention, cross-attention to the memory, feed-forward network.
+    """A decoder block: self-attention, cross-attention to the encoder output, and a feed-forward network.
 
-    LN(z + FFN(z)), z = LN(y + Attention(y, memory)), y = LN(x + Attention(x, x)), or with the norms first (Vaswani et
-    al. 2017, section 3.1).
+    With the norm last, the output is LN(z + FFN(z)), where z = LN(y + Attention(y, memory)) and y = LN(x +
+    Attention(x, x)) (Vaswani et al. 2017, section 3.1). The memory is the encoder output.
 
     Args:
-        self_attention: The attention over the target.
-        cross_attention: The attention to the memory; None in a decoder-only model.
-        feed_forward: The feed-forward network.
-        residual: A function that returns a new residual for each sub-layer.
+        self_attention: Self-attention module of the target.
+        cross_attention: Attention module to the memory. None in a decoder-only model.
+        feed_forward: Feed-forward network.
+        residual: Function that returns a new residual connection for each sublayer.
 
     >>> import torch
     >>> last = lambda: Residual(nn.LayerNorm(4), norm_first=False)
@@ -172,16 +174,13 @@ class DecoderBlock(nn.Module):
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
     ) -> Float[Tensor, "batch len d_model"]:
-        """Compute all target positions at once; the mask hides later positions.
+        """Return the new hidden states of all target positions. A causal mask must hide later positions.
 
         Args:
-            x: The hidden states of the target.
-            memory: The encoder's output.
-            mask: The mask of self-attention.
-            memory_mask: The mask of cross-attention.
-
-        Returns:
-            The new hidden states.
+            x: Hidden states of the target.
+            memory: Encoder output. None without cross-attention.
+            mask: Mask of self-attention (default: all keys are allowed).
+            memory_mask: Mask of cross-attention (default: all keys are allowed).
         """
         x = self.self_attention_residual(x, lambda h: self.self_attention(h, h, mask))
         if (cross := self.cross_attention) is not None and self.cross_attention_residual is not None:
@@ -189,10 +188,10 @@ class DecoderBlock(nn.Module):
         return self.feed_forward_residual(x, self.feed_forward)
 
     def memory_keys_values(self, memory: Float[Tensor, "sources src_len d_memory"]) -> tuple[Tensor, Tensor]:
-        """Return the projected keys and values of the memory; their width is 0 without cross-attention.
+        """Return the projected keys and values of the memory. Without cross-attention, their length is 0.
 
         Args:
-            memory: The encoder's output.
+            memory: Encoder output of each source.
         """
         if self.cross_attention is None:
             own = self.self_attention
@@ -207,9 +206,9 @@ class DecoderBlock(nn.Module):
         """Return the output for the next `n` positions of each row.
 
         Args:
-            x: The hidden states of the new positions.
-            block: This block's part of the cache.
-            cache: The cache, which holds the earlier keys and values.
+            x: Hidden states of the new positions.
+            block: The part of the cache that belongs to this block.
+            cache: The cache with the keys and values of earlier positions.
         """
 
         def attend_to_past(h: Tensor) -> Tensor:
@@ -227,11 +226,11 @@ class DecoderBlock(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A stack of decoder blocks on vectors (Vaswani et al. 2017, section 3.1).
+    """A stack of decoder blocks (Vaswani et al. 2017, section 3.1).
 
     Args:
         blocks: The blocks, in order.
-        norm: A norm after the last block, for blocks that normalize first.
+        norm: Normalization layer after the last block, for blocks with `norm_first` (default: none).
 
     >>> import torch
     >>> last = lambda: Residual(nn.LayerNorm(4), norm_first=False)
@@ -255,13 +254,13 @@ class Decoder(nn.Module):
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
     ) -> Float[Tensor, "batch len d_model"]:
-        """Return the hidden states from which the token after each position is predicted.
+        """Return the hidden states, from which the output layer predicts the token after each position.
 
         Args:
-            x: The embedded target tokens.
-            memory: The encoder's output; None without cross-attention.
-            mask: The mask of self-attention.
-            memory_mask: The mask of cross-attention.
+            x: Embedded target tokens.
+            memory: Encoder output. None without cross-attention.
+            mask: Mask of self-attention (default: all keys are allowed).
+            memory_mask: Mask of cross-attention (default: all keys are allowed).
         """
         for block in self.blocks:
             x = block(x, memory, mask, memory_mask)
@@ -274,13 +273,13 @@ class Decoder(nn.Module):
         rows_per_source: int,
         capacity: int,
     ) -> DecoderCache:
-        """Return an empty cache in which the memory is already projected.
+        """Return a cache without target positions, which contains the projected keys and values of the memory.
 
         Args:
-            memory: The encoder's output.
-            memory_mask: The mask of cross-attention.
-            rows_per_source: The number of rows per source, for example the beam size.
-            capacity: The maximum number of positions per row.
+            memory: Encoder output of each source.
+            memory_mask: Mask of cross-attention. None if all keys are allowed.
+            rows_per_source: Number of rows per source, for example the beam size.
+            capacity: Largest number of positions per row.
         """
         blocks = [block.memory_keys_values(memory) for block in self.blocks]
         attention = self.blocks[0].self_attention
@@ -297,11 +296,11 @@ class Decoder(nn.Module):
     def step(
         self, x: Float[Tensor, "rows n d_model"], cache: DecoderCache
     ) -> Float[Tensor, "rows n d_model"]:
-        """Return what `forward` returns for the `n` positions after the cached ones, and advance the cache by `n`.
+        """Return the hidden states of `n` new positions after the cached positions, and advance the cache by `n`.
 
         Args:
-            x: The embedded new tokens.
-            cache: The cache of the earlier positions.
+            x: Embedded tokens of the new positions.
+            cache: The cache with the keys and values of earlier positions.
         """
         for block, block_cache in zip(self.blocks, cache.blocks, strict=True):
             x = block.step(x, block_cache, cache)

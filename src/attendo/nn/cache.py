@@ -1,7 +1,4 @@
-"""The KV cache of a decoder that runs token by token.
-
-All state is in the cache; modules are stateless.
-"""
+"""The KV cache of a decoder that runs token by token. All state is in the cache, and modules are stateless."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from attendo.nn.masks import Mask
 
 @dataclass
 class BlockCache:
-    """The cache of one decoder block: keys and values of each row, and the projected memory of each source.
+    """The cache of one decoder block: keys and values of each row, and the projected encoder output of each source.
 
     >>> key, memory_key = torch.zeros(2, 1, 8, 4), torch.zeros(1, 1, 5, 4)
     >>> BlockCache(key, key, memory_key, memory_key).memory_key.shape[2]  # the source has 5 tokens
@@ -31,19 +28,19 @@ class BlockCache:
 
 
 class DecoderCache:
-    """Preallocated keys and values (KV cache) of rows with different lengths, and the memory of their sources.
+    """A KV cache: preallocated keys and values of rows with different lengths, and the memory of their sources.
 
-    `lengths` `[rows]` counts the positions of each row; it determines the next write, the positional encoding and the
-    mask.
+    The memory of a source is its encoder output. `lengths` `[rows]` is the number of positions in each row. It
+    determines where the next key is written, the positional encoding and the mask.
 
     Args:
-        blocks: The projected memory of each block, as (keys, values).
-        memory_mask: The padding of the memory.
-        rows_per_source: The number of rows per source (the beam); the rows of a source are adjacent.
-        capacity: The maximum number of positions per row.
-        n_kv_heads: The number of key and value heads.
-        head_dim: The width of a key head.
-        value_dim: The width of a value head.
+        blocks: Projected keys and values of the memory, for each block.
+        memory_mask: Padding mask of the memory. None means no padding.
+        rows_per_source: Number of rows per source, for example the beam size. The rows of a source are adjacent.
+        capacity: Largest number of positions per row.
+        n_kv_heads: Number of key and value heads.
+        head_dim: Width of a key head.
+        value_dim: Width of a value head.
 
     >>> memory = torch.zeros(1, 2, 5, 4)  # [sources, kv_heads, src_len, head_dim]
     >>> cache = DecoderCache([(memory, memory)], None, 3, 8, n_kv_heads=2, head_dim=4, value_dim=4)
@@ -83,13 +80,13 @@ class DecoderCache:
         ]
         self.memory_lengths = None if memory_mask is None else memory_mask.key_lengths
         self.lengths: Int[Tensor, " rows"] = torch.zeros(rows, dtype=torch.long, device=first.device)
-        # the host's copy of `lengths` and of each row's source: to choose a fast path, no device is read
+        # copies of `lengths` and of each row's source in host memory, to choose a fast path without reading a GPU
         self.row_lengths = [0] * rows
         self.row_sources = [source for source in range(n_sources) for _ in range(rows_per_source)]
         self.look_at_rows()
 
     def look_at_rows(self) -> None:
-        """Choose the fast paths that the rows' lengths and sources allow; call it after changing either."""
+        """Choose the fast paths for the present row lengths and sources. Call this method after a change of either."""
         self.longest = max(self.row_lengths, default=0)
         self.same_length = min(self.row_lengths, default=0) == self.longest
         n_sources = self.blocks[0].memory_key.shape[0]
@@ -104,26 +101,26 @@ class DecoderCache:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """The number of rows in the cache."""
         return len(self.row_lengths)
 
     @property
     def capacity(self) -> int:
-        """The maximum number of positions per row."""
+        """The largest number of positions per row."""
         return self.blocks[0].key.shape[2]
 
-    # what a block asks for in a step
+    # methods that a block calls in a step
 
     def append(self, block: BlockCache, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write `n` new positions to each row and return all keys and values so far.
+        """Append `n` new positions to each row, and return the keys and values of all positions.
 
         Args:
-            block: One block's part of the cache.
-            key: New keys `[rows, kv_heads, n, head_dim]`.
-            value: New values `[rows, kv_heads, n, value_dim]`.
+            block: The part of the cache that belongs to the block.
+            key: Keys of the new positions, `[rows, kv_heads, n, head_dim]`.
+            value: Values of the new positions, `[rows, kv_heads, n, value_dim]`.
 
         Raises:
-            ValueError: A row is full.
+            ValueError: A row has no room for `n` more positions.
         """
         n = key.shape[2]
         end = self.longest + key.shape[2]
@@ -142,10 +139,10 @@ class DecoderCache:
         return block.key[:, :, :end], block.value[:, :, :end]
 
     def self_mask(self, n: int) -> Mask | None:
-        """Return the mask of each row's next `n` queries over its own positions; None if all keys are allowed.
+        """Return the self-attention mask of the next `n` positions of each row, or None if all keys are allowed.
 
         Args:
-            n: The number of new positions.
+            n: Number of new positions per row.
         """
         if self.same_length:
             return None if n == 1 else Mask(causal=True)
@@ -154,10 +151,10 @@ class DecoderCache:
         return Mask(allowed=(keys <= end[..., None])[:, None])
 
     def memory(self, block: BlockCache) -> tuple[Tensor, Tensor, Mask | None]:
-        """Return keys, values and mask of the memory, in the layout of `fold`.
+        """Return the keys, the values and the mask of the memory, in the layout of `fold`.
 
         Args:
-            block: One block's part of the cache.
+            block: The part of the cache that belongs to the block.
         """
         key = block.memory_key
         value = block.memory_value
@@ -168,48 +165,48 @@ class DecoderCache:
         return key, value, None if lengths is None else Mask(key_lengths=lengths)
 
     def fold(self, x: Float[Tensor, "rows n d"]) -> Float[Tensor, "sources queries d"]:
-        """Return the rows of each source side by side as queries: its memory is read once and never copied.
+        """Return `x` with the rows of each source concatenated, which avoids a copy of the memory for each row.
 
         Args:
-            x: One vector per new position of each row.
+            x: Hidden states of the new positions of each row.
         """
         return x.reshape(x.shape[0] // self.folded, -1, x.shape[2]) if self.folded else x
 
     def unfold(self, x: Float[Tensor, "sources queries d"]) -> Float[Tensor, "rows n d"]:
-        """Return the inverse of `fold`.
+        """Return `x` with the rows of each source separated again, as the inverse of `fold`.
 
         Args:
-            x: The folded vectors.
+            x: Hidden states in the layout of `fold`.
         """
         return x.reshape(self.rows, -1, x.shape[2])
 
     def advance(self, n: int) -> None:
-        """Count `n` more positions in every row.
+        """Add `n` positions to the length of every row.
 
         Args:
-            n: The number of new positions.
+            n: Number of new positions per row.
         """
         self.lengths = self.lengths + n
         self.row_lengths = [length + n for length in self.row_lengths]
         self.longest += n
 
-    # what a search asks for between steps
+    # methods that a search calls between steps
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
-        """Let new row i continue old row `rows[i]`; the sources do not move.
+        """Reorder the rows: new row i continues old row `rows[i]`. The memory of the sources does not change.
 
         Args:
-            rows: The old row of each new row, of the same source.
+            rows: Index of the old row for each new row. Both rows must belong to the same source.
         """
         for block in self.blocks:
             block.key, block.value = block.key[rows], block.value[rows]
         self._select(rows)
 
     def keep(self, rows: Int[Tensor, " kept"]) -> None:
-        """Drop all other rows, and the memory of sources without rows.
+        """Keep the given rows, and drop all other rows and the memory of sources without rows.
 
         Args:
-            rows: The numbers of the rows to keep.
+            rows: Indices of the rows to keep, in their new order.
         """
         chosen = rows.tolist()
         sources = sorted({self.row_sources[row] for row in chosen})

@@ -1,4 +1,4 @@
-"""The layers around attention: norms, dropout, the feed-forward network, embeddings, pooling, and initialization."""
+"""The layers besides attention: normalization, dropout, feed-forward network, embedding, pooling, initialization."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def layer_norm(
     bias: Float[Tensor, " d"] | None = None,
     eps: float = 1e-5,
 ) -> Float[Tensor, "*batch d"]:
-    """(x - mean) / √(var + ε) ⊙ γ + β over the last axis, var divided by d (Ba et al. 2016; Phuong & Hutter 2022, A6).
+    """Compute LayerNorm, (x - mean) / √(var + ε) ⊙ γ + β, over the last axis, where var is the biased variance.
 
-    With eps = 0, a vector of equal entries gives 0/0 = NaN, as in the formula.
+    With eps = 0, the result for equal entries is NaN. Source: Ba et al. 2016; Phuong & Hutter 2022, algorithm 6.
 
     >>> import torch
     >>> layer_norm(torch.tensor([1.0, 3.0]), eps=0.0)
@@ -45,7 +45,9 @@ def layer_norm(
 def rms_norm(
     x: Float[Tensor, "*batch d"], weight: Float[Tensor, " d"] | None = None, eps: float = 1e-5
 ) -> Float[Tensor, "*batch d"]:
-    """x / √(mean(x²) + ε) ⊙ γ over the last axis. Zhang & Sennrich 2019; A6 of Phuong & Hutter 2022 with m = β = 0.
+    """Compute RMSNorm, x / √(mean(x²) + ε) ⊙ γ, over the last axis (Zhang & Sennrich 2019).
+
+    In Phuong & Hutter 2022, this is algorithm 6 with m = β = 0.
 
     >>> import torch
     >>> rms_norm(torch.tensor([1.0, 7.0]), eps=0.0)
@@ -55,12 +57,12 @@ def rms_norm(
 
 
 def build_norm(kind: NormKind, d_model: int, eps: float) -> nn.LayerNorm | nn.RMSNorm:
-    """Return a trained norm: `layer_norm` or `rms_norm` with γ (and β).
+    """Return a normalization layer with trainable parameters.
 
     Args:
-        kind: "layer" (Ba et al. 2016) or "rms" (Zhang & Sennrich 2019).
-        d_model: The width of the normalized vectors.
-        eps: The constant added to the variance.
+        kind: Kind of normalization: "layer" (Ba et al. 2016) or "rms" (Zhang & Sennrich 2019).
+        d_model: Width of the normalized vectors.
+        eps: Constant ε that is added to the variance or to the mean square.
 
     >>> build_norm("layer", 8, 1e-5).bias.shape, build_norm("rms", 8, 1e-5).weight.shape
     (torch.Size([8]), torch.Size([8]))
@@ -69,7 +71,9 @@ def build_norm(kind: NormKind, d_model: int, eps: float) -> nn.LayerNorm | nn.RM
 
 
 def keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
-    """A tensor like `x` that is 0 with probability `p` (to 1/65536), otherwise 1/(1 - p) (Srivastava et al. 2014).
+    """Return a random dropout mask like `x`, with entries 0 (probability `p`) or 1/(1 - p) (Srivastava et al. 2014).
+
+    The probability is rounded to a multiple of 1/65536.
 
     >>> keep_mask(torch.zeros(2, 3), 0.0)
     tensor([[1., 1., 1.],
@@ -77,21 +81,21 @@ def keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
     """
     dropped = round(p * 65536)
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(2**63), None)
-    # compared in place, in their own format: a comparison that gives truths takes ten times as long
+    # compare in place, in int16: a comparison with a boolean result takes ten times as long
     kept = draws.view(torch.int16)[: x.numel()].view(x.shape).ge_(dropped - 32768)
     return kept.to(x.dtype).mul_(65536 / max(65536 - dropped, 1))
 
 
 class Dropout(nn.Module):
-    """Set values to zero with probability `p` in training and scale the others by 1/(1 - p).
+    """Dropout: in training, values are set to zero with probability `p`, and other values are scaled by 1/(1 - p).
 
     The expected value is unchanged (Srivastava et al. 2014).
 
     Args:
-        p: The dropout probability, 0 ≤ p < 1.
+        p: Dropout probability, with 0 ≤ p < 1.
 
     Raises:
-        ValueError: `p` is out of range.
+        ValueError: The probability `p` is out of range.
 
     >>> dropout, x = Dropout(0.5), torch.ones(10_000)
     >>> dropout(x).unique()
@@ -110,24 +114,25 @@ class Dropout(nn.Module):
         """Return `x` with dropout in training, and `x` itself otherwise.
 
         Args:
-            x: A tensor of any shape.
+            x: Tensor of any shape.
         """
         if not self.training or self.p == 0.0:
             return x
-        # a GPU draws as fast as it writes, and its kernel needs no mask in memory
+        # on a GPU, the fused kernel is fast and needs no mask in memory
         return F.dropout(x, self.p) if x.is_cuda else x * keep_mask(x, self.p)
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = W₂ · activation(W₁x + b₁) + b₂ (Vaswani et al. 2017, eq. 2), for each position separately.
+    """The feed-forward network W₂ · activation(W₁x + b₁) + b₂ of each position (Vaswani et al. 2017, eq. 2).
 
     Args:
-        d_model: The width of input and output.
-        d_ff: The inner width.
-        activation: "relu", the exact "gelu" x·Φ(x), GPT-2's approximation "gelu_tanh", or "silu" x·σ(x).
-        gated: Multiply by a third projection, W₂(activation(W_g x) ⊙ W₁x) (Shazeer 2020; SwiGLU with "silu").
+        d_model: Width of the input and the output.
+        d_ff: Width of the inner layer.
+        activation: Activation function: "relu", the exact "gelu" x·Φ(x), its approximation "gelu_tanh" as in GPT-2, or
+            "silu" x·σ(x).
+        gated: Whether the inner layer has a gate, W₂(activation(W_g x) ⊙ W₁x) (Shazeer 2020; with "silu": SwiGLU).
         bias: Whether the projections have a bias.
-        dropout: The dropout probability of the inner activations.
+        dropout: Dropout probability of the inner activations.
 
     >>> import torch
     >>> net = FeedForward(2, 3, bias=False)
@@ -158,7 +163,7 @@ class FeedForward(nn.Module):
         """Return the output for each position, in the shape of `x`.
 
         Args:
-            x: The hidden states.
+            x: Hidden states of all positions.
         """
         inner = self.in_proj(x)
         if self.gate_proj is None:
@@ -169,13 +174,13 @@ class FeedForward(nn.Module):
 
 
 class TokenEmbedding(nn.Module):
-    """A trained vector for each token id, times √d_model if scaled (Vaswani et al. 2017, section 3.4).
+    """The token embedding: a trainable vector for each token id (Vaswani et al. 2017, section 3.4).
 
     Args:
-        vocab_size: The number of ids.
-        d_model: The width of a vector.
-        scaled: Multiply the vectors by √d_model.
-        pad_id: An id whose vector is 0 and gets no gradient.
+        vocab_size: Number of token ids.
+        d_model: Width of the vectors.
+        scaled: Whether the vectors are multiplied by √d_model.
+        pad_id: Token id of padding, whose vector is 0 and is not trained (default: none).
 
     >>> tokens = TokenEmbedding(3, 4)
     >>> _ = nn.init.ones_(tokens.weight)
@@ -190,22 +195,24 @@ class TokenEmbedding(nn.Module):
         self.pad_id = pad_id
 
     def forward(self, token_ids: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
-        """Return one vector per id, equal to the weight times a one-hot column.
+        """Return the vector of each token id, which equals the weight matrix times a one-hot vector.
 
         Args:
-            token_ids: Token ids.
+            token_ids: Token ids of any shape.
         """
         return F.embedding(token_ids, self.weight, self.pad_id) * self.scale
 
 
 class InputEmbedding(nn.Module):
-    """The input of a stack: E[ids]·√d + PE, an optional norm, dropout (Vaswani et al. 2017, sections 3.4 and 3.5).
+    """The input embedding: the sum of token embedding and positional encoding, with optional normalization and dropout.
+
+    Source: Vaswani et al. 2017, sections 3.4 and 3.5.
 
     Args:
         tokens: The token embedding.
-        positions: The positional encoding; None for rotary positions, ALiBi, or no positions.
-        norm: A norm on the sum.
-        dropout: The dropout probability.
+        positions: The positional encoding. None for rotary positions, ALiBi or no positions.
+        norm: Normalization layer after the sum (default: none).
+        dropout: Dropout probability of the result.
 
     >>> tokens, positions = TokenEmbedding(3, 2), LearnedPositions(2, max_len=4)
     >>> positions.weight.data = torch.arange(8.0).view(4, 2)
@@ -238,9 +245,9 @@ class InputEmbedding(nn.Module):
         """Return the embedded tokens.
 
         Args:
-            token_ids: Token ids.
-            start: The position of each row's first token (default: 0), for the tokens after a cache.
-            end: With `start`, a number above every position, which avoids reading positions back from a device.
+            token_ids: Token ids of each row.
+            start: Position of the first token in each row, for tokens that follow a cache (default: 0).
+            end: Number above all positions, needed with `start`. It avoids reading positions back from a GPU.
         """
         x = self.tokens(token_ids)
         n = token_ids.shape[1]
@@ -255,13 +262,13 @@ class InputEmbedding(nn.Module):
 def pool(
     x: Float[Tensor, "batch len d_model"], kind: Pooling, lengths: Int[Tensor, " batch"] | None = None
 ) -> Float[Tensor, "batch d_model"]:
-    """Pool the vectors of a text: max_t x_t of each feature, mean_t x_t, or the first token's x_0.
+    """Pool the vectors of each text into one vector.
 
     Args:
-        x: The hidden states.
-        kind: "max" (NYU Deep Learning 2020, week 12, notebook 15), "mean", or "first" (the [CLS] token of Devlin et al.
-            2019).
-        lengths: The number of real tokens in each row; padding is ignored (default: all are real).
+        x: Hidden states of all tokens.
+        kind: Kind of pooling: "max" for the maximum of each feature (NYU Deep Learning 2020, week 12, notebook 15),
+            "mean", or "first" for the vector of the first token (the [CLS] token of Devlin et al. 2019).
+        lengths: Number of tokens in each row without padding, which is ignored (default: no padding).
 
     Returns:
         One vector per text.
@@ -281,9 +288,9 @@ def pool(
 
 
 def xavier(model: nn.Module) -> None:
-    """Initialize matrices uniformly with variance 2 / (inputs + outputs), embeddings N(0, 1/d_model), biases 0.
+    """Initialize matrices uniformly with variance 2 / (inputs + outputs), and biases with 0 (Glorot & Bengio 2010).
 
-    Glorot & Bengio 2010; embeddings scaled by √d_model then have entries of variance 1.
+    Embeddings are drawn from N(0, 1/d_model). After scaling by √d_model, their entries have variance 1.
 
     >>> layer = nn.Linear(2, 4)
     >>> xavier(layer)
@@ -304,7 +311,7 @@ def xavier(model: nn.Module) -> None:
 
 
 def normal(model: nn.Module, std: float = 0.02) -> None:
-    """N(0, std²) for every matrix and embedding, 0 for biases (Radford et al. 2018).
+    """Initialize matrices and embeddings from N(0, std²), and biases with 0 (Radford et al. 2018).
 
     >>> layer = nn.Linear(200, 200)
     >>> normal(layer)
@@ -318,11 +325,11 @@ def normal(model: nn.Module, std: float = 0.02) -> None:
 
 
 def initialize(model: nn.Module, scheme: Initialization) -> None:
-    """Initialize the parameters of a model in place; norms keep their values.
+    """Initialize the parameters of a model in place, except those of normalization layers.
 
     Args:
-        model: The model.
-        scheme: "xavier" (Glorot & Bengio 2010) or "normal" (Radford et al. 2018).
+        model: The model whose parameters are initialized.
+        scheme: Initialization scheme: "xavier" (Glorot & Bengio 2010) or "normal" (Radford et al. 2018).
 
     >>> layer = nn.Linear(200, 200)
     >>> initialize(layer, "normal")
@@ -337,7 +344,7 @@ def initialize(model: nn.Module, scheme: Initialization) -> None:
 
 
 def _zero_rest(module: nn.Module) -> None:
-    """Biases, and the embedding of padding."""
+    """Set biases and the embedding of padding to 0."""
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
     if isinstance(module, TokenEmbedding) and module.pad_id is not None:

@@ -1,4 +1,4 @@
-"""Attention masks: a small frozen value that becomes a matrix only where a kernel requires one."""
+"""Attention masks: frozen dataclasses that are converted to a matrix only if a kernel requires a matrix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from torch import Tensor
 
 
 def causal(q_len: int, k_len: int, device: torch.device | None = None) -> Bool[Tensor, "q_len k_len"]:
-    """True for the keys up to each query; queries are the last `q_len` positions (Vaswani et al. 2017, 3.2.3).
+    """Return the causal mask, which is True for the keys up to each query (Vaswani et al. 2017, section 3.2.3).
+
+    The queries are the last `q_len` of the `k_len` positions.
 
     >>> causal(2, 4).int()
     tensor([[1, 1, 1, 0],
@@ -20,7 +22,7 @@ def causal(q_len: int, k_len: int, device: torch.device | None = None) -> Bool[T
 
 
 def within_lengths(lengths: Int[Tensor, " batch"], k_len: int) -> Bool[Tensor, "batch k_len"]:
-    """[[t < lengths[i]]] for key t of row i: padding after the real keys is masked.
+    """Return the padding mask, which is True for the first `lengths[i]` keys of row i.
 
     >>> within_lengths(torch.tensor([1, 3]), 3).int()
     tensor([[1, 0, 0],
@@ -32,7 +34,9 @@ def within_lengths(lengths: Int[Tensor, " batch"], k_len: int) -> Bool[Tensor, "
 def banded(
     q_len: int, k_len: int, window: int, device: torch.device | None = None
 ) -> Bool[Tensor, "q_len k_len"]:
-    """True for keys fewer than `window` positions from the query (Vaswani et al. 2017, section 4, restricted).
+    """Return the mask of local attention, which is True for keys fewer than `window` positions from the query.
+
+    Source: restricted self-attention in Vaswani et al. 2017, section 4.
 
     >>> banded(3, 3, 2).int()
     tensor([[1, 1, 0],
@@ -45,17 +49,17 @@ def banded(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Mask:
-    """The conditions that must all hold for a query to attend to a key; None or False means no condition.
+    """The conditions under which a query can attend to a key. All conditions must be true.
 
-    A query that may attend to no key gets zeros.
+    None or False means that a condition is not used. If no key is allowed for a query, its attention output is zero.
 
     Attributes:
-        causal: Hide the keys after the query (bottom-right aligned).
-        key_lengths: The number of real keys `[batch]`; later keys are padding.
-        segments: A number per position `[batch, len]`; only positions with equal numbers attend to each other. For
-            self-attention only.
-        window: Query and key must be fewer than `window` positions apart.
-        allowed: A boolean matrix that broadcasts to `[batch, heads, q_len, k_len]`; True means allowed.
+        causal: Whether the keys after the query are hidden. The last query is aligned with the last key.
+        key_lengths: Number of keys in each row without padding, `[batch]`. All later keys are hidden.
+        segments: Segment number of each position, `[batch, len]`, for self-attention. A query can only attend to keys
+            with an equal number.
+        window: Smallest distance between query and key at which the key is hidden.
+        allowed: Boolean matrix that broadcasts to `[batch, heads, q_len, k_len]`. True means that a key is allowed.
 
     >>> Mask(causal=True, key_lengths=torch.tensor([3, 1])).dense(3, 3).int()[:, 0]
     tensor([[[1, 0, 0],
@@ -74,7 +78,7 @@ class Mask:
     allowed: Bool[Tensor, "*batch_heads q_or_1 k_or_1"] | None = None
 
     def __and__(self, other: Mask) -> Mask:
-        """Both conditions at once.
+        """Return a mask with the conditions of both masks.
 
         >>> (Mask(causal=True) & Mask(window=2)).dense(3, 3)[0, 0].int()
         tensor([[1, 0, 0],
@@ -91,21 +95,21 @@ class Mask:
 
     @property
     def only_causal(self) -> bool:
-        """True if causality is the only condition, for which kernels have a fast path."""
+        """Whether `causal` is the only condition. Kernels have a fast path for this case."""
         return self.causal and all(getattr(self, f.name) is None for f in fields(self) if f.name != "causal")
 
     def dense(
         self, q_len: int, k_len: int, device: torch.device | None = None
     ) -> Bool[Tensor, "batch_or_1 heads_or_1 q_len k_len"]:
-        """Return the matrix of all conditions (True = allowed), which broadcasts over batch and heads.
+        """Return the boolean matrix of all conditions (True: allowed), which broadcasts over batch and heads.
 
         Args:
-            q_len: The number of queries.
-            k_len: The number of keys.
-            device: The device of the matrix, if no condition is a tensor.
+            q_len: Number of queries.
+            k_len: Number of keys.
+            device: Device of the matrix, used only if no condition is a tensor (default: the CPU).
 
         Raises:
-            ValueError: A condition does not match the lengths.
+            ValueError: The shape of a condition does not match the numbers of queries and keys.
         """
         device = next(
             (t.device for t in (self.key_lengths, self.segments, self.allowed) if t is not None), device
@@ -142,6 +146,6 @@ def _both(first, second, combine):
 
 
 def _pair_numbers(first: Tensor, second: Tensor) -> Tensor:
-    """One number for each pair, equal if both parts are equal."""
+    """Return one number per pair. The numbers of two pairs are equal only if both parts are equal."""
     least, most = second.aminmax()
     return first * (most - least + 1) + second

@@ -1,4 +1,4 @@
-"""Positions: vectors added to embeddings, rotations of queries and keys, or biases on the scores."""
+"""Positional encodings: vectors added to embeddings, rotations of queries and keys, and biases of scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PhaseOrder = Literal["sincos", "cossin", "halves"]
 
 
 def frequencies(n: int, d_model: int, base: float = 10000.0, first_index: int = 0) -> Float[Tensor, " n"]:
-    """ω_i = base^(-2i/d) for n indices i from `first_index`, in float64. Vaswani et al. 2017, section 3.5.
+    """Return ω_i = base^(-2i/d) for n indices i from `first_index`, in float64 (Vaswani et al. 2017, section 3.5).
 
     >>> frequencies(2, 4)
     tensor([1.0000, 0.0100], dtype=torch.float64)
@@ -32,11 +32,12 @@ def sinusoidal_encoding(
     order: PhaseOrder = "sincos",
     dtype: torch.dtype | None = None,
 ) -> Float[Tensor, "*batch d_model"]:
-    """PE[p, 2i] = sin(p ω_i), PE[p, 2i+1] = cos(p ω_i), ω_i = base^(-2i/d) (Vaswani et al. 2017, section 3.5).
+    """Return the encoding PE[p, 2i] = sin(p ω_i), PE[p, 2i+1] = cos(p ω_i) (Vaswani et al. 2017, section 3.5).
 
-    first_index: the first i, 1 in Phuong & Hutter 2022. order: "sincos" alternates; "cossin" omits the first sine (cos
-    ω_0, sin ω_1, cos ω_1, ...); "halves" has all sines, then all cosines. An odd width truncates the next wider row.
-    Computed in float64 and returned as `dtype`.
+    The frequencies are ω_i = base^(-2i/d). The first index i is `first_index`, which is 1 in Phuong & Hutter 2022. The
+    order "sincos" alternates sines and cosines. The order "cossin" omits the first sine (cos ω_0, sin ω_1, cos ω_1,
+    ...). The order "halves" contains all sines before all cosines. An odd width truncates the next even width. The
+    encoding is computed in float64 and returned as `dtype`.
 
     >>> sinusoidal_encoding(torch.tensor([1]), 4)
     tensor([[0.8415, 0.5403, 0.0100, 0.9999]])
@@ -55,7 +56,7 @@ def sinusoidal_encoding(
 
 
 def ramp_encoding(positions: Int[Tensor, "*batch"], length: int) -> Float[Tensor, "*batch 1"]:
-    """p / length: one number, to be added to every entry of an embedding.
+    """Return p / length for each position p: a single number, which is added to every entry of the embedding.
 
     >>> ramp_encoding(torch.tensor([1, 5]), 10).flatten()
     tensor([0.1000, 0.5000])
@@ -64,7 +65,7 @@ def ramp_encoding(positions: Int[Tensor, "*batch"], length: int) -> Float[Tensor
 
 
 def inverse_encoding(positions: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch 1"]:
-    """1 / p for positions from 1: one number, to be added to every entry of an embedding.
+    """Return 1 / p for each position p from 1: a single number, which is added to every entry of the embedding.
 
     >>> inverse_encoding(torch.tensor([1, 4])).flatten()
     tensor([1.0000, 0.2500])
@@ -73,12 +74,12 @@ def inverse_encoding(positions: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch 
 
 
 class FixedPositions(nn.Module):
-    """A fixed positional encoding; computed rows are stored in a table that grows on demand.
+    """A fixed positional encoding, stored in a table that grows on demand.
 
     Args:
-        encode: A function from positions `[n]` to rows `[n, d_model]` or `[n, 1]`.
-        max_len: The initial number of rows.
-        start: The number of the first position.
+        encode: Function from positions `[n]` to encodings `[n, d_model]` or `[n, 1]`.
+        max_len: Initial number of positions in the table.
+        start: Number of the first position, which is passed to `encode`.
 
     >>> from functools import partial
     >>> positions = FixedPositions(partial(sinusoidal_encoding, d_model=4), max_len=2)
@@ -103,8 +104,8 @@ class FixedPositions(nn.Module):
         """Return the encoding of each position.
 
         Args:
-            positions: Positions counted from 0.
-            end: A number above every position.
+            positions: Positions, counted from 0.
+            end: Number above all positions.
         """
         if end > self.table.shape[0]:
             numbers = torch.arange(self.start, self.start + 2 * end, device=self.table.device)
@@ -113,11 +114,11 @@ class FixedPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """A trained vector for each of `max_len` positions (Phuong & Hutter 2022, algorithm 2).
+    """A learned positional encoding: a trainable vector for each position (Phuong & Hutter 2022, algorithm 2).
 
     Args:
-        d_model: The width of a vector.
-        max_len: The number of positions.
+        d_model: Width of the vectors.
+        max_len: Number of positions.
 
     >>> positions = LearnedPositions(d_model=4, max_len=2)
     >>> positions(torch.tensor([0, 1]), end=2).shape
@@ -135,11 +136,11 @@ class LearnedPositions(nn.Module):
         """Return the vector of each position.
 
         Args:
-            positions: Positions counted from 0.
-            end: A number above every position.
+            positions: Positions, counted from 0.
+            end: Number above all positions.
 
         Raises:
-            ValueError: `end` is larger than the table.
+            ValueError: The number `end` exceeds the number of learned positions.
         """
         if end > self.weight.shape[0]:
             raise ValueError(
@@ -152,7 +153,7 @@ class LearnedPositions(nn.Module):
 def rotate(
     x: Float[Tensor, "*batch len head_dim"], positions: Int[Tensor, "*#batch len"], base: float = 10000.0
 ) -> Float[Tensor, "*batch len head_dim"]:
-    """Rotate each pair of neighbors (x_2i, x_2i+1) by the angle p·ω_i (Su et al. 2021, eq. 34).
+    """Rotate each pair of neighboring entries (x_2i, x_2i+1) by the angle p·ω_i (Su et al. 2021, eq. 34).
 
     The dot product of two rotated vectors depends only on the distance of their positions.
 
@@ -167,10 +168,10 @@ def rotate(
 
 
 class Rotary(nn.Module):
-    """Rotary position embeddings (RoPE) for heads of queries and keys (Su et al. 2021, section 3.4.2; see `rotate`).
+    """Rotary position embeddings (RoPE) of queries and keys (Su et al. 2021, section 3.4.2).
 
     Args:
-        base: The base of the wavelengths.
+        base: Base of the frequencies ω_i = base^(-2i/d).
 
     >>> heads = torch.tensor([1.0, 0.0]).expand(1, 1, 3, 2)  # [batch, heads, len, head_dim], each token alike
     >>> turned = Rotary()(heads, torch.tensor([[0, 1, 2]]))[0, 0]
@@ -187,19 +188,20 @@ class Rotary(nn.Module):
     def forward(
         self, heads: Float[Tensor, "batch heads len head_dim"], positions: Int[Tensor, "batch_or_1 len"]
     ) -> Float[Tensor, "batch heads len head_dim"]:
-        """Return the heads, each token rotated by its position.
+        """Return the heads, with each token's vectors rotated by the position of the token.
 
         Args:
-            heads: Heads of queries or keys.
-            positions: Positions, one row for all texts or one per text.
+            heads: Query heads or key heads.
+            positions: Positions of the tokens, in one row for all texts or one row per text.
         """
         return rotate(heads, positions[:, None], self.base)
 
 
 def alibi_slopes(n_heads: int) -> Float[Tensor, " heads"]:
-    """2^(-8h/n) for head h = 1..n: how strongly each head prefers near keys (Press et al. 2022, section 3).
+    """Return the slope 2^(-8h/n) of each attention head h = 1..n (Press et al. 2022, section 3).
 
-    If n is not a power of 2: those of the next lower power, then every other one of the next higher.
+    If n is not a power of 2, the slopes for the next lower power are followed by every second slope for the next higher
+    power.
 
     >>> alibi_slopes(4)
     tensor([0.2500, 0.0625, 0.0156, 0.0039])
@@ -211,10 +213,10 @@ def alibi_slopes(n_heads: int) -> Float[Tensor, " heads"]:
 
 
 class DistanceBias(nn.Module):
-    """The base class of biases that each head adds to its scores by distance key - query.
+    """The base class of attention biases, which depend on the distance between key and query.
 
-    A subclass defines `forward` from positions of queries `[batch_or_1, q_len]` and keys `[k_len]`, integers of which
-    only differences matter, to a bias `[batch_or_1, heads, q_len, k_len]`.
+    A subclass defines `forward`, from the positions of queries `[batch_or_1, q_len]` and of keys `[k_len]` to a bias
+    `[batch_or_1, heads, q_len, k_len]`. Positions are integers. The bias must depend only on their differences.
 
     >>> class Nearer(DistanceBias):
     ...     def forward(self, queries, keys):
@@ -225,10 +227,10 @@ class DistanceBias(nn.Module):
 
 
 class Alibi(DistanceBias):
-    """A bias that falls linearly with distance: -slope · |query position - key position| (Press et al. 2022).
+    """The ALiBi attention bias -slope · |query position - key position| (Press et al. 2022).
 
     Args:
-        n_heads: The number of heads, each with its own slope.
+        n_heads: Number of attention heads, each with its own slope.
 
     >>> Alibi(8)(torch.tensor([[2]]), torch.arange(3))[0, 0]  # the first of 8 heads: slope 1/2
     tensor([[-1.0000, -0.5000, -0.0000]])
@@ -243,10 +245,10 @@ class Alibi(DistanceBias):
     def forward(
         self, queries: Int[Tensor, "batch_or_1 q_len"], keys: Int[Tensor, " k_len"]
     ) -> Float[Tensor, "batch_or_1 heads q_len k_len"]:
-        """Return the bias for pairs of positions.
+        """Return the bias of each pair of a query and a key.
 
         Args:
-            queries: Positions of the queries, one row for all texts or one per text.
+            queries: Positions of the queries, in one row for all texts or one row per text.
             keys: Positions of the keys.
         """
         return -self.slopes[:, None, None] * (queries[:, None, :, None] - keys).abs()
@@ -255,10 +257,11 @@ class Alibi(DistanceBias):
 def relative_buckets(
     distances: Int[Tensor, "*batch"], n_buckets: int = 32, reach: int = 128, *, causal: bool = False
 ) -> Int[Tensor, "*batch"]:
-    """Bucket each distance key - query: small distances separately, large ones logarithmically up to `reach`.
+    """Return the bucket number of each distance key - query (Raffel et al. 2020, section 2.1).
 
-    With `causal`, keys after the query share bucket 0; otherwise each side has half of the buckets (Raffel et al. 2020,
-    section 2.1).
+    Each small distance has its own bucket. Larger distances up to `reach` share buckets on a logarithmic scale. With
+    `causal`, all keys after the query share bucket 0. Otherwise keys before and after the query have half of the
+    buckets each.
 
     >>> relative_buckets(torch.tensor([-200, -20, -3, 0, 3, 20]), 8, 64)
     tensor([3, 3, 2, 0, 6, 7])
@@ -273,13 +276,15 @@ def relative_buckets(
 
 
 class RelativeBias(DistanceBias):
-    """A trained bias for each bucket of distances and each head, as in T5 (Raffel et al. 2020, section 2.1).
+    """The relative position bias of T5: a trainable bias for each head and each bucket of distances.
+
+    Source: Raffel et al. 2020, section 2.1.
 
     Args:
-        n_heads: The number of heads.
-        n_buckets: The number of buckets (see `relative_buckets`).
-        reach: The distance from which all keys share the last bucket.
-        causal: Use all buckets for keys before the query.
+        n_heads: Number of attention heads.
+        n_buckets: Number of distance buckets, as in `relative_buckets`.
+        reach: Distance from which all keys share the last bucket.
+        causal: Whether all buckets are used for keys before the query.
 
     >>> bias = RelativeBias(n_heads=2, n_buckets=4, reach=8)
     >>> bias.weight.data = torch.arange(8.0).view(4, 2)
@@ -297,10 +302,10 @@ class RelativeBias(DistanceBias):
     def forward(
         self, queries: Int[Tensor, "batch_or_1 q_len"], keys: Int[Tensor, " k_len"]
     ) -> Float[Tensor, "batch_or_1 heads q_len k_len"]:
-        """Return the bias for pairs of positions.
+        """Return the bias of each pair of a query and a key.
 
         Args:
-            queries: Positions of the queries, one row for all texts or one per text.
+            queries: Positions of the queries, in one row for all texts or one row per text.
             keys: Positions of the keys.
         """
         distances = keys - queries[..., None]
