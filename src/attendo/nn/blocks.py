@@ -42,7 +42,7 @@ class Residual(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch d_model"], sublayer: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "*batch d_model"]:
-        """Return the sum of `x` and the output of the sublayer, with normalization before the sublayer or after the sum.
+        """Return the sum of `x` and the output of the sublayer, normalized before the sublayer or after the sum.
 
         Args:
             x: Hidden states.
