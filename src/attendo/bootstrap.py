@@ -13,7 +13,9 @@ from attendo.errors import AttendoError
 
 @dataclass(frozen=True, eq=False)
 class RowSums:
-    """A score that `score` computes from sums over rows; `rows` contains the values of each row."""
+    """A score that is computed from sums over rows. `rows` are the summands, and `score` maps their column sums to the
+    score.
+    """
 
     name: str
     rows: Float[ndarray, "rows parts"]
@@ -51,15 +53,15 @@ class Comparison:
 
     @cached_property
     def differences(self) -> Float[ndarray, " samples"]:
-        """The score difference of each sample, second minus first."""
+        """The score of the second system minus the score of the first system, on each sample."""
         return self.samples[1] - self.samples[0]
 
     @property
     def p_value(self) -> float:
         """Two-sided p-value: twice the share of samples whose difference is 0 or has the opposite sign, at most 1.
 
-        With k such samples of n, the p-value is 2 (k + 1) / (n + 1), which is never 0 (Koehn 2004, section 4). It is at
-        most 0.05 exactly if `interval(differences)` excludes 0.
+        If this is true for k of n samples, the p-value is 2 (k + 1) / (n + 1), which is never 0 (Koehn 2004, section
+        4). The p-value is at most 0.05 exactly if `interval(differences)` excludes 0.
         """
         k = min(int((self.differences <= 0).sum()), int((self.differences >= 0).sum()))
         return min(1.0, 2 * (k + 1) / (len(self.differences) + 1))
@@ -68,7 +70,7 @@ class Comparison:
 def interval(values: Float[ndarray, " samples"]) -> tuple[float, float]:
     """Return the bounds of the central 95% of the values (Efron 1979).
 
-    In ascending order, the bounds are the values at position (n + 1) / 40, counted from the start and from the end.
+    The bounds are the values at position (n + 1) / 40 from the start and from the end of the sorted values.
 
     >>> interval(np.arange(1.0, 1000.0)), interval(np.arange(1.0, 1001.0))
     ((25.0, 975.0), (25.0, 976.0))

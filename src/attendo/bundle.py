@@ -72,7 +72,7 @@ def embeds_texts(config: ModelConfig) -> bool:
 
 
 def use_of(task: str | None, architecture: Architecture) -> str:
-    """Return the command for a model of this architecture whose card names this task.
+    """Return the command that applies a model, by its architecture and by the task in its card.
 
     >>> use_of("embedding", "classifier"), use_of("classification", "classifier")
     ('embed', 'classify')
@@ -123,15 +123,15 @@ class Bundle:
         return build(ModelConfig, self.tables["model"], "config.toml [model]")
 
     def new_model(self) -> Model:
-        """Return a model with these settings, new random weights and its custom modules, on the CPU."""
+        """Return a new model with the bundle's configuration, random weights and custom modules, on the CPU."""
         model = build_model(self.model_config)
         if self.own_parts is not None:
             insert_custom_modules(self.own_parts, model)
         return model
 
     def sized_model(self, where: Path, stored: Mapping[str, Sequence[int]]) -> Model:
-        """Return a new model with the parameter shapes `stored` of the weights file `where`. Raises AttendoError
-        otherwise.
+        """Return a new model with the parameter shapes `stored` of the file `where`. Raises AttendoError if the shapes
+        differ.
         """
         config = self.model_config
         if config.n_encoder_layers + config.n_decoder_layers > len(stored):
@@ -153,8 +153,8 @@ class Bundle:
         return model
 
     def require_own_parts(self, folder: Path, call: str = LOAD) -> None:
-        """Raise AttendoError if custom modules are missing. `call` is the template of the Python line that the message
-        suggests.
+        """Raise AttendoError if the model needs custom modules, but none are given. The message suggests the Python
+        line `call`.
         """
         if self.own_parts is None and (name := self.card.get("own_parts")) is not None:
             raise AttendoError(
@@ -198,7 +198,7 @@ def save_card(folder: Path, card: dict[str, Any]) -> None:
 
 
 def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> None:
-    """Replace model.safetensors atomically. Its header contains the step and the hashes of config, tokenizer and
+    """Replace model.safetensors atomically. The header contains the step and the hashes of config, tokenizer and
     weights.
     """
     tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
@@ -221,7 +221,7 @@ def no_such_run(folder: Path) -> AttendoError:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Load a learned or imported tokenizer. Raises AttendoError if the file is missing, damaged or unknown."""
+    """Load a learned or imported tokenizer. Raises AttendoError if the file is missing, damaged or not a tokenizer."""
     try:
         text = path.read_bytes().decode("utf-8")
         imported = text[:100].lstrip().removeprefix("{").lstrip().startswith('"attendo_tokenizer"')
@@ -241,7 +241,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 def load_bundle(folder: Path, own_parts: CustomModules | None = None) -> Bundle:
     """Read and check config.toml, tokenizer.json and card.json. Raises AttendoError if a file is missing or damaged.
 
-    `own_parts` is rejected for a model that was trained without custom modules.
+    The argument `own_parts` is rejected for a model that was trained without custom modules.
     """
     if not folder.is_dir():
         raise no_such_run(folder)

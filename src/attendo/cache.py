@@ -34,13 +34,13 @@ def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[
 
     Args:
         folder: The folder to open. If other users can write to its parent folder, each user has a separate subfolder.
-        opened: Opens the folder. It raises FileNotFoundError if the folder is missing and DamagedFile if it is
-            incomplete.
-        build: Fills an empty hidden folder, which is then renamed atomically. If several processes build the same
-            folder, all of them use the first result.
+        opened: A function that opens the folder. It raises FileNotFoundError for a missing folder and DamagedFile for
+            an incomplete folder.
+        build: A function that fills an empty hidden folder, which is then renamed atomically. If several processes
+            build the same folder, all of them use the first result.
 
     Returns:
-        The result of `opened`.
+        The object that `opened` returns.
 
     Raises:
         AttendoError: The cache folder cannot be used or written to, or another user owns it.
@@ -91,7 +91,7 @@ def private(folder: Path) -> Iterator[Path]:
 
 
 def discard(place: Path) -> None:
-    """Remove a folder from the cache. A folder that another process has already removed is no error."""
+    """Remove a folder from the cache. No error is raised if another process has already removed the folder."""
     with contextlib.suppress(FileNotFoundError):
         remove_folder(place)
 

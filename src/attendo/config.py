@@ -1,7 +1,7 @@
 """Strict conversion between TOML and frozen dataclasses: the only place where settings are parsed.
 
-Each config section is a standard-library dataclass, defined next to the code that it configures. Its `__post_init__`
-checks the fields and raises ValueError. Every error in a table becomes an AttendoError with a one-line message.
+Each config section is a standard-library dataclass, defined next to the code that it configures. The `__post_init__`
+method checks the fields and raises ValueError. Every error in a table becomes an AttendoError with a one-line message.
 """
 
 import dataclasses
@@ -91,10 +91,9 @@ def override(tables: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
 def build(section: type[T], table: Mapping[str, Any], where: str, *, others: bool = False) -> T:
     """Build a dataclass from a table with strict types.
 
-    `section` is the dataclass. Its nested dataclasses are built from sub-tables. Unknown keys are errors unless
-    `others` is set. `where` is the name of the table in messages, with or without its file: `"model"` or `"F.toml
-    [model]"`. Raises AttendoError with the key, the value and the expected type, and also for a ValueError from
-    `__post_init__`.
+    `section` is the dataclass. Nested dataclasses are built from sub-tables. Unknown keys are errors unless `others` is
+    set. `where` is the name of the table in messages, with or without its file: `"model"` or `"F.toml [model]"`. Raises
+    AttendoError with the key, the value and the expected type, and also for a ValueError from `__post_init__`.
     """
     name, place = _placed(where)
     if not others:

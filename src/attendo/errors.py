@@ -10,9 +10,10 @@ NOT_NUMBERS = (
 
 
 class AttendoError(Exception):
-    """An error that the user can fix. Its message is one line: what failed, what was found, and what to do.
+    """An error that the user can fix.
 
-    The command line prints it as `error: …` on stderr, without a traceback, and exits with code 2.
+    The message is one line: what failed, what was found, and what to do. The command line prints it as `error: …` on
+    stderr, without a traceback, and exits with code 2.
     """
 
 
@@ -23,7 +24,8 @@ def install_command(extra: str) -> str:
         extra: The name of the extra, for example "serve".
 
     Returns:
-        A pip command that works in the current folder. It names a local checkout, a repository URL or the package name.
+        A pip command that works in the current folder. The command names a local checkout, a repository URL or the
+            package name.
     """
     import json
     from importlib.metadata import PackageNotFoundError, distribution
@@ -45,8 +47,8 @@ def install_command(extra: str) -> str:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return whether an exception is an error in code: any exception except Ctrl-C and exits, or a panic of a Rust
-    library.
+    """Return whether an exception is a failure of code. Ctrl-C and exits are not failures, but a panic of a Rust
+    library is.
 
     >>> is_failure(ValueError()), is_failure(KeyboardInterrupt())
     (True, False)

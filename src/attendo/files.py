@@ -1,7 +1,7 @@
 """Files that are complete or absent: atomic writing, and folders that can be verified.
 
-Errors of the operating system, such as a full disk or a missing permission, raise OSError. Existing files then remain
-unchanged.
+Errors of the operating system, such as a full disk or a missing permission, raise OSError. After such an error,
+existing files are unchanged.
 """
 
 import contextlib
@@ -70,10 +70,10 @@ def atomic_text(path: Path) -> Iterator[TextIO]:
 def atomic_folder(path: Path, replace: bool = False, mode: int = 0o777) -> Iterator[Path]:
     """Yield an empty hidden folder, which becomes `path` atomically when the block ends without an error.
 
-    Before that, all files are flushed to disk and get the permissions `mode` minus the umask. After an error, the
-    hidden folder is removed. Raises FileExistsError if `path` exists and is not empty, at the start or at the end of
-    the block. With `replace`, an existing folder is moved aside first. If the process crashes at that point,
-    `mend_folder` restores the old folder.
+    Before the folder is renamed, all files are flushed to disk and get the permissions `mode` minus the umask. After an
+    error, the hidden folder is removed. Raises FileExistsError if `path` exists and is not empty, at the start or at
+    the end of the block. With `replace`, an existing folder is moved aside first. If the process crashes before the new
+    folder is in place, `mend_folder` restores the old folder.
     """
     if path.is_symlink() or not path.is_absolute() or ".." in path.parts:
         path = path.resolve()  # a path through a file descriptor must stay as it is
@@ -108,7 +108,7 @@ def atomic_folder(path: Path, replace: bool = False, mode: int = 0o777) -> Itera
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder. It is first renamed to a hidden name, so readers never see a partly removed folder."""
+    """Remove a folder. The folder is first renamed to a hidden name, so readers never see a partly removed folder."""
     aside = _beside(path)
     path.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
@@ -161,9 +161,10 @@ def sha256_file(path: Path) -> str:
 
 
 def write_manifest(folder: Path, extra: dict[str, Any]) -> None:
-    """Write `manifest.json`, which lists the size and SHA-256 of each file in a folder, and `extra`.
+    """Write `manifest.json` with the size and SHA-256 of each file in a folder, `extra`, and a digest of its own
+    contents.
 
-    It also contains a digest of its own contents. Write all other files before the manifest.
+    All other files must be written before the manifest.
     """
     files = {
         file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": sha256_file(file)}

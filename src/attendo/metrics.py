@@ -20,7 +20,9 @@ BLEU_TOKENIZERS = ("13a", "none", "char", "intl", "zh", "ja-mecab", "ko-mecab")
 
 @dataclass(frozen=True)
 class Score:
-    """The value of a metric, with its name and its sacreBLEU signature. `str` returns all three in one line."""
+    """The value of a metric, with its name and its sacreBLEU signature. `str(score)` returns the name, the value and
+    the signature in one line.
+    """
 
     name: str
     value: float
@@ -236,9 +238,9 @@ def fit_temperature(
 ) -> float:
     """Return the temperature T that minimizes the cross-entropy of softmax(logits / T) (Guo et al. 2017, 4.2).
 
-    `smoothing` is the share of each label that is spread over all classes (default: 1 / (n + 1)). It keeps T above 0
-    even if all rows are correct (Platt 1999). The cross-entropy is convex in 1 / T. Bisection on log T within
-    TEMPERATURES therefore finds the zero of its derivative. If all logits of each row are equal, T is 1. Raises
+    `smoothing` is the share of each label that is spread over all classes (default: 1 / (n + 1)). Smoothing keeps T
+    above 0 even if all rows are correct (Platt 1999). The cross-entropy is convex in 1 / T. Bisection on log T within
+    TEMPERATURES therefore finds the zero of the derivative. If all logits of each row are equal, T is 1. Raises
     AttendoError if the arrays are empty or differ in length.
 
     >>> logits = np.array([[4.0, 0.0]] * 4)  # sure of 98 %, right in 3 of 4
@@ -264,20 +266,26 @@ def fit_temperature(
 
 
 def bleu_sums(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> RowSums:
-    """Return the length and the n-gram counts and matches of each sentence, as input for BLEU. Errors are those of
-    BLEU.
+    """Return the length and the n-gram counts and matches of each sentence, from which BLEU is computed.
+
+    The exceptions are the same as for `bleu`.
     """
     return _sentence_sums("BLEU", _bleu_metric(tokenize), hypotheses, references)
 
 
 def chrf_sums(hypotheses: Sequence[str], references: Sequence[str]) -> RowSums:
-    """Return the character n-gram counts and matches of each sentence, as input for chrF. Errors are those of chrF."""
+    """Return the character n-gram counts and matches of each sentence, from which chrF is computed.
+
+    The exceptions are the same as for `chrf`.
+    """
     return _sentence_sums("chrF2", CHRF(), hypotheses, references)
 
 
 def macro_f1_sums(true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"], n_classes: int) -> RowSums:
-    """Return counts per row, as input for macro-F1: correct predictions of each class, then true plus predicted
-    classes.
+    """Return the counts of each row from which macro-F1 is computed.
+
+    The first `n_classes` columns count correct predictions of each class. The other columns count the class of the row
+    and the predicted class.
 
     >>> sums = macro_f1_sums(np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1]), 2)
     >>> round(sums.score(sums.rows.sum(0)), 3)

@@ -50,7 +50,7 @@ class ModelConfig:
         value_dim: Width of one value head (default: `head_dim`).
         n_encoder_layers: Number of encoder blocks. Language models have 0.
         n_decoder_layers: Number of decoder blocks. Classifiers and masked language models have 0.
-        max_len: Context length in tokens. Learned positions end there.
+        max_len: Context length in tokens. Learned positions cannot represent longer texts.
         dropout: Dropout probability of the embeddings and of the output of each sub-layer.
         attention_dropout: Dropout probability of the attention weights.
         activation_dropout: Dropout probability of the hidden layer in each feed-forward network.
@@ -64,18 +64,20 @@ class ModelConfig:
         activation: Activation function of the feed-forward networks. `gelu_tanh` approximates GELU with tanh.
         feed_forward_gated: Whether feed-forward networks have a gate, as SwiGLU does with `activation="silu"`.
         feed_forward_bias: Whether the linear layers of the feed-forward networks have a bias.
-        positions: Position encoding. `rotary` is RoPE and `relative` is T5's; `none` has no positions.
+        positions: Position encoding. `rotary` is RoPE, `relative` is the position bias of T5, and `none` adds no
+            positions.
         position_base: Base of the wavelengths of sinusoidal and rotary positions. `length` takes `max_len`.
         position_start: Number of the first position, for sinusoidal, ramp and inverse positions.
         position_first_index: First index i in `base^(-2i / d_model)`, for sinusoidal positions.
-        position_order: Order of the sinusoids. `sincos` and `cossin` alternate them; `halves` puts all sines first.
+        position_order: Order of the sinusoids. `sincos` and `cossin` alternate sines and cosines; `halves` puts all
+            sines first.
         position_buckets: Number of distance buckets of relative positions.
         position_reach: Distance from which relative positions use the last bucket.
         embedding_scale: Whether embeddings are multiplied by `√d_model`.
         embedding_norm_eps: `norm_eps` of a normalization layer after the embeddings (default: no such layer).
         pad_id: Id of a token whose embedding stays 0 (default: no such token).
-        tie: Shared matrices of source embedding, target embedding and output layer. `output` shares the last two and
-            `input` the first two.
+        tie: Shared matrices of source embedding, target embedding and output layer. `output` shares target embedding
+            and output layer; `input` shares both embeddings.
         output_bias: Whether the output layer over the vocabulary has a bias.
         d_output: Width of the hidden layer before the output (default: `d_model`, none in classifiers).
         output_activation: Activation function after the hidden layer that `d_output` adds to a classifier.
@@ -84,7 +86,7 @@ class ModelConfig:
         initialization: Scheme of the initial weights: Xavier (Glorot & Bengio 2010) or normal (Radford et al. 2018).
 
     Raises:
-        ValueError: A value is not one of its choices, or does not fit the other values. The message names the field.
+        ValueError: A value is not an allowed choice, or does not fit the other values. The message names the field.
 
     >>> ModelConfig(vocab_size=11).d_ff
     1024

@@ -62,7 +62,7 @@ class _Model(nn.Module):
 
 
 class EncoderDecoder(_Model):
-    """The Transformer of Vaswani et al. 2017, figure 1. It maps source and target ids to logits.
+    """The Transformer of Vaswani et al. 2017, figure 1. The model maps source and target ids to logits.
 
     >>> import torch
     >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, dropout=0.0)
@@ -90,7 +90,7 @@ class EncoderDecoder(_Model):
     ) -> Float[Tensor, "batch src_len d_model"]:
         """Return the memory, which contains one contextual vector per source token.
 
-        `src_lengths` is the number of tokens in each row without padding (default: no row is padded).
+        `src_lengths` is the number of tokens in each row, not counting padding (default: no row is padded).
         """
         return self.encoder(self.source_embedding(src), _padding(src_lengths))
 
@@ -135,7 +135,9 @@ class EncoderDecoder(_Model):
 
 
 class EncoderClassifier(_Model):
-    """A text classifier: logits = W pool(Encoder(x)) + b (max pooling: NYU Deep Learning 2020, week 12, notebook 15).
+    """A text classifier: logits = W pool(Encoder(x)) + b.
+
+    With max pooling, the classifier is that of NYU Deep Learning 2020, week 12, notebook 15.
 
     >>> import torch
     >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=0)
@@ -157,7 +159,7 @@ class EncoderClassifier(_Model):
     def hidden(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch d_model"]:
-        """Return one vector per text. `src_lengths` is the number of tokens in each row without padding."""
+        """Return one vector per text. `src_lengths` is the number of tokens in each row, not counting padding."""
         states = self.encoder(self.embedding(src), _padding(src_lengths))
         pooled = self.output_hidden(pool(states, self.config.pooling, src_lengths))
         return getattr(torch, self.config.output_activation)(pooled) if self.config.d_output else pooled
@@ -207,7 +209,7 @@ class DecoderLM(_Model):
         return self.output(self.hidden(token_ids, segments))
 
     def start(self, rows: int = 1, capacity: int = 256) -> DecoderCache:
-        """Return an empty decoder cache with this number of rows."""
+        """Return an empty decoder cache with `rows` rows."""
         nothing = self.embedding.tokens.weight.new_zeros(rows, 0, self.config.d_model)
         return self.decoder.start(nothing, None, 1, capacity)
 
@@ -242,8 +244,8 @@ class MaskedLM(_Model):
     def hidden(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch src_len d_output"]:
-        """Return norm(activation(W_f h + b_f)) of the encoder state h at each position, from which the token there is
-        predicted.
+        """Return norm(activation(W_f h + b_f)) for the encoder state h at each position. The token is predicted from
+        this vector.
         """
         states = self.encoder(self.embedding(src), _padding(src_lengths))
         return self.output_norm(ACTIVATIONS[self.config.activation](self.output_hidden(states)))

@@ -3,7 +3,7 @@
 The list of batches depends only on the row lengths, the budget, the seed and the epoch. A position in this list is
 therefore enough to resume a run. If there are too many rows to sort at once, they are divided into contiguous shards,
 whose order depends on the seed and the epoch. A few shards at a time are shuffled together and cut into batches.
-Batches then still mix distant rows, only one group of shards is in memory, and files are read in contiguous parts.
+Batches still mix distant rows. Only one group of shards is in memory, and files are read in contiguous parts.
 """
 
 import threading
@@ -76,9 +76,7 @@ class _Groups:
         return batches
 
     def find(self, place: int) -> tuple[int, int]:
-        """Return the group of a batch and its index in the group. After the last batch, the group is the number of
-        groups.
-        """
+        """Return the group of a batch and its index in the group, or the number of groups if there is no such batch."""
         number = 0
         while number < len(self) and self._counted(number) <= place:
             number += 1
@@ -104,7 +102,7 @@ class _Groups:
 class EpochRows(Sequence[Rows]):
     """The row numbers of each batch of an epoch. A slice with step 1 is again an EpochRows.
 
-    To start in the middle, or to return the length, all earlier groups are generated and counted.
+    Iteration from the middle generates all earlier groups first, and the length requires all groups.
     """
 
     def __init__(self, groups: _Groups, start: int = 0, stop: int | None = None) -> None:
@@ -114,7 +112,7 @@ class EpochRows(Sequence[Rows]):
 
     @classmethod
     def of(cls, n_rows: int, seeds: tuple[int, ...], cut: Cut, grouping: Grouping = GROUPING) -> "EpochRows":
-        """Return all batches of an epoch of `n_rows` rows. `seeds` are the seeds of its random numbers."""
+        """Return all batches of an epoch of `n_rows` rows. `seeds` are the seeds of the random numbers."""
         return cls(_Groups(n_rows, seeds, cut, grouping))
 
     def __len__(self) -> int:
@@ -187,7 +185,7 @@ class Batch:
     n_tokens: int | None = None
 
     def part(self, rows: slice) -> "Batch":
-        """Return the selected rows of the batch. Their padding is unchanged, and their targets are counted again.
+        """Return the selected rows of the batch. Their padding is unchanged, and the targets are counted again.
 
         Args:
             rows: The rows to select.
@@ -223,7 +221,7 @@ class Batch:
         return self._with_each(Tensor.pin_memory)
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the batch on a device. A batch that is already on the device is returned itself.
+        """Return the batch on a device. A batch that is already on the device is returned unchanged.
 
         Args:
             device: The target device.
@@ -244,7 +242,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class EpochBatches(Sequence[Batch]):
-    """The batches of an epoch. Each batch is built on access by `collate`, and a slice builds none."""
+    """The batches of an epoch. Each batch is built on access by `collate`. A slice builds no batch."""
 
     rows: Sequence[Rows]
     collate: Callable[[Rows], Batch]
@@ -280,7 +278,7 @@ class TokenDataset(ABC):
     @property
     @abstractmethod
     def facts(self) -> StoreFacts:
-        """The facts about the token store. Their key differs for other files, options or tokenizers."""
+        """The facts about the token store. The key in the facts depends on the files, the options and the tokenizer."""
 
     @property
     @abstractmethod
@@ -324,13 +322,14 @@ def token_batches(
     grouped and the order of the batches.
 
     Args:
-        source_lengths: The number of tokens of each source, without special tokens. Each row is counted as one token
-            more.
-        target_lengths: The number of tokens of each target, in the same form, or None if there are no targets.
-        batch_tokens: The maximum of rows times longest row, on the larger side. A longer row forms a batch alone.
+        source_lengths: The number of tokens of each source, without special tokens. One special token per row is added
+            to the count.
+        target_lengths: The number of tokens of each target, without special tokens, or None if there are no targets.
+        batch_tokens: The maximum size of a batch: its number of rows times its longest row, on the larger side. A
+            longer row forms a batch alone.
         seed: The seed of the run.
         epoch: The number of the epoch.
-        grouping: The limits on the rows that are shuffled together. Larger epochs need no more memory; see `EpochRows`.
+        grouping: The limits on the rows that are shuffled together, which also limit the memory (see `EpochRows`).
 
     Raises:
         ValueError: The numbers of source and target lengths differ, or `batch_tokens` is below 1.
@@ -369,9 +368,9 @@ def padding_share(batches: Sequence[Rows], *sides: Lengths) -> float:
 def pair_batch(store: PairStore, rows: Rows, specials: SpecialTokens = OWN) -> Batch:
     """Return the padded tensors of sentence pairs: `src` = source + eos, `tgt` = bos + target, targets = target + eos.
 
-    If `specials` has other special tokens, they surround the texts instead. After several begin tokens, prediction
-    starts at the last one. `src` `[batch src_len]`, `tgt` and targets `[batch tgt_len]` are int64. `src_lengths`
-    `[batch]` is omitted if no source is padded.
+    If `specials` has other special tokens, they surround the texts instead. If there are several begin tokens, only the
+    last one predicts a token. The tensors `src` `[batch src_len]`, `tgt` and targets `[batch tgt_len]` are int64.
+    `src_lengths` `[batch]` is omitted if no source is padded.
     """
     sources = [store.source(int(row)) for row in rows]
     targets = [store.target(int(row)) for row in rows]

@@ -34,9 +34,9 @@ AGAINST = "`against` SOURCE `against` TARGET"
 
 
 class Row(NamedTuple):
-    """A row: its fields, and its line number from 1. The line numbers of several files are continuous.
+    """A row: its fields, and its line number from 1. In several files, the line numbers continue from file to file.
 
-    The number of a CSV record that has several lines is that of its first line.
+    A CSV record with several lines has the number of its first line.
     """
 
     number: int
@@ -81,7 +81,7 @@ class PairSource:
         return _joined(self.files)
 
     def parts(self) -> list[tuple[Path, ...]]:
-        """Return the files in reading order, in tuples of one file, or of a source file and its target file.
+        """Return the files in reading order. Each entry is a single file, or a source file with its target file.
 
         Raises:
             AttendoError: A name matches no file, or the numbers of source and target files differ.
@@ -195,7 +195,7 @@ def read_pairs(
 
     Raises:
         AttendoError: A file is missing, empty or unusable, or `strict` is set and a row is unusable. Two parallel files
-            with different numbers of lines raise it before the first pair.
+            with different numbers of lines raise the error before the first pair.
     """
     row_report = RowReport(source.name) if row_report is None else row_report
     parts = source.parts()
@@ -255,7 +255,7 @@ def read_with_kept(
 ) -> Iterator[Row]:
     """Yield every row of a table: its text, then the unchanged fields of the columns `kept`.
 
-    All fields of an unreadable row are empty. Raises AttendoError as `read_rows` does.
+    All fields of an unreadable row are empty. Raises AttendoError in the same cases as `read_rows`.
     """
     if suffix(path) not in TABLES:
         raise AttendoError(f"{path}: a text file has no columns. Remove `keep`")

@@ -25,8 +25,8 @@ class Corpus(ABC, Generic[DataT]):
 
     Attributes:
         data: The data settings of the run.
-        say: Prints a message.
-        trained: The training rows of the run from which this run starts. They are not used for validation.
+        say: A function that prints a message.
+        trained: The training rows of the run from which this run starts. These rows are not used for validation.
     """
 
     data: DataT
@@ -45,9 +45,7 @@ class Corpus(ABC, Generic[DataT]):
         """
 
     def identifying_texts(self) -> Iterator[str]:
-        """Yield the text that identifies each training row in another run. The default is no text, for corpora without
-        comparison.
-        """
+        """Yield the text that identifies each training row in another run. By default, no text is yielded."""
         return iter(())
 
     def facts(self) -> dict[str, Any]:

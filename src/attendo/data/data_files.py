@@ -140,7 +140,7 @@ def physical_lines(path: Path, keep_ends: bool = False) -> Iterator[tuple[int, b
 def taken_off(paths: Iterable[Path]) -> str:
     """Return, in words, what is removed from the lines of these files while reading, or "" if nothing is removed.
 
-    The first line of each file decides.
+    Only the first line of each file is checked.
     """
     has_mark = has_ends = False
     for path in paths:

@@ -43,7 +43,7 @@ TARGET_APART = 32
 
 
 class RowTable:
-    """Append-only table of records with dtype RECORD. It is a context manager, which removes its temporary files."""
+    """Append-only table of records with dtype RECORD, as a context manager that removes its temporary files."""
 
     def __init__(self) -> None:
         self._held: list[np.ndarray] = []
@@ -169,9 +169,7 @@ class Statistics:
 
     @property
     def apart(self) -> int:
-        """The flags of the columns whose script has no spaces between words, but most of whose rows contain such
-        spaces.
-        """
+        """The flags of columns in which most rows have spaces between words, although the script uses no spaces."""
         return sum(
             flag
             for side, flag in _APART.items()
@@ -197,7 +195,7 @@ class Statistics:
 
 
 class Comparison:
-    """The checks that compare rows. They are applied to one bucket at a time, and collect counts, first lines and
+    """The checks that compare rows. The checks are applied to one bucket at a time, and collect counts, first lines and
     verdicts.
     """
 

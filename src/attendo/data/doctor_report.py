@@ -97,7 +97,7 @@ def report_head(row_report: RowReport, against: RowReport | None, taken_off: str
 
 @dataclass(frozen=True)
 class Side:
-    """The statistics of one column: its usual script, the share of texts in it, and lengths in characters.
+    """The statistics of one column: its usual script, the share of texts in this script, and lengths in characters.
 
     Without a usual script, `script` is "" and `share` is 0.
     """

@@ -1,7 +1,7 @@
 """File formats: TSV, CSV, JSONL and Parquet, each optionally gzipped, read as unchecked rows.
 
-Each reader yields `(number, fields)`, or `(number, RowError)` for an unreadable row. The caller can therefore count
-every row. Only LF or CRLF ends a line. U+2028 and similar characters are text.
+Each reader yields `(number, fields)`, or `(number, RowError)` for an unreadable row. The caller of a reader can
+therefore count every row. Only LF or CRLF ends a line. U+2028 and similar characters are text.
 """
 
 import csv
@@ -32,7 +32,7 @@ class Wanted(NamedTuple):
         columns: The names or 1-based numbers of the columns (default: selected by role name, or by order).
         header: Whether a .tsv file starts with a header. A header is also expected if `columns` contains a name.
         option: The name of the option that selects the columns, for messages.
-        instead: A second suggestion for messages.
+        instead: A second suggestion for messages about the columns.
     """
 
     roles: Fields
@@ -89,8 +89,8 @@ def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> list[int]:
 def read_tsv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
     """Yield the rows of a tab-separated file without quoting. If a column is chosen by name, a header is expected.
 
-    The header determines the number of columns. Without a header it is the number of roles, or, if columns are chosen
-    by number, the width of the first row that contains them all.
+    The header determines the number of columns. Without a header, the first row that contains all chosen columns
+    determines the number. Without a header and without chosen columns, it is the number of roles.
     """
     lines = text_lines(path)
     roles, columns, header, *_ = wanted
@@ -281,7 +281,7 @@ def read_parquet(path: Path, wanted: Wanted) -> Iterator[RawRow]:
 def as_text(value: Any) -> str | RowError:
     """Return a JSON or Parquet value as text. Integers and booleans have their JSON form, and null is empty text.
 
-    Other types return a RowError.
+    For other types, the result is a RowError.
     """
     if isinstance(value, str):
         return value

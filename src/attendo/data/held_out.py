@@ -1,6 +1,7 @@
 """The choice of validation rows by a hash of the source, in one streaming pass.
 
-Each run stores the hashes of its training rows. A run that starts from its model can then validate on other rows.
+Each run stores the hashes of its training rows. A later run that starts from the trained model can then validate on
+other rows.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ def split_of_new(
 
 
 def save_trained_rows(folder: Path, before: TrainedRows, own: TrainedRows) -> None:
-    """Save the training rows of the initial run, and the union of these and the run's own training rows, in the run
+    """Save the training rows `before` of the initial run, and the union with the run's `own` training rows, in the run
     folder.
     """
     every = np.union1d(before.hashes, own.hashes)
@@ -211,8 +212,8 @@ def validation_rows(
     """Return two lists of validation rows: at most `most` rows for each evaluation (0: all), and rows for the final
     choice.
 
-    The second list has at most FINAL times as many rows. Both lists are chosen at equal distances. `left_out` maps
-    reasons to conditions; rows that meet a condition are excluded, unless this would exclude all rows.
+    The second list has at most FINAL times as many rows. The rows of both lists have equal distances. `left_out` maps
+    reasons to conditions. Rows that meet a condition are excluded, unless the condition is true for all rows.
     """
     rows = list(read())
     for why, is_out in left_out.items():

@@ -156,8 +156,8 @@ class _Side:
 class ImportedTokenizer(Tokenizer):
     """A tokenizer that was imported with a model and behaves as it did in the model's training.
 
-    Its normalization applies, so `decode(encode(text))` can differ from the text. No text is encoded to special tokens:
-    "</s>" is encoded as ordinary characters.
+    The tokenizer normalizes texts, so `decode(encode(text))` can differ from the text. No text is encoded to special
+    tokens: "</s>" is encoded as ordinary characters.
     """
 
     def __init__(self, text: str) -> None:
@@ -301,7 +301,7 @@ def imported_tokenizer(
         silent: The ids that `decode` omits.
         never: The ids that must not be generated.
         marks: The displayed text of each token that texts cannot contain, by id.
-        pieces: The subwords of all ids (default: the vocabularies of `sides`).
+        pieces: The subword of each id, or None (default: the vocabularies of `sides`).
     """
     own = asdict(specials)
     del own["no_target"]

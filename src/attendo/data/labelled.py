@@ -159,8 +159,8 @@ def class_weights(counts: Sequence[int], kind: ClassWeights) -> tuple[float, ...
     """Return the loss weight N / (K n_c) of each class, for n_c of N rows in K classes, or None for equal weights.
 
     With these weights, all classes have the same total weight. The learned probabilities therefore assume classes of
-    equal size. "auto" uses weights only if the largest class has more than UNBALANCED times the rows of the smallest
-    class.
+    equal size. The kind "auto" uses weights only if the largest class has more than UNBALANCED times the rows of the
+    smallest class.
 
     >>> class_weights([30, 10], "balanced"), class_weights([30, 10], "auto"), class_weights([40, 10], "auto")
     ((0.6666666666666666, 2.0), None, (0.625, 2.5))
@@ -221,9 +221,9 @@ Long = Literal["cut", "window"]
 class LongTexts:
     """The treatment of texts with more than `max_tokens` tokens.
 
-    "cut" keeps the tokens at the start and at the end, half of the limit each (Sun et al. 2019, section 5.3.1).
-    "window" reads windows of `max_tokens` tokens that overlap by at least a quarter, and averages their logits. In
-    training, each epoch draws one window per text.
+    The option "cut" keeps the tokens at the start and at the end, half of the limit each (Sun et al. 2019, section
+    5.3.1). The option "window" reads windows of `max_tokens` tokens that overlap by at least a quarter, and averages
+    their logits. In training, each epoch draws one window per text.
     """
 
     max_tokens: int = 256

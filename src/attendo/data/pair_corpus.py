@@ -79,7 +79,8 @@ class PairData:
     def source(
         self, files: Sequence[Path], columns: str | None = None, header: bool | None = None
     ) -> PairSource:
-        """Return a source of other pairs in the run's direction. Columns and header are those of training by default.
+        """Return a source of other pairs in the run's direction. By default, columns and header are read as in
+        training.
 
         If `columns` is given, it names the columns of source and target in that direction, and `reverse` is ignored.
         """
@@ -157,9 +158,7 @@ FORECAST_VALIDATION_PAIRS = 500
 
 @dataclass(frozen=True, eq=False)
 class PairDataset(TokenDataset):
-    """The training pairs of a translator as token ids. `max_tokens` is the limit per side in the token store (0: no
-    limit).
-    """
+    """The training pairs of a translator as token ids. `max_tokens` is the maximum length of a side (0: no limit)."""
 
     store: PairStore
     specials: SpecialTokens = OWN
@@ -237,8 +236,8 @@ class PairCorpus(RowCorpus[Pair]):
     def validation(
         self, most: int, tokenizer: Tokenizer | None = None, max_tokens: int = 0
     ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Return the pairs of each evaluation and of the final choice. Pairs with more than `max_tokens` per side are
-        excluded.
+        """Return the pairs of each evaluation and of the final choice, without pairs of more than `max_tokens` on a
+        side.
         """
 
         def is_long(pair: Pair) -> bool:
@@ -260,8 +259,8 @@ class PairCorpus(RowCorpus[Pair]):
 
     @property
     def size(self) -> tuple[int, str]:
-        """The number of training pairs, and its text. Raises AttendoError for an invalid language code and for swapped
-        sides.
+        """The number of training pairs, and this number as text. Invalid languages and swapped sides raise
+        AttendoError.
         """
         self.data.require_languages()
         if not self.embedded and self._misfit[1]:

@@ -43,7 +43,7 @@ class RowError:
 
 
 def refusal(place: str, row_error: RowError) -> AttendoError:
-    """Return an error with a place ("file:line"), the reason and its suggested fix, for text files without columns."""
+    """Return an error with a place ("file:line"), the reason and the suggested fix, for text files without columns."""
     return AttendoError(f"{place}: {row_error}; {REMEDIES[row_error.reason]}")
 
 
@@ -72,8 +72,7 @@ class FilePart:
 class RowReport:
     """The counts of read, used and skipped rows of one or more files. After every row, `read == used + n_skipped`.
 
-    Rows are numbered by line, and the numbers of several files are continuous. Messages show the line number in the
-    file.
+    Rows are numbered by line, and the numbers continue from file to file. Messages show the line number in each file.
 
     Attributes:
         option: The option that selects the columns, for the suggested fixes.
@@ -102,7 +101,7 @@ class RowReport:
         self.parts.append(FilePart(file, start, self.read, self.used))
 
     def end(self) -> None:
-        """Finish the current file. Its counts are the rows counted since `begin`."""
+        """Finish the current file. The counts of the file are the rows counted since `begin`."""
         if self.parts:
             part = self.parts[-1]
             part.read = self.read - part.read
@@ -124,7 +123,7 @@ class RowReport:
 
         Args:
             numbers: The numbers of the first rows to list.
-            count: The total number of rows. If it is larger than the list, "…" is appended.
+            count: The total number of rows. If this number is larger than the list, "…" is appended.
         """
         if len(self.parts) < 2:
             return line_list(numbers, count)
@@ -140,7 +139,7 @@ class RowReport:
         Args:
             number: The number of the row.
             row_error: The reason why the row cannot be used.
-            strict: Whether an error is raised instead.
+            strict: Whether an error is raised instead of counting the row.
 
         Raises:
             AttendoError: `strict` is set. The message contains the file, the line, the reason and the suggested fix.
@@ -160,7 +159,7 @@ class RowReport:
 
         Args:
             number: The number of the row.
-            reason: The reason of the check that dropped the row.
+            reason: The reason why the row is dropped.
         """
         self.used -= 1
         self.skip(number, RowError(reason))

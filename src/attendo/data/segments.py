@@ -1,8 +1,9 @@
-"""Long texts in parts: the split of texts into sentences and clauses, and the join of their translations without loss.
+"""The split of long texts into sentences and clauses, and the join of translated parts with the original separators.
 
 Punctuation and its context determine the end of a sentence, without a model and without a language code. An uncertain
-end is not used, for example after an abbreviation, inside brackets, or between a question and "he said". The exception
-is a text that is so long that it must be cut. docs/decisions/0012 compares these rules with libraries.
+end is not used, for example after an abbreviation, inside brackets, or between a question and "he said". Uncertain ends
+are only used if a text is so long that it must be cut. The decision docs/decisions/0012 compares these rules with
+libraries.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Usual(NamedTuple):
     """Typical lengths in the training pairs.
 
     Attributes:
-        longest: The number of source tokens that only 1 in 1,000 pairs exceeds.
-        fewest: The number of target tokens per source token below which only 1 in 1,000 pairs is, for sources of 8 or
+        longest: The source length in tokens that only 1 in 1,000 pairs exceeds.
+        fewest: The ratio of target tokens to source tokens that only 1 in 1,000 pairs falls below, for sources of 8 or
             more tokens.
         beginnings: Capitalized words that almost only occur at the beginning of sources.
     """
@@ -214,7 +215,7 @@ def split_text(
         text: Any text.
         limit: The maximum number of tokens per part, at least 1.
         n_tokens: A function that counts the tokens of a text.
-        segment: The unit to split into.
+        segment: The unit to split into: "sentence", "paragraph" (a line) or "none" (the whole text).
         beginnings: Words that begin a sentence even if no mark ends the sentence before (`Usual.beginnings`).
 
     Raises:

@@ -2,8 +2,8 @@
 
 A store is a folder in the cache, named by its key. It contains the concatenated ids (two bytes per id, or four for a
 large vocabulary), the offsets of the rows, the row numbers in the file, the first row of each file, and a manifest. For
-pairs, there are ids and offsets for each side. For labeled texts, there is also a class for each row. Each of these is
-one file of any size, because memory maps do not require smaller files.
+pairs, there are ids and offsets for each side. For labeled texts, there is also a class for each row. Each item is one
+file of any size, because memory maps do not require smaller files.
 """
 
 import hashlib
@@ -38,8 +38,8 @@ _BLOCK = 1 << 10  # documents that share one count
 
 
 class RowLengths:
-    """The lengths in tokens of consecutive rows, as int32. `offsets` `[rows + 1]` are the row borders, `most` limits a
-    length.
+    """The lengths in tokens of consecutive rows, as int32, limited to `most`. `offsets` `[rows + 1]` are the row
+    borders.
 
     >>> lengths = RowLengths(np.array([0, 3, 3, 10]))
     >>> lengths[:], lengths[np.array([2, 0])], lengths.sum(), lengths.capped(5).sum()
@@ -139,7 +139,7 @@ class StoreFacts:
         key: The key of the store.
         dtype: The numpy type of the ids.
         content: The SHA-256 of the store's contents.
-        left_out: The row numbers of the first three rows that were skipped as too long, and the number of all such
+        left_out: The row numbers of the first three rows that were skipped as too long, and the number of all skipped
             rows.
     """
 
@@ -255,8 +255,8 @@ def pair_store(
         key: The key of the store; see `store_key`.
         cache: The cache folder (default: `cache_folder()`).
         row_report: The row report of the pairs, which contains their files after reading.
-        max_tokens: The maximum number of tokens on a side (default: no limit). Longer pairs are skipped. If it is set,
-            the key must depend on it.
+        max_tokens: The maximum number of tokens on a side (default: no limit). Longer pairs are skipped. The key must
+            depend on this limit.
 
     Raises:
         AttendoError: The cache cannot be written.
@@ -272,8 +272,7 @@ def pair_store(
 def labelled_store(
     rows: Iterable[LabelledRow], row_report: RowReport, labels: LabelSet, tokenizer: Tokenizer, key: str
 ) -> LabelledStore:
-    """Return the token store of labeled texts with this key from the cache. If necessary, it is built in constant
-    memory.
+    """Return the token store of labeled texts with this key from the cache. If necessary, the store is built first.
 
     Raises AttendoError for an unknown label, or if the cache cannot be written.
     """

@@ -51,8 +51,9 @@ class TextSplit:
 
 
 def split_texts(chunks: Iterable[Chunk], name: str) -> TextSplit:
-    """Split documents: 20 or more as `held_out` splits rows, fewer by their ends. Raises AttendoError if this is
-    impossible.
+    """Split documents: 20 or more as `held_out` splits rows, fewer by their ends.
+
+    Raises AttendoError if nothing can be held out.
     """
     lengths: list[int] = []
     all_read = False
@@ -194,7 +195,7 @@ class WindowDataset(TokenDataset):
         return self.stream.n_positions
 
     def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
-        """Return the batches of an epoch. They are not cached, because a stream can have any size."""
+        """Return the batches of an epoch. The batches are not cached, because a stream can have any size."""
         return self._epoch(batch_tokens, seed, epoch)
 
     def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:

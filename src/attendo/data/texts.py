@@ -88,7 +88,7 @@ class TextSource:
         return [path for name in self.files for path in expanded(name, self.suffixes)]
 
     def options(self) -> dict[str, Any]:
-        """Return the options that determine which documents are read. They are part of the key of a token store."""
+        """Return the options that determine which documents are read. The key of a token store depends on them."""
         return {"column": self.column, "header": self.header, "documents": self.documents}
 
     def _named(self, name: Path) -> tuple[Path, ...]:
@@ -170,8 +170,8 @@ def read_documents(
 ) -> Iterator[Chunk]:
     """Yield the documents of a source in chunks.
 
-    The chunks of a document join to its text. If possible, a chunk begins at a space or a new line. The tokens are then
-    the same as those of the whole text.
+    The chunks of a document join to its text. If possible, a chunk begins at a space or a new line. Its tokens are then
+    the same as in the whole text.
 
     Args:
         source: The location of the documents.

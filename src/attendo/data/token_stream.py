@@ -33,7 +33,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """A document: its ids without bos and eos, and the lengths of its text. `ended` is False if it is truncated."""
+    """A document: its ids without bos and eos, and the lengths of its text. `ended` is False for a truncated text."""
 
     ids: NDArray[Any]
     n_characters: int
@@ -46,7 +46,7 @@ class Document:
         return len(self.ids) + self.ended
 
     def beginning(self, n_tokens: int, tokenizer: Tokenizer) -> "Document":
-        """Return the first tokens of a document, without its end. A document that is not longer is returned unchanged.
+        """Return the first `n_tokens` tokens of a document, without its end. A shorter document is returned unchanged.
 
         The numbers of characters and bytes are those of the truncated text. The bytes of a split character are not
         counted.
@@ -93,7 +93,7 @@ class TokenStream:
 
     @classmethod
     def of_chunks(cls, chunks: Iterable[Chunk], tokenizer: Tokenizer) -> "TokenStream":
-        """Return a stream of documents in chunks, as `read_documents` yields them. The ids are in memory.
+        """Return a stream of documents in chunks, as `read_documents` yields them. The ids of the stream are in memory.
 
         Args:
             chunks: The chunks of the documents.
@@ -167,7 +167,7 @@ class TokenStream:
         return low
 
     def document(self, i: int) -> Document:
-        """Return a document. Its ids are a view into the file.
+        """Return a document. The ids of the document are a view into the file.
 
         Args:
             i: The number of the document.
@@ -291,7 +291,7 @@ def _counts(values: list[int]) -> Counts:
 
 @dataclass(frozen=True)
 class WindowEdges:
-    """The borders of an epoch's windows, computed on access. They ascend from 0 to `n_positions`.
+    """The borders of an epoch's windows, computed on access. The borders ascend from 0 to `n_positions`.
 
     The first window has 1 to `context` positions (`first`). The last window has the remaining positions, and all other
     windows are full.
@@ -327,7 +327,7 @@ def window_batches(
     grouping: Grouping = GROUPING,
     specials: SpecialTokens = OWN,
 ) -> EpochBatches:
-    """Return all batches of an epoch. They depend only on the arguments and have about equal sizes.
+    """Return all batches of an epoch. The batches depend only on the arguments, and have about equal sizes.
 
     The `ids` of a batch are the numbers of its windows in the stream.
 
@@ -337,8 +337,7 @@ def window_batches(
         batch_tokens: The maximum number of positions per batch. A batch has at least one window.
         seed: The seed of the run.
         epoch: The number of the epoch.
-        grouping: The limits on the windows that are shuffled together. Larger epochs need no more memory; see
-            `EpochRows`.
+        grouping: The limits on the windows that are shuffled together, which also limit the memory (see `EpochRows`).
         specials: The special ids of the tokenizer.
     """
     edges = WindowEdges.drawn(stream.n_positions, context, seed, epoch)
@@ -369,8 +368,8 @@ def window_batch(
 ) -> Batch:
     """Return the windows between positions `starts[i]` and `ends[i]` as a batch, padded at the end.
 
-    The inputs are `token_ids` `[windows context]` and, only if a window contains several documents, `segments` with
-    their numbers. No padding mask is needed, because attention is causal.
+    The inputs are `token_ids` `[windows context]` and, only if a window contains several documents, `segments` with the
+    document numbers. No padding mask is needed, because attention is causal.
     """
     positions = starts[:, None] + np.arange(int((ends - starts).max()))
     real = positions < ends[:, None]

@@ -1,8 +1,8 @@
 """Conversion between text and token ids: BPE, Unigram, word, uncased word, character and byte tokenizers in one class.
 
 A tokenizer is one JSON file of the `tokenizers` library. Ids 0 to 3 are pad, unk, bos and eos, which no text can
-produce. They are ordinary vocabulary entries, but no cut of a text equals them. They are not "added tokens", for which
-the library would search in texts.
+produce. These ids are ordinary vocabulary entries, but no cut of a text equals them. They are not "added tokens", for
+which the library would search in texts.
 """
 
 import hashlib
@@ -128,11 +128,12 @@ class SpecialTokens:
         bos_id: The first id of an empty prompt and of a whole document, if `before_prompt` is empty.
         eos_id: The id of the end of a text.
         mask_id: The id of the mask token, or -1 if there is none.
-        no_target: The value in a batch's targets at positions where nothing is predicted. It is never an id of a text.
+        no_target: The value in a batch's targets at positions where nothing is predicted. This value is never an id of
+            a text.
         around_source: The ids before and after the input of a translator's encoder.
         around_text: The ids before and after the input of an encoder-only model.
         begin: The ids with which a translator's decoder starts. The last of them directly precedes the text.
-        before_prompt: The ids before a language model's prompt. There are none for GPT-2, SmolLM and Qwen.
+        before_prompt: The ids before a language model's prompt. GPT-2, SmolLM and Qwen have no such ids.
 
     >>> OWN.source([7, 8]), OWN.text([7, 8]), OWN.prompt([7, 8])
     ([7, 8, 3], [2, 7, 8], [2, 7, 8])
@@ -180,7 +181,7 @@ class SpecialTokens:
 
     @property
     def opening(self) -> int:
-        """The id before a whole document in training and scoring. It gives the first token of the document a
+        """The id before a whole document in training and scoring. It gives also the first token of the document a
         probability.
         """
         return self.prompt(())[-1]
@@ -261,9 +262,7 @@ class Tokenizer(ABC):
 
     @property
     def target(self) -> "Tokenizer":
-        """The tokenizer of a translator's targets. It is this tokenizer, unless source and target use different
-        tokenizers.
-        """
+        """The tokenizer of a translator's targets. By default, the targets use this tokenizer itself."""
         return self
 
     @cached_property
@@ -289,7 +288,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_batch(self, texts: Iterable[str], going_on: bool = False) -> list[list[int]]:
-        """Return the ids of many texts. This is faster than separate calls of `encode`.
+        """Return the ids of many texts. One call is faster than many calls of `encode`.
 
         Args:
             texts: The texts to encode.
@@ -309,7 +308,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def bytes_of(self, token_id: int) -> bytes:
-        """Return the UTF-8 bytes that a token adds to the tokens before it. They can be only a part of a character.
+        """Return the UTF-8 bytes that a token adds to the tokens before it, which can be only a part of a character.
 
         Args:
             token_id: The token id.
@@ -360,10 +359,10 @@ class LearnedTokenizer(Tokenizer):
     - `bpe` and `unigram`: subwords. A subword after a space starts with "▁". Text without a subword is spelled in UTF-8
       bytes.
     - `character`: one id per character. Characters without an id are spelled in bytes.
-    - `byte`: one id per UTF-8 byte, 260 ids in all. It equals `character` without any character ids.
+    - `byte`: one id per UTF-8 byte, 260 ids in all. This kind equals `character` without any character ids.
     - `word`: one id per word. Words are separated by single spaces (U+0020). Unknown words become `unk_id`.
     - `uncased`: one id per lowercase word. Punctuation and clitics (n't, 's) are separate words, and unknown words
-      become `unk_id`. It is only for models that read text, because case and spaces are lost.
+      become `unk_id`. The kind is only for models that read text, because case and spaces are lost.
 
     `decode(encode(text)) == text` for every text, including any spaces, control characters, scripts and spelled-out
     special tokens. With `word`, this holds for texts of known words. `uncased` decodes to known words, separated by
@@ -536,8 +535,9 @@ def _kind(document: dict[str, Any]) -> Kind:
 
 
 def keep_to_one_thread() -> None:
-    """Limit the `tokenizers` library to one thread unless the environment sets a value. Its threads do not survive a
-    fork.
+    """Limit the `tokenizers` library to one thread unless the environment sets a value.
+
+    The threads of the library do not survive a fork.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

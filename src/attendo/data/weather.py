@@ -1,7 +1,7 @@
 """The weather Markov chain: three states (rain, cloud, sun), one transition matrix, and the exact best possible scores.
 
-It is the smallest sequence task whose best possible score can be computed by hand. A model that has learned the chain
-reaches the entropy rate and the Bayes accuracy below, and no model can exceed them.
+The chain is the smallest sequence task whose best possible score can be computed by hand. A model that has learned the
+chain reaches the entropy rate and the Bayes accuracy below, and no model can exceed them.
 """
 
 from bisect import bisect_right

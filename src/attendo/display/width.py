@@ -53,7 +53,7 @@ def columns(text: str) -> int:
 
 
 def clusters(text: str) -> list[str]:
-    """Return the text cut into visible characters. Each contains the marks that combine with it.
+    """Return the text cut into visible characters. Each visible character contains its combining marks.
 
     >>> [len(cluster) for cluster in clusters("e\\u0301雨")]
     [2, 1]

@@ -3,8 +3,8 @@
     with recording(model, edits=[Off("decoder.blocks.0.cross_attention", heads=(2,))]) as record:
         record.model(src, tgt)
 
-Edits apply only to the view of `recording`, until the `with` block ends. They apply to complete passes and to the steps
-of a search. A path is exact or a shell pattern. Several edits of one layer are applied in the given order. In all
+Edits apply only to the view of `recording`, until the `with` block ends. Edits apply to complete passes and to the
+steps of a search. A path is exact or a shell pattern. Several edits of one layer are applied in the given order. In all
 edits, `heads` selects the heads, and None selects all heads.
 """
 
@@ -66,7 +66,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Temper:
-    """Replace the factor β of an attention layer in softmax(β · scores). 0 gives equal weights, `math.inf` hard
+    """Replace the factor β of an attention layer in softmax(β · scores). β = 0 gives equal weights, β = ∞ hard
     attention.
     """
 

@@ -73,8 +73,8 @@ def pattern_scores(
 ) -> Float[Tensor, "*batch patterns"]:
     """Return Σ(A·P) / ΣA, which is the share of the attention weight where the pattern P is 1.
 
-    It is the error measure "mul" of the head detector in TransformerLens (Nanda & Bloom 2022). If P contains distances,
-    the result is the mean attended distance (Vig & Belinkov 2019).
+    This score is the error measure "mul" of the head detector in TransformerLens (Nanda & Bloom 2022). If P contains
+    distances, the result is the mean attended distance (Vig & Belinkov 2019).
 
     >>> pattern_scores(torch.tensor([[1.0, 0.0], [0.25, 0.75]]), torch.eye(2)[None])
     tensor([0.8750])
@@ -98,8 +98,8 @@ def patterns(
         query_ids: The token ids of the queries.
         key_ids: The token ids of the keys.
         cross: Whether queries and keys are from different texts. If so, i is scaled to the length of the keys,
-            "duplicate" and "induction" accept every position, and "alignment" is added: the band |j − i| ≤ max(1, k_len
-            / 8).
+            "duplicate" and "induction" accept every position, and the result also contains "alignment", the band |j −
+            i| ≤ max(1, k_len / 8).
 
     Returns:
         The boolean matrices `[q_len, k_len]` by name.
@@ -321,7 +321,7 @@ def alignment_error_rate(found: Sequence[Iterable[Pair]], given: Sequence[GivenL
         given: The sure links S and possible links P of each pair.
 
     Returns:
-        The alignment error rate. The best value is 0. It is also 0 if there are no links at all.
+        The alignment error rate. The best value is 0. Without any links, the error rate is also 0.
 
     Raises:
         AttendoError: The numbers of pairs differ.

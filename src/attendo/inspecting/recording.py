@@ -72,7 +72,7 @@ class LayerRecord:
 
     The parts of an attention layer are:
 
-    - `query`, `key`, `value`: `[batch, heads, len, head_dim]`. The numbers of heads of key and value can be smaller.
+    - `query`, `key`, `value`: `[batch, heads, len, head_dim]`. Key and value can have fewer heads.
     - `scores`: `[batch, heads, q_len, k_len]`, scaled and with bias, before β, mask and softmax.
     - `weights`: `[batch, heads, q_len, k_len]`. Each row sums to 1 over the allowed keys.
     - `mixed`: `[batch, heads, q_len, value_dim]`, the weighted values of each head.
@@ -135,7 +135,8 @@ class LayerRecord:
 
 
 class Recording(Generic[ModelT]):
-    """Records by module path. `record[path]` is the latest call of a module, and `calls(path)` are all its calls.
+    """The records of a model's modules: `record[path]` is the latest call of a module, and `calls(path)` are all its
+    calls.
 
     `model` is the view to run. Records can still be read after the `with` block has ended.
 

@@ -98,9 +98,9 @@ def contribution_norms(
 
 
 def head_singular_values(attention: Attention) -> Float[Tensor, "heads rank_at_most"]:
-    """Return the singular values of each W^(h) = W_hᵒ W_hᵛ, largest first. There are at most value_dim values per head.
+    """Return the singular values of each W^(h) = W_hᵒ W_hᵛ, largest first, at most value_dim values per head.
 
-    They are computed in float64 by QR: with W_hᵒ = Q₁R₁ and W_hᵛᵀ = Q₂R₂, they equal the singular values of R₁R₂ᵀ.
+    The computation uses float64 and QR: with W_hᵒ = Q₁R₁ and W_hᵛᵀ = Q₂R₂, the result is the singular values of R₁R₂ᵀ.
 
     >>> layer = Attention(4, 2)
     >>> _ = torch.nn.init.eye_(layer.v_proj.weight), torch.nn.init.eye_(layer.out_proj.weight)
@@ -145,8 +145,8 @@ def lens_logits(
 ) -> Float[Tensor, "*batch len n"]:
     """Return the logits output(norm(h)) of a block's output h, the logit lens (nostalgebraist 2020).
 
-    For the last block, they equal the logits of the model. For a classifier, see `pooled_lens`. `norm` is the last norm
-    of the stack. In post-norm models it is the identity.
+    For the last block, the lens logits equal the logits of the model. For a classifier, see `pooled_lens`. `norm` is
+    the last norm of the stack. In post-norm models it is the identity.
 
     Args:
         model: Any model.
@@ -191,7 +191,7 @@ def pooled_lens(
     Args:
         model: The model of the classifier.
         states: The outputs of a block. With the outputs of the last block, the result equals the logits of the model.
-        lengths: The number of tokens in each row without padding (default: no row is padded).
+        lengths: The number of tokens in each row, not counting padding (default: no row is padded).
     """
     return model.output(pool(model.encoder.norm(states), model.config.pooling, lengths))
 
