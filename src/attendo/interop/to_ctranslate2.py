@@ -285,7 +285,7 @@ def write(
     if why_no_sentencepiece(tokenizer.kind) is None:
         write_atomic(out / "sentencepiece.model", sentencepiece_model(tokenizer, folder / "tokenizer.json"))
         if isinstance(model, EncoderDecoder):
-            script = Path(__file__).with_name("ct2_translate.py")
+            script = Path(__file__).with_name("ctranslate2.template")
             write_atomic(out / "translate.py", script.read_text(encoding="utf-8"))
     if isinstance(model, EncoderClassifier | MaskedLM):
         state = model.state_dict()  # with every name, tied or not
