@@ -184,6 +184,8 @@ def quick(words: list[str]) -> list[str]:
             return ["plan", task, *_small(task), *options, "--threads", "1"]
         case ["plan", *options]:
             return ["plan", *_small("translation"), *options, "--threads", "1"]
+        case ["export", *options]:
+            return ["export", *options, "--rows", "2"]
         case ["resume", folder, *options]:
             return ["resume", folder, *_fewer(options), "--threads", "1"]
         case [command, *_] if command in WITHOUT_THREADS:

@@ -1,0 +1,104 @@
+"""The commands of the guides that have no test of their own run on small data."""
+
+import gzip
+import importlib.util
+import re
+import shlex
+import shutil
+
+import pytest
+import torch
+from documented import ROOT, Workshop, blocks
+from torch.distributed.run import get_args_parser
+
+PAGES = (
+    "automatic-choice",
+    "cost-model",
+    "data",
+    "decoding",
+    "export",
+    "gpu",
+    "report",
+    "several-machines",
+    "training",
+)
+ELSEWHERE = re.compile(r"attendo import|attendo \S+ runs/(minilm|opus)")
+"""Commands of imported models, which test_docs_fine_tune.py runs."""
+
+RUNS = (
+    "attendo train translation --train pairs.tsv --out runs/mine",
+    "attendo train translation --train pairs.tsv --out runs/other --set training.seed=2",
+    "attendo train language-model --train novel.txt --out runs/story",
+)
+
+
+def lines_of(page):
+    """The commands of a page, in blocks of any kind, without comments."""
+    text = "\n".join(block for _, block in blocks((ROOT / f"docs/en/{page}.md").read_text("utf-8")))
+    lines = text.replace("\\\n", " ").splitlines()
+    return [re.sub(r"\s+# .*$", "", line) for line in lines if re.match(r"(attendo [a-z]|torchrun )", line)]
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patched:
+        made = Workshop(tmp_path_factory.mktemp("guides"))
+        patched.chdir(made.folder)
+        patched.setenv("ATTENDO_NATIVE", "0")
+        for name in ("shards", "reviews", "books/old", "texts"):
+            (made.folder / name).mkdir(parents=True)
+        pairs = (made.folder / "pairs.tsv").read_text("utf-8").splitlines()
+        for name, rows in (("valid", pairs[:20]), ("shards/a", pairs[20:70]), ("shards/b", pairs[70:])):
+            (made.folder / f"{name}.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+        for language, n in (("en", 0), ("de", 1)):
+            (made.folder / f"shards/a.{language}").write_text("\n".join(row.split("\t")[n] for row in pairs))
+        labels = (
+            f"{'good' if 'rain' in row else 'bad'}\t{n}\t{row.split(chr(9))[0]}"
+            for n, row in enumerate(pairs)
+        )
+        (made.folder / "reviews/a.tsv").write_text("\n".join(labels) + "\n", encoding="utf-8")
+        novel = (made.folder / "novel.txt").read_text("utf-8")
+        for name in ("books/old/a.txt", "texts/a.txt"):
+            (made.folder / name).write_text(novel, encoding="utf-8")
+        for name in ("input.txt", "prompts.txt", "big.txt"):
+            (made.folder / name).write_text("It will rain.\nIt was a dark night.\n")
+        (made.folder / "big.txt.gz").write_bytes(gzip.compress(b"It will rain.\n"))
+        for line in RUNS:
+            made.run(line)
+        yield made
+
+
+@pytest.fixture
+def runs(workshop):
+    """The runs as they are first, since pages train runs of the same names."""
+    first = workshop.folder / "first"
+    if not first.exists():
+        shutil.copytree(workshop.folder / "runs", first)
+    shutil.rmtree(workshop.folder / "runs")
+    shutil.copytree(first, workshop.folder / "runs")
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_guide_run(page, workshop):
+    lines = [line for line in lines_of(page) if not ELSEWHERE.match(line)]
+    assert lines
+    for line in lines:
+        if line.startswith("torchrun"):
+            line = under_torchrun(line)
+        if line.startswith("attendo generate"):
+            line = line.replace("runs/mine", "runs/story").replace("--output texts.txt", "--output new.txt")
+        if importlib.util.find_spec("tensorboard") is None:
+            line = line.replace(" --set training.tensorboard=true", "")
+        if "--device cuda" in line and not torch.cuda.is_available():
+            with pytest.raises(AssertionError, match="PyTorch finds no GPU"):
+                workshop.run(line)
+        else:
+            workshop.run(line)
+
+
+def under_torchrun(line):
+    """The command that torchrun starts in each process."""
+    options = get_args_parser().parse_args(shlex.split(line)[1:])
+    assert options.no_python
+    return shlex.join([options.training_script, *options.training_script_args])
