@@ -153,7 +153,7 @@ def test_the_command_writes_a_file_that_checks_itself(run, tmp_path):
 def test_errors_name_what_is_wrong(run, tmp_path, monkeypatch):
     out = tmp_path / "model.py"
     said = refused("eject", run, tmp_path / "no" / "model.py")
-    assert f"there is no folder {tmp_path / 'no'}; create the folder first" in said
+    assert f"there is no folder {tmp_path / 'no'}. Create the folder first" in said
     monkeypatch.setattr(ejecting, "unknown_option", lambda config: "norm='other'")
     assert "`attendo eject` does not support norm='other'" in refused("eject", run, out)
     save_card(run, load_bundle(run).card | {"own_parts": "bias.py:with_bias"})
@@ -161,4 +161,4 @@ def test_errors_name_what_is_wrong(run, tmp_path, monkeypatch):
         "eject", run, out
     )
     out.touch()
-    assert f"{out} already exists; choose another name, or remove the file" in refused("eject", run, out)
+    assert f"{out} already exists. Choose another name, or remove the file" in refused("eject", run, out)

@@ -1,4 +1,4 @@
-"""Import of Hugging Face models, and export to four formats.
+"""The import of Hugging Face models, and the export of trained models to four formats.
 
 >>> from attendo.interop import export, import_model
 """

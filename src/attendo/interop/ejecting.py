@@ -1,4 +1,4 @@
-"""A run's model as one readable file of plain PyTorch, which contains only what this model uses."""
+"""The export of a model as one readable file of plain PyTorch, which contains only the code that the model uses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES = {
     "decoder": ("lm", "LanguageModel", "A decoder-only Transformer, a language model,"),
     "masked": ("masked", "MaskedLanguageModel", "A Transformer encoder that predicts masked tokens"),
 }
-"""For each architecture: the flag of the template, the class's name, and the file's title."""
+"""The flag of the template, the name of the class and the title of the file, by architecture."""
 _ACTIVATIONS = {
     "relu": "F.relu({})",
     "gelu": "F.gelu({})",
@@ -47,30 +47,30 @@ _ABOUT_MEMORY = """
 
 
 def eject(run: Path, out: Path) -> str:
-    """Write a run's model as one file of plain PyTorch, and return the file's text.
+    """Write the model of a run as one file of plain PyTorch, and return the text of the file.
 
-    The file requires torch and safetensors, not attendo. `python FILE RUN` loads the weights of the run folder and
-    compares the logits with attendo's.
+    The file requires torch and safetensors, but not attendo. `python FILE RUN` loads the weights of the run folder and
+    compares the logits with those of attendo.
 
     Args:
         run: The run folder.
-        out: The Python file to write.
+        out: The Python file to create.
 
     Raises:
-        AttendoError: The run cannot be read or has custom modules, or `out` exists.
+        AttendoError: The run cannot be read, the run has custom modules, or `out` already exists.
 
     >>> eject(Path("none"), Path("model.py"))
     Traceback (most recent call last):
     attendo.errors.AttendoError: none: no such run folder; give the folder that `attendo train … --out` wrote
     """
     if out.exists():
-        raise AttendoError(f"{out} already exists; choose another name, or remove the file")
+        raise AttendoError(f"{out} already exists. Choose another name, or remove the file")
     if not out.absolute().parent.is_dir():
-        raise AttendoError(f"{out}: there is no folder {out.parent}; create the folder first")
+        raise AttendoError(f"{out}: there is no folder {out.parent}. Create the folder first")
     bundle = load_bundle(run)
     if (name := bundle.card.get("own_parts")) is not None:
         raise AttendoError(
-            f"{run} has custom modules ({name}), which `attendo eject` cannot write; eject a run without them,"
+            f"{run} has custom modules ({name}), which `attendo eject` cannot write. Eject a run without them,"
             " and add their code to that file"
         )
     if (unknown := unknown_option(bundle.model_config)) is not None:
@@ -81,12 +81,13 @@ def eject(run: Path, out: Path) -> str:
 
 
 def model_source(config: ModelConfig, model: Model, file: str) -> str:
-    """The source of a model as plain PyTorch.
+    """Return the source code of a model in plain PyTorch.
 
     Args:
-        config: The model's configuration.
-        model: The model in evaluation mode; its logits for a few ids are written into the source.
-        file: The name of the file, for its docstring.
+        config: The configuration of the model.
+        model: The model in evaluation mode. The source code contains its logits for a few token ids, for a check.
+        file: The name of the file, which the module docstring contains.
+
 
     >>> from attendo.models import build_model
     >>> config = ModelConfig(vocab_size=11, d_model=8, n_heads=2, d_ff=16)
@@ -105,8 +106,10 @@ def model_source(config: ModelConfig, model: Model, file: str) -> str:
 
 
 def _chosen(lines: Iterator[str], flags: dict[str, bool]) -> Iterator[str]:
-    """The lines of a template outside its conditions and in those that hold: %if, %elif, %else, %end."""
-    taken: list[bool | None] = []  # for each open condition: None before it holds, True while, False after
+    """Yield the lines of a template, without the branches of %if, %elif and %else whose conditions are false."""
+    taken: list[
+        bool | None
+    ] = []  # for each open condition: None before the chosen branch, True inside it, False after it
     for line in lines:
         word, _, condition = line.removeprefix("%").partition(" ") if line.startswith("%") else ("", "", "")
         if word == "if":
@@ -122,7 +125,7 @@ def _chosen(lines: Iterator[str], flags: dict[str, bool]) -> Iterator[str]:
 
 
 def _flags(config: ModelConfig) -> dict[str, bool]:
-    """The conditions of the template."""
+    """Return the values of the conditions in the template."""
     positions = ("sinusoidal", "learned", "ramp", "inverse", "rotary", "alibi", "relative")
     flags = {flag: config.architecture == name for name, (flag, _, _) in _NAMES.items()}
     flags |= {name: config.positions == name for name in positions}
@@ -163,7 +166,7 @@ def _flags(config: ModelConfig) -> dict[str, bool]:
 
 
 def _sizes(config: ModelConfig) -> dict[str, str]:
-    """The options that are written as numbers."""
+    """Return the options that the source code contains as numbers."""
     names = """vocab_size d_model n_encoder_layers n_decoder_layers n_heads n_kv_heads value_dim attention_scale d_ff
         norm_eps embedding_norm_eps max_len position_buckets position_reach pad_id d_output n_classes dropout
         attention_dropout activation_dropout"""
@@ -220,7 +223,7 @@ def _block_words(config: ModelConfig, flags: dict[str, bool]) -> dict[str, str]:
         "not_causal": "causal=False" if flags["translator"] else "",
         "position_bias": "self.position_bias(x.shape[1])" if flags["relative"] else "alibi(x.shape[1]).to(x)",
         "normed": "self.norm(x)" if config.norm_first else "x",
-        "stack_norm": ", then a norm" if config.norm_first else "",
+        "stack_norm": ", followed by normalization" if config.norm_first else "",
         "residual_formula": "x + f(norm(x))" if config.norm_first else "norm(x + f(x))",
         "block_attention": dropout.format(f"self.self_attention({inputs}, mask{bias})"),
         "block_cross": dropout.format(f"self.cross_attention({h}, memory, memory_mask)"),
@@ -286,13 +289,13 @@ def _output_words(config: ModelConfig, flags: dict[str, bool]) -> dict[str, str]
         letters = "T the number of tokens"
     return {
         "Model": "TextEmbedder" if vectors else model,
-        "title": "A Transformer encoder that gives a vector of a text" if vectors else title,
+        "title": "A Transformer encoder that computes a vector of a text" if vectors else title,
         "model_formula": "A vector of each text" if vectors else formulas[config.architecture],
         "letters": letters,
         "output_width": width,
         "output_bias": "" if config.output_bias else ", bias=False",
         "tied_embedding": "self.target_embedding" if flags["translator"] else "self.embedding",
-        "classifier_gives": "A vector of each text" if vectors else "Logits of the classes of each text",
+        "classifier_gives": "a vector of each text" if vectors else "the logits of the classes of each text",
         "classifier_width": ("D_OUTPUT" if flags["d_output"] else "D") if vectors else "N_CLASSES",
         "classified": pooled if vectors else f"self.output_proj({pooled})",
     }
@@ -300,7 +303,7 @@ def _output_words(config: ModelConfig, flags: dict[str, bool]) -> dict[str, str]
 
 @torch.no_grad()
 def _expected(model: Model) -> list[list[float]]:
-    """The numbers that `check` of the written file compares with."""
+    """Return the logits with which the function `check` of the written file compares its results."""
     ids = torch.arange(6).view(2, 3) % model.config.vocab_size
     lengths = torch.tensor([3, 2])
     model = cast("Model", copy.deepcopy(model).float())

@@ -1,4 +1,4 @@
-"""The export of a trained model, atomically, after a comparison with attendo's own results."""
+"""The export of a trained model, which is only kept if its results equal those of attendo."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ REPORT = "attendo-parity.json"
 _USUAL_KINDS = ("bpe", "unigram")
 _SIZES = {"vocab_size", "d_model", "d_ff", "n_heads", "n_encoder_layers", "n_decoder_layers", "max_len"}
 _ANYWHERE = _SIZES | {"norm_first", "dropout"}
-"""Options that a translator may set freely: with the defaults of the others it can go to every target."""
+"""The options that never prevent an export: with defaults for all others, a translator supports every target."""
 TOO_FAR = 0.02
-"""In nats: a difference above it means that another model was written, where nothing was rounded on purpose."""
+"""The maximum difference in nats between the results of an unquantized export and those of attendo."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,8 @@ class ExportOptions:
     """The settings of an export.
 
     Attributes:
-        quantization: Number format of the weights, for CTranslate2 and Argos.
-        languages: Language codes of source and target, for Argos (default: the languages in the model card).
+        quantization: Number format of the weights, for CTranslate2 and Argos Translate.
+        languages: Language codes of source and target, for Argos Translate (default: the languages of the run).
     """
 
     quantization: Quantization = "float32"
@@ -45,12 +45,12 @@ class ExportOptions:
 
 
 def exportable(config: ModelConfig, kind: Kind, target: Target) -> str | None:
-    """Return the reason why such a model cannot be exported to a format, or None if it can.
+    """Return the reason why a model cannot be exported to a format, or None if the format supports it.
 
     Args:
-        config: The shape of the model.
-        kind: The kind of the tokenizer.
-        target: The format.
+        config: The configuration of the model.
+        kind: The kind of the tokenizer, for example "bpe".
+        target: The export format, for example "onnx".
 
     >>> exportable(ModelConfig(vocab_size=11), "bpe", "ctranslate2")
     >>> exportable(ModelConfig(vocab_size=11, value_dim=32), "bpe", "argos")
@@ -62,11 +62,11 @@ def exportable(config: ModelConfig, kind: Kind, target: Target) -> str | None:
 
 
 def not_exportable(config: ModelConfig, kind: Kind) -> str | None:
-    """Return one line about the formats that a model can and cannot be exported to, or None if all are possible.
+    """Return a line about the supported and unsupported export formats of a model, or None if all are supported.
 
     Args:
-        config: The shape of the model.
-        kind: The kind of the tokenizer.
+        config: The configuration of the model.
+        kind: The kind of the tokenizer, for example "bpe".
 
     >>> not_exportable(ModelConfig(vocab_size=11), "bpe")
     >>> not_exportable(ModelConfig(vocab_size=11, value_dim=32, norm_eps=0.0), "bpe")[:54]
@@ -82,13 +82,13 @@ def not_exportable(config: ModelConfig, kind: Kind) -> str | None:
 
 
 def _is_usual(config: ModelConfig, kind: Kind) -> bool:
-    """Return whether this is a translator of the default shape, which all targets support."""
+    """Return whether this is a translator with default options, which all targets support."""
     own = {field.name for field in fields(config) if getattr(config, field.name) != field.default}
     return config.architecture == "encoder-decoder" and kind in _USUAL_KINDS and own <= _ANYWHERE
 
 
 def _reasons(config: ModelConfig, kind: Kind) -> dict[str, list[str]]:
-    """The places that take such a model's kind, by why it can't go there; "" for those where it can."""
+    """Return the targets by the reason why they do not support the model. Supported targets have the reason ""."""
     found: dict[str, list[str]] = {}
     for target in TARGETS:
         if target != "argos" or config.architecture == "encoder-decoder":
@@ -106,22 +106,22 @@ def export(
     most: int = 500,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Export the model of a run folder into a new folder, and compare the results of both.
+    """Export the model of a run folder to a new folder, and compare the results of the exported model and attendo.
 
     Args:
         folder: The run folder.
-        out: The folder to create; it is removed if the export fails.
-        target: The format.
-        options: The options of the format.
-        valid: Files with rows for the comparison (`examples_of`).
-        most: The maximum number of compared rows.
-        say: Receives the printed lines.
+        out: The folder to create. It is removed if the export fails.
+        target: The export format.
+        options: The options of the export format.
+        valid: Files with rows for the comparison (default: see `examples_of`).
+        most: The maximum number of rows in the comparison.
+        say: The function that receives progress messages.
 
     Returns:
-        The parity report, which is also written to `out`.
+        The parity report, which is also written to `attendo-parity.json` in `out`.
 
     Raises:
-        AttendoError: The model's shape is not supported, `out` is not empty, a package is missing, or the exported
+        AttendoError: The format does not support the model, `out` is not empty, a package is missing, or the exported
             model computes different results.
 
     >>> export(Path("none"), Path("out"), "ctranslate2")
@@ -153,12 +153,12 @@ def export(
 
 
 def _module(target: Target) -> ModuleType:
-    """The module of a target, loaded when it is needed: `why_not`, `write`, `opened`."""
+    """Return the module of a target, with its functions `why_not`, `write` and `opened`."""
     return import_module(f"attendo.interop.to_{target}")
 
 
 def _settings(target: Target, options: ExportOptions) -> dict[str, Any]:
-    """The options that a target's `write` takes. Raises AttendoError for one that means nothing there."""
+    """Return the options for the `write` function of a target. Raise AttendoError for an option without effect."""
     settings = {}
     for name in ("languages", "quantization"):
         value = getattr(options, name)

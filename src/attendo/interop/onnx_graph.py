@@ -1,4 +1,4 @@
-"""A builder of ONNX graphs, and the file of weights that the graphs of a model share."""
+"""A builder of ONNX graphs, and the weight file that the graphs of a model share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 OPSET, IR_VERSION = 20, 9  # what onnx 1.15 and onnxruntime 1.17 (end of 2023) can read
-ALIGNMENT = 64  # bytes: a processor reads vectors from such places fastest
+ALIGNMENT = 64  # in bytes: CPUs read aligned vectors fastest
 
 Dimensions = Sequence[str | int | None]
-"""The axes of a tensor: a number, or the name of one that is known when the graph runs."""
+"""The axes of a tensor: a size, or the name of an axis whose size is known when the graph runs."""
 
 
 class Weights:
-    """A file of little-endian arrays that graphs refer to by offset; each array is written once and shared."""
+    """A file of little-endian arrays to which graphs refer by offset. All graphs share each array."""
 
     def __init__(self, path: Path | str, model: nn.Module):
         self.path = Path(path)
@@ -38,7 +38,10 @@ class Weights:
         self._file.close()
 
     def put(self, name: str, values: Tensor) -> TensorProto:
-        """The tensor of that name as an initializer that refers to the file; floating numbers in 32 bits."""
+        """Write a tensor if it is not in the file yet, and return an initializer that refers to the file.
+
+        Floating-point numbers are stored in 32 bits.
+        """
         if name not in self.written:
             numbers = values.detach().cpu()
             array = (numbers.float() if numbers.is_floating_point() else numbers.long()).contiguous().numpy()
@@ -49,7 +52,7 @@ class Weights:
 
 
 class Graph:
-    """Nodes in execution order; values have names. Equal nodes, which are pure functions, are created once."""
+    """A builder of a graph, in which strings name values. Nodes are in execution order, and equal nodes are shared."""
 
     def __init__(self, weights: Weights):
         self._onnx = required("onnx")
@@ -62,17 +65,17 @@ class Graph:
         self._made: dict[Any, str] = {}
 
     def input(self, name: str, dimensions: Dimensions, *, integer: bool = False) -> str:
-        """An input tensor of the graph."""
+        """Add an input tensor to the graph, and return its name."""
         self.inputs.append(self._declared(name, dimensions, integer))
         return name
 
     def output(self, name: str, value: str, dimensions: Dimensions | None) -> None:
-        """A tensor of floating numbers that the caller gets."""
+        """Add a floating-point output tensor to the graph."""
         self.nodes.append(self._helper.make_node("Identity", [value], [name]))
         self.outputs.append(self._declared(name, dimensions, False))
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """The output of an operator of this kind (https://onnx.ai/onnx/operators)."""
+        """Add an operator (https://onnx.ai/onnx/operators), and return the name of its output."""
         key = kind, inputs, repr(sorted(attributes.items()))
         if key not in self._made:
             self._made[key] = name = f"{kind}_{len(self.nodes)}"
@@ -80,7 +83,7 @@ class Graph:
         return self._made[key]
 
     def constant(self, values: ArrayLike) -> str:
-        """A small constant in the graph: integers in 64 bits, others in 32."""
+        """Add a small constant, with integers in 64 bits and other numbers in 32 bits, and return its name."""
         array = np.asarray(values)
         array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
         key = array.dtype.kind, array.shape, array.tobytes()
@@ -90,37 +93,40 @@ class Graph:
         return self._made[key]
 
     def weight(self, parameter: Tensor) -> str:
-        """A parameter of the model, under its name there."""
+        """Add a parameter of the model, and return its name."""
         return self.table(self.weights.names[id(parameter)], parameter)
 
     def transposed(self, parameter: Tensor) -> str:
-        """A matrix for `x @ matrix`; one that is already in the file is transposed in the graph."""
+        """Add the transpose of a parameter for `x @ matrix`, and return its name.
+
+        A matrix that is already in the file is transposed in the graph.
+        """
         name = self.weights.names[id(parameter)]
         if name in self.weights.written:
             return self.op("Transpose", self.weight(parameter), perm=[1, 0])
         return self.table(f"{name}.transposed", parameter.detach().T)
 
     def table(self, name: str, values: Tensor) -> str:
-        """Numbers that are kept in the file of weights."""
+        """Add an array that is stored in the weight file, and return its name."""
         if name not in self.initializers:
             self.initializers[name] = self.weights.put(name, values)
         return name
 
     def size(self, value: str, axis: int) -> str:
-        """The length of an axis of a value."""
+        """Add the size of an axis of a value, and return its name."""
         length = self.op("Shape", value, start=axis, end=axis + 1)
         return self.op("Squeeze", length, self.constant([0]))
 
     def numbers(self, end: str) -> str:
-        """0, 1, ... below `end`."""
+        """Add the integers from 0 to `end` - 1, and return their name."""
         return self.op("Range", self.constant(0), end, self.constant(1))
 
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
-        """The value reshaped; 0 keeps an axis, -1 takes the rest."""
+        """Add a reshaped value, and return its name. 0 keeps the size of an axis, and -1 infers the size."""
         return self.op("Reshape", value, self.constant(list(shape)))
 
     def model(self, name: str, opset: int = OPSET, ir_version: int = IR_VERSION) -> ModelProto:
-        """The finished model, of these versions of the operators and of the format."""
+        """Return the finished model with the given versions of the operators and the format."""
         from attendo import __version__
 
         made = self._helper.make_graph(

@@ -1,4 +1,4 @@
-"""The ONNX graphs of each model: an encoder and the step of a decoder, or one graph from ids to logits."""
+"""The ONNX graphs of each model: an encoder and a decoder step, or one graph from token ids to logits."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from attendo.nn.positions import Alibi, FixedPositions, RelativeBias, Rotary
 
 
 def _linear(graph: Graph, module: nn.Linear, x: str) -> str:
-    """x Wᵀ + b."""
+    """Compute x Wᵀ + b."""
     product = graph.op("MatMul", x, graph.transposed(module.weight))
     return product if module.bias is None else graph.op("Add", product, graph.weight(module.bias))
 
 
 def _norm(graph: Graph, module: nn.Module, x: str) -> str:
-    """LayerNorm, RMSNorm, or none."""
+    """Compute a LayerNorm, an RMSNorm, or no normalization."""
     match module:
         case nn.Identity():
             return x
@@ -40,7 +40,7 @@ def _norm(graph: Graph, module: nn.Module, x: str) -> str:
 
 
 def _activation(graph: Graph, kind: Activation, x: str) -> str:
-    """ReLU, GELU, its approximation, or SiLU."""
+    """Compute ReLU, GELU, the tanh approximation of GELU, or SiLU."""
     match kind:
         case "relu":
             return graph.op("Relu", x)
@@ -53,14 +53,14 @@ def _activation(graph: Graph, kind: Activation, x: str) -> str:
 
 
 def _residual(graph: Graph, module: Residual, x: str, sublayer: Callable[[str], str]) -> str:
-    """norm(x + f(x)), or x + f(norm(x))."""
+    """Compute norm(x + f(x)), or x + f(norm(x))."""
     if module.norm_first:
         return graph.op("Add", x, sublayer(_norm(graph, module.norm, x)))
     return _norm(graph, module.norm, graph.op("Add", x, sublayer(x)))
 
 
 def _feed_forward_sublayer(graph: Graph, block: EncoderBlock | DecoderBlock, kind: Activation, x: str) -> str:
-    """W₂ · activation(W₁x + b₁) + b₂, or gated, as a block's last residual."""
+    """Compute the last sublayer of a block: W₂ · activation(W₁x + b₁) + b₂, or a gated feed-forward network."""
     module = block.feed_forward
 
     def net(h: str) -> str:
@@ -75,7 +75,7 @@ def _feed_forward_sublayer(graph: Graph, block: EncoderBlock | DecoderBlock, kin
 
 
 def _embedding(graph: Graph, module: InputEmbedding, token_ids: str, positions: str, max_len: int) -> str:
-    """Token embedding + positional encoding, and a norm if there is one."""
+    """Compute the token embedding plus the positional encoding, with optional normalization."""
     tokens = module.tokens
     x = graph.op("Gather", graph.weight(tokens.weight), token_ids)
     if tokens.scale != 1.0:
@@ -91,15 +91,18 @@ def _embedding(graph: Graph, module: InputEmbedding, token_ids: str, positions: 
     return _norm(graph, module.norm, x)
 
 
-FLOOR = torch.finfo(torch.float32).min / 2  # added to the score of a key that may not be looked at
+FLOOR = torch.finfo(torch.float32).min / 2  # added to the scores of masked keys
 
 
 @dataclass(frozen=True)
 class Places:
-    """The positions of queries and keys of self-attention, as names of graph values.
+    """The positions of queries and keys in self-attention, as names of graph values.
 
-    positions `[rows or 1, n]`; distances `[n, keys]`: key - query; bias `[rows, 1, n or 1, keys]`: 0, or the floor for
-    masked keys; max_len: the number of positions.
+    Attributes:
+        positions: The positions of the queries `[rows or 1, n]`.
+        distances: The position of each key minus that of each query `[n, keys]`.
+        bias: 0 for allowed keys, and FLOOR for masked keys `[rows, 1, n or 1, keys]`.
+        max_len: The number of positions of the model.
     """
 
     positions: str
@@ -111,7 +114,7 @@ class Places:
 def _keys_values(
     graph: Graph, module: Attention, memory: str, places: Places | None = None
 ) -> tuple[str, str]:
-    """The projected keys and values `[rows, kv_heads, len, dim]` of what is attended to."""
+    """Return the projected keys and values `[rows, kv_heads, len, dim]` of the hidden states in `memory`."""
     key = _heads(graph, _linear(graph, module.k_proj, memory), module.n_kv_heads, module.head_dim)
     value = _heads(graph, _linear(graph, module.v_proj, memory), module.n_kv_heads, module.value_dim)
     return _turned(graph, module, _norm(graph, module.k_norm, key), places), value
@@ -120,7 +123,7 @@ def _keys_values(
 def _attention(
     graph: Graph, module: Attention, x: str, key: str, value: str, bias: str, places: Places | None = None
 ) -> str:
-    """Attention of x to projected keys and values. places: of self-attention; bias: as in `Places`."""
+    """Compute the attention of x to projected keys and values. `places` is only for self-attention."""
     n_heads, n_kv_heads = module.n_heads, module.n_kv_heads
     query = _heads(graph, _linear(graph, module.q_proj, x), n_heads, module.head_dim)
     query = _turned(graph, module, _norm(graph, module.q_norm, query), places)
@@ -129,7 +132,7 @@ def _attention(
     if isinstance(module.positions, Alibi | RelativeBias):
         assert places is not None
         bias = graph.op("Add", _position_bias(graph, module.positions, places.distances), bias)
-    # the query heads that share a key head stand side by side, as more queries of it
+    # query heads that share a key head become additional queries of the key head
     grouped = n_kv_heads != n_heads
     query = graph.reshaped(query, [0, n_kv_heads, -1, module.head_dim]) if grouped else query
     scores = graph.op("MatMul", query, graph.op("Transpose", key, perm=[0, 1, 3, 2]))
@@ -144,19 +147,19 @@ def _attention(
 
 
 def _real_keys(graph: Graph, lengths: str, n_keys: str) -> str:
-    """The keys `[rows, keys]` within the lengths of their rows."""
+    """Return a mask `[rows, keys]` of the keys within the length of each row."""
     return graph.op("Less", graph.numbers(n_keys), graph.op("Unsqueeze", lengths, graph.constant([1])))
 
 
 def _length_bias(graph: Graph, lengths: str, n_keys: str) -> str:
-    """`[rows, 1, 1, keys]`: 0, or the floor for the padding after `lengths` keys."""
+    """Return 0 for the first `lengths` keys of each row, and FLOOR for padding `[rows, 1, 1, keys]`."""
     real = _real_keys(graph, lengths, n_keys)
     bias = graph.op("Where", real, graph.constant(0.0), graph.constant(FLOOR))
     return graph.op("Unsqueeze", bias, graph.constant([1, 2]))
 
 
 def _text_places(graph: Graph, token_ids: str, lengths: str, max_len: int) -> Places:
-    """The places of texts that are read at once, padded at the end, without causality."""
+    """Return the places of whole texts, padded at the end, without a causal mask."""
     size = graph.size(token_ids, 1)
     positions = graph.op("Unsqueeze", graph.numbers(size), graph.constant([0]))
     queries = graph.op("Unsqueeze", graph.numbers(size), graph.constant([1]))
@@ -165,9 +168,9 @@ def _text_places(graph: Graph, token_ids: str, lengths: str, max_len: int) -> Pl
 
 
 def _step_places(graph: Graph, token_ids: str, lengths: str, past_key: str, max_len: int) -> Places:
-    """The places of the next n tokens of left-padded texts with `lengths` real keys, including these.
+    """Return the places of the next n tokens of left-padded texts with `lengths` real keys, including these tokens.
 
-    As all rows end together, key j is j - past - i before query i in every row.
+    All rows end together. The distance from query i to key j is therefore j - past - i in every row.
     """
     n, past = graph.size(token_ids, 1), graph.size(past_key, 2)
     keys = graph.numbers(graph.op("Add", past, n))
@@ -189,12 +192,12 @@ def _heads(graph: Graph, x: str, n_heads: int, dim: int) -> str:
 
 
 def _turned(graph: Graph, module: Attention, heads: str, places: Places | None) -> str:
-    """The heads, each pair of neighbors (a, b) turned by its position: (a cos - b sin, b cos + a sin)."""
+    """Apply RoPE: each pair of neighbors (a, b) becomes (a cos - b sin, b cos + a sin)."""
     if not isinstance(module.positions, Rotary):
         return heads
     assert places is not None
     half = module.head_dim // 2
-    # where every position turns the vector (1, 0): cos and sin of its angles, [max_len, half]
+    # the rotations of the vector (1, 0) are the cos and sin of all angles, [max_len, half]
     upright = torch.tensor([1.0, 0.0]).repeat(half).expand(1, 1, places.max_len, module.head_dim)
     angles = module.positions(upright, torch.arange(places.max_len)[None])[0, 0]
 
@@ -212,11 +215,11 @@ def _turned(graph: Graph, module: Attention, heads: str, places: Places | None) 
 
 
 def _position_bias(graph: Graph, module: Alibi | RelativeBias, distances: str) -> str:
-    """The module's bias `[heads, n, keys]`, at any distance."""
+    """Return the position bias `[heads, n, keys]` for any distances."""
     if isinstance(module, Alibi):
         far = graph.op("Cast", graph.op("Abs", distances), to=1)  # 1: float32
         return graph.op("Mul", far, graph.constant(-module.slopes[:, None, None].numpy()))
-    end = 2 * module.reach  # by there, all that is farther away shares a bucket
+    end = 2 * module.reach  # all larger distances share a bucket
     with torch.no_grad():
         by_distance = module(torch.tensor([[end]]), torch.arange(2 * end + 1))[0, :, 0].T
     table = graph.table(f"{graph.weights.names[id(module.weight)]}.by_distance", by_distance)
@@ -226,7 +229,7 @@ def _position_bias(graph: Graph, module: Alibi | RelativeBias, distances: str) -
 
 
 def graphs_of(model: Model, weights: Weights) -> Iterator[tuple[str, Graph]]:
-    """The graphs of a model by name, each built on access.
+    """Yield the name and the graph of each part of a model. A graph is built when it is requested.
 
     >>> import os
     >>> from attendo.models import ModelConfig, build_model
@@ -284,7 +287,7 @@ def _decoder_graph(model: EncoderDecoder | DecoderLM, graph: Graph) -> Graph:
 def _decoder_block(
     graph: Graph, block: DecoderBlock, number: int, x: str, places: Places, memory_bias: str | None
 ) -> str:
-    """A block of the decoder but for its feed-forward net."""
+    """Add a decoder block without its feed-forward network."""
     own, cross = block.self_attention, block.cross_attention
     past = _take(graph, f"past_{{}}_{number}", own, ("rows", "past_len"))
 
@@ -328,7 +331,7 @@ def _text_graph(model: EncoderClassifier | MaskedLM, graph: Graph) -> Graph:
 def _encoded(
     graph: Graph, config: ModelConfig, embed: InputEmbedding, encoder: Encoder, ids: str, lengths: str
 ) -> str:
-    """The encoder states of texts that are read at once."""
+    """Return the encoder states of whole texts."""
     places = _text_places(graph, ids, lengths, config.max_len)
     x = _embedding(graph, embed, ids, places.positions, config.max_len)
     for block in encoder.blocks:
@@ -342,7 +345,7 @@ def _encoded(
 
 
 def _pooled(graph: Graph, kind: Pooling, states: str, lengths: str) -> str:
-    """One vector per text `[rows, d_model]`, pooled without padding."""
+    """Return one vector per text `[rows, d_model]`, pooled over the real tokens."""
     if kind == "first":
         return graph.op("Gather", states, graph.constant(0), axis=1)
     real = graph.op("Unsqueeze", _real_keys(graph, lengths, graph.size(states, 1)), graph.constant([2]))
@@ -356,7 +359,7 @@ def _pooled(graph: Graph, kind: Pooling, states: str, lengths: str) -> str:
 
 
 def _take(graph: Graph, name: str, attention: Attention, axes: tuple[str, str]) -> tuple[str, str]:
-    """Keys and values as inputs of this name, `{}` being which of them; axes: names of the rows and of the length."""
+    """Add keys and values as graph inputs. In `name`, `{}` stands for key or value. `axes` names rows and length."""
     key = graph.input(name.format("key"), _shape(attention, axes, attention.head_dim))
     return key, graph.input(name.format("value"), _shape(attention, axes, attention.value_dim))
 
@@ -364,7 +367,7 @@ def _take(graph: Graph, name: str, attention: Attention, axes: tuple[str, str]) 
 def _give(
     graph: Graph, name: str, attention: Attention, values: tuple[str, str], axes: tuple[str, str]
 ) -> None:
-    """Keys and values as outputs; as in `_take`."""
+    """Add keys and values as graph outputs, with names as in `_take`."""
     graph.output(name.format("key"), values[0], _shape(attention, axes, attention.head_dim))
     graph.output(name.format("value"), values[1], _shape(attention, axes, attention.value_dim))
 

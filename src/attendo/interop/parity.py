@@ -1,4 +1,4 @@
-"""The comparison of an exported model's results with attendo's own."""
+"""The comparison of an exported model's results with the results of attendo."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from attendo.runs.settings import section
 from attendo.runs.task_specs import family_of
 
 BUILT_IN = 200
-"""Sources of the weather forecasts, where there is nothing better."""
+"""The maximum number of built-in weather forecasts that are used if the run has no validation set."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Example texts with their name and number, and reference translations or None."""
+    """The example texts of a comparison, with a description of the texts, and reference translations or None."""
 
     name: str
     texts: tuple[str, ...]
@@ -41,7 +41,10 @@ class Examples:
 
 
 def examples_of(bundle: Bundle, valid: Sequence[Path] = (), most: int = 500) -> Examples:
-    """At most `most` rows of the files in `valid`, otherwise of the run's validation set, otherwise built-in texts.
+    """Return at most `most` example texts for a comparison.
+
+    The texts come from the files in `valid` or from the validation set of the run. If there is neither, built-in texts
+    are used.
 
     >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
     >>> bundle = Bundle({"data": {"train": ["gone.tsv"]}}, train_tokenizer(["a"], TokenizerConfig(kind="byte")))
@@ -56,7 +59,7 @@ def examples_of(bundle: Bundle, valid: Sequence[Path] = (), most: int = 500) -> 
         return _read(bundle, table, most, f"rows of {', '.join(names)}")
     try:
         return _read(bundle, table, most, "validation rows of the run")
-    except AttendoError:  # imported, or its files are not here any more
+    except AttendoError:  # an imported run, or its files no longer exist
         texts = tuple(source for source, _ in forecasts.pairs(min(most, BUILT_IN), "valid"))
         return Examples(f"{len(texts)} built-in English sentences, without references", texts)
 
@@ -71,7 +74,7 @@ def _read(bundle: Bundle, table: dict[str, Any], most: int, what: str) -> Exampl
         case PairCorpus():
             pairs, _ = corpus.validation(most)
             texts, references = tuple(source for source, _ in pairs), tuple(target for _, target in pairs)
-        case LabelledCorpus() if data.valid:  # the labels don't matter here, nor do the training rows
+        case LabelledCorpus() if data.valid:  # only the validation texts are needed
             rows = islice(read_labelled(data.source(Path(data.valid[0]))), most)
             texts = tuple(row.text for row in rows)
         case LabelledCorpus():
@@ -82,11 +85,11 @@ def _read(bundle: Bundle, table: dict[str, Any], most: int, what: str) -> Exampl
 
 
 BATCH = 16
-"""Rows that go through attendo's model at a time."""
+"""The batch size for attendo's model."""
 
 
 class Found(NamedTuple):
-    """A translation that another program found: its tokens without the end, its text, and its score."""
+    """A translation by another program: the tokens without the end token, the text, and the score."""
 
     pieces: Sequence[str]
     text: str
@@ -95,15 +98,15 @@ class Found(NamedTuple):
 
 @runtime_checkable
 class ForeignTranslator(Protocol):
-    """A translator that has left, run by another program on raw texts."""
+    """An exported translator that another program runs on texts."""
 
     @property
     def same_search(self) -> Mapping[str, Any]:
-        """The changes of DecodingConfig with which attendo searches as the other program does."""
+        """The DecodingConfig options with which attendo's search equals the search of the other program."""
         ...
 
     def translate(self, texts: Sequence[str], beam: int) -> list[Found]:
-        """The best translation of each text; the score as attendo has it with `same_search`."""
+        """Return the best translation of each text. The score is computed as in attendo with `same_search`."""
         ...
 
 
@@ -112,7 +115,7 @@ class ForeignModel(Protocol):
     """An exported model that another program runs on token ids."""
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[Float[np.ndarray, "*len classes"]]:
-        """The logits of each row: `[classes]` (or a vector) of a classifier, otherwise `[len, vocab]`."""
+        """Return the logits of each row: `[classes]` or a vector for a classifier, and `[len, vocab]` otherwise."""
         ...
 
 
@@ -120,10 +123,10 @@ Foreign = ForeignTranslator | ForeignModel
 
 
 def measured(bundle: Bundle, model: Model, foreign: Foreign, examples: Examples) -> dict[str, Any]:
-    """Measure how far two programs agree on examples: shares from 0 to 1, and differences of scores.
+    """Compare the results of attendo and another program: shares of equal results (0 to 1), and score differences.
 
-    For translators also BLEU of both with references, and the agreement with the run's own search. Overlong texts are
-    left out.
+    For translators with references, the result also contains the BLEU of both programs and the agreement with the run's
+    own search. Texts that exceed the context length are left out.
 
     >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
     >>> from attendo.models import ModelConfig, build_model
@@ -143,7 +146,7 @@ def measured(bundle: Bundle, model: Model, foreign: Foreign, examples: Examples)
 
 
 def parity_lines(found: Mapping[str, Any]) -> list[str]:
-    """Return a parity report as lines for display.
+    """Return the printed lines of a parity report.
 
     Args:
         found: The result of `measured`.
@@ -222,7 +225,7 @@ def _translations(
 
 
 def _fits(translator: Translator, text: str) -> bool:
-    """Return whether a text is translated in one piece."""
+    """Return whether a text fits into the context length."""
     return 0 < len(translator.tokenizer.encode(text)) <= translator.longest and bool(text.strip())
 
 
@@ -230,7 +233,7 @@ def _logits(bundle: Bundle, model: Model, foreign: ForeignModel, examples: Examp
     tokenizer, longest = bundle.tokenizer, model.config.max_len
     framed = tokenizer.specials.prompt if isinstance(model, DecoderLM) else tokenizer.specials.text
     rows = [framed(ids)[:longest] for ids in tokenizer.encode_batch(examples.texts)]
-    chosen = not embeds_texts(model.config)  # of vectors none is best
+    chosen = not embeds_texts(model.config)  # vectors have no best choice
     same, largest = [], 0.0
     for start in range(0, len(rows), BATCH):
         part = rows[start : start + BATCH]
@@ -248,11 +251,11 @@ def _logits(bundle: Bundle, model: Model, foreign: ForeignModel, examples: Examp
 def _own_logits(
     model: Model, rows: Sequence[Sequence[int]], tokenizer: Tokenizer
 ) -> list[Float[np.ndarray, "*len classes"]]:
-    """attendo's own logits, as `ForeignModel` returns them. Raises TypeError for a translator."""
+    """Return attendo's logits in the form of `ForeignModel`. Raise TypeError for a translator."""
     if isinstance(model, EncoderDecoder):
         raise TypeError("a translator must be compared by its translations")
     ids, lengths = pad_rows(rows, tokenizer.pad_id, next(model.parameters()).device)
-    # padding stands behind what a decoder reads, and changes nothing there
+    # padding comes after the tokens of a decoder, so it does not change their logits
     logits = model(ids) if isinstance(model, DecoderLM) else model(ids, lengths)
     found = logits.float().cpu().numpy()
     return [row[: len(own)] if found.ndim == 3 else row for row, own in zip(found, rows, strict=True)]

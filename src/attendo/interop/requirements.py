@@ -1,4 +1,4 @@
-"""The requirements of an import or export: a new folder, packages of `attendo[interop]`, known options."""
+"""The requirements of an import or export: a new folder, the packages of `attendo[interop]`, and known options."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def require_new(out: Path) -> None:
 
 
 _PACKAGES = {"google": "protobuf"}
-"""The packages whose modules have another name."""
+"""The names of packages that differ from the names of their modules."""
 
 
 def required(name: str) -> ModuleType:
-    """The module of that name. Raises AttendoError with the remedy where its package is not installed.
+    """Import a module. Raise AttendoError with an install command if its package is not installed.
 
     >>> required("json").__name__
     'json'
@@ -54,11 +54,11 @@ position_first_index position_order position_buckets position_reach embedding_sc
 output_bias d_output output_activation n_classes pooling initialization
 """
 KNOWN_OPTIONS = frozenset(_KNOWN.split())
-"""Options of ModelConfig that the exports to CTranslate2 and ONNX know; a model that uses another is refused."""
+"""The options of ModelConfig that the exports to CTranslate2 and ONNX support."""
 
 
 def unknown_option(config: ModelConfig) -> str | None:
-    """The first option in use, with its value, that those exports do not know; None if they know all.
+    """Return the first changed option that is not in KNOWN_OPTIONS, with its value, or None.
 
     >>> unknown_option(ModelConfig(vocab_size=11))
     """

@@ -1,4 +1,4 @@
-"""SentencePiece models: read as documents of the `tokenizers` library, and written from attendo's tokenizers."""
+"""The conversion of SentencePiece models to documents of the `tokenizers` library, and of attendo's tokenizers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
 
 
 def added_token(token_id: int, content: str, *, special: bool = True) -> dict[str, Any]:
-    """An added token as the library's documents have it.
+    """Return an added token in the format of the `tokenizers` library.
 
     >>> added_token(7, "<pad>")["normalized"]
     False
@@ -27,7 +27,7 @@ def added_token(token_id: int, content: str, *, special: bool = True) -> dict[st
 
 
 def sentencepiece_proto(path: Path) -> Any:
-    """Return the protocol buffer of a model file. Raises AttendoError for an invalid or unsupported file.
+    """Return the parsed contents of a SentencePiece model file. Raise AttendoError for an invalid or unsupported file.
 
     >>> sentencepiece_proto(Path("none.model"))
     Traceback (most recent call last):
@@ -50,9 +50,10 @@ def sentencepiece_proto(path: Path) -> Any:
 
 
 def sentencepiece_document(path: Path) -> dict[str, Any]:
-    """Return a SentencePiece model as a document of the `tokenizers` library with the same pieces and ids.
+    """Convert a SentencePiece model to a document of the `tokenizers` library with the same subwords and ids.
 
-    Its added tokens include unknown, control, unused and user-defined pieces. Raises as `sentencepiece_proto`.
+    Its added tokens include the unknown, control, unused and user-defined tokens. Raise AttendoError for an invalid
+    file.
 
     >>> sentencepiece_document(Path("none.model"))
     Traceback (most recent call last):
@@ -95,7 +96,7 @@ def sentencepiece_document(path: Path) -> dict[str, Any]:
 
 
 def _normalizer(spec: Any) -> dict[str, Any]:
-    """Characters are mapped; then spaces at the ends and doubled ones go; then a space is put before, and shown."""
+    """Return the normalizer: it maps characters, removes extra spaces, adds a space at the start, and marks spaces."""
     parts: list[dict[str, Any]] = []
     if spec.precompiled_charsmap:
         charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
@@ -121,7 +122,7 @@ def _decoder(prefixed: bool) -> dict[str, Any]:
 
 
 def _merges(pieces: Sequence[str], scores: Sequence[float]) -> list[list[str]]:
-    """The pairs that join to a piece, those of the best pieces first: SentencePiece keeps no list of them."""
+    """Return the merges of a BPE model, with the best subwords first. SentencePiece files contain no merges."""
     places = {piece: i for i, piece in enumerate(pieces)}
     found: list[tuple[float, int, int, str, str]] = []
     for piece, score in zip(pieces, scores, strict=True):
@@ -133,11 +134,11 @@ def _merges(pieces: Sequence[str], scores: Sequence[float]) -> list[list[str]]:
 
 
 SPACED = ("bpe", "unigram")
-"""The kinds of tokenizers that a SentencePiece model can express."""
+"""The kinds of tokenizers that can be written as a SentencePiece model."""
 
 
 def why_no_sentencepiece(kind: str) -> str | None:
-    """The reason why a tokenizer has no SentencePiece model; None if it has one.
+    """Return the reason why a kind of tokenizer cannot be written as a SentencePiece model, or None if it can.
 
     >>> why_no_sentencepiece("bpe"), why_no_sentencepiece("word")
     (None, "tokenizer.kind='word' cannot be written as a SentencePiece model (supported: bpe and unigram)")
@@ -150,9 +151,9 @@ def why_no_sentencepiece(kind: str) -> str | None:
 def sentencepiece_model(tokenizer: Tokenizer, file: Path) -> bytes:
     """Return the bytes of a `sentencepiece.model` with the tokenizer's ids.
 
-    Attendo's cuts by script are omitted, as no piece crosses one. BPE can differ: SentencePiece joins any neighbors
-    that form a piece. A "▁" in a text becomes a space. Raises AttendoError for other tokenizers, and without the
-    package.
+    attendo also splits texts at changes of script. The model omits these splits, because no subword crosses them. BPE
+    can differ, because SentencePiece joins any neighbors that form a subword. The character "▁" in a text becomes a
+    space. Raise AttendoError for other kinds of tokenizers, and if a package is missing.
 
     >>> import tempfile
     >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
@@ -193,7 +194,7 @@ def sentencepiece_model(tokenizer: Tokenizer, file: Path) -> bytes:
 
 
 def _merge_scores(model: dict[str, Any]) -> dict[str, float]:
-    """The score of each joined piece: the earlier it was learned, the higher."""
+    """Return the score of each merged subword. Subwords that were learned earlier have higher scores."""
     scores: dict[str, float] = {}
     for rank, (first, second) in enumerate(model["merges"]):
         scores.setdefault(first + second, -float(rank))

@@ -1,4 +1,4 @@
-"""Export of translators to Argos Translate and LibreTranslate: a package that they install offline."""
+"""The export of translators as packages that Argos Translate and LibreTranslate install offline."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from attendo.interop.to_ctranslate2 import Quantization
 from attendo.models import Model, ModelConfig
 
 LENGTH_PENALTY, BEAM, LONGEST = 0.2, 4, 256
-"""With which Argos Translate searches: the last is CTranslate2's own limit."""
+"""The search settings of Argos Translate. LONGEST is the length limit of CTranslate2, in tokens."""
 
 _MODEL = ("model.bin", "config.json", "shared_vocabulary.json")
-_TIMES = (1980, 1, 1, 0, 0, 0)  # the same model gives the same package
+_TIMES = (1980, 1, 1, 0, 0, 0)  # fixed, so equal models produce identical packages
 
 
 def why_not(config: ModelConfig, kind: Kind) -> str | None:
-    """The reason why a model cannot be exported to Argos Translate; None if it can.
+    """Return the reason why a model cannot be exported to Argos Translate, or None if it can be exported.
 
     >>> why_not(ModelConfig(vocab_size=11), "character")
     "tokenizer.kind='character' cannot be written as a SentencePiece model (supported: bpe and unigram)"
@@ -59,9 +59,10 @@ def write(
     quantization: Quantization = "float32",
     languages: tuple[str, str] | None = None,
 ) -> None:
-    """Write `translate-FROM_TO.argosmodel`: the CTranslate2 and SentencePiece models, a sentence splitter, and facts.
+    """Write the package `translate-FROM_TO.argosmodel`.
 
-    Raises AttendoError for an unknown language, and without the packages.
+    The package contains the CTranslate2 model, the SentencePiece model, a sentence splitter and metadata. Raise
+    AttendoError for an invalid language code, and if a package is missing.
 
     >>> write(Path("run"), Bundle({}, None), None, Path("out"), languages=("en", "??"))
     Traceback (most recent call last):
@@ -91,7 +92,7 @@ def write(
 
 
 def opened(out: Path) -> ArgosPackage:
-    """The exported package, called as Argos Translate calls it. Raises AttendoError without the packages.
+    """Load an exported package to run it as Argos Translate does. Raise AttendoError if a package is missing.
 
     >>> opened(Path("none"))
     Traceback (most recent call last):
@@ -113,7 +114,7 @@ def opened(out: Path) -> ArgosPackage:
 
 @dataclass
 class ArgosPackage:
-    """A package as Argos Translate loads it, with attendo's tokenizer for the end token."""
+    """A loaded package, with attendo's tokenizer for the end token."""
 
     tokenizer: Tokenizer
     pieces: Any
@@ -121,7 +122,7 @@ class ArgosPackage:
 
     @property
     def same_search(self) -> Mapping[str, Any]:
-        """The options of Argos Translate's own search."""
+        """The DecodingConfig options with which attendo's search equals that of Argos Translate."""
         return {
             "beam": BEAM,
             "refill": True,
@@ -134,7 +135,7 @@ class ArgosPackage:
         }
 
     def translate(self, texts: Sequence[str], beam: int) -> list[Found]:
-        """Translate each text as one sentence, with Argos Translate's options and beam."""
+        """Translate each text as one sentence, with the options and the beam size of Argos Translate."""
         results = self.translator.translate_batch(
             self.pieces.encode(list(texts), out_type=str),
             replace_unknowns=True,
@@ -143,7 +144,7 @@ class ArgosPackage:
             beam_size=BEAM,
             length_penalty=LENGTH_PENALTY,
             return_scores=True,
-            return_end_token=True,  # so that the length by which a score is divided counts it for certain
+            return_end_token=True,  # the end token counts in the length that divides the score
         )
         return [self._found(result.hypotheses[0], result.scores[0]) for result in results]
 
@@ -191,11 +192,12 @@ _LAST = 0xFFFF
 
 @cache
 def sentence_splitter() -> bytes:
-    """A small ONNX network that marks sentence ends: from characters [batch, len] to labels [batch, len, 3].
+    """Return a small ONNX network that marks sentence ends: from characters [batch, len] to labels [batch, len, 3].
 
-    Argos Translate would otherwise download a network (MiniSBD). The rules are those of `data.segments` that six
-    characters decide: a period ends a sentence before a space without a lowercase letter after it, except in "Dr." or
-    "J."; a full-width stop always does, unless a closing mark follows. Raises AttendoError without the package.
+    Without this network, Argos Translate would download one (MiniSBD). The rules are those of `data.segments` that need
+    at most six characters. A period ends a sentence if a space follows without a lowercase letter after it, except in
+    "Dr." or "J.". A full-width stop ends a sentence unless a closing mark follows. Raise AttendoError if `onnx` is
+    missing.
 
     >>> from onnxruntime import InferenceSession
     >>> network = InferenceSession(sentence_splitter())
@@ -223,7 +225,7 @@ def sentence_splitter() -> bytes:
 
 
 def _alphabet() -> tuple[list[str], np.ndarray]:
-    """The relevant characters, after padding and all others, and the classes of each [units, classes]."""
+    """Return the relevant characters, after entries for padding and other characters, and their classes."""
     members = {
         "space": lambda c: c == " ",
         "period": lambda c: c == ".",
@@ -242,15 +244,15 @@ def _alphabet() -> tuple[list[str], np.ndarray]:
 
 
 def _labels(graph: Graph, classes: str) -> str:
-    """The rules, on truth values kept as numbers, 0 or 1, of shape [batch, len, 1]; classes: [batch, len, classes]."""
+    """Add the rules. Truth values are the numbers 0 and 1 [batch, len, 1]. `classes` is [batch, len, classes]."""
     one = graph.constant(np.ones((1, 1, 1), np.float32))
 
     def part(value: str, *bounds: int) -> str:
-        """A slice along an axis."""
+        """Return a slice along an axis."""
         return graph.op("Slice", value, *(graph.constant([number]) for number in bounds))
 
     def at(name: str, offset: int) -> str:
-        """Return whether the character at this offset is of this class; False outside the text."""
+        """Return whether the character at an offset is in a class. Outside the text, return 0."""
         number = _CLASSES.index(name)
         column = part(classes, number, number + 1, 2)
         if not offset:

@@ -1,4 +1,4 @@
-"""Export to CTranslate2: a folder for its Translator, Generator or Encoder, and the calls to compare results."""
+"""The export to CTranslate2: a folder for its Translator, Generator or Encoder."""
 
 from __future__ import annotations
 
@@ -33,23 +33,24 @@ from attendo.nn.layers import ACTIVATIONS, InputEmbedding, layer_norm, pool, rms
 from attendo.nn.positions import Alibi, RelativeBias, alibi_slopes
 
 IN_ATTENTION = ("rotary", "alibi", "relative")
-"""Positions that are part of self-attention, so that nothing is added to the embedding."""
+"""The position encodings that are part of self-attention. They add nothing to the embedding."""
 
 LONGEST = 1025
-"""CTranslate2's max_input_length, and the end."""
+"""The default max_input_length of CTranslate2 plus the end token."""
 
 _SPEC_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 
 
 def _specs() -> Any:
-    """CTranslate2's classes for models, loaded only when one is written."""
+    """Return CTranslate2's module of model classes, which is imported on first use."""
     return required("ctranslate2.specs.transformer_spec")
 
 
 def _spec_of(model: Model, entries: Sequence[str]) -> Any:
-    """The model as CTranslate2's Transformer, decoder or encoder, without the head of a classifier or masked model.
+    """Return a model as CTranslate2's Transformer, decoder or encoder.
 
-    Ids without an entry get generated names; added positions are written as a table.
+    The head of a classifier or masked model is left out. Ids without a token get generated names. Positions that are
+    added to the embedding are written as a table.
     """
     config = model.config
     unused = (f"<unused {number}>" for number in range(len(entries), config.vocab_size))
@@ -79,7 +80,7 @@ def _spec_of(model: Model, entries: Sequence[str]) -> Any:
 
 
 def _options(config: ModelConfig) -> dict[str, Any]:
-    """The common options of encoder and decoder."""
+    """Return the options that encoder and decoder share."""
     head_dim = config.head_width
     grouped = config.n_kv_heads not in (None, config.n_heads)
     return {
@@ -130,7 +131,7 @@ def _fill_stack(
 
 
 def _position_table(embedding: InputEmbedding, config: ModelConfig) -> np.ndarray:
-    """The added positions [positions, d_model], up to CTranslate2's default source length."""
+    """Return the position table [positions, d_model], up to the default source length of CTranslate2."""
     n = config.max_len if config.positions == "learned" else max(config.max_len, LONGEST)
     if embedding.positions is None:
         return np.zeros((n, config.d_model), np.float32)
@@ -177,13 +178,16 @@ def _bias(target: Any, buckets: Tensor, reach: int) -> None:
 
 
 def _alibi_buckets(config: ModelConfig) -> Tensor:
-    """ALiBi's bias [4·max_len, heads] as T5 buckets, because CTranslate2 supports ALiBi in decoders only."""
+    """Return the ALiBi bias [4·max_len, heads] as T5 buckets, because CTranslate2 supports ALiBi only in decoders."""
     distances = torch.arange(2 * config.max_len, dtype=torch.float32)
     return -distances.repeat(2)[:, None] * alibi_slopes(config.n_heads)
 
 
 def _for_every_head(cross: Attention) -> tuple[nn.Linear, nn.Linear]:
-    """The projections of keys and values with a head for each query head, as groups are for self-attention alone."""
+    """Return the key and value projections with one head per query head.
+
+    CTranslate2 supports grouped heads only in self-attention.
+    """
     if cross.n_kv_heads == cross.n_heads:
         return cross.k_proj, cross.v_proj
     whole = []
@@ -200,7 +204,7 @@ def _for_every_head(cross: Attention) -> tuple[nn.Linear, nn.Linear]:
 
 
 def _linear(target: Any, *projections: nn.Module) -> None:
-    """Several projections of one input, stacked."""
+    """Set a linear layer to the stacked weights of several projections of the same input."""
     weights, biases = [], []
     for projection in projections:
         assert isinstance(projection, nn.Linear)
@@ -219,18 +223,22 @@ def _norm(target: Any, norm: nn.Module) -> None:
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()  # quantized in place
+    return (
+        tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()
+    )  # a copy, because CTranslate2 quantizes in place
 
 
 Quantization = Literal["float32", "int8", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16"]
-"""The number format of the saved weights, as CTranslate2 calls them."""
+"""The names of CTranslate2's number formats for saved weights."""
 
 CALLS = "attendo.json"
-"""Says how the model is to be called."""
+"""The file that describes how to call the exported model."""
 
 
 def why_not(config: ModelConfig, kind: Kind) -> str | None:
-    """Return the reason why a model cannot be exported to CTranslate2; None if it can. Any tokenizer is supported.
+    """Return the reason why a model cannot be exported to CTranslate2, or None if it can be exported.
+
+    The result does not depend on the kind of the tokenizer.
 
     >>> why_not(ModelConfig(vocab_size=11), "bpe")
     >>> why_not(ModelConfig(vocab_size=11, value_dim=32), "bpe")
@@ -256,9 +264,10 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
 def write(
     folder: Path, bundle: Bundle, model: Model, out: Path, quantization: Quantization = "float32"
 ) -> None:
-    """Write the CTranslate2 model, vocabulary, tokenizer and usage into the empty folder `out`.
+    """Write the CTranslate2 model, the vocabulary, the tokenizer and attendo.json to the empty folder `out`.
 
-    A head, which CTranslate2's Encoder lacks, goes into head.safetensors. Raises AttendoError without the package.
+    CTranslate2's Encoder does not support classification heads. The weights of a head are therefore stored in
+    head.safetensors. Raise AttendoError if a package is missing.
 
     >>> import tempfile
     >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
@@ -295,7 +304,7 @@ def write(
 
 
 def _calls(bundle: Bundle, model: Model, quantization: Quantization) -> dict[str, Any]:
-    """The call of the model that gives attendo's results."""
+    """Return the contents of attendo.json: the call of the model that reproduces attendo's results."""
     spaced = why_no_sentencepiece(bundle.tokenizer.kind) is None
     said: dict[str, Any] = {
         "task": bundle.card.get("task"),
@@ -340,9 +349,9 @@ def _calls(bundle: Bundle, model: Model, quantization: Quantization) -> dict[str
 
 
 def options_of(decoding: DecodingConfig, max_len: int, source_len: int | None = None) -> dict[str, Any]:
-    """Return the options of `translate_batch` that search as attendo does with `refill`, with all hypotheses.
+    """Return the options of `translate_batch` that reproduce attendo's search with `refill`, with all hypotheses.
 
-    Lengths count the end token, and an empty translation is allowed.
+    Lengths include the end token, and an empty translation is allowed.
 
     >>> [options_of(DecodingConfig(), 512, length)["max_decoding_length"] for length in (10, None)]
     [70, 256]
@@ -378,7 +387,7 @@ def _head_in_words(model: EncoderClassifier | MaskedLM) -> str:
 
 
 def opened(out: Path) -> Foreign:
-    """The exported model, run by CTranslate2. Raises AttendoError without the package.
+    """Load an exported model with CTranslate2. Raise AttendoError if `ctranslate2` is not installed.
 
     >>> opened(Path("nowhere"))
     Traceback (most recent call last):
@@ -416,7 +425,7 @@ class _Translator:
         return {"refill": True, "coverage_penalty": 0.0, "beam_groups": 1}
 
     def translate(self, texts: Sequence[str], beam: int) -> list[Found]:
-        """Translate in groups of equal length, since one limit applies to all texts of a call."""
+        """Translate texts in groups of equal length, because a call has one length limit for all its texts."""
         entries = self.tokenizer.entries
         rows = [[entries[i] for i in ids] for ids in self.tokenizer.encode_batch(texts)]
         found: dict[int, Found] = {}
@@ -430,7 +439,7 @@ class _Translator:
         return [found[number] for number in range(len(rows))]
 
     def _best(self, result: Any) -> Found:
-        """The hypothesis of the highest score as attendo has it."""
+        """Return the hypothesis with the highest score by attendo's length normalization."""
         alpha, kind = self.decoding.length_penalty, self.decoding.length_norm
         end = self.tokenizer.entries[self.tokenizer.eos_id]
         ranked = [
@@ -462,7 +471,7 @@ class _Encoder:
         return [self._after(states[: len(row)]) for states, row in zip(found, rows, strict=True)]
 
     def _after(self, states: np.ndarray) -> np.ndarray:
-        """The head, from the states of a text's tokens [len, d_model]."""
+        """Apply the head to the states of a text's tokens [len, d_model]."""
         head = {name: torch.from_numpy(array) for name, array in self.head.items()}
         hidden = torch.from_numpy(states)
         if self.calls["architecture"] == "classifier":

@@ -1,4 +1,4 @@
-"""Export to Hugging Face: a folder that `transformers` loads with the right class, including its tokenizer."""
+"""The export to Hugging Face: a folder with the model and the tokenizer, which `transformers` loads."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from attendo.nn.layers import Pooling, pool
 
 _POOLING = "1_Pooling"
 MOST = 512
-"""Tokens of a translation that `generate` stops at, or fewer if the model holds fewer."""
+"""The maximum number of tokens for which `generate` is configured. The context length can be smaller."""
 
 
 def why_not(config: ModelConfig, kind: Kind) -> str | None:
-    """The reason why no class of `transformers` computes such a model; None if one does.
+    """Return the reason why no class of `transformers` supports a model, or None if a class supports it.
 
     >>> why_not(ModelConfig(vocab_size=11), "bpe")
     >>> why_not(ModelConfig(vocab_size=11, positions="alibi"), "bpe")
@@ -49,7 +49,7 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
 
 
 def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
-    """Write config.json, model.safetensors, the tokenizer and generation_config.json into the empty folder `out`.
+    """Write config.json, model.safetensors, the tokenizer and generation_config.json to the empty folder `out`.
 
     >>> from tempfile import mkdtemp
     >>> write(Path(), Bundle({"model": {"vocab_size": 9, "positions": "alibi"}}, None), None, Path(mkdtemp()))
@@ -75,7 +75,7 @@ def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
 
 
 def opened(out: Path) -> Foreign:
-    """The written model, run by `transformers`. Raises AttendoError where that is not installed.
+    """Load an exported model with `transformers`. Raise AttendoError if `transformers` is not installed.
 
     >>> opened(Path("nowhere"))
     Traceback (most recent call last):
@@ -96,7 +96,7 @@ def opened(out: Path) -> Foreign:
 
 
 def _write_pooling(bundle: Bundle, out: Path) -> None:
-    """Write the files that sentence-transformers reads in addition."""
+    """Write the additional files for sentence-transformers."""
     pooling, table = bundle.model_config.pooling, bundle.tables.get("embedding", {})
     said = {theirs: name == pooling for name, theirs in POOLINGS.items()}
     modules = ["Transformer", "Pooling", *(["Normalize"] if table.get("normalize") else [])]
@@ -123,7 +123,7 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def _tokenizer(bundle: Bundle) -> dict[str, Any]:
-    """The tokenizer's document, with the special tokens around a text that the model reads."""
+    """Return the document of the tokenizer, with the special tokens that the model reads before and after a text."""
     document = json.loads(bundle.tokenizer.text)
     if bundle.tokenizer.kind == "imported":
         if document["target"] is not None or document["source"]["ids"] is not None:
@@ -160,7 +160,7 @@ def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
 
 
 def _generation(bundle: Bundle) -> dict[str, Any] | None:
-    """The options of `generate` that are nearest to the run's own search or sampling."""
+    """Return the options of `generate` that are closest to the decoding settings of the run."""
     table = bundle.tables.get("decoding", {})
     match bundle.model_config.architecture:
         case "encoder-decoder":
@@ -195,7 +195,7 @@ class _ForeignTranslator:
 
     @property
     def same_search(self) -> Mapping[str, Any]:
-        """`generate` divides by a power of the plain length, and refills."""
+        """The DecodingConfig options with which attendo's search equals that of `generate`."""
         how = self.model.generation_config
         return {
             "length_norm": "plain",
@@ -205,7 +205,7 @@ class _ForeignTranslator:
         }
 
     def translate(self, texts: Sequence[str], beam: int) -> list[Found]:
-        """Translate by `generate`, one text at a time: batches change the last bits."""
+        """Translate one text at a time with `generate`, because batches change the last bits."""
         found = []
         for text in texts:
             read = self.tokenizer(text, return_tensors="pt", return_token_type_ids=False)
@@ -227,7 +227,7 @@ class _ForeignModel:
     pooling: Pooling | None
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """The logits of one row at a time; for an embedding model unnormalized vectors."""
+        """Return the logits of each row, computed one row at a time. For an embedding model, return vectors."""
         found = []
         for row in rows:
             with torch.inference_mode():

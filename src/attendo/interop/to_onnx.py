@@ -1,14 +1,14 @@
-"""A trained model as ONNX graphs that onnxruntime runs, on any system and from any language.
+"""The export to ONNX graphs, which onnxruntime runs on any system and from any programming language.
 
-    out/encoder.onnx    a translator's encoder: from source ids to the keys and values of its memory
-    out/decoder.onnx    the next n tokens of every row: from their ids and what stands before to logits
-    out/model.onnx      a classifier or masked model: from ids to logits
-    out/weights.bin     the numbers of all graphs, each matrix once
-    out/onnx.json       the graphs' inputs and outputs, the special ids, and how to loop
+    out/encoder.onnx    the encoder of a translator: from source ids to the keys and values of the encoder output
+    out/decoder.onnx    the next n tokens of every row: from token ids and earlier keys and values to logits
+    out/model.onnx      a classifier or masked model: from token ids to logits
+    out/weights.bin     the weights of all graphs, with each matrix stored once
+    out/onnx.json       the inputs and outputs of the graphs, the special ids, and instructions for the decoding loop
 
-and tokenizer.json and card.json as they are. The graphs are made from the modules of the model, part by part
-(`onnx_models`); nothing is traced. `opened` runs what was written by onnxruntime, with attendo's own searches around
-it: to check an export, and to show how its graphs are looped, which `onnx.json` tells in words.
+The folder also contains tokenizer.json and card.json. `onnx_models` builds the graphs from the modules of the model,
+without tracing. `opened` runs an exported model with onnxruntime and attendo's search. It serves to check an export,
+and as an example of the decoding loop that `onnx.json` describes.
 """
 
 from __future__ import annotations
@@ -55,43 +55,41 @@ _AHEAD = 2  # the axis of keys and values along which a text grows
 
 
 class Session:
-    """A graph as a function of named arrays, with torch's threads. Raises AttendoError if it cannot be loaded."""
+    """A loaded graph, which is a function of named arrays. Raises AttendoError if the graph cannot be loaded."""
 
     def __init__(self, path: Path):
         onnxruntime = required("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        options.log_severity_level = 4  # what goes wrong is raised
-        options.add_session_config_entry(
-            "session.intra_op.allow_spinning", "0"
-        )  # threads that wait shall sleep
+        options.log_severity_level = 4  # errors are raised instead
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting threads sleep
         try:
             self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # noqa: BLE001  onnxruntime's own have no common class
+        except Exception as error:  # noqa: BLE001  onnxruntime's errors have no common class
             reason = str(error).splitlines()[0]
             raise AttendoError(f"{path} cannot be run ({reason}). Export the model again") from None
         self.outputs = {value.name: value.shape for value in self._session.get_outputs()}
         self.inputs = {value.name: value.shape for value in self._session.get_inputs()}
 
     def __call__(self, **feeds: np.ndarray) -> Arrays:
-        """The outputs, all of them."""
+        """Run the graph and return all its outputs by name."""
         found = cast("list[np.ndarray]", self._session.run(None, feeds))
         return dict(zip(self.outputs, found, strict=True))
 
 
 class Rows:
-    """Texts in progress, one per row (`decoding.protocols`), with left-padded keys and values."""
+    """The state of texts that are being generated, one per row, with left-padded keys and values."""
 
     def __init__(self, lengths: np.ndarray, past: Arrays, memory: Arrays):
         self.lengths, self.past, self.memory = lengths, past, memory
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
-        """Let row i continue old row `rows[i]`, of the same source."""
+        """Replace each row i by the old row `rows[i]`, which must have the same source."""
         self.lengths = self.lengths[rows.numpy()]
         self.past = {name: values[rows.numpy()] for name, values in self.past.items()}
 
     def keep(self, rows: Int[Tensor, " kept_rows"]) -> None:
-        """Drop all rows but these, and the padding that no row needs any more."""
+        """Keep only the given rows, and remove padding that is no longer needed."""
         self.reorder(rows)
         self.memory = {name: values[rows.numpy()] for name, values in self.memory.items()}
         longest = int(self.lengths.max(initial=0))
@@ -100,7 +98,7 @@ class Rows:
         }
 
     def join(self, other: Rows) -> None:
-        """Append the rows of another."""
+        """Append the rows of another state."""
         self.lengths = np.concatenate([self.lengths, other.lengths])
         self.past = {name: _joined(values, other.past[name], False) for name, values in self.past.items()}
         self.memory = {
@@ -109,7 +107,7 @@ class Rows:
 
 
 def _joined(first: np.ndarray, second: np.ndarray, behind: bool) -> np.ndarray:
-    """The rows of both; the shorter keys and values are padded in front or at the end."""
+    """Return the rows of both arrays. The shorter keys and values are padded at the start or at the end."""
     if first.ndim == 1:
         return np.concatenate([first, second])
     longest = max(first.shape[_AHEAD], second.shape[_AHEAD])
@@ -123,7 +121,7 @@ def _joined(first: np.ndarray, second: np.ndarray, behind: bool) -> np.ndarray:
 
 
 def check_lengths(lengths: np.ndarray, max_len: int) -> None:
-    """Raise AttendoError for a text of no tokens, or of more than the graphs have positions for.
+    """Raise AttendoError for a text without tokens, or with more than `max_len` tokens.
 
     >>> check_lengths(np.array([3, 9]), 8)
     Traceback (most recent call last):
@@ -138,14 +136,14 @@ def check_lengths(lengths: np.ndarray, max_len: int) -> None:
 
 
 class Stepper:
-    """decoder.onnx as a step: `start` and `step` are what a search or a `DecoderBackend` calls."""
+    """A wrapper of decoder.onnx, whose methods a search or a `DecoderBackend` calls."""
 
     def __init__(self, path: Path, max_len: int):
         self.session, self.max_len = Session(path), max_len
         self.vocab_size: int = self.session.outputs["logits"][-1]
 
     def begin(self, rows: int, memory: Arrays) -> Rows:
-        """Rows of no tokens yet."""
+        """Return the state of `rows` texts without tokens."""
         past = {
             name: np.zeros((rows, shape[1], 0, shape[3]), np.float32)
             for name, shape in self.session.inputs.items()
@@ -154,14 +152,16 @@ class Stepper:
         return Rows(np.zeros(rows, np.int64), past, memory)
 
     def step(self, token_ids: Int[Tensor, "rows n"], rows: Rows, /) -> Float[Tensor, "rows vocab"]:
-        """Feed the next n tokens of every row and return the logits after the last; long prompts are split."""
+        """Process the next n tokens of every row, and return the logits after the last token. Long prompts are
+        split.
+        """
         *read, last = token_ids.split(max(1, MOST_LOGITS // (len(token_ids) * self.vocab_size)), dim=1)
         for part in read:
             self.logits(part, rows)
         return self.logits(last, rows)[:, -1]
 
     def logits(self, token_ids: Int[Tensor, "rows n"], rows: Rows) -> Float[Tensor, "rows n vocab"]:
-        """Feed the next n tokens of every row; the logits of what follows each."""
+        """Process the next n tokens of every row, and return the logits after each of these tokens."""
         lengths = rows.lengths + token_ids.shape[1]
         check_lengths(lengths, self.max_len)
         rows.lengths = lengths
@@ -173,7 +173,7 @@ class Stepper:
 
 @dataclass
 class Exported:
-    """An exported folder: its description, tokenizer and card."""
+    """An exported model: its folder, description, tokenizer and model card."""
 
     folder: Path
     description: dict[str, Any]
@@ -182,31 +182,31 @@ class Exported:
 
     @property
     def max_len(self) -> int:
-        """The most tokens of a text."""
+        """The maximum number of tokens of a text."""
         return self.description["max_len"]
 
     @property
     def special_ids(self) -> SpecialIds:
-        """The special ids of the run's own search."""
+        """The special token ids for the search."""
         own = self.tokenizer
         return SpecialIds(bos_id=own.specials.begin[-1], eos_id=own.eos_id, banned_ids=own.never)
 
     @cached_property
     def decoder(self) -> Stepper:
-        """decoder.onnx, read when it is first needed."""
+        """The decoder in decoder.onnx, loaded on first use."""
         return Stepper(self.folder / "decoder.onnx", self.max_len)
 
 
 class ExportedTranslator(Exported):
-    """encoder.onnx and decoder.onnx, searched by attendo's beam search."""
+    """An exported translator that uses attendo's beam search."""
 
     @cached_property
     def encoder(self) -> Session:
-        """encoder.onnx, read when it is first needed."""
+        """The encoder in encoder.onnx, loaded on first use."""
         return Session(self.folder / "encoder.onnx")
 
     def start(self, sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int = 0, /) -> Rows:
-        """Read the sources; `rows_per_source` rows of no tokens for each."""
+        """Encode the sources, and return a state with `rows_per_source` rows without tokens per source."""
         del capacity
         src, lengths = pad_rows(sources, self.tokenizer.pad_id)
         lengths = np.array([len(source) for source in sources])
@@ -219,11 +219,13 @@ class ExportedTranslator(Exported):
 
     @property
     def same_search(self) -> Mapping[str, Any]:
-        """The changes of the run's own search: graphs do not expose attention."""
+        """The options that differ from the run's search: no coverage penalty, because graphs do not return
+        attention.
+        """
         return {"coverage_penalty": 0.0}
 
     def translations(self, texts: Sequence[str], beam: int | None = None) -> list[Translation]:
-        """Translate as `Translator.translate` with guard=False and `same_search`."""
+        """Translate texts. The results equal those of `Translator.translate` with guard=False and `same_search`."""
         own = build(DecodingConfig, self.description["decoding"], "onnx.json decoding")
         beam = own.beam if beam is None else beam
         config = replace(own, **self.same_search, beam=beam, n_best=min(beam, own.n_best))
@@ -235,7 +237,7 @@ class ExportedTranslator(Exported):
         return sources.translations([(one, "none") for one in found], self.tokenizer, config.n_best, None)
 
     def translate(self, texts: Sequence[str], beam: int | None = None) -> list[Found]:
-        """The best translation of each text."""
+        """Return the best translation of each text."""
         best, entries = (
             [found.candidates[0] for found in self.translations(texts, beam)],
             self.tokenizer.entries,
@@ -244,10 +246,10 @@ class ExportedTranslator(Exported):
 
 
 class ExportedGenerator(Exported):
-    """decoder.onnx of a language model, written on by attendo's sampling."""
+    """An exported language model that uses attendo's sampling."""
 
     def reader(self) -> DecoderBackend:
-        """The interface that `Writing` and `Windows` require of a language model."""
+        """Return the decoder in the form that `Writing` and `Windows` require."""
         return DecoderBackend(
             lambda rows, _capacity: self.decoder.begin(rows, {}),
             self.decoder.step,
@@ -256,14 +258,14 @@ class ExportedGenerator(Exported):
         )
 
     def generate(self, prompts: Sequence[str], config: SamplingConfig) -> list[Generation]:
-        """Continue each prompt; temperature 0 is greedy."""
+        """Generate a text for each prompt. Temperature 0 selects greedy decoding."""
         texts = [WrittenText(self.tokenizer, self.max_len, prompt, config) for prompt in prompts]
         steps: Iterator[Any] = written(Writing(self.reader(), self.tokenizer), texts, len(texts))
         found = {step.number: step.generation for step in steps if step.generation is not None}
         return [found[number] for number in sorted(found)]
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[Float[np.ndarray, "len vocab"]]:
-        """The logits after each token of each row, all rows in one step, their ends in one line."""
+        """Return the logits after each token of each row. All rows are processed in one left-padded batch."""
         longest = max(map(len, rows))
         ids = [[*[self.tokenizer.pad_id] * (longest - len(row)), *row] for row in rows]
         state = self.decoder.begin(len(rows), {})
@@ -273,27 +275,29 @@ class ExportedGenerator(Exported):
 
 
 class ExportedReader(Exported):
-    """model.onnx of a classifier or masked model."""
+    """An exported classifier or masked language model."""
 
     @cached_property
     def model(self) -> Session:
-        """model.onnx, read when it is first needed."""
+        """The graph in model.onnx, loaded on first use."""
         return Session(self.folder / "model.onnx")
 
     def outputs(self, rows: Sequence[Sequence[int]]) -> Arrays:
-        """States `[rows, len, d_model]` and logits `[rows, classes]` or `[rows, len, vocab]`, padded at the end."""
+        """Return states `[rows, len, d_model]` and logits `[rows, classes]` or `[rows, len, vocab]`, padded at the
+        end.
+        """
         token_ids, lengths = pad_rows(rows, self.tokenizer.pad_id)[0], np.array([len(row) for row in rows])
         check_lengths(lengths, self.max_len)
         return self.model(token_ids=token_ids.numpy(), lengths=lengths)
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """The logits of each row of ids: of its classes, or of each position."""
+        """Return the logits of each row of token ids: one vector for a classifier, or one per position."""
         found = self.outputs(rows)["logits"]
         return [one if found.ndim == 2 else one[: len(row)] for one, row in zip(found, rows, strict=True)]
 
 
 def opened(out: Path) -> ExportedTranslator | ExportedGenerator | ExportedReader:
-    """The exported model, ready to run. Raises AttendoError for a missing or damaged file.
+    """Load an exported model with onnxruntime. Raise AttendoError for a missing or damaged file.
 
     >>> opened(Path("nowhere"))
     Traceback (most recent call last):
@@ -364,7 +368,7 @@ _CHOICES = {
 
 
 def why_not(config: ModelConfig, kind: Kind) -> str | None:
-    """Return the reason why a model of this shape cannot become ONNX graphs, or None; unknown options are rejected.
+    """Return the reason why a model cannot be exported to ONNX, or None if it can be exported.
 
     >>> why_not(ModelConfig(vocab_size=11, positions="rotary"), "bpe") is None
     True
@@ -377,7 +381,7 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
 
 
 def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
-    """Write the graphs of a model with weights and description into `out`. Raises AttendoError without `onnx`.
+    """Write the graphs, the weights and the description of a model to `out`. Raise AttendoError if `onnx` is missing.
 
     >>> import tempfile
     >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
@@ -417,7 +421,7 @@ def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
 
 
 def _special_ids(tokenizer: Tokenizer, architecture: Architecture) -> dict[str, Any]:
-    """The ids that are not text, and their roles."""
+    """Return the ids of special tokens, and their roles."""
     own = tokenizer.specials
     ids = {"pad": own.pad_id, "unk": own.unk_id, "bos": own.bos_id, "eos": own.eos_id}
     match architecture:
@@ -439,16 +443,16 @@ def _around(ids: Around) -> dict[str, list[int]]:
 
 
 def _described(graph: ModelProto) -> dict[str, Any]:
-    """The inputs and outputs of a graph: names, types and axes."""
+    """Return the names, types and axes of a graph's inputs and outputs."""
 
     def axes(value: ValueInfoProto) -> list[str | int]:
         return [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
 
-    def told(values: Iterable[ValueInfoProto]) -> list[dict[str, Any]]:
+    def listed(values: Iterable[ValueInfoProto]) -> list[dict[str, Any]]:
         kinds = {1: "float32", 7: "int64"}
         return [
             {"name": value.name, "type": kinds[value.type.tensor_type.elem_type], "shape": axes(value)}
             for value in values
         ]
 
-    return {"inputs": told(graph.graph.input), "outputs": told(graph.graph.output)}
+    return {"inputs": listed(graph.graph.input), "outputs": listed(graph.graph.output)}

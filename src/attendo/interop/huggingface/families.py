@@ -1,4 +1,4 @@
-"""The families of Hugging Face's models as tables: encoders, decoders, and both together."""
+"""The supported model families of Hugging Face, described as tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from attendo.interop.huggingface.table import Head, Row, Table, always, blocks, 
 
 
 def _attention(theirs: str, ours: str, *names: str) -> dict[str, str]:
-    """The names of an attention's projections, theirs of query, key, value and output, each with ours."""
+    """Return our names of the query, key, value and output projections, by the foreign names."""
     projections = ("q_proj", "k_proj", "v_proj", "out_proj")
     return {f"{theirs}.{name}": f"{ours}.{own}" for name, own in zip(names, projections, strict=True)}
 
@@ -86,7 +86,7 @@ GPT2 = Table(
 
 
 def _llama(head: str, *options: Option) -> Table:
-    """Llama's shape, with variants in biases and norms of heads."""
+    """Return the table of a model like Llama, with variants in biases and head normalization."""
     layers = {
         **_attention("self_attn", "self_attention", "q_proj", "k_proj", "v_proj", "o_proj"),
         "self_attn.q_norm": "self_attention.q_norm",
@@ -250,7 +250,7 @@ BERT = Table(
     passed_over=(r"pooler\..*", r"cls\.seq_relationship\..*", r"embeddings\.position_ids"),
 )
 ROBERTA = Table(
-    (*_bert_options(unused=None), Must("hidden_act", "gelu")),  # its head has that whatever the file says
+    (*_bert_options(unused=None), Must("hidden_act", "gelu")),  # the head of RoBERTa always uses GELU
     _bert_weights("roberta", -1),
     {
         "RobertaForMaskedLM": Head(
@@ -361,7 +361,7 @@ def _bart(
     tokens: tuple[Row, ...] = _ONE_EMBEDDING,
     when: Callable[[Theirs], bool] = always,
 ) -> Table:
-    """BART's shape, with variants in norms and positions."""
+    """Return the table of a model like BART, with variants in normalization and positions."""
     positions: tuple[Row, ...] = (
         *(Row("model.encoder.embed_positions.weight", ("source_embedding.positions.weight",), behind=2),),
         *(Row("model.decoder.embed_positions.weight", ("target_embedding.positions.weight",), behind=2),),
@@ -450,13 +450,13 @@ MBART = _bart(
 
 
 def _t5_factor(theirs: Theirs) -> float:
-    """T5 multiplies the last states by 1/√d, except with a separate output matrix (version 1.1)."""
+    """Return the factor of the last states in T5: 1/√d, or 1 with a separate output matrix (version 1.1)."""
     scaled = theirs.get("scale_decoder_outputs", theirs.get("tie_word_embeddings", True) is not False)
     return theirs.get("d_model", 512) ** -0.5 if scaled else 1.0
 
 
 def _t5_layers(*, decoder: bool, gated: bool) -> dict[str, str]:
-    """The names of a block's layers, which T5 numbers in their order."""
+    """Return our names of a block's layers, by the names of T5, which numbers the layers."""
     names = _attention("layer.0.SelfAttention", "self_attention", *"qkvo")
     names["layer.0.layer_norm"] = "self_attention_residual.norm"
     if decoder:
@@ -483,7 +483,10 @@ _T5_FIXED = {
 
 
 def _t5(head: str, net: str, *, gated: bool, own_output: bool, scaled: bool) -> Table:
-    """T5 with a plain or gated network and with a tied or separate output; `net` is the default of config.json."""
+    """Return the table of a T5 model.
+
+    `gated` and `own_output` select the feed-forward network and the output matrix. `net` is the default activation.
+    """
     shared = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     tokens = (Row("shared.weight", ("source_embedding.tokens.weight",), aliases=(*shared, "lm_head.weight")),)
     if own_output:
@@ -530,7 +533,7 @@ def _t5(head: str, net: str, *, gated: bool, own_output: bool, scaled: bool) -> 
             ),
         ),
         {head: Head("encoder-decoder")},
-        written=own_output,  # of the other, some versions multiply the last states by 1/√d, and others don't
+        written=own_output,  # with a tied output, only some versions multiply the last states by 1/√d
         when=when,
     )
 
@@ -561,4 +564,4 @@ FAMILIES: Mapping[str, tuple[Table, ...]] = {
     "t5": T5,
     "xlm-roberta": (ROBERTA,),
 }
-"""By the `model_type` of config.json."""
+"""The tables of each model family, by the `model_type` of config.json."""

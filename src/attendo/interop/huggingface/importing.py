@@ -1,4 +1,4 @@
-"""The import of a Hugging Face folder as a run folder: model, tokenizer, search settings and task."""
+"""The conversion of a Hugging Face model folder to a run folder: model, tokenizer, decoding settings and task."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from attendo.runs.training_run import versions
 Say = Callable[[str], None]
 
 _NOTHING_SAID = 20
-"""What older files have as the longest text where nobody has chosen one."""
+"""The default max_length of older files, which was not chosen for the model."""
 
 POOLINGS: Mapping[Pooling, str] = {
     "first": "pooling_mode_cls_token",
     "mean": "pooling_mode_mean_tokens",
     "max": "pooling_mode_max_tokens",
 }
-"""Ours, and what 1_Pooling/config.json of sentence-transformers calls them."""
+"""The names of the pooling methods in 1_Pooling/config.json of sentence-transformers."""
 
 
 def import_model(
@@ -46,17 +46,19 @@ def import_model(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> Bundle:
-    """Write a run folder from a Hugging Face model folder, and return its contents.
+    """Convert a Hugging Face model folder to a run folder, and return the description of the run.
 
     Args:
-        source: A folder with config.json, safetensors and tokenizer files.
+        source: The Hugging Face folder with config.json, safetensors and tokenizer files.
         out: The run folder to create.
-        say: Receives the printed lines.
-        source_language: The source language of a translator, as a multilingual model's vocabulary spells it ("en_XX").
-        target_language: The target language, in the same way.
+        say: The function that receives progress messages.
+        source_language: The source language of a translator. For a multilingual model, a code of its vocabulary
+            ("en_XX").
+        target_language: The target language of a translator, as `source_language`.
 
     Raises:
-        AttendoError: The model is incomplete, damaged, contradictory or not supported; nothing is written.
+        AttendoError: The model is incomplete, damaged, contradictory or not supported. In this case, nothing is
+            written.
 
     >>> import_model(Path("nowhere"), Path("out"))
     Traceback (most recent call last):
@@ -89,16 +91,16 @@ then hf download NAME --local-dir nowhere
 
 
 def _read(source: Path, source_language: str | None, target_language: str | None) -> tuple[Bundle, Model]:
-    """The run folder's description, and its model."""
+    """Return the description of the run, and the model."""
     theirs = read_json(source / "config.json")
-    config_of(theirs)  # what has no counterpart is said before anything else is read
+    config_of(theirs)  # raises for unsupported options before other files are read
     tokenizer = read_tokenizer(
         source, theirs, source_language=source_language, target_language=target_language
     )
     model = read_model(source, theirs)
     config, pooling = _pooled(model.config, source)
     labels = _labels(theirs, config.n_classes)
-    if labels:  # ours are sorted
+    if labels:  # attendo sorts labels
         order = torch.tensor(sorted(range(len(labels)), key=labels.__getitem__))
         model.output_proj.weight.data = model.output_proj.weight.data[order]
         model.output_proj.bias.data = model.output_proj.bias.data[order]
@@ -113,7 +115,7 @@ def _read(source: Path, source_language: str | None, target_language: str | None
 
 
 def _pooled(config: ModelConfig, source: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    """The model and table of a sentence embedder with the pooling of its folder."""
+    """Return the configuration and the embedding settings of a sentence embedder, with the pooling of its folder."""
     if not embeds_texts(config):
         return config, {}
     names = [Path(module.get("path", "")).name for module in _modules(source)]
@@ -158,7 +160,7 @@ def _tables(
 
 
 def _search(how: Mapping[str, Any], config: ModelConfig, n_begin: int) -> DecodingConfig:
-    """The search settings of `generate`, as far as given, stopping early; lengths include the begin token."""
+    """Return the beam search settings that are closest to those of `generate`."""
     most = how.get("max_new_tokens") or (how.get("max_length") or 0) - n_begin
     beam = how.get("num_beams") or 1
     said = most > _NOTHING_SAID
@@ -174,7 +176,7 @@ def _search(how: Mapping[str, Any], config: ModelConfig, n_begin: int) -> Decodi
 
 
 def _sampling(how: Mapping[str, Any]) -> SamplingConfig:
-    """The sampling settings of `generate`, as far as given; greedy if it would not sample."""
+    """Return the sampling settings of `generate`. If `generate` does not sample, the temperature is 0 (greedy)."""
     drawn = bool(how.get("do_sample"))
     return SamplingConfig(
         temperature=float(how.get("temperature") or 1.0) if drawn else 0.0,
@@ -185,7 +187,7 @@ def _sampling(how: Mapping[str, Any]) -> SamplingConfig:
 
 
 def _labels(theirs: Mapping[str, Any], n_classes: int) -> list[str]:
-    """The names of the classes in their order. Raises AttendoError where two are one."""
+    """Return the names of the classes, in order. Raise AttendoError if two classes have the same name."""
     names = theirs.get("id2label") or {}
     labels = [str(names.get(str(n), f"LABEL_{n}")) for n in range(n_classes)]
     if len(set(labels)) < len(labels):

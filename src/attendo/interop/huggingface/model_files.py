@@ -1,4 +1,4 @@
-"""Hugging Face model folders (config.json and safetensors), read and written by the tables of `families`."""
+"""The reading and writing of Hugging Face model folders (config.json and safetensors) by the tables of `families`."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises AttendoError naming a file that isn't there or isn't one.
+    """Return the JSON object in a file. Raise AttendoError if the file is missing or is not a JSON object.
 
     >>> read_json(Path("nowhere/config.json"))
     Traceback (most recent call last):
     attendo.errors.AttendoError: nowhere/config.json: no such file. Give the complete folder of a Hugging Face model
     """
-    if not path.is_file():  # a device or a pipe has no end
+    if not path.is_file():  # also rejects devices and pipes, which may have no end
         raise AttendoError(f"{path}: no such file. Give the complete folder of a Hugging Face model")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -50,7 +50,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def table_of(theirs: Theirs) -> tuple[Table, Head]:
-    """The table of a config.json's family, and its class. Raises AttendoError naming a family or class unknown here.
+    """Return the table and the model class for a config.json. Raise AttendoError for an unsupported family or class.
 
     >>> table_of({"model_type": "mamba"})
     Traceback (most recent call last):
@@ -73,12 +73,12 @@ distilbert, gpt2, llama, marian, mbart, mistral, mt5, pegasus, qwen2, qwen3, rob
 
 
 def _plain(name: str) -> str:
-    """The class that one of another family has the shape of."""
+    """Return the name of the class with the same structure, for example RobertaModel for CamembertModel."""
     return re.sub("^(XLMRoberta|Camembert)", "Roberta", name)
 
 
 def config_of(theirs: Theirs, output_bias: bool | None = None) -> ModelConfig:
-    """Return the ModelConfig of a config.json. Raises AttendoError naming an unsupported key.
+    """Return the ModelConfig for a config.json. Raise AttendoError for an unsupported option.
 
     >>> config = config_of({"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 1, "vocab_size": 50})
     >>> config.architecture, config.d_ff, config.activation, config.norm_first
@@ -98,7 +98,7 @@ def config_of(theirs: Theirs, output_bias: bool | None = None) -> ModelConfig:
 
 
 class _Tensors:
-    """The tensors of a folder's safetensors files, mapped and not copied, by name."""
+    """The tensors of the safetensors files in a folder, by name, memory-mapped."""
 
     def __init__(self, files: Mapping[str, Any], prefix: str) -> None:
         self._files = dict(files)
@@ -107,14 +107,14 @@ class _Tensors:
         self.read: set[str] = set()
 
     def here(self, name: str) -> str | None:
-        """The name that the files have a tensor by: without the prefix where there is no head; None: not at all."""
+        """Return the name of a tensor in the files, or None if it is missing. Models without a head have no prefix."""
         if not self._has_prefix:
             name = name.removeprefix(self._prefix)
         old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
         return next((known for known in (name, old) if known in self._files), None)
 
     def __call__(self, name: str) -> Tensor:
-        """A tensor, in float32. Raises AttendoError for one that isn't there or holds no numbers that count."""
+        """Return a tensor in float32. Raise AttendoError for a missing or quantized tensor."""
         if (known := self.here(name)) is None:
             raise AttendoError(f"the weights have no {name}, which config.json requires. Download them again")
         self.read.add(known)
@@ -126,7 +126,7 @@ class _Tensors:
         return found if found.dtype == torch.float64 else found.float()
 
     def left(self, passed_over: tuple[str, ...]) -> list[str]:
-        """The names of unused tensors."""
+        """Return the names of unused tensors, except ignored names."""
         pattern = re.compile("|".join(passed_over) or r"(?!)")
         rest = (name for name in self._files if name not in self.read)
         return sorted(name for name in rest if not pattern.fullmatch(name.removeprefix(self._prefix)))
@@ -134,7 +134,7 @@ class _Tensors:
 
 @contextmanager
 def _opened(folder: Path, prefix: str) -> Iterator[_Tensors]:
-    """The weights of a folder, in one file or several. Raises AttendoError for none, for pickles, and for cut files."""
+    """Open the weight files of a folder. Raise AttendoError for missing, pickled or truncated files."""
     with ExitStack() as stack:
         files: dict[str, Any] = {}
         for path in _weight_files(folder):
@@ -169,7 +169,9 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def read_model(folder: Path, theirs: Theirs | None = None) -> Model:
-    """Return the model of a folder, memory-mapped, in evaluation mode. Raises AttendoError for any mismatch.
+    """Return the model of a Hugging Face folder in evaluation mode, with memory-mapped weights.
+
+    Raise AttendoError if config.json and the weights do not match.
 
     >>> from tempfile import mkdtemp
     >>> config = ModelConfig(vocab_size=9, d_model=8, d_ff=8, n_heads=2, positions="learned", norm_first=True)
@@ -182,7 +184,7 @@ def read_model(folder: Path, theirs: Theirs | None = None) -> Model:
     """
     theirs = read_json(folder / "config.json") if theirs is None else theirs
     table, head = table_of(theirs)
-    config_of(theirs)  # what has no counterpart is said before any weight is read
+    config_of(theirs)  # raises for unsupported options before the weights are read
     with _opened(folder, table.prefix) as tensors:
         return _model_of(theirs, table, head, tensors)
 
@@ -214,7 +216,7 @@ def _model_of(theirs: Theirs, table: Table, head: Head, tensors: _Tensors) -> Mo
 
 
 def _has_output_bias(rows: tuple[Row, ...], tensors: _Tensors) -> bool | None:
-    """Return whether the optional output bias exists and is not zero; None if there is no such row."""
+    """Return whether the output bias exists and is not zero, or None if the table has no output bias."""
     row = next((row for row in rows if row.flat), None)
     if row is None:
         return None
@@ -222,7 +224,7 @@ def _has_output_bias(rows: tuple[Row, ...], tensors: _Tensors) -> bool | None:
 
 
 def _check_aliases(row: Row, tensors: _Tensors) -> None:
-    """Require duplicate tensors to be equal."""
+    """Raise AttendoError if copies of a tensor differ."""
     for alias in row.aliases:
         if tensors.here(alias) is not None and not torch.equal(tensors(alias), tensors(row.theirs)):
             raise AttendoError(
@@ -232,7 +234,7 @@ def _check_aliases(row: Row, tensors: _Tensors) -> None:
 
 
 def _check_unused(row: Row, tensors: _Tensors, name: str, taken: Mapping[str, Tensor]) -> None:
-    """Require an unused tensor to be all zeros or a copy of the embedding."""
+    """Raise AttendoError if an unused tensor is neither zero nor a copy of the embedding."""
     tensor = tensors(row.theirs)
     embeddings = [taken[name] for name in _EMBEDDINGS if name in taken]
     if row.ours == ("output_proj.weight",) and any(map(tensor.equal, embeddings)):
@@ -247,7 +249,7 @@ def _check_unused(row: Row, tensors: _Tensors, name: str, taken: Mapping[str, Te
 
 
 def _fill(model: Model, taken: Mapping[str, Tensor]) -> None:
-    """Put the weights into a model that was built without any, and computes its tables of positions."""
+    """Set the weights of a model that was built without weights, and compute its position tables."""
     new = {id(parameter): nn.Parameter(taken[name]) for name, parameter in model.named_parameters()}
     for module in model.modules():
         for name, parameter in module._parameters.items():
@@ -270,17 +272,17 @@ _WRITTEN = (
     "bert",
     "distilbert",
 )
-"""Families, those that are more widely supported first."""
+"""The families for export, with widely supported families first."""
 
 _UNTOLD = {"dropout", "attention_dropout", "activation_dropout", "initialization", "pad_id", "max_len"}
-"""Options that no logit depends on."""
+"""The options that do not change the logits."""
 
 _BIASES = ("attention_bias", "attention_out_bias", "feed_forward_bias", "output_bias")
 
 
 @dataclass(frozen=True)
 class Place:
-    """The format of a written model: family, table, class and config.json."""
+    """The format of an exported model: family, table, model class and the options of config.json."""
 
     family: str
     table: Table
@@ -290,7 +292,7 @@ class Place:
 
 
 def place_of(config: ModelConfig) -> Place:
-    """The first family that has all options of a model. Raises AttendoError naming what keeps it from the nearest one.
+    """Return the first family that supports all options of a model. Raise AttendoError if there is none.
 
     >>> place_of(ModelConfig(vocab_size=9)).name, place_of(ModelConfig(vocab_size=9, norm_first=True)).name
     ('MarianMTModel', 'PegasusForConditionalGeneration')
@@ -310,7 +312,9 @@ def place_of(config: ModelConfig) -> Place:
 
 
 def write_model(model: Model, folder: Path, more: Mapping[str, Any] | None = None) -> str:
-    """Write config.json and model.safetensors, and return their class name; `more` adds keys such as special ids.
+    """Write config.json and model.safetensors of a model, and return the name of the `transformers` class.
+
+    `more` contains further keys of config.json, such as the ids of special tokens.
 
     >>> from tempfile import mkdtemp
     >>> from attendo.models import build_model
@@ -325,10 +329,10 @@ def write_model(model: Model, folder: Path, more: Mapping[str, Any] | None = Non
 
 
 def _tensors_of(model: Model, place: Place) -> dict[str, Tensor]:
-    """Return the tensors under their foreign names.
+    """Return the tensors by their foreign names.
 
-    If sines and cosines alternate here and are in halves there, the residual stream is permuted, which keeps the
-    function.
+    If the foreign format stores sines and cosines in halves, the residual stream is permuted. The function of the model
+    does not change.
     """
     config, theirs = model.config, place.theirs
     tied = bool(theirs.get("tie_word_embeddings", True))
@@ -348,7 +352,7 @@ def _tensors_of(model: Model, place: Place) -> dict[str, Tensor]:
                 [torch.zeros(len(named[name])) for name in weights], theirs, config.head_width
             )
     if not tied and place.head.architecture == "encoder-decoder":
-        # no two of a file may share their memory
+        # tensors in a file must not share memory
         found = {name: tensor.clone() for name, tensor in found.items()}
     for name in place.table.sinusoids:
         rows = torch.arange(config.max_len)
@@ -373,25 +377,25 @@ def _places(config: ModelConfig) -> Iterator[Place]:
 
 
 def _differing(config: ModelConfig, place: Place) -> list[str]:
-    """Options whose value is lost on the way there and back."""
+    """Return the options that change if a model is exported and imported again."""
     try:
         back = config_of(place.theirs, config.output_bias or None)
     except AttendoError:
         return [field for field in asdict(config) if field not in _UNTOLD]
     wanted, found = _told(config), _told(back)
     if place.table.biased:
-        for name in _BIASES:  # of those that ours lacks, zeros
+        for name in _BIASES:  # missing biases are written as zeros
             wanted[name] = wanted[name] or found[name]
     if _is_permuted(config, place):
         wanted["position_order"] = "halves"
     if wanted["tie"] == "all" and found["tie"] == "input":
-        wanted["tie"] = "input"  # the one matrix is written twice
+        wanted["tie"] = "input"  # the shared matrix is written twice
     lost = [name for name in wanted if wanted[name] != found[name]]
     return [name for name in lost if "positions" not in lost or not name.startswith("position_")]
 
 
 def _told(config: ModelConfig) -> dict[str, Any]:
-    """All options that define a model's computation, with the defaults filled in."""
+    """Return all options that define the computation of a model, with defaults filled in."""
     width = config.head_width
     out_bias = config.attention_bias if config.attention_out_bias is None else config.attention_out_bias
     whole = replace(
@@ -422,9 +426,9 @@ def _is_permuted(config: ModelConfig, place: Place) -> bool:
 
 
 def _permuted(ours: Mapping[str, Tensor], d_model: int) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor with the features of the residual stream in the order of their halves."""
+    """Yield each tensor with the features of the residual stream permuted into halves."""
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
     for name, tensor in ours.items():
-        # of what writes into the stream, and of norms, the rows are its features
+        # the rows of output projections and norms are features of the residual stream
         writes = name.endswith(("out_proj.weight", "out_proj.bias")) or "norm" in name
         yield name, tensor[order] if writes else tensor if tensor.ndim == 1 else tensor[:, order]

@@ -11,7 +11,7 @@ from attendo.errors import AttendoError
 from attendo.model_config import ModelConfig
 
 Theirs = Mapping[str, Any]
-"""What a config.json holds."""
+"""The contents of a config.json."""
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -22,24 +22,27 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-"""Their names of activations, and ours; of several for one, the first is written."""
+"""attendo's name of each activation function, by the foreign name. If several match, the first is written."""
 
 
 class Option:
-    """One or more options of a model, with default values for missing keys."""
+    """A conversion of one or more model options, with default values for missing keys."""
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        """Options of ModelConfig. Raises AttendoError naming the key whose value the core has no option for."""
+        """Return options of ModelConfig. Raise AttendoError for an unsupported value."""
         return {}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """Keys of config.json."""
+        """Return keys of config.json with their values."""
         return {}
 
 
 @dataclass(frozen=True)
 class Same(Option):
-    """A value with two names; `other` is the key to use if the file omits it, `written` the attribute to write.
+    """A value that has different names in ModelConfig and config.json.
+
+    `other` is the key that is read if `theirs` is missing. `written` is the attribute that is written instead of
+    `ours`.
 
     >>> Same("d_model", "n_embd", 768).read({"n_embd": 64}), Same("d_model", "n_embd", 768).read({})
     ({'d_model': 64}, {'d_model': 768})
@@ -63,7 +66,7 @@ class Same(Option):
 
 @dataclass(frozen=True)
 class Fixed(Option):
-    """Options that are constant in a family, whatever the file contains.
+    """Options that are constant in a model family and do not depend on config.json.
 
     >>> Fixed({"norm": "rms"}).read({}), Fixed({"norm": "rms"}).write(ModelConfig(vocab_size=9))
     ({'norm': 'rms'}, {})
@@ -77,7 +80,7 @@ class Fixed(Option):
 
 @dataclass(frozen=True)
 class Must(Option):
-    """A key whose one value the core supports; with checked=False, any value is read, and this one is written.
+    """A key of config.json with only one supported value. If `checked` is False, other values are ignored.
 
     >>> Must("use_sliding_window", False).read({"use_sliding_window": True})
     Traceback (most recent call last):
@@ -100,7 +103,7 @@ class Must(Option):
 
 @dataclass(frozen=True)
 class Activation(Option):
-    """Maps the activation by the name that a Hugging Face config gives it.
+    """The activation function, whose name is stored under the key `theirs` in config.json.
 
     >>> Activation("hidden_act", "gelu").read({"hidden_act": "gelu_new"})
     {'activation': 'gelu_tanh'}
@@ -121,7 +124,7 @@ class Activation(Option):
 
 @dataclass(frozen=True)
 class GatedActivation(Option):
-    """T5's one word for activation and gate: "relu", "gated-gelu", "gated-silu" …"""
+    """T5's combined name of the activation function and the gate: "relu", "gated-gelu" or "gated-silu"."""
 
     default: str
 
@@ -145,7 +148,7 @@ def _their_activation(ours: ModelConfig) -> str:
 
 @dataclass(frozen=True)
 class Tied(Option):
-    """Whether input and output share their matrix."""
+    """The option of whether the input embedding and the output layer share their matrix."""
 
     default: bool
 
@@ -158,7 +161,7 @@ class Tied(Option):
 
 @dataclass(frozen=True)
 class InnerWidth(Option):
-    """d_ff, which is 4 · d_model where the file has null (GPT-2)."""
+    """The option d_ff, which defaults to 4 · d_model if config.json contains null (GPT-2)."""
 
     theirs: str
     width: str
@@ -173,7 +176,7 @@ class InnerWidth(Option):
 
 @dataclass(frozen=True)
 class Both(Option):
-    """A number that encoder and decoder share here, and that each may set there."""
+    """A number that is one option in attendo, but two keys for encoder and decoder in config.json."""
 
     ours: str
     theirs: str
@@ -196,7 +199,7 @@ class Both(Option):
 
 @dataclass(frozen=True)
 class OneSize(Option):
-    """Two numbers of theirs that are one here."""
+    """Two keys of config.json that must have equal values."""
 
     theirs: str
     other: str
@@ -215,7 +218,10 @@ class OneSize(Option):
 
 @dataclass(frozen=True)
 class Length(Option):
-    """max_len, where the position table may begin with `unused` rows (None: the padding id and one more)."""
+    """The option max_len of a model whose position table begins with `unused` rows.
+
+    If `unused` is None, the number of unused rows is the padding id plus 1.
+    """
 
     default: int
     unused: int | None = 0
@@ -233,7 +239,7 @@ class Length(Option):
 
 @dataclass(frozen=True)
 class Heads(Option):
-    """Heads of queries, of keys and values, and their width, which is d_model / n_heads where the file is silent."""
+    """The number of query heads, the number of key and value heads, and their width (default: d_model / n_heads)."""
 
     has_width: bool = True
     default_width: int | None = None
@@ -255,7 +261,7 @@ class Heads(Option):
 
 @dataclass(frozen=True)
 class RotaryBase(Option):
-    """The base of rotary positions, in newer files among `rope_parameters`; no stretching of the positions."""
+    """The base of RoPE, which newer files store in `rope_parameters`. RoPE scaling is not supported."""
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
         table = theirs.get("rope_parameters") or {}

@@ -1,4 +1,4 @@
-"""The description of a Hugging Face model family: a table of options and of weights."""
+"""The classes that describe a Hugging Face model family as a table of options and weights."""
 
 from __future__ import annotations
 
@@ -17,11 +17,18 @@ Get = Callable[[str], Tensor]
 
 @dataclass(frozen=True)
 class Row:
-    """One foreign tensor and the tensors of ours that it stacks; `{n}` is the number of a block.
+    """The correspondence between a foreign tensor and one or more tensors of attendo.
 
-    transposed: stored as [in, out]. turned: rotary rows pair (i, i + half) there and neighbors here. behind: unused
-    rows at the start (-1: by the padding id). plus: a tensor whose first row is added (BERT's token type). aliases:
-    names of copies. flat: shape [1, n]. scaled: a factor by config.
+    Attributes:
+        theirs: The name of the foreign tensor, with `{n}` for the number of a block.
+        ours: The names of attendo's tensors, which the foreign tensor stacks.
+        transposed: Whether the foreign tensor is stored as [in, out].
+        turned: Whether RoPE pairs the rows i and i + half in the foreign tensor. attendo pairs neighbors.
+        behind: The number of unused rows at the start. -1 means that the padding id determines the number.
+        plus: The name of a tensor whose first row is added (the token type embedding of BERT).
+        aliases: The names of copies of the tensor.
+        flat: Whether the foreign tensor has the shape [1, n].
+        scaled: Returns a factor of the foreign tensor from config.json.
     """
 
     theirs: str
@@ -35,7 +42,7 @@ class Row:
     scaled: Callable[[Theirs], float] | None = None
 
     def of_block(self, n: int) -> Row:
-        """The row of block n."""
+        """Return the row for block number n."""
         number = str(n)
         return replace(
             self,
@@ -45,11 +52,11 @@ class Row:
 
     @property
     def of_a_block(self) -> bool:
-        """Whether there is one for each block."""
+        """Whether the row describes one tensor per block."""
         return "{n}" in self.theirs
 
     def read(self, get: Get, shapes: Sequence[torch.Size], theirs: Theirs, head_dim: int) -> list[Tensor]:
-        """Return our tensors. Raises AttendoError for a tensor with an unexpected shape."""
+        """Return attendo's tensors. Raise AttendoError if the foreign tensor has an unexpected shape."""
         found = get(self.theirs)
         rows = sum(shape[0] for shape in shapes) + self._before(theirs)
         wanted = (rows, *shapes[0][1:])
@@ -69,7 +76,7 @@ class Row:
         return list(found.split([shape[0] for shape in shapes]))
 
     def write(self, ours: Sequence[Tensor], theirs: Theirs, head_dim: int) -> Tensor:
-        """Their tensor."""
+        """Return the foreign tensor for the given tensors of attendo."""
         found = torch.cat(list(ours)) if len(ours) > 1 else ours[0]
         if self.turned:
             found = found.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
@@ -88,7 +95,7 @@ class Row:
 
 
 def dense(theirs: str, *ours: str, transposed: bool = False, turned: bool = False) -> tuple[Row, Row]:
-    """The weight and bias of a layer, which may stack several of ours.
+    """Return the rows for the weight and the bias of a layer, which may stack several layers of attendo.
 
     >>> [(row.theirs, *row.ours) for row in dense("kv", "k_proj", "v_proj")]
     [('kv.weight', 'k_proj.weight', 'v_proj.weight'), ('kv.bias', 'k_proj.bias', 'v_proj.bias')]
@@ -105,7 +112,9 @@ def dense(theirs: str, *ours: str, transposed: bool = False, turned: bool = Fals
 
 
 def blocks(theirs: str, ours: str, layers: Mapping[str, str], turned: Sequence[str] = ()) -> tuple[Row, ...]:
-    """Return the rows of a stack for each layer's foreign name and ours; `turned` names rotary layers.
+    """Return the rows of all layers in a stack of blocks.
+
+    `layers` maps foreign names to names of attendo. `turned` contains the layers with RoPE.
 
     >>> blocks("h", "decoder", {"ln_1": "self_attention_residual.norm"})[0].ours
     ('decoder.blocks.{n}.self_attention_residual.norm.weight',)
@@ -118,7 +127,7 @@ def blocks(theirs: str, ours: str, layers: Mapping[str, str], turned: Sequence[s
 
 
 def expanded(rows: Sequence[Row], ours: Mapping[str, object]) -> Iterator[tuple[Row, bool]]:
-    """Each row, one a block of those that our model has, and whether our model has it.
+    """Yield each row, repeated for each block of the model, and whether the model has its tensors.
 
     >>> rows = blocks("h", "decoder", {"ln_1": "norm"})
     >>> [(row.theirs, there) for row, there in expanded(rows, {"decoder.blocks.0.norm.weight": None})]
@@ -138,7 +147,7 @@ def expanded(rows: Sequence[Row], ours: Mapping[str, object]) -> Iterator[tuple[
 
 @dataclass(frozen=True)
 class Head:
-    """A class of a family: its model here, the options that it sets, and its own rows."""
+    """A model class of a family: attendo's architecture, the options that it sets, and the rows of its head."""
 
     architecture: Architecture
     ours: Mapping[str, object] = field(default_factory=dict)
@@ -146,7 +155,7 @@ class Head:
 
 
 def always(theirs: Theirs) -> bool:
-    """A condition that every file meets.
+    """Return True for every config.json.
 
     >>> always({})
     True
@@ -156,11 +165,18 @@ def always(theirs: Theirs) -> bool:
 
 @dataclass(frozen=True)
 class Table:
-    """A model family: its options, its weights, and its classes by name.
+    """The description of a model family.
 
-    prefix: the start of weight names in models with a head. passed_over: patterns of ignored names. biased: every dense
-    layer has a bias there. sinusoids: position tensors that are written but not read. when: whether a config.json
-    matches this table. written: whether models are written as this family.
+    Attributes:
+        options: The options of config.json.
+        weights: The rows of all tensors except those of the heads.
+        heads: The model classes by name.
+        prefix: The prefix of tensor names in models with a head.
+        passed_over: The patterns of tensor names that are ignored.
+        biased: Whether every linear layer of the family has a bias.
+        sinusoids: The names of position tensors that are written but not read.
+        written: Whether models can be exported as this family.
+        when: Returns whether a config.json matches this table.
     """
 
     options: tuple[Option, ...]

@@ -1,8 +1,8 @@
-"""The tokenizer of a Hugging Face folder: its tokenizer.json, or older files.
+"""The import of the tokenizer in a Hugging Face folder, from tokenizer.json or older files.
 
-`transformers` converts older files to a document of the `tokenizers` library. The SentencePiece models of Llama
-(tokenizer.model) and Marian (source.spm, target.spm) are read here, because `transformers` converts the first inexactly
-and the second not at all.
+`transformers` converts most older files to a document of the `tokenizers` library. This module reads the SentencePiece
+models of Llama (tokenizer.model) and Marian (source.spm, target.spm). `transformers` converts the models of Llama
+inexactly, and does not convert those of Marian.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from attendo.interop.sentencepiece_models import (
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """The small files of a model's tokenizer."""
+    """The contents of the JSON files in a Hugging Face folder that describe the tokenizer."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -41,12 +41,12 @@ class TokenizerFacts:
 
     @cached_property
     def has_document(self) -> bool:
-        """Whether there is a tokenizer.json, which takes precedence over older files."""
+        """Whether the folder has a tokenizer.json, which takes precedence over older files."""
         return (self.folder / "tokenizer.json").is_file()
 
     @cached_property
     def own(self) -> dict[str, Any]:
-        """The value in tokenizer_config.json, otherwise in special_tokens_map.json."""
+        """The merged contents of tokenizer_config.json and special_tokens_map.json. The former takes precedence."""
         return self.table("special_tokens_map.json") | self.table("tokenizer_config.json")
 
     @cached_property
@@ -54,16 +54,18 @@ class TokenizerFacts:
         return self.table("generation_config.json")
 
     def name(self, role: str) -> str | None:
-        """The special token of a role ("eos")."""
+        """Return the text of the special token with a role, for example "eos", or None."""
         return _content(self.own.get(f"{role}_token"))
 
     def added(self) -> dict[int, dict[str, Any]]:
-        """Added tokens by id, as tokenizer_config.json has them."""
+        """Return the added tokens in tokenizer_config.json, by id."""
         table = self.own.get("added_tokens_decoder") or {}
         return {int(i): one for i, one in table.items() if isinstance(one, dict) and "content" in one}
 
     def id(self, *keys: str) -> int | None:
-        """The id of the first of these keys, in the generation's file before the model's."""
+        """Return the token id of the first key that exists. generation_config.json takes precedence over
+        config.json.
+        """
         for key in keys:
             for table in (self.generation, self.config):
                 value = table.get(key)
@@ -74,7 +76,7 @@ class TokenizerFacts:
 
     @property
     def vocab_size(self) -> int:
-        """The rows of the embedding, or a number above all ids if unknown."""
+        """The size of the vocabulary, or a number above all ids if the size is unknown."""
         value = self.config.get("vocab_size")
         return value if isinstance(value, int) else 1 << 30
 
@@ -95,14 +97,14 @@ class TokenizerFacts:
 
 
 def _content(value: Any) -> str | None:
-    """A token's text, alone or in a table."""
+    """Return the text of a token, which is a string or an object."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
 
 
 _LLAMAS = {"llama", "mistral"}
-"""Kinds of models whose tokenizer.model has the model's own ids."""
+"""The model types whose tokenizer.model contains the ids of the model."""
 _FILES = (
     ("vocab.json", "merges.txt"),
     ("vocab.txt",),
@@ -110,9 +112,9 @@ _FILES = (
     ("sentencepiece.bpe.model",),
     ("tokenizer.model",),
 )
-"""What an older tokenizer is in."""
+"""The possible files of an older tokenizer."""
 _CODE = re.compile("[a-z]{2,3}_[A-Z]{2}")
-"""A language as mBART has it."""
+"""The pattern of mBART's language codes."""
 
 NAMES = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
 
@@ -124,10 +126,16 @@ def read_tokenizer(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> ImportedTokenizer:
-    """Return the tokenizer of a Hugging Face model, with the special ids of its config.json and generation_config.json.
+    """Return the tokenizer of a Hugging Face folder, with the special ids of config.json and generation_config.json.
 
-    Languages are codes of the vocabulary ("en_XX", "deu"). Raises AttendoError for a missing or damaged file, and for a
-    multilingual model without a target language.
+    Args:
+        folder: The Hugging Face folder.
+        config: The contents of config.json.
+        source_language: The source language, as a code of the vocabulary ("en_XX", "deu").
+        target_language: The target language, as a code of the vocabulary.
+
+    Raises:
+        AttendoError: A file is missing or damaged, or a multilingual model has no target language.
 
     >>> read_tokenizer(Path("nowhere"), {})
     Traceback (most recent call last):
@@ -149,11 +157,11 @@ _USUAL = {
     "pad": ("<pad>", "[PAD]"),
     "mask": ("<mask>", "[MASK]"),
 }
-"""What special tokens are called where no file says it."""
+"""The usual names of special tokens, for models whose files do not name them."""
 
 
 def _document(facts: TokenizerFacts) -> dict[str, Any]:
-    """The tokenizer as a document of the library, its special tokens among its added tokens."""
+    """Return the tokenizer as a document of the `tokenizers` library, whose added tokens include special tokens."""
     folder = facts.folder
     if (folder / "tokenizer.json").is_file():
         document = facts.json("tokenizer.json")
@@ -175,7 +183,7 @@ def _document(facts: TokenizerFacts) -> dict[str, Any]:
 
 
 def _llama_document(facts: TokenizerFacts) -> dict[str, Any]:
-    """Llama's tokenizer.model with added tokens, and a begin token unless add_bos_token is false."""
+    """Return the document of Llama's tokenizer.model. It adds a begin token unless add_bos_token is false."""
     document = sentencepiece_document(facts.folder / "tokenizer.model")
     ids = _ids(document)
     known = {token["content"] for token in document["added_tokens"]}
@@ -190,7 +198,7 @@ def _llama_document(facts: TokenizerFacts) -> dict[str, Any]:
 
 
 def _converted(facts: TokenizerFacts, names: Sequence[str]) -> dict[str, Any]:
-    """The document that `transformers` makes of older files. Raises AttendoError where it makes none or is missing."""
+    """Convert older files with `transformers`. Raise AttendoError if that fails or `transformers` is missing."""
     folder = facts.folder
     transformers = required("transformers")
     if names[0].endswith(".model"):
@@ -215,7 +223,9 @@ def _converted(facts: TokenizerFacts, names: Sequence[str]) -> dict[str, Any]:
 
 
 def template(around: Around, names: Mapping[int, str]) -> dict[str, Any] | None:
-    """A library post-processor that puts special tokens around a text; `names` are those of the ids.
+    """Return a post-processor of the `tokenizers` library that adds special tokens before and after a text.
+
+    `around` contains the ids before and after the text. `names` contains the token of each id.
 
     >>> template(((), ()), {})
     >>> template(((1,), (2,)), {1: "<s>", 2: "</s>"})["single"][0]
@@ -237,7 +247,7 @@ def template(around: Around, names: Mapping[int, str]) -> dict[str, Any] | None:
 
 
 def _ids(document: Mapping[str, Any]) -> dict[str, int]:
-    """The ids of all entries of a document."""
+    """Return the ids of all tokens in a document."""
     vocab = document["model"]["vocab"]
     ids = dict(vocab) if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
     return ids | {token["content"]: token["id"] for token in document["added_tokens"]}
@@ -269,7 +279,7 @@ def _one_sided(
         )
     languages = (
         (source_language, target_language) if several else (None, None)
-    )  # elsewhere they are no tokens
+    )  # other models have no language tokens
     codes = [_code(facts, ids, language) for language in languages]
     specials = _specials(facts, ids, apart.unk_id, around, codes)
     side = {"library": apart.document, "ids": apart.ids}
@@ -280,7 +290,7 @@ def _one_sided(
 
 
 def _around(document: Mapping[str, Any]) -> Around:
-    """The ids that the library puts around a text, found by encoding one."""
+    """Return the ids that the library adds before and after a text, by encoding an example."""
     document = {**document, "truncation": None, "padding": None}
     require_bounded(document)
     library = LibraryTokenizer.from_str(json.dumps(document))
@@ -310,7 +320,7 @@ def _specials(
     around: Around,
     codes: Sequence[int | None] = (None, None),
 ) -> SpecialTokens:
-    """The role of each id, from the model's files, otherwise from the tokenizer's."""
+    """Return the special tokens by role. The files of the model take precedence over those of the tokenizer."""
 
     def named(role: str) -> int | None:
         names = (facts.name(role), *_USUAL.get(role, ()))
@@ -353,14 +363,14 @@ def _specials(
 
 
 def _begin(start: int, forced: int | None, usual: Collection[int]) -> tuple[int, ...]:
-    """The first ids of a decoder; a chosen language replaces the default one."""
+    """Return the first ids of a decoder. A chosen language replaces the default language."""
     if forced is None or forced == start:
         return (start,)
     return (start, forced) if start in usual else (forced,)
 
 
 def _never(facts: TokenizerFacts, specials: SpecialTokens) -> set[int]:
-    """Padding, ids that the generation settings suppress, and end ids other than the first."""
+    """Return the ids that are never generated: padding, suppressed ids, and all end ids except the first."""
     found = {specials.pad_id}
     for table in (facts.config, facts.generation):
         found |= {words[0] for words in table.get("bad_words_ids") or () if len(words) == 1}
@@ -371,7 +381,7 @@ def _never(facts: TokenizerFacts, specials: SpecialTokens) -> set[int]:
 
 
 def _two_sided(facts: TokenizerFacts, target_language: str | None) -> ImportedTokenizer:
-    """Marian's: each language has its SentencePiece model, and both have one vocabulary."""
+    """Return Marian's tokenizer, in which both languages have their own SentencePiece model and share a vocabulary."""
     folder = facts.folder
     names = ("source.spm", "target.spm", "vocab.json")
     if missing := [name for name in names if not (folder / name).is_file()]:
@@ -421,7 +431,7 @@ def _two_sided(facts: TokenizerFacts, target_language: str | None) -> ImportedTo
 
 
 def _check_apart(tokenizer: ImportedTokenizer, names: Sequence[str], path: Path) -> None:
-    """Raise AttendoError where a text can spell a special token after all."""
+    """Raise AttendoError if the encoding of a text can contain a special token."""
     special = tokenizer.not_text - {tokenizer.unk_id}
     for name, ids in zip(names, tokenizer.encode_batch(names), strict=True):
         if special & set(ids):
@@ -433,7 +443,14 @@ def _check_apart(tokenizer: ImportedTokenizer, names: Sequence[str], path: Path)
 
 @dataclass(frozen=True)
 class SpelledApart:
-    """A library document in which texts cannot contain special tokens, the model's ids, and these tokens by id."""
+    """The result of `spelled_apart`.
+
+    Attributes:
+        document: The document of the `tokenizers` library, with which texts never contain special tokens.
+        ids: The id of the model for each id of the library, or None if they are equal.
+        marks: The text of each special token by id.
+        unk_id: The id of the unknown token, or -1.
+    """
 
     document: dict[str, Any]
     ids: list[int] | None
@@ -442,10 +459,10 @@ class SpelledApart:
 
 
 def spelled_apart(document: Mapping[str, Any], special: Collection[int]) -> SpelledApart:
-    r"""Remove the post-processor, and make special tokens unreachable for texts.
+    r"""Remove the post-processor, and prevent that encoded texts contain special tokens.
 
-    The library finds added tokens in every text and vocabulary entries in every word. So added tokens are removed
-    unless they are text, and the entries of special ids get a leading space, which no word contains.
+    The library finds added tokens in every text, and vocabulary entries in every word. Therefore, added tokens are
+    removed unless they are text. Vocabulary entries of special tokens get a leading space, which no word contains.
 
     >>> model = {"type": "WordLevel", "vocab": {"<s>": 0, "a": 1, "[UNK]": 2}, "unk_token": "[UNK]"}
     >>> cuts = {"type": "WhitespaceSplit"}
@@ -492,12 +509,12 @@ def spelled_apart(document: Mapping[str, Any], special: Collection[int]) -> Spel
 
 
 def _is_text(content: str) -> bool:
-    """Return whether an added token is a word or white space rather than markup."""
+    """Return whether an added token is a word or whitespace rather than markup."""
     return not content.strip() or content.replace(" ", "").isalnum()
 
 
 def _renumbered(document: Mapping[str, Any], kept: Sequence[Mapping[str, Any]]) -> list[int] | None:
-    """The model's ids of the library's, which numbers added tokens on; None where they are the same."""
+    """Return the model's id for each id of the library, or None if they are equal."""
     if not kept:
         return None
     library = LibraryTokenizer.from_str(json.dumps(document))
