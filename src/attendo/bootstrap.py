@@ -13,9 +13,7 @@ from attendo.errors import AttendoError
 
 @dataclass(frozen=True, eq=False)
 class RowSums:
-    """A score that is computed from sums over rows. `rows` are the summands, and `score` maps their column sums to the
-    score.
-    """
+    """A score of sums over rows: `rows` are the summands, and `score` computes the score from their column sums."""
 
     name: str
     rows: Float[ndarray, "rows parts"]
@@ -26,8 +24,7 @@ class RowSums:
 def ratio_sums(
     name: str, above: Float[ndarray, " rows"], below: Float[ndarray, " rows"], signature: str = ""
 ) -> RowSums:
-    """Return the score Σ above / Σ below: a mean over rows, or a mean over tokens if `below` has the tokens of each
-    row.
+    """Return the score Σ above / Σ below: a mean over rows, or over tokens if `below` has the tokens of each row.
 
     >>> loss = ratio_sums("loss", np.array([6.0, 2.0]), np.array([3.0, 1.0]))
     >>> loss.score(loss.rows.sum(0))

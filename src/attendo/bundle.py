@@ -130,7 +130,7 @@ class Bundle:
         return model
 
     def sized_model(self, where: Path, stored: Mapping[str, Sequence[int]]) -> Model:
-        """Return a new model with the parameter shapes `stored` of the file `where`. Raises AttendoError if the shapes
+        """Return a new model with the parameter shapes `stored` of the file `where`, or raise AttendoError if they
         differ.
         """
         config = self.model_config
@@ -153,8 +153,8 @@ class Bundle:
         return model
 
     def require_own_parts(self, folder: Path, call: str = LOAD) -> None:
-        """Raise AttendoError if the model needs custom modules, but none are given. The message suggests the Python
-        line `call`.
+        """Raise AttendoError if the model needs custom modules, but none are given. The message suggests the line
+        `call`.
         """
         if self.own_parts is None and (name := self.card.get("own_parts")) is not None:
             raise AttendoError(
@@ -198,9 +198,7 @@ def save_card(folder: Path, card: dict[str, Any]) -> None:
 
 
 def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> None:
-    """Replace model.safetensors atomically. The header contains the step and the hashes of config, tokenizer and
-    weights.
-    """
+    """Replace model.safetensors atomically. The header has the step and hashes of config, tokenizer and weights."""
     tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
     header = {"format": f"attendo {FORMAT}", "step": str(step), **_hashes(bundle)}
     data = save(tensors, header)
@@ -305,7 +303,7 @@ def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]
 
 
 def load_model(folder: Path, bundle: Bundle) -> Model:
-    """Return the trained model of a run folder in evaluation mode. Raises AttendoError if the weights are missing or
+    """Return a run folder's trained model in evaluation mode. Raises AttendoError if the weights are missing or
     damaged.
     """
     path = folder / "model.safetensors"

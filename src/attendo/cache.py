@@ -34,8 +34,8 @@ def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[
 
     Args:
         folder: The folder to open. If other users can write to its parent folder, each user has a separate subfolder.
-        opened: A function that opens the folder. It raises FileNotFoundError for a missing folder and DamagedFile for
-            an incomplete folder.
+        opened: A function that opens the folder. It raises FileNotFoundError for a missing folder and DamagedFile for a
+            damaged folder.
         build: A function that fills an empty hidden folder, which is then renamed atomically. If several processes
             build the same folder, all of them use the first result.
 
@@ -97,9 +97,7 @@ def discard(place: Path) -> None:
 
 
 def _descriptor(folder: Path) -> int | None:
-    """Return an open descriptor of the folder that is private to this user, or None on Windows, which has no such
-    owners.
-    """
+    """Return an open descriptor of the folder that is private to this user, or None on Windows."""
     _make(folder)
     if os.name == "nt":
         return None
@@ -147,9 +145,7 @@ def _others_may_write(found: os.stat_result) -> bool:
 
 
 def _require_owner(folder: Path, found: os.stat_result) -> None:
-    """Raise AttendoError unless root or this user owns the folder or link, because an owner can replace the cached
-    code.
-    """
+    """Raise AttendoError unless root or this user owns the folder or link, because an owner can replace its code."""
     if found.st_uid not in (0, me := os.geteuid()):
         raise AttendoError(
             f"the cache folder {folder} is owned by user {found.st_uid}, but this process runs as user {me}. "
@@ -158,9 +154,7 @@ def _require_owner(folder: Path, found: os.stat_result) -> None:
 
 
 def _reached_safely(folder: Path) -> Path:
-    """Return the folder itself, for systems without paths through descriptors. Raises AttendoError if others can rename
-    it.
-    """
+    """Return the folder itself if no other user can rename it, for systems without paths through descriptors."""
     for parent in folder.resolve().parents:
         found = parent.stat()
         if _others_may_write(found) and not found.st_mode & stat.S_ISVTX:

@@ -33,9 +33,7 @@ _IN_FILE = re.compile(r"(.+) \[([^\[\]]+)\]")  # for example, F.toml [model]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file as plain values. Raises AttendoError, with the line, if the file is not valid
-    TOML.
-    """
+    """Return the tables of a TOML file as plain values. Raises AttendoError with the line of invalid TOML."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
         if _DEEP_KEY.search(_QUOTED.sub("", _COMMENT.sub("", text))):  # takes quadratic time
@@ -64,8 +62,7 @@ def bounded_int(digits: str) -> int:
 def override(tables: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
     """Return a copy of `tables` in which each assignment `section.key=value` is applied.
 
-    The value is parsed as TOML. A value that is not valid TOML is used as text. Raises AttendoError for an invalid
-    assignment.
+    The value is parsed as TOML, or used as text if it is not valid TOML. Raises AttendoError for an invalid assignment.
 
     >>> override({"model": {"d_model": 64}}, ["model.d_model=128", "data.name=a b", "data.columns=[1, 2]"])
     {'model': {'d_model': 128}, 'data': {'name': 'a b', 'columns': [1, 2]}}
@@ -113,8 +110,8 @@ def check_keys(section: "type[DataclassInstance]", table: Mapping[str, Any], whe
 
 
 def to_table(value: "DataclassInstance") -> dict[str, Any]:
-    """Return a config dataclass as a TOML table for `build`. Fields with the value None are omitted, so None must be
-    their default.
+    """Return a config dataclass as a TOML table for `build`. Fields that are None are omitted, so None must be their
+    default.
     """
     return _plain(dataclasses.asdict(value))
 

@@ -24,8 +24,7 @@ VERIFY = "from attendo.runs.resume import verify_resume; print(verify_resume({fo
 
 
 def name_of_custom_modules(own_parts: CustomModules) -> str:
-    """Return the name FILE.py:FUNCTION of a user's function, for display only. Other callables return their type's
-    name.
+    """Return the name FILE.py:FUNCTION of a user's function, or the type's name of another callable, for display only.
 
     >>> name_of_custom_modules(name_of_custom_modules)
     'custom_modules.py:name_of_custom_modules'
@@ -92,8 +91,7 @@ def custom_module_at(model: nn.Module, name: str) -> nn.Module | None:
 
 
 def is_not_finite(module: nn.Module, output: Tensor) -> bool:
-    """Return whether a module's output contains NaN or infinity. In a position bias, -inf is allowed, because it hides
-    a key.
+    """Return whether a module's output contains NaN or infinity. In a position bias, -inf is allowed: it hides a key.
 
     >>> hidden = torch.tensor([0.0, -torch.inf])
     >>> is_not_finite(nn.Identity(), hidden), is_not_finite(DistanceBias(), hidden)

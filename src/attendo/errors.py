@@ -24,8 +24,7 @@ def install_command(extra: str) -> str:
         extra: The name of the extra, for example "serve".
 
     Returns:
-        A pip command that works in the current folder. The command names a local checkout, a repository URL or the
-            package name.
+        A pip command that works in the current folder. The command names a checkout, a repository URL or the package.
     """
     import json
     from importlib.metadata import PackageNotFoundError, distribution
@@ -47,8 +46,7 @@ def install_command(extra: str) -> str:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return whether an exception is a failure of code. Ctrl-C and exits are not failures, but a panic of a Rust
-    library is.
+    """Return whether an exception is a failure of code, including a panic of a Rust library but not Ctrl-C and exits.
 
     >>> is_failure(ValueError()), is_failure(KeyboardInterrupt())
     (True, False)

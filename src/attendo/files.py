@@ -1,7 +1,7 @@
 """Files that are complete or absent: atomic writing, and folders that can be verified.
 
-Errors of the operating system, such as a full disk or a missing permission, raise OSError. After such an error,
-existing files are unchanged.
+Errors of the operating system, such as a full disk or a missing permission, raise OSError. Existing files are then
+unchanged.
 """
 
 import contextlib
@@ -50,9 +50,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
 
 @contextlib.contextmanager
 def atomic_text(path: Path) -> Iterator[TextIO]:
-    """Yield a text file for writing, which becomes `path` atomically when the block ends. Line endings are not
-    converted.
-    """
+    """Yield a text file for writing, which becomes `path` atomically when the block ends. Line endings are kept."""
     path = path.resolve()
     temporary = _beside(path)
     try:
@@ -115,9 +113,7 @@ def remove_folder(path: Path) -> None:
 
 
 def mend_folder(folder: Path) -> None:
-    """Clean up a folder after killed processes: remove unfinished subfolders and files, and restore replaced
-    subfolders.
-    """
+    """Clean up a folder after killed processes: remove unfinished files and folders, and restore replaced folders."""
     for path in folder.iterdir():
         if (match := _LEFT.fullmatch(path.name)) is None:
             continue
@@ -134,8 +130,7 @@ def mend_folder(folder: Path) -> None:
 def locked(path: Path) -> Iterator[bool]:
     """Hold a lock on a file until the block ends. Yields False if another process holds the lock, otherwise True.
 
-    The operating system releases the lock when the process ends. On file systems without locks, the result is always
-    True.
+    The operating system releases the lock when the process ends. File systems without locks always yield True.
     """
     from filelock import FileLock, Timeout
 
@@ -161,8 +156,7 @@ def sha256_file(path: Path) -> str:
 
 
 def write_manifest(folder: Path, extra: dict[str, Any]) -> None:
-    """Write `manifest.json` with the size and SHA-256 of each file in a folder, `extra`, and a digest of its own
-    contents.
+    """Write `manifest.json` with the size and SHA-256 of each file in a folder, `extra`, and a digest of these values.
 
     All other files must be written before the manifest.
     """
@@ -177,9 +171,7 @@ def write_manifest(folder: Path, extra: dict[str, Any]) -> None:
 
 
 def verify_manifest(folder: Path) -> dict[str, Any]:
-    """Check all files in the folder's manifest and return its `extra`. Raises DamagedFile for the first file that
-    differs.
-    """
+    """Check all files in a folder's manifest and return its `extra`. Raises DamagedFile for the first damaged file."""
     files, extra = _read_manifest(folder)
     for name, entry in files.items():
         file = folder / name

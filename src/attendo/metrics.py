@@ -20,9 +20,7 @@ BLEU_TOKENIZERS = ("13a", "none", "char", "intl", "zh", "ja-mecab", "ko-mecab")
 
 @dataclass(frozen=True)
 class Score:
-    """The value of a metric, with its name and its sacreBLEU signature. `str(score)` returns the name, the value and
-    the signature in one line.
-    """
+    """The value of a metric, with its name and its sacreBLEU signature. `str(score)` is a line with all three."""
 
     name: str
     value: float
@@ -34,7 +32,7 @@ class Score:
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> Score:
-    """Compute corpus BLEU in percent with sacreBLEU (Papineni et al. 2002; Post 2018), with one reference per
+    """Compute corpus BLEU in percent with sacreBLEU (Papineni et al. 2002; Post 2018), for one reference per
     hypothesis.
 
     Raises AttendoError if the lists are empty or differ in length, or if the tokenizer is not available.
@@ -49,7 +47,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "
 def bleu_tokenizer(references: Sequence[str]) -> str:
     """Return the sacreBLEU tokenizer for these texts: "char" for scripts without spaces between words, otherwise "13a".
 
-    The tokenizer is "char" if there are more than 5 characters per space-separated word, or more than 15 in scripts
+    The tokenizer is "char" if texts have more than 5 characters per space-separated word, or more than 15 in scripts
     that use spaces.
 
     >>> bleu_tokenizer(["der Regen fällt"])
@@ -102,8 +100,9 @@ def perplexity(log_prob: float, n_tokens: int) -> float:
 
 
 def accuracy(true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"]) -> float:
-    """Return the share of correct predictions, in [0, 1]. Raises AttendoError if the arrays are empty or differ in
-    length.
+    """Return the share of correct predictions, in [0, 1].
+
+    Raises AttendoError if the arrays are empty or differ in length.
 
     >>> accuracy(np.array([0, 1, 1, 2]), np.array([0, 1, 2, 2]))
     0.75
@@ -284,8 +283,8 @@ def chrf_sums(hypotheses: Sequence[str], references: Sequence[str]) -> RowSums:
 def macro_f1_sums(true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"], n_classes: int) -> RowSums:
     """Return the counts of each row from which macro-F1 is computed.
 
-    The first `n_classes` columns count correct predictions of each class. The other columns count the class of the row
-    and the predicted class.
+    The first `n_classes` columns count correct predictions of each class. The other columns count the true class and
+    the predicted class.
 
     >>> sums = macro_f1_sums(np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1]), 2)
     >>> round(sums.score(sums.rows.sum(0)), 3)

@@ -53,8 +53,8 @@ class _Model(nn.Module):
         return self.output_proj(hidden)
 
     def _begin(self, tokens: TokenEmbedding | None) -> None:
-        """Draw the initial weights. The output layer then shares the embedding matrix of `tokens` if the configuration
-        ties them.
+        """Draw the initial weights, and share the embedding matrix of `tokens` with the output layer if the two are
+        tied.
         """
         initialize(self, self.config.initialization)
         if tokens is not None and self.config.tie in ("all", "output"):
@@ -102,8 +102,7 @@ class EncoderDecoder(_Model):
     ) -> Float[Tensor, "batch tgt_len d_model"]:
         """Return the decoder's hidden state at each target position, from which the next token is predicted.
 
-        `tgt` starts with the begin id. Targets need no padding mask, because the causal mask already hides all later
-        positions.
+        `tgt` starts with the begin id. Targets need no padding mask, because the causal mask hides all later positions.
         """
         memory = self.encode(src, src_lengths)
         return self.decoder(self.target_embedding(tgt), memory, Mask(causal=True), _padding(src_lengths))
@@ -172,8 +171,8 @@ class EncoderClassifier(_Model):
 
 
 class DecoderLM(_Model):
-    """A decoder-only language model, which predicts each token from the tokens before it (Phuong & Hutter 2022,
-    algorithm 10).
+    """A decoder-only language model, which predicts each token from those before it (Phuong & Hutter 2022, algorithm
+    10).
 
     >>> import torch
     >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=0, n_decoder_layers=1, dropout=0.0)
@@ -197,8 +196,8 @@ class DecoderLM(_Model):
     ) -> Float[Tensor, "batch len d_model"]:
         """Return the hidden state at each position, from which the next token is predicted.
 
-        `segments` is the document number of each token. Attention never crosses document boundaries. By default, each
-        row is one document.
+        `segments` is the document number of each token. Attention never crosses document boundaries. By default, a row
+        is one document.
         """
         return self.decoder(self.embedding(token_ids), None, Mask(causal=True, segments=segments))
 
@@ -244,8 +243,9 @@ class MaskedLM(_Model):
     def hidden(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch src_len d_output"]:
-        """Return norm(activation(W_f h + b_f)) for the encoder state h at each position. The token is predicted from
-        this vector.
+        """Return norm(activation(W_f h + b_f)) for the encoder state h at each position.
+
+        The token at a position is predicted from this vector.
         """
         states = self.encoder(self.embedding(src), _padding(src_lengths))
         return self.output_norm(ACTIVATIONS[self.config.activation](self.output_hidden(states)))

@@ -29,8 +29,8 @@ Cut = Callable[[Rows, np.random.Generator], Sequence[Rows]]
 
 @dataclass(frozen=True)
 class Grouping:
-    """Up to `at_once` rows are shuffled together. More rows are split into shards of `shard` rows, about `shards` at a
-    time.
+    """The sizes for shuffling: up to `at_once` rows together, otherwise groups of about `shards` shards of `shard`
+    rows.
     """
 
     at_once: int = 1 << 22
@@ -42,9 +42,7 @@ GROUPING = Grouping()
 
 
 class _Groups:
-    """The groups of shards in an epoch, computed on access. The last group and the batch sizes of all groups are
-    cached.
-    """
+    """The groups of shards in an epoch, computed on access. The last group and all batch sizes are cached."""
 
     def __init__(self, n_rows: int, seeds: tuple[int, ...], cut: Cut, grouping: Grouping) -> None:
         self._n_rows = n_rows
@@ -203,8 +201,7 @@ class Batch:
         )
 
     def share(self, rank: int, world: int) -> tuple["Batch", float]:
-        """Return the rows of one process and their weight: 1, or 0 for a process without rows, which gets the first
-        row.
+        """Return the rows of one process and their weight. A process without rows gets the first row with weight 0.
 
         Args:
             rank: The number of the process, from 0.
@@ -322,8 +319,7 @@ def token_batches(
     grouped and the order of the batches.
 
     Args:
-        source_lengths: The number of tokens of each source, without special tokens. One special token per row is added
-            to the count.
+        source_lengths: The number of tokens of each source, without special tokens. One special token per row is added.
         target_lengths: The number of tokens of each target, without special tokens, or None if there are no targets.
         batch_tokens: The maximum size of a batch: its number of rows times its longest row, on the larger side. A
             longer row forms a batch alone.
@@ -473,8 +469,8 @@ def _pieces(batches: Sequence[Rows]) -> Iterator[list[Rows]]:
 
 
 def _counted(batches: Sequence[Rows], positions: NDArray[np.int32]) -> tuple[int, int]:
-    """Return the number of real and of padded positions of these batches. `positions` are those of all rows,
-    concatenated.
+    """Return the number of real and of padded positions of these batches. `positions` are the concatenated rows'
+    lengths.
     """
     sizes = np.array([len(batch) for batch in batches], np.int64)
     longest = np.maximum.reduceat(positions, np.cumsum(sizes) - sizes)
@@ -484,7 +480,7 @@ def _counted(batches: Sequence[Rows], positions: NDArray[np.int32]) -> tuple[int
 def _padded(
     rows: Sequence[NDArray[np.integer]], before: Sequence[int], behind: Sequence[int], nothing: int
 ) -> tuple[Rows, Rows]:
-    """Return the rows between the ids `before` and `behind` as one array `[batch longest]`, and their full lengths
+    """Return the rows between the ids `before` and `behind` as an array `[batch longest]`, and the new lengths
     `[batch]`.
     """
     first = len(before)

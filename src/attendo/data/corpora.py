@@ -3,8 +3,7 @@
 A file is `.tsv` (no quoting; a single `.txt` file of pairs is read in the same way), `.csv`, `.jsonl` or `.parquet`, or
 two parallel text files. Each file may end in `.gz`. A folder or pattern is read as the concatenation of its files
 (`data_files.expanded`). Fields are unchanged, except for the line ending and a byte-order mark. An unusable row is
-skipped and counted by reason (`row_report.REMEDIES`), or raises an error with `strict`. A field that contains only
-white space counts as empty.
+skipped and counted by reason (`row_report.REMEDIES`), or raises an error with `strict`. A blank field counts as empty.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,8 +44,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class PairSource:
-    """The location of sentence pairs: one file with columns, two parallel text files, or many files of one of these
-    kinds.
+    """The location of sentence pairs: files with columns, or parallel text files.
 
     Attributes:
         files: One name, or the names of two parallel files. A name can be a folder or pattern; see `expanded`.
@@ -146,8 +144,7 @@ def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
 
 
 def parse_kept(text: str, taken: Sequence[str]) -> Columns:
-    """Parse `keep` to columns, by name or 1-based number. Raises AttendoError if a name is in `taken` or the text is
-    invalid.
+    """Parse `keep` to columns, by name or 1-based number. Raises AttendoError for invalid text or a name in `taken`.
 
     >>> parse_kept("id, opened", ("label",))
     ('id', 'opened')
@@ -277,8 +274,8 @@ def _counted_rows(
 ) -> Iterator[Row]:
     """Yield the usable rows of files. Each row is counted before the next row is read.
 
-    `blank` replaces the fields of unusable rows; with None, these rows are skipped. The last `n_kept` fields are not
-    checked.
+    `blank` replaces the fields of unusable rows; with None, these rows are skipped. The last `n_kept` fields are
+    unchecked.
     """
     number = start = 0
     for name, rows in parts:

@@ -40,9 +40,7 @@ class Corpus(ABC, Generic[DataT]):
 
     @abstractmethod
     def texts(self) -> Iterator[str]:
-        """Yield the texts for the training of a tokenizer: all training texts, or the first ones of a very large
-        corpus.
-        """
+        """Yield the texts to train a tokenizer: all training texts, or the first texts of a very large corpus."""
 
     def identifying_texts(self) -> Iterator[str]:
         """Yield the text that identifies each training row in another run. By default, no text is yielded."""
@@ -110,7 +108,7 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
     def _validation(
         self, most: int, left_out: dict[str, Callable[[RowT], bool]]
     ) -> tuple[list[RowT], list[RowT]]:
-        """Return at most `most` rows for each evaluation (0: all rows), and the rows for the final choice. See
+        """Return up to `most` rows for each evaluation (0: all) and the rows for the final choice, as
         `validation_rows`.
         """
         if self.data.valid and len(self.trained):

@@ -108,8 +108,7 @@ def open_binary(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
 
 
 def physical_lines(path: Path, keep_ends: bool = False) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the numbered lines of a file as bytes. A line longer than LINE_CAP is yielded as None and never fully in
-    memory.
+    """Yield the numbered lines of a file as bytes. A line longer than LINE_CAP is yielded as None.
 
     A byte-order mark is removed. A UTF-16 file raises AttendoError. A last line without LF counts as a line.
     """

@@ -147,8 +147,7 @@ def _read(
 def filtered(pairs: Iterable[Pair], report: Report, row_report: RowReport) -> Iterator[Pair]:
     """Yield the pairs that the report keeps. Each dropped pair is counted as skipped in the row report.
 
-    `pairs` must be read from the examined files with the same `row_report`. Raises AttendoError if the files have
-    changed.
+    `pairs` must be read from the examined files with the same `row_report`. Raises AttendoError if a file has changed.
     """
     for pair in pairs:
         number = pair[0]
@@ -168,8 +167,7 @@ def filtered(pairs: Iterable[Pair], report: Report, row_report: RowReport) -> It
 def even_sample(pairs: Iterable[Pair], most: int) -> list[tuple[str, str]]:
     """Return a sample of truncated pairs at equal distances, with `most` / 2 to `most` pairs. `most` must be even.
 
-    If there are fewer pairs, all are returned. When the sample is full, every second pair is dropped and the distance
-    is doubled.
+    Fewer pairs are all returned. When the sample is full, every second pair is dropped and the distance doubles.
     """
     sample: list[tuple[str, str]] = []
     distance = 1
@@ -190,8 +188,7 @@ def _like_labels(source: PairSource, statistics: Statistics) -> LikeLabels | Non
 
 
 def _learned_profile(sample: list[tuple[str, str]]) -> np.ndarray | None:
-    """Return weights that distinguish source from target texts, or None if there are too few rows or the columns are
-    similar.
+    """Return weights that distinguish source from target texts, or None for too few rows or similar columns.
 
     The weights are first learned from one half of the sample and tested on the other half, to avoid overfitting.
     """
@@ -221,8 +218,7 @@ def _batches(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
 def _hashes(batch: list[Pair]) -> np.ndarray:
     """Return the records of a batch with the line, hash and length fields.
 
-    Python's 64-bit hash with a random key per process is sufficient: the probability of a false match in ten million
-    rows is 1 in 400,000.
+    Python's 64-bit hash, keyed per process, is sufficient: false matches in ten million rows have odds of 1 to 400,000.
     """
     numbers, sources, targets = zip(*batch, strict=True)
     records = np.zeros(len(batch), RECORD)
@@ -262,9 +258,7 @@ def _is_nfc(text: str) -> bool:
 
 
 class _Letters(dict[int, int | None]):
-    """A table for str.translate that keeps letters and marks and removes all other characters. Entries are added on
-    demand.
-    """
+    """A table for str.translate that keeps letters and marks and removes all others. Entries are added on demand."""
 
     def __missing__(self, code: int) -> int | None:
         kept = self[code] = code if unicodedata.category(chr(code))[0] in "LM" else None

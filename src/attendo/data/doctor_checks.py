@@ -158,9 +158,7 @@ class Statistics:
         return usual_script(self._scripts[side])
 
     def is_reverse_of(self, other: "Statistics") -> bool:
-        """Return whether source and target are swapped compared with `other`, by script or by the letter profile of
-        `other`.
-        """
+        """Return whether source and target are swapped, by the scripts of `other` or by its letter profile."""
         scripts, theirs = [
             [rows.usual_script(side)[0] for side in ("source", "target")] for rows in (self, other)
         ]
@@ -195,9 +193,7 @@ class Statistics:
 
 
 class Comparison:
-    """The checks that compare rows. The checks are applied to one bucket at a time, and collect counts, first lines and
-    verdicts.
-    """
+    """The checks that compare rows, one bucket at a time, and collect counts, first lines and verdicts."""
 
     def __init__(self, statistics: Statistics, drop: frozenset[str]) -> None:
         self.usual = statistics.usual_script("source")[0], statistics.usual_script("target")[0]

@@ -50,9 +50,7 @@ OTHER_WAY_ROUND = "swap source and target of the other file first"
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: the number of rows, the first three line numbers, or the reason why the check was
-    skipped.
-    """
+    """The result of one check: the number of rows and the first three lines, or the reason why it was skipped."""
 
     check: Check
     count: int = 0
@@ -111,9 +109,7 @@ class Side:
 
 @dataclass(frozen=True)
 class LikeLabels:
-    """A column of pairs that looks like labels: its side, its number of different texts, and the `columns` setting for
-    labels.
-    """
+    """A column that looks like labels: its side, its number of different texts, and `columns` for labeled texts."""
 
     side: str
     n_different: int

@@ -6,8 +6,8 @@ day. Both languages are generated from the structure. The English text determine
 one correct Japanese text. Japanese is head-final: the innermost clause comes first, the main verb comes last, and a
 relative clause precedes its noun.
 
-The split depends on the structure without its temperatures. A held-out forecast therefore never differs from a training
-forecast only in its numbers.
+The split depends on the structure without its temperatures. A held-out and a training forecast therefore never differ
+only in numbers.
 """
 
 import hashlib
@@ -150,9 +150,7 @@ Event = Weather | Temperature | Wind | Alert
 
 @dataclass(frozen=True)
 class Clause:
-    """An event at a time of day, or from that time if `onward` is set. `time` is an index into `TIMES`, or None for no
-    time.
-    """
+    """An event at a time of day (an index into `TIMES`, or None for no time), or from that time on with `onward`."""
 
     event: Event
     time: int | None = None
@@ -512,8 +510,7 @@ def forecasts(split: Split, seed: int = 0) -> Iterator[Forecast]:
 
 
 def pairs(n: int, split: Split, seed: int = 0) -> list[tuple[str, str]]:
-    """Return the first `n` different (English, Japanese) pairs of `split`. A smaller `n` returns a prefix of the same
-    list.
+    """Return the first `n` different (English, Japanese) pairs of `split`. A smaller `n` returns a prefix.
 
     >>> pairs(1, "train") == pairs(2, "train")[:1]
     True

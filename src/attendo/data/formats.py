@@ -119,9 +119,7 @@ def read_tsv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
 
 
 def read_csv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
-    """Yield the rows of a CSV file with a header (RFC 4180). The number of a row is the line on which its record
-    starts.
-    """
+    """Yield the rows of a CSV file with a header (RFC 4180). Rows are numbered by the first line of their record."""
     records = csv_records(path)
     first = next(records, None)
     if first is None:
@@ -143,8 +141,7 @@ def read_csv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
 def csv_records(path: Path) -> Iterator[tuple[int, list[str] | RowError]]:
     """Yield the records of a CSV file, each with its first line number. Quoted fields may contain line breaks.
 
-    A quote that is not closed within LINE_CAP bytes makes only its own line invalid ("broken quoting"). Reading
-    continues with the next line.
+    A quote that is not closed within LINE_CAP bytes makes only its own line invalid, with the error "broken quoting".
     """
     csv.field_size_limit(max(csv.field_size_limit(), LINE_CAP))  # the module's own limit is lower than ours
     lines = physical_lines(path, keep_ends=True)
@@ -235,9 +232,7 @@ def read_jsonl(path: Path, wanted: Wanted) -> Iterator[RawRow]:
 
 
 def read_parquet(path: Path, wanted: Wanted) -> Iterator[RawRow]:
-    """Yield the rows of a Parquet file, numbered from 1. Raises AttendoError if pyarrow is missing or the file is
-    damaged.
-    """
+    """Yield the rows of a Parquet file, numbered from 1. Raises AttendoError for a damaged file or without pyarrow."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -320,9 +315,7 @@ def has_surrogate(text: str) -> bool:
 
 
 def _inflated(metadata: Any) -> list[str]:
-    """Return the columns whose dictionary may contain a large value. Without a dictionary, 1 kB could expand to
-    gigabytes.
-    """
+    """Return the columns whose dictionary may contain a large value. Expanded, 1 kB could become gigabytes."""
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     found = (group.column(i) for group in groups for i in range(group.num_columns))
     return [

@@ -1,7 +1,6 @@
 """The choice of validation rows by a hash of the source, in one streaming pass.
 
-Each run stores the hashes of its training rows. A later run that starts from the trained model can then validate on
-other rows.
+Each run stores the hashes of its training rows. A run that starts from this run can then validate on other rows.
 """
 
 from __future__ import annotations
@@ -53,14 +52,13 @@ def held_out(
     share: float = 0.01,
     trained: Callable[[int], bool] = lambda key: False,
 ) -> HeldOut:
-    """Choose validation rows: a share of the rows, at least 100 and at most 2,000 rows, and at most a fifth of all
-    rows.
+    """Choose validation rows: a share of the rows, at least 100, at most 2,000, and at most a fifth of all rows.
 
     Rows with equal sources stay together. Sources are chosen in the order of their hashes while their rows fit. If no
     source fits, the source with the fewest rows is chosen. `trained` returns whether a hash belongs to a row that was
     trained on before. Such rows are not held out, and at least half of the other rows remain for training. With fewer
-    than 20 new rows, none are held out. Memory is constant. Raises AttendoError for fewer than 20 rows or a single
-    source.
+    than 20 new rows, none are held out. Memory is constant. Raises AttendoError for a single source or fewer than 20
+    rows.
 
     >>> held = held_out(f"sentence {i}" for i in range(1000))
     >>> held.n_held_out, sum(f"sentence {i}" in held for i in range(1000))
@@ -96,10 +94,10 @@ def held_out(
 def _smallest_hashes(
     sources: Iterable[str], trained: Callable[[int], bool]
 ) -> tuple[int, int, dict[int, int], list[int]]:
-    """Return the numbers of rows and of new rows, the rows of each of the MOST smallest hashes, and a heap of these,
-    negated.
+    """Return the numbers of rows and new rows, the rows per hash of the MOST smallest hashes, and these hashes as a
+    heap.
 
-    A hash that leaves the heap never returns, because the largest hash in the heap only decreases. The counts are
+    A hash that leaves the heap never returns, because the largest hash in the heap only decreases. All counts are
     exact.
     """
     n_rows = n_new = 0
@@ -168,7 +166,7 @@ class TrainedRows:
 def split_of_new(
     split: Callable[[Callable[[int], bool]], HeldOut], trained: TrainedRows, say: Callable[[str], None]
 ) -> HeldOut:
-    """Return the rows that `split` holds out among new rows. If too few rows are new, all rows are split, with a
+    """Return the rows that `split` holds out among the new rows. If too few rows are new, it uses all rows, with a
     warning.
     """
     if not len(trained):
@@ -181,9 +179,7 @@ def split_of_new(
 
 
 def save_trained_rows(folder: Path, before: TrainedRows, own: TrainedRows) -> None:
-    """Save the training rows `before` of the initial run, and the union with the run's `own` training rows, in the run
-    folder.
-    """
+    """Save the training rows of the initial run, and their union with the run's own training rows, in a run folder."""
     every = np.union1d(before.hashes, own.hashes)
     write_atomic(folder / NAME, save({"before": before.hashes, "all": every}))
 
@@ -209,8 +205,7 @@ def validation_rows(
     say: Callable[[str], None],
     left_out: dict[str, Callable[[Row], bool]],
 ) -> tuple[list[Row], list[Row]]:
-    """Return two lists of validation rows: at most `most` rows for each evaluation (0: all), and rows for the final
-    choice.
+    """Return the validation rows for each evaluation, at most `most` (0: all), and those for the final choice.
 
     The second list has at most FINAL times as many rows. The rows of both lists have equal distances. `left_out` maps
     reasons to conditions. Rows that meet a condition are excluded, unless the condition is true for all rows.

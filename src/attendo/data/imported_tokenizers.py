@@ -35,8 +35,7 @@ _REMEDY = "Restore the file, or import the model again"
 def byte_letters() -> dict[str, int]:
     """Return the byte of each letter in a byte-level vocabulary (Radford et al. 2019).
 
-    Printable Latin-1 bytes are represented by themselves. The other bytes are represented by the letters from U+0100
-    on.
+    Printable Latin-1 bytes represent themselves. The other bytes are represented by the letters from U+0100 on.
 
     >>> letters = byte_letters()
     >>> len(letters), letters["A"], letters["Ġ"], letters["Ċ"]
@@ -53,8 +52,7 @@ _LETTERS = byte_letters()
 def going_on(node: Any) -> Any:
     """Return a tokenizer's document in which nothing is added before the first word of a text.
 
-    If words are first split at white space, the document is unchanged: every word, including the first one, keeps its
-    mark.
+    If words are first split at white space, the document is unchanged: every word keeps its mark.
     """
     if isinstance(node, list):
         return [going_on(part) for part in node if not _prepends(part)]
@@ -161,9 +159,7 @@ class ImportedTokenizer(Tokenizer):
     """
 
     def __init__(self, text: str) -> None:
-        """Load the text of a tokenizer file. Raises AttendoError if it is damaged or is not the file of an imported
-        tokenizer.
-        """
+        """Load the text of a tokenizer file. Raises AttendoError if the tokenizer is damaged or not imported."""
         super().__init__(text)
         keep_to_one_thread()
         self.kind = "imported"
@@ -294,8 +290,7 @@ def imported_tokenizer(
 
     Args:
         sides: The tables of the source tokenizer and, if it differs, of the target tokenizer. "library" is a document
-            of the `tokenizers` library that adds no special tokens. "ids" are the model's ids, or None if they are
-            equal.
+            of the `tokenizers` library that adds no special tokens. "ids" are the model's ids, or None if equal.
         vocab_size: The number of rows of the embedding matrix.
         specials: The special ids.
         silent: The ids that `decode` omits.

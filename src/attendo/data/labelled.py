@@ -140,9 +140,7 @@ class LabelSet:
         return len(self.names)
 
     def id_of(self, name: str, where: str) -> int:
-        """Return the id of a label. Raises AttendoError for an unknown label, with `where` ("file:line") in the
-        message.
-        """
+        """Return the id of a label. Raises AttendoError for an unknown label at `where` ("file:line")."""
         if name not in self._ids:
             raise AttendoError(
                 f"{where}: the label {shown(name)} was not seen in training (known: {_listed(self.names)}). "
@@ -159,8 +157,8 @@ def class_weights(counts: Sequence[int], kind: ClassWeights) -> tuple[float, ...
     """Return the loss weight N / (K n_c) of each class, for n_c of N rows in K classes, or None for equal weights.
 
     With these weights, all classes have the same total weight. The learned probabilities therefore assume classes of
-    equal size. The kind "auto" uses weights only if the largest class has more than UNBALANCED times the rows of the
-    smallest class.
+    equal size. The kind "auto" uses weights if the largest class has more than UNBALANCED times the rows of the
+    smallest.
 
     >>> class_weights([30, 10], "balanced"), class_weights([30, 10], "auto"), class_weights([40, 10], "auto")
     ((0.6666666666666666, 2.0), None, (0.625, 2.5))
@@ -238,8 +236,7 @@ class LongTexts:
         return n_tokens > self.max_tokens
 
     def parts(self, ids: Sequence[int]) -> list[Sequence[int]]:
-        """Return the parts of a text that the model reads: the whole text, a truncated text, or all windows of the
-        text.
+        """Return the parts of a text that the model reads: the whole text, a truncated text, or all windows.
 
         >>> LongTexts(max_tokens=4).parts(range(10)), LongTexts(max_tokens=4, long="window").parts(range(6))
         ([[0, 1, 8, 9]], [range(0, 4), range(2, 6)])

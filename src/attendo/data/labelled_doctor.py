@@ -30,9 +30,7 @@ _RECORD = np.dtype([("line", np.int64), ("text", np.int64), ("label", np.int64)]
 
 
 class Repeats(NamedTuple):
-    """The numbers of rows that repeat an earlier text, either with the same label (copies) or with another
-    (contradictions).
-    """
+    """The numbers of rows that repeat an earlier text, with the same label or with another label (contradictions)."""
 
     copies: list[int]
     contradictions: list[int]

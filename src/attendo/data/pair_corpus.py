@@ -79,8 +79,7 @@ class PairData:
     def source(
         self, files: Sequence[Path], columns: str | None = None, header: bool | None = None
     ) -> PairSource:
-        """Return a source of other pairs in the run's direction. By default, columns and header are read as in
-        training.
+        """Return a source of other pairs in the run's direction. By default, columns and header are as in training.
 
         If `columns` is given, it names the columns of source and target in that direction, and `reverse` is ignored.
         """
@@ -104,8 +103,8 @@ class PairData:
         require_code("`target_language`", self.target_language)
 
     def direction_warning(self, seen: tuple[Seen, Seen]) -> tuple[str, bool]:
-        """Return a warning if the training rows are not in the stated languages, otherwise "", and whether the sides
-        are swapped.
+        """Return a warning if the rows are not in the stated languages, otherwise "", and whether the sides are
+        swapped.
         """
         if (found := misfit(self.languages, seen)) is None:
             return "", False
@@ -236,9 +235,7 @@ class PairCorpus(RowCorpus[Pair]):
     def validation(
         self, most: int, tokenizer: Tokenizer | None = None, max_tokens: int = 0
     ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Return the pairs of each evaluation and of the final choice, without pairs of more than `max_tokens` on a
-        side.
-        """
+        """Return the pairs of each evaluation and of the final choice, with up to `max_tokens` tokens on a side."""
 
         def is_long(pair: Pair) -> bool:
             _, source, target = pair
@@ -259,8 +256,9 @@ class PairCorpus(RowCorpus[Pair]):
 
     @property
     def size(self) -> tuple[int, str]:
-        """The number of training pairs, and this number as text. Invalid languages and swapped sides raise
-        AttendoError.
+        """The number of training pairs, and this number as text.
+
+        Raises AttendoError for an invalid language code and for swapped sides. A run reads the size first.
         """
         self.data.require_languages()
         if not self.embedded and self._misfit[1]:
@@ -273,9 +271,7 @@ class PairCorpus(RowCorpus[Pair]):
         }
 
     def store(self, tokenizer: Tokenizer, max_tokens: int = 0) -> PairStore:
-        """Return the training pairs as token ids from the cached token store, without pairs above `max_tokens` on a
-        side.
-        """
+        """Return the cached token store of the training pairs, without pairs of more than `max_tokens` on a side."""
         data = self.data
         options: dict[str, Any] = {"reverse": data.reverse, "drop": data.drop}
         files: list[Path] = []

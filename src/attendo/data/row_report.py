@@ -8,9 +8,7 @@ from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
 LINE_CAP = 1_048_576
-"""The maximum number of bytes of a line or CSV record. A longer line is skipped as "too long" and never fully in
-memory.
-"""
+"""The maximum number of bytes of a line or CSV record. A longer line is skipped as "too long"."""
 
 MANY_ROWS = 20
 """In a file with at least this many rows, an error is raised if most rows are not UTF-8."""
@@ -49,9 +47,7 @@ def refusal(place: str, row_error: RowError) -> AttendoError:
 
 @dataclass(slots=True)
 class Skipped:
-    """The rows that are skipped for one reason: their number, the first three line numbers, and the detail of the first
-    row.
-    """
+    """The rows that are skipped for one reason: their number, the first three lines, and the first row's detail."""
 
     count: int = 0
     lines: list[int] = field(default_factory=list)

@@ -112,8 +112,7 @@ def scripts_and_controls(points: CodePoints) -> tuple[np.ndarray, np.ndarray, np
     """Return the script code (uint8), the number of letters and whether there are unusual characters, each `[texts]`.
 
     Han characters count as Japanese if at least a tenth of all Han and Kana characters are Kana. Unusual characters are
-    control characters, and also zero-width or direction marks in a text without emoji and without a script that needs
-    them.
+    control characters, and zero-width or direction marks in a text without emoji or a script that needs them.
 
     >>> found, letters, odd = scripts_and_controls(code_points(["it rains", "雨が降る", "a\\u200bb"]))
     >>> [SCRIPTS[code] for code in found], letters.tolist(), odd.tolist()
@@ -185,8 +184,7 @@ def seen_in(texts: Sequence[str]) -> Seen:
 def letter_profile(sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:
     """Return weights that distinguish source from target texts: log p(trigram | source) / p(trigram | target).
 
-    The weights are float64 `[65536]`. Trigrams are hashed into 65,536 buckets, and 0.5 is added to the count of each
-    bucket.
+    The weights are float64 `[65536]`. Trigrams are hashed into 65,536 buckets, and 0.5 is added to each count.
     """
     counts = []
     for texts in (sources, targets):

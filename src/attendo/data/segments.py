@@ -2,8 +2,7 @@
 
 Punctuation and its context determine the end of a sentence, without a model and without a language code. An uncertain
 end is not used, for example after an abbreviation, inside brackets, or between a question and "he said". Uncertain ends
-are only used if a text is so long that it must be cut. The decision docs/decisions/0012 compares these rules with
-libraries.
+are only used if a text is so long that it must be cut. See docs/decisions/0012 for a comparison with libraries.
 """
 
 from __future__ import annotations
@@ -255,9 +254,7 @@ def _finer(segments: Segments, cuts_of: Callable[[str], Iterable[Cut]]) -> Segme
 
 
 def _sentence_cuts(text: str, beginnings: tuple[str, ...] = ()) -> list[Cut]:
-    """Return the certain ends of sentences. A quick search first skips texts with a single mark at the end, which are
-    common.
-    """
+    """Return the certain ends of sentences. A quick search first skips texts whose only mark is at the end."""
     found = [cut for cut in cuts(text) if cut.rank == SENTENCE] if _MAYBE_ENDS.search(text) else []
     if beginnings:
         found = sorted({*found, *(Cut(*gap.span(), SENTENCE) for gap in _before(beginnings).finditer(text))})
@@ -413,9 +410,7 @@ def _best(text: str, start: int, far: int, places: Sequence[Cut], ends: Sequence
 
 
 def _belongs_to_the_last(text: str, at: int) -> bool:
-    """Return whether this character combines with the previous character, like an accent, a vowel sign or a joined
-    emoji.
-    """
+    """Return whether this character combines with the previous one, like an accent, a vowel sign or a joined emoji."""
     joiner, modifiers = "\u200d", ("\U0001f3fb", "\U0001f3ff")
     character = text[at : at + 1]
     return bool(character) and (

@@ -38,8 +38,7 @@ _BLOCK = 1 << 10  # documents that share one count
 
 
 class RowLengths:
-    """The lengths in tokens of consecutive rows, as int32, limited to `most`. `offsets` `[rows + 1]` are the row
-    borders.
+    """The lengths in tokens of rows with the borders `offsets` `[rows + 1]`, as int32 and limited to `most`.
 
     >>> lengths = RowLengths(np.array([0, 3, 3, 10]))
     >>> lengths[:], lengths[np.array([2, 0])], lengths.sum(), lengths.capped(5).sum()
@@ -139,8 +138,7 @@ class StoreFacts:
         key: The key of the store.
         dtype: The numpy type of the ids.
         content: The SHA-256 of the store's contents.
-        left_out: The row numbers of the first three rows that were skipped as too long, and the number of all skipped
-            rows.
+        left_out: The numbers of the first three rows that were skipped as too long, and the number of all skipped rows.
     """
 
     folder: Path
@@ -224,9 +222,7 @@ class PairStore(_RowStore):
 
 
 class LabelledStore(_RowStore):
-    """Labeled texts as token ids without bos and eos, in memory-mapped files, with their lengths in tokens and class
-    ids.
-    """
+    """Labeled texts as token ids without bos and eos, in memory-mapped files, with lengths in tokens and class ids."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -287,9 +283,7 @@ def labelled_store(
 
 
 class _Column(NamedTuple):
-    """The texts of one field in the rows to write: the index of the field, its tokenizer, and the prefix of its file
-    names.
-    """
+    """A text field of the rows to write: its index in a row, its tokenizer, and the prefix of its file names."""
 
     place: int
     tokenizer: Tokenizer
@@ -305,9 +299,7 @@ def _write_rows(
     max_tokens: int | None = None,
     class_of: Callable[[Any], int] | None = None,
 ) -> None:
-    """Write the files of a store. The first field of each row is its number. `class_of` returns the class of a labeled
-    row.
-    """
+    """Write the files of a store. The first field of each row is its number. `class_of` returns a row's class."""
     dtype = id_type(columns[0].tokenizer.vocab_size)
     remaining = iter(rows)
     left_out: list[int] = []

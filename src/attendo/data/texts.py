@@ -142,9 +142,7 @@ class Reading:
 
 
 def has_rows(path: Path) -> bool:
-    """Return whether a file is a table (.tsv, .csv, .jsonl or .parquet, optionally with .gz), in which each row is a
-    document.
-    """
+    """Return whether each row of a file is a document: .tsv, .csv, .jsonl or .parquet, each optionally with .gz."""
     return suffix(path) in TABLES
 
 
@@ -244,8 +242,7 @@ def _chunks(pieces: _Pieces) -> Iterator[Chunk]:
 
 
 def _end_of_chunk(text: str) -> int:
-    """Return the end of the first chunk: before the last space in reach, otherwise at the last line, otherwise at the
-    limit.
+    """Return the end of the first chunk: before the last space, otherwise after the last line, otherwise at the limit.
 
     A line is cut only where white space begins or ends, because no tokenizer joins text across such a place.
     """

@@ -48,8 +48,8 @@ class Document:
     def beginning(self, n_tokens: int, tokenizer: Tokenizer) -> "Document":
         """Return the first `n_tokens` tokens of a document, without its end. A shorter document is returned unchanged.
 
-        The numbers of characters and bytes are those of the truncated text. The bytes of a split character are not
-        counted.
+        The numbers of characters and bytes are those of the truncated text. The bytes of a split character are
+        excluded.
         """
         if n_tokens >= self.n_targets:
             return self
@@ -156,9 +156,7 @@ class TokenStream:
         return found
 
     def _document_at(self, positions: NDArray[np.int64]) -> Counts:
-        """Return the number of the document at each of a few arbitrary positions, by bisection without a table of all
-        starts.
-        """
+        """Return the document at each of a few arbitrary positions, by bisection without a table of all starts."""
         low, high = np.zeros_like(positions), np.full_like(positions, len(self))
         while (high - low > 1).any():
             middle = (low + high) // 2
@@ -189,7 +187,7 @@ class TokenStream:
 
         Args:
             n_tokens: The total number of tokens, including the end of each document. A smaller stream is returned
-                completely.
+                whole.
             tokenizer: The tokenizer of the stream.
         """
         order: Iterable[int] = range(len(self))
@@ -210,8 +208,7 @@ class TokenStream:
 def token_stream(
     chunks: Iterable[Chunk], tokenizer: Tokenizer, key: str, cache: Path | None = None
 ) -> TokenStream:
-    """Return the token stream with this key from the cache. If it is missing or damaged, it is built in constant
-    memory.
+    """Return the token stream with this key from the cache, and build it first if it is missing or damaged.
 
     Raises AttendoError if the cache cannot be written.
     """

@@ -67,8 +67,8 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
         config: The settings, with the kind of tokenizer and the vocabulary size.
 
     Raises:
-        AttendoError: There is no text, or the vocabulary is too small for the characters. The message contains the
-            minimum size.
+        AttendoError: There is no text, or the vocabulary is too small for the characters. The message names the
+            minimum.
 
     >>> tokenizer = train_tokenizer(["a cat", "a dog"], TokenizerConfig(kind="word"))
     >>> tokenizer.encode("a dog"), tokenizer.decode([5, 6])
@@ -107,9 +107,7 @@ def _words(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
 
 
 def _uncased_words(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
-    """Return a model of uncased words in the order of decreasing count. No word equals a special token, because "<" is
-    a word.
-    """
+    """Return a model of uncased words by decreasing count. No word equals a special token, because "<" is a word."""
     library = _untrained("uncased", {"type": "WordLevel", "vocab": {}, "unk_token": SPECIALS[1]})
     clean, cuts = library.normalizer, library.pre_tokenizer
     assert clean is not None and cuts is not None
@@ -167,9 +165,7 @@ def _pieces(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
 
 
 def _alphabet(counts: Counter[str], config: TokenizerConfig, size: int) -> list[str]:
-    """Return the characters with their own vocabulary entry, most frequent first. Other characters are spelled in
-    bytes.
-    """
+    """Return the characters with a vocabulary entry, most frequent first. Other characters are spelled in bytes."""
     found = [(c, n) for c, n in _by_count(counts) if c not in (" ", MARK, "\x7f") and c >= " "]
     goal = config.character_coverage * sum(n for _, n in found)
     kept = covered = 0
@@ -185,8 +181,7 @@ def _alphabet(counts: Counter[str], config: TokenizerConfig, size: int) -> list[
 
 
 def _only(alphabet: list[str], lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines for the trainers. Characters outside the alphabet are replaced by spaces, and long words are
-    split.
+    """Yield the lines for the trainers, with spaces for characters outside the alphabet, and with long words split.
 
     The time of BPE training is quadratic in the length of a word.
     """
@@ -197,9 +192,7 @@ def _only(alphabet: list[str], lines: Iterable[str]) -> Iterator[str]:
 
 
 def _train_bpe(lines: Iterator[str], config: TokenizerConfig, size: int) -> dict[str, Any]:
-    """Train byte-pair encoding (Sennrich et al. 2016). The library breaks ties between pairs by their ids, without
-    randomness.
-    """
+    """Train byte-pair encoding (Sennrich et al. 2016). The library breaks ties between pairs by their ids."""
     library = _untrained("bpe", {"type": "BPE", "vocab": {}, "merges": []})
     trainer = BpeTrainer(
         vocab_size=size - len(BYTES),
@@ -215,9 +208,7 @@ def _train_bpe(lines: Iterator[str], config: TokenizerConfig, size: int) -> dict
 
 
 def _train_unigram(lines: Iterator[str], size: int) -> dict[str, Any]:
-    """Train a Unigram language model (Kudo 2018): count the words that the library cuts, and learn subwords from the
-    counts.
-    """
+    """Train a Unigram language model (Kudo 2018): count the words that the library cuts, and learn subwords."""
     library = _untrained("unigram", {"type": "Unigram", "vocab": [], "unk_id": None, "byte_fallback": False})
     cuts = library.pre_tokenizer
     assert cuts is not None

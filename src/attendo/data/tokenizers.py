@@ -128,8 +128,7 @@ class SpecialTokens:
         bos_id: The first id of an empty prompt and of a whole document, if `before_prompt` is empty.
         eos_id: The id of the end of a text.
         mask_id: The id of the mask token, or -1 if there is none.
-        no_target: The value in a batch's targets at positions where nothing is predicted. This value is never an id of
-            a text.
+        no_target: The value in a batch's targets at positions where nothing is predicted. It is never an id of a text.
         around_source: The ids before and after the input of a translator's encoder.
         around_text: The ids before and after the input of an encoder-only model.
         begin: The ids with which a translator's decoder starts. The last of them directly precedes the text.
@@ -181,8 +180,9 @@ class SpecialTokens:
 
     @property
     def opening(self) -> int:
-        """The id before a whole document in training and scoring. It gives also the first token of the document a
-        probability.
+        """The id before a whole document in training and scoring.
+
+        With this id, the first token of a document also has a probability.
         """
         return self.prompt(())[-1]
 
@@ -251,9 +251,7 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def entries(self) -> tuple[str, ...]:
-        """The vocabulary in the order of ids, as the tokenizer file spells it. An id without an entry is shown as
-        "<5>".
-        """
+        """The vocabulary in the order of ids, as the tokenizer file spells it. Missing entries are shown as "<5>"."""
 
     @property
     def sha256(self) -> str:
@@ -323,8 +321,7 @@ class Tokenizer(ABC):
         """
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return one readable string per id. For example, a subword is "▁the", a byte is "<E3>" and a special token is
-        "</s>".
+        """Return one readable string per id. Examples are "▁the", "<E3>" for a byte, and "</s>" for a special token.
 
         Args:
             ids: Token ids.
@@ -515,9 +512,7 @@ def is_spaced(texts: Iterable[str]) -> bool:
 
 
 def _kind(document: dict[str, Any]) -> Kind:
-    """Return the kind of a tokenizer file. It is inferred from the cutting rules, because the library rejects extra
-    keys.
-    """
+    """Return the kind of a tokenizer file, inferred from the cutting rules because the library rejects extra keys."""
     kinds: dict[str, Kind] = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "word"}
     kind = kinds.get(document["model"]["type"])
     if kind == "bpe" and document["normalizer"] is None:

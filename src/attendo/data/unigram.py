@@ -28,8 +28,7 @@ class Lattice:
     """All segmentations of words into candidate subwords: a node between any two characters, and an edge per subword.
 
     Each edge has a `start` node, an `end` node, the index `piece` of its subword, and `place`, the distance of `end`
-    from the first node of the word. Edges are sorted by `place`. Each word has its `first` and `last` node and its
-    count.
+    from the first node of the word. Edges are sorted by `place`. Each word has a `first` and a `last` node and a count.
     """
 
     start: Ints
@@ -41,9 +40,7 @@ class Lattice:
     counts: Floats
 
     def expected_counts(self, probabilities: Floats) -> Floats:
-        """Return the expected count of each subword `[pieces]` over all segmentations, weighted by probability (the E
-        step).
-        """
+        """Return the expected count of each subword `[pieces]` over all segmentations by probability (the E step)."""
         ends = np.searchsorted(self.place, np.arange(1, _LONGEST_WORD + 2))
         steps = [slice(*pair) for pair in pairwise(ends.tolist())]
         weight = probabilities[self.piece]
@@ -102,9 +99,7 @@ def _expected(lattice: Lattice, single: NDArray[np.bool_], probabilities: Floats
 
 
 def _words(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the most frequent words in a fixed order, with long words cut. Characters of other words are added as
-    words.
-    """
+    """Return the most frequent words in a fixed order, with long words cut, and the characters of other words."""
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     words: dict[str, int] = {}
     for word, count in order[:_WORDS]:
@@ -118,11 +113,10 @@ def _words(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _candidates(words: Mapping[str, int], most: int) -> tuple[Lattice, list[str], Floats]:
-    """Return all characters and the `most` best repeated substrings: their lattice, the subwords and initial
-    probabilities.
+    """Return all characters and the `most` best repeated substrings, with their lattice and initial probabilities.
 
-    The first score of a substring is its count times its length, as in SentencePiece. Frequent substrings are extended
-    by one character at a time.
+    The first score of a substring is its count times its length, as in SentencePiece. Frequent substrings grow by a
+    character at a time.
     """
     text = "".join(words)
     lengths = np.array([len(word) for word in words])
@@ -167,9 +161,7 @@ def _candidates(words: Mapping[str, int], most: int) -> tuple[Lattice, list[str]
 
 
 def _worth(pieces: Iterable[str], probabilities: Floats) -> Floats:
-    """Return how much the log-probability of each longer subword exceeds its best spelling by other subwords
-    `[pieces]`.
-    """
+    """Return by how much the log-probability of each longer subword exceeds its best spelling by others `[pieces]`."""
     with np.errstate(divide="ignore"):  # log 0 for a candidate that is never used
         scores = dict(zip(pieces, np.log(probabilities).tolist(), strict=True))
     worth = np.zeros(len(scores))

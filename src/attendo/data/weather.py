@@ -40,9 +40,7 @@ def transition_matrix() -> Float[np.ndarray, "states states"]:
 
 
 def next_state(previous: int | None, rng: np.random.Generator) -> int:
-    """Draw the state after `previous` (None: the first state) with one number from `rng`, and return its index in
-    STATES.
-    """
+    """Draw the state after `previous` (None: the first state) with one number from `rng`, as an index into STATES."""
     cumulative = _INITIAL_CUMULATIVE if previous is None else _TRANSITION_CUMULATIVE[previous]
     return bisect_right(cumulative, rng.random())
 

@@ -23,8 +23,7 @@ _NEVER_LAST = "「『(（〔【"
 
 
 def shown(text: str, kept: str = "") -> str:
-    """Return the text with an escape sequence for each character that controls a terminal or changes the text
-    direction.
+    """Return the text with escapes for all characters that control a terminal or change the direction of text.
 
     Args:
         text: A text, for example from a file. Tabs and line feeds are not escaped.

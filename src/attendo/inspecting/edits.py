@@ -66,9 +66,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Temper:
-    """Replace the factor β of an attention layer in softmax(β · scores). β = 0 gives equal weights, β = ∞ hard
-    attention.
-    """
+    """Replace a layer's factor β in softmax(β · scores). β = 0 gives equal weights, and β = ∞ gives hard attention."""
 
     path: str
     inverse_temperature: float
@@ -77,8 +75,7 @@ class Temper:
 
 @dataclass(frozen=True, eq=False)
 class Replace:
-    """Replace the attention weights by given weights, which must broadcast to `[batch, heads, q_len, k_len]` in each
-    call.
+    """Replace the attention weights by weights that broadcast to `[batch, heads, q_len, k_len]` in each call.
 
     With `heads`, only the weights of these heads are replaced.
     """
@@ -117,9 +114,7 @@ class LayerEdits:
         scores: Float[Tensor, "batch heads q_len k_len"],
         allowed: Bool[Tensor, "batch_or_1 heads_or_1 q_len k_len"] | None,
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return the attention weights after the edits Temper and Replace. `weights` are the original weights of the
-        layer.
-        """
+        """Return the attention weights after the edits Temper and Replace. `weights` are the original ones."""
         for edit in self.edits:
             if isinstance(edit, Temper):
                 new = self._tempered(edit, scores, allowed)

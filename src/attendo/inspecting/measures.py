@@ -150,8 +150,7 @@ def head_measures(
     *,
     cross: bool = False,
 ) -> dict[str, list[float]]:
-    """Return all measures of a layer's heads on one text: entropy, maximum, distance, and the score of each of
-    `patterns`.
+    """Return all measures of a layer's heads on one text: entropy, maximum, distance, and a score per pattern.
 
     Args:
         weights: The attention weights of the layer.
@@ -173,8 +172,7 @@ def head_measures(
 
 
 def with_residual(weights: Float[Tensor, "*batch heads len len"]) -> Float[Tensor, "*batch len len"]:
-    """Return Ã = ½(A + I), where A is the mean over heads and I is the residual connection (Abnar & Zuidema 2020,
-    section 3).
+    """Return Ã = ½(A + I) for the mean A over heads and the residual connection I (Abnar & Zuidema 2020, section 3).
 
     >>> with_residual(torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]))
     tensor([[1.0000, 0.0000],

@@ -135,8 +135,7 @@ class LayerRecord:
 
 
 class Recording(Generic[ModelT]):
-    """The records of a model's modules: `record[path]` is the latest call of a module, and `calls(path)` are all its
-    calls.
+    """The records of a model's modules: `record[path]` is a module's latest call, and `calls(path)` are all its calls.
 
     `model` is the view to run. Records can still be read after the `with` block has ended.
 
@@ -306,9 +305,7 @@ def edited(model: nn.Module, edits: Sequence[Edit]) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class _Place:
-    """A module that can be recorded. `source` is the module whose output is recorded, in complete passes and cached
-    steps.
-    """
+    """A module that can be recorded. `source` is the module whose output is recorded, in passes and in cached steps."""
 
     source: nn.Module
     leaf: Attend | None = None

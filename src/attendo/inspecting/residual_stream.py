@@ -20,8 +20,7 @@ def head_contributions(
     mixed: Float[Tensor, "batch heads q_len value_dim"],
     out_weight: Float[Tensor, "d_out heads_times_value_dim"],
 ) -> Float[Tensor, "batch heads q_len d_out"]:
-    """Return the contribution of each head to the output: Concat(heads)Wᵒ = Σ_h head_h W_hᵒ (Vaswani et al. 2017,
-    3.2.2).
+    """Return each head's contribution to the output: Concat(heads)Wᵒ = Σ_h head_h W_hᵒ (Vaswani et al. 2017, 3.2.2).
 
     The sum over heads plus the bias is the output of the output projection.
 
@@ -36,8 +35,7 @@ def head_contributions(
 
 
 def head_matrices(attention: Attention) -> Float[Tensor, "heads d_out d_memory"]:
-    """Return W^(h) = W_hᵒ W_hᵛ, the map that each head applies to an attended token (Bishop & Bishop 2024, exercise
-    12.5).
+    """Return W^(h) = W_hᵒ W_hᵛ, each head's map of an attended token (Bishop & Bishop 2024, exercise 12.5).
 
     Vectors are columns, as in `nn.Linear`. Biases are ignored. The rank of each matrix is at most value_dim.
 
