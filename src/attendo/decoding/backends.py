@@ -117,7 +117,7 @@ class DecoderBackend:
         max_len: Context length of the model in tokens.
         device: Device of the token ids that are passed to `step`.
         why: The reason why the model is not compiled, in one line (default: None).
-        changed: Returns a backend with changed layers, by module path. None if the model is not compiled.
+        changed: Returns a copy of the backend with changed layers (None: the model is not compiled).
     """
 
     start: Callable[[int, int], Any]
@@ -158,7 +158,7 @@ def laid_out(model: ModelT, *, int8: bool) -> ModelT:
 def best_decoder(model: DecoderLM, *, int8: bool = False) -> DecoderBackend:
     """Return the fastest available backend for a decoder-only model.
 
-    The model is compiled for this CPU if possible. Otherwise the backend runs its modules, as in `best_backend`.
+    The model is compiled for this CPU if possible. If not, the backend runs the PyTorch modules of the model.
 
     Args:
         model: The decoder-only model. After further training, create a new backend, because weights are copied.
@@ -210,16 +210,16 @@ def best_backend(
 ) -> SearchBackend:
     """Return the fastest available backend for an encoder-decoder model.
 
-    The model is compiled for this CPU if possible (`native`). Otherwise its matrices are rearranged (`prepared`) or, on
-    a GPU, converted to bfloat16. Results differ from those of the model only by rounding. The results of a compiled
-    model do not depend on the batch, bit for bit.
+    The model is compiled for this CPU if possible (`native`). If not, the matrices of the model are rearranged
+    (`prepared`) or, on a GPU, converted to bfloat16. All results equal those of the original model up to rounding. The
+    results of a compiled model do not depend on the batch, bit for bit.
 
     Args:
         model: The encoder-decoder model. After further training, create a new backend, because weights are copied.
         pad_id: Token id that pads the shorter sources of a batch.
         int8: Whether the CPU uses 8-bit weight matrices.
-        shortlist: The target tokens that a search considers for each source (default: the whole vocabulary). `forced`
-            always uses the whole vocabulary.
+        shortlist: The target tokens that a search considers for each source (default: the whole vocabulary). The
+            function `forced` always uses the whole vocabulary.
     """
     try:
         compiled = CompiledModel(model, int8=int8)

@@ -127,8 +127,8 @@ def length_norm(length: np.ndarray, alpha: float, kind: LengthNorm = "gnmt") -> 
 def length_norm(length: int | np.ndarray, alpha: float, kind: LengthNorm = "gnmt") -> float | np.ndarray:
     """Return the divisor of the length normalization: ((5 + length) / 6) ** alpha, or length ** alpha for `plain`.
 
-    The first formula is from Wu et al. 2016 (GNMT), eq. 14. `length` is the number of target tokens, including the end
-    token. With `plain` and alpha 1, the score is the mean log-probability per token.
+    ((5 + length) / 6) ** alpha is eq. 14 of Wu et al. 2016 (GNMT). `length` is the number of target tokens, including
+    the end token. With `plain` and alpha 1, the score is the mean log-probability per token.
 
     >>> length_norm(1, 0.6), length_norm(7, 1.0), length_norm(7, 0.0), length_norm(7, 1.0, "plain")
     (1.0, 2.0, 1.0, 7.0)
@@ -147,9 +147,9 @@ def best_possible_score(
 ) -> Float[np.ndarray, " sources"]:
     """Return an upper bound of the score that any continuation of each text can reach.
 
-    The log-probability of a text never rises, and the length normalization is monotone in the length. The bound is
-    therefore reached at the next length (alpha < 0) or at the length limit (alpha > 0). No other search option raises a
-    score. A margin of 1e-12 covers rounding.
+    The log-probability of a text never rises, and the length normalization is monotone in the length. The upper bound
+    is therefore reached at the next length (alpha < 0) or at the length limit (alpha > 0). No other search option
+    raises a score. A margin of 1e-12 covers rounding.
     """
     at_once = length_norm(lengths + 1, alpha, kind)
     at_the_limit = length_norm(limits, alpha, kind)
@@ -173,8 +173,8 @@ class BeamSearch:
     hypotheses of a source are returned by descending score. If a source reaches its length limit with fewer than
     `n_best` finished hypotheses, unfinished hypotheses follow.
 
-    With `refill`, a finished hypothesis frees its slot, and `beam` finished hypotheses end the search. At the length
-    limit, finished and unfinished hypotheses are then ranked together.
+    With `refill`, a finished hypothesis frees its slot, and `beam` finished hypotheses end the search. In this mode,
+    finished and unfinished hypotheses are ranked together at the length limit.
 
     With `beam_groups`, each group has its own slots, and the groups rank their candidates one after another. A text
     that several groups find is returned once.
@@ -503,7 +503,7 @@ def advance_rows(
     parents: Int[np.ndarray, "sources beam"],
     device: torch.device,
 ) -> None:
-    """Reorder a cache: beam `b` of source `s` continues beam `parents[s, b]`. Drop the sources not in `kept`.
+    """Reorder a cache: beam `b` of source `s` continues beam `parents[s, b]`. Drop the sources that are not in `kept`.
 
     At most one method of the cache is called, because a copy of the cache takes longer than a step of a small model.
     """

@@ -41,7 +41,7 @@ class Int8Linear(nn.Module):
     """A linear layer x Wᵀ + b that quantizes W and x to 8 bits.
 
     The integer matrix product is exact, and is multiplied by one scale per row of x and one scale per output. The
-    parameters are copied. Raises ValueError for a single input feature, for which torch 2.13 computes wrong products.
+    parameters are copied. Raises ValueError for a single input feature, because torch 2.13 then multiplies incorrectly.
 
     >>> plain = nn.Linear(64, 32)
     >>> x = torch.randn(3, 64)
@@ -136,8 +136,8 @@ def has_blocks() -> bool:
 def prepared(model: ModelT, *, int8: bool = False) -> ModelT:
     """Return a copy of the model whose linear layers are rearranged for this CPU, or quantized to 8 bits.
 
-    The copy is for inference only. Later changes of the original weights have no effect on the new layers. Only linear
-    layers in float32 on a CPU are replaced.
+    The returned copy is for inference only. Later changes of the original weights have no effect on the new layers.
+    Only linear layers in float32 on a CPU are replaced.
     """
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     ready = copy.deepcopy(model, shared).eval()

@@ -16,21 +16,20 @@ _SHORTLIST = 64  # most nuclei have at most this many tokens
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """The settings of sampling.
+    """The settings of random sampling.
 
     The filters are applied in this order: repetition penalty, temperature, top-k, top-p, min-p.
 
     Attributes:
         max_tokens: Largest number of generated tokens, including the end token.
-        temperature: Divisor of the logits. Values above 1 make texts more varied, and values below 1 less varied. 0 is
-            greedy search.
+        temperature: Divisor of the logits. Temperatures above 1 make texts more varied, and 0 is greedy search.
         top_k: Number of most probable tokens to sample from. 0 allows all tokens.
         top_p: Total probability of the most probable tokens to sample from. 1 allows all tokens.
         min_p: Smallest probability of a sampled token, divided by the highest probability. 0 allows all tokens.
-        repetition_penalty: Penalty on tokens that the text already contains. Values above 1 make these tokens less
+        repetition_penalty: Penalty on tokens that the text already contains. Penalties above 1 make repetitions less
             probable, and 1 has no effect.
         stop: Texts that end the generation. The output ends before the stop text.
-        seed: Random seed. The same seed always produces the same text. None selects a random seed for each text.
+        seed: Random seed, which determines the text (None: a new random seed for each text).
     """
 
     max_tokens: int = 200
@@ -70,7 +69,7 @@ def penalized(
 ) -> Float[Tensor, "rows vocab"]:
     """Lower the logits x of seen tokens by a penalty θ > 1, to x/θ if x > 0 and to x·θ if x < 0.
 
-    The formula of Keskar et al. 2019 (CTRL), section 4.1, divides all logits by θ, which raises negative logits.
+    The formula of Keskar et al. 2019 (CTRL), section 4.1, divides all these logits by θ, which raises negative logits.
 
     >>> penalized(torch.tensor([[2.0, -2.0, 2.0]]), torch.tensor([[True, True, False]]), 2.0)
     tensor([[ 1., -4.,  2.]])
@@ -180,7 +179,8 @@ def allowed(
 ) -> Float[Tensor, "rows vocab"]:
     """Apply the repetition penalty, temperature, top-k, top-p and min-p, in this order.
 
-    The penalty applies to the tokens that are marked in `seen`. At least one token of each row remains possible.
+    The repetition penalty applies to the tokens that are marked in `seen`. At least one token of each row remains
+    possible.
 
     >>> allowed(torch.tensor([[0.5, 0.3, 0.2]]).log(), SamplingConfig(top_k=2)).softmax(-1)
     tensor([[0.6250, 0.3750, 0.0000]])

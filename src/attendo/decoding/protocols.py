@@ -57,8 +57,7 @@ class Hypothesis:
         token_log_probs: Log-probability of each generated token in nats, including the end token.
         log_prob: Sum of `token_log_probs`.
         score: `log_prob` divided by the length normalization, plus the coverage penalty of the text.
-        finished: Whether the text ends with the end token. False if the text reached its length limit, or if no token
-            was possible.
+        finished: Whether the text ends with the end token (False: length limit reached, or no token possible).
     """
 
     token_ids: tuple[int, ...]

@@ -1,8 +1,8 @@
 """Sampling by the Gumbel-max method: the token with the largest sum of filtered logit and noise is drawn.
 
 A temperature of 0 is greedy search. The noise is a function of seed, step and token (`splitmix64`). A text therefore
-depends only on the model, the prompt, the settings and the seed. The same text is drawn in any batch, and if sampling
-resumes in the middle of the text.
+depends only on the model, the prompt, the settings and the seed. Neither the batch nor a resumption in the middle of
+the text changes the result.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def _shifted(bits: Tensor, n: int, out: Tensor) -> Tensor:
 def step_seeds(seeds: Int[Tensor, " rows"], steps: Int[Tensor, " rows"]) -> Int[Tensor, " rows"]:
     """Return the seed of a sampling step for each text.
 
-    The first output for the text seed is the seed of a step generator, and output number `step` of this generator is
-    the step seed. Token `i` uses output `i` for the step seed. The noise of neighboring text seeds, steps and tokens is
-    therefore independent.
+    The first output for the text seed is the seed of a second generator. Output number `step` of the second generator
+    is the step seed, and token `i` uses output `i` for the step seed. The noise of neighboring text seeds, steps and
+    tokens is therefore independent.
 
     >>> step_seeds(torch.tensor([7, 7, 8]), torch.tensor([0, 1, 0]))
     tensor([-5137267319001854395, -6461814455296669442,  4918744596714539366])
@@ -74,8 +74,8 @@ def step_seeds(seeds: Int[Tensor, " rows"], steps: Int[Tensor, " rows"]) -> Int[
 def uniform(step_seed: Int[Tensor, "*shape"], token_ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return a uniform float64 in (0, 1) for each token of a step.
 
-    A value is (n + 1/2) / 2⁵², where n is the upper 52 bits of the token's random number. All values are exact and
-    equally likely. They are symmetric about 1/2 and equal on every machine.
+    A value is (n + 1/2) / 2⁵², where n is the upper 52 bits of the token's random number. All values are exact,
+    equally likely, symmetric about 1/2, and equal on every machine.
 
     >>> uniform(step_seeds(torch.tensor([7]), torch.tensor([0])), torch.arange(3))
     tensor([0.6094, 0.4092, 0.9967], dtype=torch.float64)
@@ -114,7 +114,7 @@ def drawn(logits: Float[Tensor, "rows vocab"], uniform: Float[Tensor, " rows"]) 
 
 
 def gumbel_max(logits: Float[Tensor, "rows vocab"], seeds: Int[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-    """Return argmaxᵢ (xᵢ + gᵢ) for logits x and the noise g of each row's step seed, which is a draw from softmax(x).
+    """Draw one token per row from softmax(x), as argmaxᵢ (xᵢ + gᵢ) for logits x and the noise g of the row's step seed.
 
     In a tie, the lowest token id is returned. Each token has its own noise, so a filter does not change the order of
     the remaining tokens.
@@ -281,8 +281,8 @@ def fresh_seed() -> int:
 def configs_of_lines(config: SamplingConfig, first: int, n: int) -> list[SamplingConfig]:
     """Return one config with its own seed for each of `n` lines, from line number `first`.
 
-    A seed is 53 bits of `splitmix64` of the config's seed and the line number. Sampling can therefore resume at any
-    line of a file.
+    The seed of a line is 53 bits of `splitmix64` of the config's seed and the line number. Sampling can
+    therefore resume at any line of a file.
 
     >>> [config.seed for config in configs_of_lines(SamplingConfig(seed=7), first=3, n=2)]
     [7577217395468747, 5413335610565082]

@@ -52,8 +52,7 @@ class SearchBackend:
         attending: Step that also returns attention weights, for a search with a coverage penalty (default: None).
         device: Device of the token ids that are passed to `step`.
         why: The reason why the model is not compiled, in one line (default: None).
-        changed: Returns a backend with changed layers, by module path. None if the model is not compiled, or if the
-            backend has a shortlist.
+        changed: Returns a copy of the backend with changed layers (None: not compiled, or with a shortlist).
     """
 
     start: Start
@@ -69,7 +68,7 @@ class SearchBackend:
     def with_decoder_prefix(self, begin: Sequence[int]) -> SearchBackend:
         """Return a backend whose rows have already read all given token ids except the last.
 
-        A search then feeds the last id first.
+        A search on this backend feeds the last id first.
 
         Args:
             begin: Token ids that the decoder reads before it generates a text.
@@ -153,7 +152,7 @@ class Searcher:
         Args:
             source: Token ids of the source.
             config: Settings of the beam search.
-            prefix: Token ids that the output begins with (default: none). Tokens beyond the length limit are dropped.
+            prefix: Token ids that the output begins with (default: none). A prefix beyond the limit is truncated.
             n_passed_over: Number of dropped candidates to record per step and group (default: 0).
         """
         [limit] = self._limits([source], config)
@@ -210,8 +209,8 @@ class Searcher:
             sources: Token ids of each source.
             configs: Sampling settings of each source. `max_tokens` can only lower the length limit of `search`.
             search: Search settings, of which the length limit, length normalization and batch size are used.
-            prefixes: Token ids that each output begins with (default: none). The continuation is the same as if these
-                tokens had been drawn.
+            prefixes: Token ids that each output begins with (default: none). The output continues as if these tokens
+                had been drawn.
 
         Returns:
             One hypothesis per source, in the order of the sources.
@@ -362,9 +361,10 @@ class ContinuousSearch:
 
 
 def source_batches(lengths: Sequence[int], config: DecodingConfig) -> list[list[int]]:
-    """Return the source numbers of each batch, with sources of similar length in a batch and the longest first.
+    """Group sources of similar length into batches, longest first, and return the source numbers of each batch.
 
-    The number of padded tokens times the beam size is at most `config.batch_tokens`. A longer source has its own batch.
+    The number of padded tokens in a batch times the beam size is at most `config.batch_tokens`. A single source that
+    exceeds this limit has a batch of its own.
 
     >>> source_batches([2, 5, 5, 1], DecodingConfig(beam=1, batch_tokens=10))
     [[1, 2], [0, 3]]

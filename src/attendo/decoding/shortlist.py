@@ -31,7 +31,7 @@ _NONE = "it is not a shortlist file of attendo. Create one with attendo shortlis
 def shortlist_of_pairs(
     tokenizer: Tokenizer, pairs: Iterable[tuple[str, str]], *, per_token: int = 50, frequent: int = 100
 ) -> Shortlist:
-    """Learn a shortlist from the first `MOST_PAIRS` sentence pairs. Raises AttendoError if there are no pairs."""
+    """Learn a shortlist from the first `MOST_PAIRS` sentence pairs. Raises AttendoError if `pairs` is empty."""
     if not 1 <= per_token <= tokenizer.vocab_size or not 0 <= frequent <= tokenizer.vocab_size:
         raise AttendoError(
             f"per_token={per_token} must be at least 1, and frequent={frequent} between 0 and "
@@ -103,7 +103,8 @@ class _Layout:
 class ShortlistedModel:
     """A compiled model that sets the logits of all tokens outside a source's shortlist to -inf.
 
-    Logits are computed for the union of all shortlists in a batch. They are bit-identical to those of the full model.
+    Logits are computed for the union of all shortlists in a batch. These logits are bit-identical to those of the full
+    model.
     """
 
     def __init__(self, compiled: CompiledModel, output: nn.Linear, shortlist: Shortlist, *, int8: bool):
@@ -300,7 +301,7 @@ class ListedCache:
 def masked(start: Start, step: Step, shortlist: Shortlist) -> tuple[Start, Step]:
     """Return the start and step of a model that set the logits of all tokens outside a row's shortlist to -inf.
 
-    All logits are still computed, so the search is not faster.
+    The model still computes all logits, so a shortlist does not make the search faster.
     """
 
     def listed_start(sources: TokenRows, rows_per_source: int, capacity: int, /) -> ListedCache:

@@ -14,7 +14,7 @@ class TraceNode:
         token: Token id that extends the hypothesis.
         log_prob: Log-probability of the token in nats.
         parent: Index of the beam that is extended. At step 0, every beam contains the empty text.
-        beam: Index of the candidate's new beam. None if the candidate is finished or was not kept.
+        beam: Index of the candidate's new beam (None: the candidate is finished or was not kept).
         finished: Whether the token ends the text.
     """
 
@@ -29,9 +29,10 @@ class TraceNode:
 class SearchTrace:
     """All candidates that a search kept for one source.
 
-    `steps[t]` contains the kept candidates for the token at position t. Finished candidates come first. A
-    candidate without successors was dropped later, or the search ended. If requested, `passed_over[t]` contains the
-    best candidates that were not kept at step t. Their `beam` is None and their `finished` is False.
+    `steps[t]` contains the kept candidates for the token at position t. In each step, finished candidates come first. A
+    kept candidate that no later candidate extends was dropped, or the search ended. If requested, `passed_over[t]`
+    contains the best candidates that were not kept at step t. The `beam` of these candidates is None, and `finished` is
+    False.
 
     >>> tree = SearchTrace(
     ...     (

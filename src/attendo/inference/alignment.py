@@ -1,7 +1,7 @@
 """Word alignments from the attention to source tokens, and the attention sums of the coverage penalty.
 
-Both use the mean attention over all cross-attention layers and heads while a token is predicted. This mean was correct
-more often than the attention of any single block (docs/en/decoding.md).
+Alignments and sums use the mean attention over all cross-attention layers and heads while a token is predicted.
+Alignments from this mean were correct more often than from any single block (docs/en/decoding.md).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Link:
 
     Attributes:
         target: Index of the target token in `Candidate.token_ids`, from 0.
-        source: Index of the source token in the whole text, from 0. End tokens are not counted.
+        source: Index of the source token in the whole text, from 0 and without end tokens.
         weight: Attention weight of the source token, between 0 and 1.
         source_text: Text of the source token, without a leading space.
         target_text: Text of the target token, without a leading space.
@@ -227,7 +227,7 @@ def token_spans(tokenizer: Tokenizer, token_ids: Sequence[int], text: str) -> li
 def links_of(
     tokenizer: Tokenizer, segments: Segments, targets: TokenRows, looks: Sequence[Looks]
 ) -> tuple[Link, ...]:
-    """Return the alignment of a text that was translated in parts. Indices and spans refer to the whole texts."""
+    """Return the alignment of a text that was translated in parts. Token indices and spans refer to the whole texts."""
     texts = [tokenizer.decode(ids) for ids in targets]
     sources = [tokenizer.encode(piece) for piece in segments.pieces]
     spans = _placed(tokenizer, sources, segments.pieces, segments.separators)

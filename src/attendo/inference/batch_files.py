@@ -1,8 +1,8 @@
 """Processing of files of any size: in chunks, in order, in constant memory, and resumable after a kill.
 
 Finished lines are written to `OUT.part`. The journal `OUT.part.json` contains the request and the number of valid lines
-and bytes in `OUT.part`. The journal is replaced atomically after each chunk is on the disk. A resumed command computes
-all later lines again. At the end, `OUT.part` is renamed to `OUT`.
+and bytes in `OUT.part`. The journal is replaced atomically after each chunk is on the disk. A resumed command continues
+after the valid lines. At the end, `OUT.part` is renamed to `OUT`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Chunk = tuple[int, list[str]]
 """The number of the first line, and the lines."""
 
 Done = tuple[Sequence[str], Mapping[str, int]]
-"""One result per line of a chunk, without a trailing line feed, and counts of notable lines by name."""
+"""One result per line of a chunk, without a trailing line feed, and counts of lines with special properties."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Progress:
         done: Number of lines that are finished.
         total: Number of lines in the file.
         resumed: Number of lines that an earlier command finished.
-        counts: Counts of notable lines by name, for all finished lines.
+        counts: Number of finished lines with a special property, by name, for example truncated prompts.
     """
 
     done: int

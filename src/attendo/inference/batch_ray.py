@@ -48,7 +48,7 @@ class Cluster:
     """The settings of a Ray cluster.
 
     Attributes:
-        address: Address of the cluster. None starts a local cluster.
+        address: Address of the cluster (None: a local cluster is started).
         workers: Number of workers (default: as many as the cluster has resources for).
         threads: Number of CPU threads per worker.
         gpus: Number of GPUs per worker.

@@ -138,8 +138,7 @@ class Classification:
     A text without content (empty or only white space) has the label None and no probabilities.
 
     Attributes:
-        text: The text, as the caller passed it.
-        label: The most probable label. None for a text without content.
+        label: The most probable label (None: a text without content).
         probability: Calibrated probability of `label`, in [0, 1].
         probabilities: Calibrated probabilities by label, in descending order.
         n_tokens: Number of tokens in the whole text.
@@ -173,9 +172,10 @@ class Assessment:
         found: The classifications, in the order of the rows.
         classes: The score of each label, in the order of the classes.
         confusion: Number of rows by true and predicted class, `[true, predicted]`.
-        measures: Values by name. From calibrated probabilities: `loss` (nats per text), `accuracy`, `macro_f1`, `brier`
-            and `ece` (expected calibration error). At temperature 1: `loss_uncalibrated` and `ece_uncalibrated`. Also
-            `accuracy_error` (one standard error) and `commonest` (share of the most frequent label).
+        measures: Values by name: `loss` (nats per text), `accuracy`, `macro_f1`, `brier` and `ece` (expected
+            calibration error) of the calibrated probabilities. `loss_uncalibrated` and `ece_uncalibrated` are computed
+            at temperature 1. `accuracy_error` is one standard error of the accuracy, and `commonest` is the share of
+            the most frequent label.
     """
 
     found: tuple[Classification, ...]

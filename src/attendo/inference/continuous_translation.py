@@ -127,8 +127,8 @@ class _SearchQueue:
 class Translating:
     """Translations in progress. Each result equals `Translator.translate`, whatever else is translated at the time.
 
-    For equal search settings, at most `rows` beam rows are decoded at a time, but always at least one text. The other
-    texts wait. A coverage penalty is not supported.
+    For equal search settings, at most `rows` beam rows are decoded at a time, but always at least one text. Further
+    texts wait in a queue. A coverage penalty is not supported.
     """
 
     def __init__(self, translator: Translator, rows: int = 128) -> None:

@@ -129,9 +129,9 @@ class Embedder(TextModel):
         """Embed each text as one vector, pooled over its tokens including the special tokens.
 
         Args:
-            texts: A list of texts. A text longer than `max_len` tokens is read in chunks. For "mean", the chunk vectors
-                are averaged with their lengths as weights. For "max", their maximum is used, and for "first" only the
-                first chunk.
+            texts: A list of texts. A text longer than `max_len` tokens is read in chunks. For "mean", the vectors of
+                the chunks are averaged with the chunk lengths as weights. For "max", the maximum of the chunk vectors
+                is used. For "first", only the first chunk is used.
             pooling: Summary of the token vectors: "mean", "max" or "first" (default: the setting of the run).
             layer: Layer whose output is used: 0 for the input embedding, n for block n (default: the final output).
 

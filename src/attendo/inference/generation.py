@@ -34,7 +34,7 @@ class Windows:
     """The context windows of several texts, with at most `max_len` tokens each, and their keys and values.
 
     When a window is full, it slides: the model reads the last half of the window again, from position 0 and without the
-    begin id. In training, windows that start within a document have the same form. New and sliding rows are read
+    begin id. Training windows that start within a document have no begin id either. New and sliding rows are read
     separately, so results do not depend on other rows.
 
     Args:
@@ -138,10 +138,10 @@ class Generation:
         log_probs: Log-probability of each token in nats, before penalties and filters, including the end token.
         finished_by: Reason for the end of the text: "end" (end token), "stop" (stop text) or "length" (`max_tokens`).
         cut: Number of prompt tokens that were truncated on the left because of the context length.
-        unknown: Number of tokens of the prompt that are unknown words.
+        unknown: Number of unknown words in the prompt, as the tokenizer counts them.
         slides: Number of times that the context window was moved.
         seed: Random seed that reproduces this text.
-        window: Token ids in the context window after the last step. A recording covers these tokens.
+        window: Token ids in the context window after the last step, which a recording covers.
     """
 
     prompt: str

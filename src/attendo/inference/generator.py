@@ -77,9 +77,9 @@ class Stream(Iterator[str]):
 class Generator(TextModel):
     """A trained language model and its tokenizer, which continue raw text.
 
-    The model reads at most `max_len` tokens, its context length. A longer prompt is truncated from the left, and
-    `Generation.cut` is the number of removed tokens. If a text exceeds the context length, the context window slides
-    (`Windows`).
+    The model reads at most `max_len` tokens, its context length. A longer prompt is truncated from the left, and the
+    attribute `Generation.cut` is the number of removed tokens. If a text exceeds the context length, the context window
+    slides (`Windows`).
 
     Attributes:
         model: The decoder-only model.
@@ -159,7 +159,7 @@ class Generator(TextModel):
 
     @property
     def why_not_compiled(self) -> str | None:
-        """The reason why the model is not compiled, in one line. None if it is compiled or not yet prepared."""
+        """The reason why the model is not compiled, in one line (None: the model is compiled or not yet prepared)."""
         return None if self._reader is None else self._reader.why
 
     @property
@@ -259,7 +259,7 @@ class Generator(TextModel):
 
         Generation itself is unchanged. After a text is complete, the model reads the tokens of `Generation.window` once
         more, and this pass is recorded. The window contains the begin id, the prompt and the text, up to the context
-        length. With `max_tokens=0` it contains only the begin id and the prompt.
+        length. With `max_tokens=0`, the window contains only the begin id and the prompt.
 
         Yields:
             Recorded values by module path, for example `record["decoder.blocks.0.self_attention"].weights`.
@@ -277,7 +277,7 @@ class Generator(TextModel):
                 self._record = None
 
     def record_pass(self, generation: Generation) -> None:
-        """Record the attention over a finished text. Has no effect outside of `recording()`.
+        """Record the attention over a finished text, but only within a `recording()` block.
 
         Args:
             generation: The result of the finished text.

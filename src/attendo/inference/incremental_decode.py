@@ -27,7 +27,7 @@ class TextAsFound:
         self._n_shown = 0
 
     def add(self, part: int, token_ids: Sequence[int], ends: bool) -> str:
-        """Add tokens of a part, and return the new text that can be shown. `ends`: whether the part ends with them."""
+        """Add tokens of a part, and return the new text that can be shown. `ends` marks the last tokens of the part."""
         spelling = self._spellings[part]
         self._texts[part] += "".join(map(spelling.add, token_ids))
         if ends:

@@ -31,7 +31,7 @@ class TextLoss:
     Attributes:
         nats: Negative log-likelihood Σ -ln p over all targets, in nats.
         n_targets: Number of targets: the tokens and the end token of each document.
-        n_unknown: Number of unknown words among the targets. They make nats per character and bits per byte too low.
+        n_unknown: Number of unknown words among the targets, which make nats per character and bits per byte too low.
         n_characters: Number of characters in the documents.
         n_bytes: Number of UTF-8 bytes in the documents.
         context: Length of the window in tokens.
@@ -125,9 +125,9 @@ def text_loss(
     """Compute the negative log-likelihood of documents, each with a begin token as input and an end token as target.
 
     `model` is a DecoderLM, or a model with `output_proj` and `hidden(token_ids=...)`. `stride` is the number of scored
-    tokens per window. The default, `context`, is the fastest value, and 1 provides the longest context per token. The
-    losses are computed in the precision of the model and summed in float64, in constant memory. Raises AttendoError if
-    there is no text or if the window is invalid.
+    tokens per window. The default stride, `context`, is the fastest. A stride of 1 provides the longest context for
+    each token. The losses are computed in the precision of the model and summed in float64, in constant memory. Raises
+    AttendoError if there is no text or if the window is invalid.
     """
     stride = context if stride is None else stride
     if not 1 <= stride <= context:

@@ -33,8 +33,8 @@ NO_REPEAT: dict[Kind, int] = {"character": 12, "byte": 24}
 def is_looping(source: Sequence[int], found: Hypothesis) -> bool:
     """Return whether a text loops.
 
-    A text loops if it has repetitions (`repeats`) that its source lacks. A text without an end token also counts as
-    looping if its number of tokens exceeds twice the number of source tokens plus 30.
+    A text loops if it has repetitions (`repeats`) that its source lacks. A text without an end token also
+    loops if its number of tokens is more than 2 per source token plus 30.
     """
     n_tokens = len(found.token_ids)
     endless = not found.finished and n_tokens > MOST_RATIO * len(source) + MOST_EXTRA
@@ -77,8 +77,8 @@ ROWS_OF_OLDER = 2000
 def usual_of_run(card: Mapping[str, Any], folder: Path | None, tokenizer: Tokenizer) -> Usual | None:
     """Return the typical lengths of a run's training pairs, or None if the lengths are unknown.
 
-    The lengths are stored in the run's card.json or measured on its first training pairs. Raises AttendoError if
-    card.json is invalid.
+    The typical lengths are stored in the run's card.json or, for an older run, measured on the first training pairs.
+    Raises AttendoError if card.json is invalid.
     """
     data = card.get("data")
     stored = data.get("usual") if isinstance(data, dict) else None
@@ -140,7 +140,7 @@ class Sources:
         n_best: int,
         looks: Sequence[Mapping[tuple[int, ...], Looks]] | None,
     ) -> list[Translation]:
-        """Return one Translation per text, joined from the results of its parts. `looks`: as in `translation_of`."""
+        """Return one Translation per text, joined from the results of its parts. `looks` enables alignments."""
         left = iter(found)
         seen = iter(looks or ())
         rows = iter(self.rows)
@@ -175,12 +175,11 @@ def sources_of(
         texts: A list of texts.
         longest: Largest number of tokens per part.
         prefixes: Beginning of the first part's translation, either for all texts or one per text (default: none).
-        segment: Unit that is one part: "sentence", "paragraph" or "none" (the whole text).
+        segment: Unit of text that is one part: "sentence", "paragraph" or "none" (the whole text).
         usual: Typical lengths of the training pairs (default: unknown).
 
     Raises:
-        AttendoError: `texts` is a single string, the number of prefixes is not the number of texts, or a prefix
-            contains a word that the tokenizer does not know.
+        AttendoError: `texts` is a single string, the number of prefixes is wrong, or a prefix contains an unknown word.
     """
     require_list(texts)
     known = usual or Usual(longest)
@@ -236,13 +235,13 @@ MOST_UNALIGNED = 0.65
 class Candidate:
     """A candidate translation of a text.
 
-    If a text was translated in parts, the token ids and log-probabilities of all parts are concatenated. The score is
-    then the mean score of the parts.
+    If a text was translated in parts, the token ids and log-probabilities of all parts are concatenated. The score of
+    several parts is the mean of their scores.
 
     Attributes:
         log_prob: Log-probability of the translation in nats, including the end token of each part.
         score: Log-probability with length normalization and coverage penalty.
-        finished: Whether the translation ends with its end token. False if it reached its length limit.
+        finished: Whether all parts of the translation end with an end token, and not at their length limits.
         alignment: The source token that each target token attends to most (None: not requested).
     """
 
@@ -261,9 +260,10 @@ class Translation:
 
     Attributes:
         parts: Number of parts in which the text was translated.
-        loop: Looping in the best candidate: `none`, `mended` (a second search removed the loop) or `left`.
-        omission: Sign of missing text in the best candidate: `none`, `short`, or `unaligned` (requires alignments).
-        seed: Random seed that reproduces a sampled translation. None for beam search.
+        loop: Whether the best candidate loops: `none`, `mended` (a second search removed the loop) or `left`.
+        omission: Sign of missing text in the best candidate: `none`, `short` (a part is far too short) or `unaligned`
+            (many source words are unaligned, checked only with alignments).
+        seed: Random seed that reproduces a sampled translation (None: beam search).
     """
 
     source: str

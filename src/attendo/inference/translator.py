@@ -58,7 +58,7 @@ class Translator(TextModel):
         decoding: The default search settings of `translate`.
         card: The contents of the run's card.json.
         companions: Further models with the same tokenizer. The search averages the probabilities of all models.
-        shortlist: The target tokens that a prepared search considers (default: all). `score` considers all tokens.
+        shortlist: The target tokens that a prepared search considers (default: all). The method `score` ignores the list.
         folder: Path of the run folder that the translator was loaded from.
         segment: Default unit that is translated as one part: "sentence", "paragraph" or "none" (the whole text).
     """
@@ -128,7 +128,7 @@ class Translator(TextModel):
 
     @property
     def why_not_compiled(self) -> str | None:
-        """The reason why a model is not compiled, in one line. None if all are compiled, or none is prepared yet."""
+        """The reason why a model is not compiled, in one line (None: all models are compiled or not yet prepared)."""
         return next((member.why for member in self._searching if member.why is not None), None)
 
     @property
@@ -143,7 +143,7 @@ class Translator(TextModel):
 
     @cached_property
     def usual(self) -> Usual:
-        """The typical lengths of the training pairs. If they are unknown, `longest` is the only available value."""
+        """The typical lengths of the training pairs. If these lengths are unknown, only the largest length is set."""
         return usual_of_run(self.card, self.folder, self.tokenizer) or Usual(self.longest)
 
     def sources(
@@ -159,7 +159,7 @@ class Translator(TextModel):
         Args:
             texts: A list of texts.
             longest: Largest number of tokens per part, as in `translate`.
-            segment: Unit that is one part, as in `translate`.
+            segment: Unit of text that is translated as one part, as in `translate`.
             prefixes: Beginning of each translation, as in `translate` (default: none).
 
         Raises:
@@ -194,10 +194,10 @@ class Translator(TextModel):
             length_penalty: Exponent of the length normalization.
             longest: Largest number of tokens per part. The default is the usual largest source length of the training
                 data or, if `segment` is "none", the context length of the model.
-            segment: Unit that is one part: "sentence", "paragraph" (a line) or "none" (the whole text).
+            segment: Unit of text that is one part: "sentence", "paragraph" (a line) or "none" (the whole text).
             guard: Whether a looping part (`is_looping`) is decoded again without repeated n-grams (default: True).
             prefixes: Beginning of the first part's translation, either for all texts or one per text (default: none).
-            alignments: Whether each candidate receives its `alignment`, by a further pass over the original models.
+            alignments: Whether each candidate receives its `alignment`, which requires a further pass (default: False).
 
         Returns:
             One Translation per text, in the order of the texts.
@@ -240,12 +240,12 @@ class Translator(TextModel):
         Args:
             text: The source text.
             longest: Largest number of tokens per part, as in `translate`.
-            segment: Unit that is one part, as in `translate`.
+            segment: Unit of text that is translated as one part, as in `translate`.
             prefix: Beginning of the translation (default: none).
 
         Raises:
-            AttendoError: `longest` is out of range, or the prefix is too long or contains a word that the tokenizer
-                does not know. This is raised before the first string.
+            AttendoError: Raised before the first string if `longest` is out of range, or if the prefix is too long or
+                contains an unknown word.
         """
         sources = self.sources([text], longest=longest, segment=segment, prefixes=prefix)
         found = self._searcher(sources.starts).stream(sources.rows, self.decoding, sources.starts)
@@ -272,7 +272,7 @@ class Translator(TextModel):
                 and stop texts are not supported.
             length_penalty: Exponent of the length normalization in the score.
             longest: Largest number of tokens per part, as in `translate`.
-            segment: Unit that is one part, as in `translate`.
+            segment: Unit of text that is translated as one part, as in `translate`.
             prefixes: Beginning of each translation, as in `translate` (default: none).
             alignments: Whether each translation receives its alignment, as in `translate`.
 

@@ -1,4 +1,4 @@
-"""The modules of a Transformer. Blocks receive their modules as arguments. For example, a GPT takes ten lines.
+"""The modules of a Transformer. Blocks receive their modules as arguments, as in this GPT of ten lines.
 
 >>> import torch
 >>> from torch import nn

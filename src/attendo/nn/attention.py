@@ -46,9 +46,9 @@ def masked_softmax(
 
     Args:
         scores: Attention scores.
-        mask: Allowed keys, where True means allowed. If no key is allowed for a query, all its weights are 0.
+        mask: Allowed keys, where True means allowed. If no key is allowed for a query, all weights of the query are 0.
         inverse_temperature: Inverse temperature β ≥ 0. At 0, all allowed keys have equal weight. At `math.inf` (hard
-            attention), the key with the highest score has weight 1. In a tie, the first of these keys is used.
+            attention), the key with the highest score has weight 1. In a tie, the first key has weight 1.
 
     Returns:
         Attention weights in the shape of `scores`. The weights of a query sum to 1.
@@ -89,7 +89,7 @@ def attention_weights(
     Args:
         query: Queries, one vector per position.
         key: Keys, one vector per position.
-        mask: Allowed keys, where True means allowed. If no key is allowed for a query, all its weights are 0.
+        mask: Allowed keys, where True means allowed. If no key is allowed for a query, all weights of the query are 0.
         scale: Factor of QKᵀ (default: 1/√head_dim).
         bias: Term that is added to the scores (default: none).
         inverse_temperature: Inverse temperature β, as in `masked_softmax`.
@@ -134,7 +134,7 @@ class Attend(nn.Module):
     """Scaled dot-product attention without parameters, with PyTorch's fused kernel.
 
     All attention is computed in this module, so recording and editing replace this module. The function `attention` is
-    its readable equivalent.
+    the readable equivalent of this module.
 
     Args:
         scale: Factor of the scores (default: 1/√head_dim).
@@ -233,8 +233,8 @@ def _additive(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> T
 class Attention(nn.Module):
     """Multi-head attention with its input and output projections (Vaswani et al. 2017, section 3.2.2).
 
-    The attributes `q_norm` and `k_norm` are optional normalization layers for each head of queries and keys. They can
-    be set after construction (Dehghani et al. 2023, section 2).
+    The attributes `q_norm` and `k_norm` are optional normalization layers for each head of queries and keys. These
+    layers can be set after construction (Dehghani et al. 2023, section 2).
 
     Args:
         d_model: Width of the output and of the input of the queries.

@@ -139,7 +139,7 @@ class DecoderBlock(nn.Module):
 
     Args:
         self_attention: Self-attention module of the target.
-        cross_attention: Attention module to the memory. None in a decoder-only model.
+        cross_attention: Cross-attention module to the memory (None: a decoder-only model).
         feed_forward: Feed-forward network.
         residual: Function that returns a new residual connection for each sublayer.
 
@@ -178,7 +178,7 @@ class DecoderBlock(nn.Module):
 
         Args:
             x: Hidden states of the target.
-            memory: Encoder output. None without cross-attention.
+            memory: Encoder output (None: no cross-attention).
             mask: Mask of self-attention (default: all keys are allowed).
             memory_mask: Mask of cross-attention (default: all keys are allowed).
         """
@@ -188,7 +188,7 @@ class DecoderBlock(nn.Module):
         return self.feed_forward_residual(x, self.feed_forward)
 
     def memory_keys_values(self, memory: Float[Tensor, "sources src_len d_memory"]) -> tuple[Tensor, Tensor]:
-        """Return the projected keys and values of the memory. Without cross-attention, their length is 0.
+        """Return the projected keys and values of the memory, which have length 0 without cross-attention.
 
         Args:
             memory: Encoder output of each source.
@@ -258,7 +258,7 @@ class Decoder(nn.Module):
 
         Args:
             x: Embedded target tokens.
-            memory: Encoder output. None without cross-attention.
+            memory: Encoder output (None: no cross-attention).
             mask: Mask of self-attention (default: all keys are allowed).
             memory_mask: Mask of cross-attention (default: all keys are allowed).
         """
@@ -277,7 +277,7 @@ class Decoder(nn.Module):
 
         Args:
             memory: Encoder output of each source.
-            memory_mask: Mask of cross-attention. None if all keys are allowed.
+            memory_mask: Mask of cross-attention (None: all keys are allowed).
             rows_per_source: Number of rows per source, for example the beam size.
             capacity: Largest number of positions per row.
         """

@@ -30,12 +30,12 @@ class BlockCache:
 class DecoderCache:
     """A KV cache: preallocated keys and values of rows with different lengths, and the memory of their sources.
 
-    The memory of a source is its encoder output. `lengths` `[rows]` is the number of positions in each row. It
-    determines where the next key is written, the positional encoding and the mask.
+    The memory of a source is its encoder output. `lengths` `[rows]` is the number of positions in each row. The
+    lengths determine where the next keys are written, the positional encodings and the masks.
 
     Args:
         blocks: Projected keys and values of the memory, for each block.
-        memory_mask: Padding mask of the memory. None means no padding.
+        memory_mask: Padding mask of the memory (None: no padding).
         rows_per_source: Number of rows per source, for example the beam size. The rows of a source are adjacent.
         capacity: Largest number of positions per row.
         n_kv_heads: Number of key and value heads.
@@ -86,7 +86,7 @@ class DecoderCache:
         self.look_at_rows()
 
     def look_at_rows(self) -> None:
-        """Choose the fast paths for the present row lengths and sources. Call this method after a change of either."""
+        """Choose the fast paths of a step. Call this method after each change of row lengths or row sources."""
         self.longest = max(self.row_lengths, default=0)
         self.same_length = min(self.row_lengths, default=0) == self.longest
         n_sources = self.blocks[0].memory_key.shape[0]

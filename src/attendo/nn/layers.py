@@ -33,7 +33,7 @@ def layer_norm(
 ) -> Float[Tensor, "*batch d"]:
     """Compute LayerNorm, (x - mean) / √(var + ε) ⊙ γ + β, over the last axis, where var is the biased variance.
 
-    With eps = 0, the result for equal entries is NaN. Source: Ba et al. 2016; Phuong & Hutter 2022, algorithm 6.
+    With eps = 0, the LayerNorm of equal entries is NaN. Source: Ba et al. 2016; Phuong & Hutter 2022, algorithm 6.
 
     >>> import torch
     >>> layer_norm(torch.tensor([1.0, 3.0]), eps=0.0)
@@ -47,7 +47,7 @@ def rms_norm(
 ) -> Float[Tensor, "*batch d"]:
     """Compute RMSNorm, x / √(mean(x²) + ε) ⊙ γ, over the last axis (Zhang & Sennrich 2019).
 
-    In Phuong & Hutter 2022, this is algorithm 6 with m = β = 0.
+    RMSNorm is algorithm 6 of Phuong & Hutter 2022 with m = β = 0.
 
     >>> import torch
     >>> rms_norm(torch.tensor([1.0, 7.0]), eps=0.0)
@@ -89,7 +89,7 @@ def keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
 class Dropout(nn.Module):
     """Dropout: in training, values are set to zero with probability `p`, and other values are scaled by 1/(1 - p).
 
-    The expected value is unchanged (Srivastava et al. 2014).
+    The expected value of each entry is unchanged (Srivastava et al. 2014).
 
     Args:
         p: Dropout probability, with 0 ≤ p < 1.
@@ -210,7 +210,7 @@ class InputEmbedding(nn.Module):
 
     Args:
         tokens: The token embedding.
-        positions: The positional encoding. None for rotary positions, ALiBi or no positions.
+        positions: The positional encoding (None: rotary positions, ALiBi or no positions).
         norm: Normalization layer after the sum (default: none).
         dropout: Dropout probability of the result.
 
@@ -247,7 +247,7 @@ class InputEmbedding(nn.Module):
         Args:
             token_ids: Token ids of each row.
             start: Position of the first token in each row, for tokens that follow a cache (default: 0).
-            end: Number above all positions, needed with `start`. It avoids reading positions back from a GPU.
+            end: Number above all positions, needed with `start` because positions are not read back from a GPU.
         """
         x = self.tokens(token_ids)
         n = token_ids.shape[1]
@@ -268,7 +268,7 @@ def pool(
         x: Hidden states of all tokens.
         kind: Kind of pooling: "max" for the maximum of each feature (NYU Deep Learning 2020, week 12, notebook 15),
             "mean", or "first" for the vector of the first token (the [CLS] token of Devlin et al. 2019).
-        lengths: Number of tokens in each row without padding, which is ignored (default: no padding).
+        lengths: Number of tokens in each row, without padding (default: no padding). Padding is ignored.
 
     Returns:
         One vector per text.
@@ -290,7 +290,7 @@ def pool(
 def xavier(model: nn.Module) -> None:
     """Initialize matrices uniformly with variance 2 / (inputs + outputs), and biases with 0 (Glorot & Bengio 2010).
 
-    Embeddings are drawn from N(0, 1/d_model). After scaling by √d_model, their entries have variance 1.
+    Embeddings are drawn from N(0, 1/d_model). After scaling by √d_model, the entries of embeddings have variance 1.
 
     >>> layer = nn.Linear(2, 4)
     >>> xavier(layer)

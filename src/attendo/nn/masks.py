@@ -51,13 +51,13 @@ def banded(
 class Mask:
     """The conditions under which a query can attend to a key. All conditions must be true.
 
-    None or False means that a condition is not used. If no key is allowed for a query, its attention output is zero.
+    The value None or False disables a condition. If no key is allowed for a query, the attention output is zero.
 
     Attributes:
         causal: Whether the keys after the query are hidden. The last query is aligned with the last key.
-        key_lengths: Number of keys in each row without padding, `[batch]`. All later keys are hidden.
+        key_lengths: Number of keys in each row without padding, `[batch]`. Keys of padding are hidden.
         segments: Segment number of each position, `[batch, len]`, for self-attention. A query can only attend to keys
-            with an equal number.
+            with the same segment number.
         window: Smallest distance between query and key at which the key is hidden.
         allowed: Boolean matrix that broadcasts to `[batch, heads, q_len, k_len]`. True means that a key is allowed.
 

@@ -36,8 +36,8 @@ def sinusoidal_encoding(
 
     The frequencies are ω_i = base^(-2i/d). The first index i is `first_index`, which is 1 in Phuong & Hutter 2022. The
     order "sincos" alternates sines and cosines. The order "cossin" omits the first sine (cos ω_0, sin ω_1, cos ω_1,
-    ...). The order "halves" contains all sines before all cosines. An odd width truncates the next even width. The
-    encoding is computed in float64 and returned as `dtype`.
+    ...). The order "halves" contains all sines before all cosines. For an odd width, the encoding of the next even
+    width is truncated. The encoding is computed in float64 and returned as `dtype`.
 
     >>> sinusoidal_encoding(torch.tensor([1]), 4)
     tensor([[0.8415, 0.5403, 0.0100, 0.9999]])
@@ -216,7 +216,7 @@ class DistanceBias(nn.Module):
     """The base class of attention biases, which depend on the distance between key and query.
 
     A subclass defines `forward`, from the positions of queries `[batch_or_1, q_len]` and of keys `[k_len]` to a bias
-    `[batch_or_1, heads, q_len, k_len]`. Positions are integers. The bias must depend only on their differences.
+    `[batch_or_1, heads, q_len, k_len]`. The bias must depend only on differences of positions.
 
     >>> class Nearer(DistanceBias):
     ...     def forward(self, queries, keys):
@@ -260,8 +260,8 @@ def relative_buckets(
     """Return the bucket number of each distance key - query (Raffel et al. 2020, section 2.1).
 
     Each small distance has its own bucket. Larger distances up to `reach` share buckets on a logarithmic scale. With
-    `causal`, all keys after the query share bucket 0. Otherwise keys before and after the query have half of the
-    buckets each.
+    `causal`, all keys after the query share bucket 0. Without `causal`, half of the buckets are for keys
+    before the query, and half for keys after the query.
 
     >>> relative_buckets(torch.tensor([-200, -20, -3, 0, 3, 20]), 8, 64)
     tensor([3, 3, 2, 0, 6, 7])

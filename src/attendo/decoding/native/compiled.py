@@ -80,7 +80,7 @@ class CompiledModel:
     """A compiled model, with `start` and `step` for decoding and `encoded` for encoder states.
 
     The results of a row do not depend on the other rows of the batch, bit for bit. The weights of the model are copied.
-    With `int8`, weights and inputs are quantized to 8 bits, with one scale per output and one per input row. Raises
+    With `int8`, weights and inputs are quantized to 8 bits, with one scale per output and per input row. Raises
     NoLibrary if the model, its device or this CPU is not supported.
     """
 
@@ -121,7 +121,7 @@ class CompiledModel:
             self._cache_width = first.n_kv_heads * (first.head_dim + first.value_dim)
 
     def changed(self, changes: Mapping[str, Change]) -> CompiledModel:
-        """Return a model that shares the weights of this model, with changed layers by module path."""
+        """Return a model with changed layers and the weights of this model. The keys of `changes` are module paths."""
         twin = copy.copy(self)
         twin._original = self
         twin._keeper = TensorArena(int8=self._keeper.int8)

@@ -72,7 +72,7 @@ SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
 
 
 class NoLibrary(Exception):
-    """Raised if the compiled functions cannot be used. The message contains the reason."""
+    """Raised if the compiled functions cannot be used. The exception message contains the reason."""
 
 
 @functools.cache
@@ -107,7 +107,10 @@ def require_suited(bits: int) -> None:
 
 
 def find_compiler() -> tuple[str, ...]:
-    """Return the C++ compiler command: $CXX, a system compiler, or ziglang's. Raises NoLibrary if there is none."""
+    """Return the command of the C++ compiler: $CXX, a system compiler, or the compiler of ziglang.
+
+    Raises NoLibrary if no compiler is found.
+    """
     if os.environ.get("ATTENDO_NATIVE") == "0":
         raise NoLibrary("ATTENDO_NATIVE is 0")
     if named := os.environ.get("CXX"):
@@ -191,7 +194,7 @@ _ARENA = 2**23
 
 
 class Matrix(ctypes.Structure):
-    """The C structure `Matrix` of products.h. Without arguments, it represents a missing matrix."""
+    """The C structure `Matrix` of products.h. `Matrix()` without arguments is a missing matrix."""
 
     _fields_ = [
         ("n_in", c_int64), ("n_out", c_int64), ("bits", c_int64), ("weight", c_void_p), ("scale", c_void_p),
