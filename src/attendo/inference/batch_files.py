@@ -144,7 +144,7 @@ def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]
 
 
 def _checked(source: Path, out: Path) -> int:
-    """Check all lines of the input, and return their number. A file that is corrected later is another request."""
+    """Check all lines of the input, and return their number. A later correction would invalidate finished lines."""
     if out.is_dir() or not out.parent.is_dir():
         raise AttendoError(f"{out} is not a possible output file. Give a file in an existing folder")
     n_lines = 0

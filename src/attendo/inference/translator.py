@@ -58,7 +58,7 @@ class Translator(TextModel):
         decoding: The default search settings of `translate`.
         card: The contents of the run's card.json.
         companions: Further models with the same tokenizer. The search averages the probabilities of all models.
-        shortlist: The target tokens that a prepared search considers (default: all). The method `score` ignores the list.
+        shortlist: The target tokens that a prepared search considers, but not `score` (default: all tokens).
         folder: Path of the run folder that the translator was loaded from.
         segment: Default unit that is translated as one part: "sentence", "paragraph" or "none" (the whole text).
     """
