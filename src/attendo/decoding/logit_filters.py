@@ -179,8 +179,7 @@ def allowed(
 ) -> Float[Tensor, "rows vocab"]:
     """Apply the repetition penalty, temperature, top-k, top-p and min-p, in this order.
 
-    The repetition penalty applies to the tokens that are marked in `seen`. At least one token of each row remains
-    possible.
+    The repetition penalty applies to the tokens marked in `seen`. At least one token of each row remains possible.
 
     >>> allowed(torch.tensor([[0.5, 0.3, 0.2]]).log(), SamplingConfig(top_k=2)).softmax(-1)
     tensor([[0.6250, 0.3750, 0.0000]])

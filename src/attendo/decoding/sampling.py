@@ -87,8 +87,7 @@ def uniform(step_seed: Int[Tensor, "*shape"], token_ids: Int[Tensor, "*shape"]) 
 def gumbel(step_seed: Int[Tensor, "*shape"], token_ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return standard Gumbel noise -ln(-ln u) in float64, between -3.7 and 36.8, where u is `uniform` noise.
 
-    The argmax of ln p + g for noise g is a draw from p: P(argmax = i) = pᵢ (Gumbel 1954; Maddison, Tarlow & Minka
-    2014, section 2).
+    The argmax of ln p + g is a draw from p: P(argmax = i) = pᵢ (Gumbel 1954; Maddison, Tarlow & Minka 2014, section 2).
 
     >>> gumbel(step_seeds(torch.tensor([7]), torch.tensor([0])), torch.arange(3))
     tensor([0.7026, 0.1125, 5.7235], dtype=torch.float64)
@@ -116,8 +115,7 @@ def drawn(logits: Float[Tensor, "rows vocab"], uniform: Float[Tensor, " rows"]) 
 def gumbel_max(logits: Float[Tensor, "rows vocab"], seeds: Int[Tensor, " rows"]) -> Int[Tensor, " rows"]:
     """Draw one token per row from softmax(x), as argmaxᵢ (xᵢ + gᵢ) for logits x and the noise g of the row's step seed.
 
-    In a tie, the lowest token id is returned. Each token has its own noise, so a filter does not change the order of
-    the remaining tokens.
+    In a tie, the lowest token id is drawn. Each token has its own noise, so a filter keeps the order of other tokens.
 
     >>> gumbel_max(torch.tensor([[0.25, 0.0, 0.75]]).log().expand(5, 3), torch.arange(5))
     tensor([0, 2, 2, 2, 2])
@@ -183,10 +181,7 @@ class Sampler:
     def join(
         self, prompts: TokenRows, configs: Sequence[SamplingConfig], n_drawn: Sequence[int] | None = None
     ) -> None:
-        """Append rows.
-
-        `n_drawn` is the number of tokens at the end of each prompt that count as already drawn (default: 0).
-        """
+        """Append rows. `n_drawn` is the number of tokens at each prompt's end that count as drawn (default: 0)."""
         counts = [0] * len(prompts) if n_drawn is None else n_drawn
         for prompt, config, count in zip(prompts, configs, counts, strict=True):
             seed = fresh_seed() if config.seed is None else config.seed

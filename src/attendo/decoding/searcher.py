@@ -209,8 +209,7 @@ class Searcher:
             sources: Token ids of each source.
             configs: Sampling settings of each source. `max_tokens` can only lower the length limit of `search`.
             search: Search settings, of which the length limit, length normalization and batch size are used.
-            prefixes: Token ids that each output begins with (default: none). The output continues as if these tokens
-                had been drawn.
+            prefixes: Token ids that each output begins with, as if they had been drawn (default: none).
 
         Returns:
             One hypothesis per source, in the order of the sources.

@@ -103,8 +103,7 @@ class _Layout:
 class ShortlistedModel:
     """A compiled model that sets the logits of all tokens outside a source's shortlist to -inf.
 
-    Logits are computed for the union of all shortlists in a batch. These logits are bit-identical to those of the full
-    model.
+    Logits are computed for the union of all shortlists in a batch, bit-identical to the logits of the full model.
     """
 
     def __init__(self, compiled: CompiledModel, output: nn.Linear, shortlist: Shortlist, *, int8: bool):
@@ -177,8 +176,7 @@ class Shortlist:
     """The target tokens that a search may use, depending on the source.
 
     Attributes:
-        likely: Ids of the k most likely target tokens of each source token. Shorter rows are padded with an id of
-            `frequent`.
+        likely: Ids of the k most likely target tokens of each source token. Rows are padded with an id of `frequent`.
         frequent: Ids of the target tokens that are allowed for every source, including the end token.
 
     >>> shortlist = Shortlist(likely=np.array([[0, 0], [2, 4], [0, 0], [4, 0], [0, 0]]), frequent=np.array([0]))
@@ -214,9 +212,8 @@ def learned_shortlist(
 
     The shortlist contains the `per_token` most probable target tokens of each source token, and the `frequent` most
     frequent target tokens. The probabilities t(target | source) are from IBM model 1 (Brown et al. 1993) after `ROUNDS`
-    iterations of expectation-maximization. The end token of the source is the null word. In a tie, the lower token id
-    is selected. Sentence pairs beyond a total of `MOST_LINKS` token pairs are ignored. Raises AttendoError if there are
-    no sentence pairs.
+    iterations of expectation-maximization. The end token of the source is the null word. In a tie, the lower id is
+    selected. Sentence pairs beyond a total of `MOST_LINKS` token pairs are ignored. Raises AttendoError without pairs.
 
     >>> pairs = [([4, 5], [8, 9]), ([4], [8]), ([6, 5], [7, 9])]
     >>> learned_shortlist(pairs, 10, 2, per_token=1, frequent=0).likely[[4, 5, 6]].tolist()

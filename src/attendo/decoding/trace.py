@@ -31,8 +31,7 @@ class SearchTrace:
 
     `steps[t]` contains the kept candidates for the token at position t. In each step, finished candidates come first. A
     kept candidate that no later candidate extends was dropped, or the search ended. If requested, `passed_over[t]`
-    contains the best candidates that were not kept at step t. The `beam` of these candidates is None, and `finished` is
-    False.
+    contains the best candidates that were not kept at step t, with `beam` None and `finished` False.
 
     >>> tree = SearchTrace(
     ...     (

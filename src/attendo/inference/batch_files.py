@@ -96,8 +96,7 @@ def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]
     The whole input (UTF-8, optionally gzipped) is checked before the work starts. A partial output is resumed only if
     the `request` is equal. The results must not depend on chunks or neighboring lines, except for rounding. Chunk
     borders are fixed, so even rounding is reproducible. Raises AttendoError if the input is unreadable, if the output
-    exists, or if a partial output is damaged, in use or from another request. After an OSError, the finished part
-    remains.
+    exists, or if a partial output is damaged, in use or from another request. An OSError keeps the finished part.
 
     >>> import tempfile
     >>> def shout(first, lines):

@@ -1,9 +1,8 @@
 """Processing of files of any size on a Ray cluster, whose workers compute several chunks at a time.
 
 Each worker is a Ray actor with its own copy of the model, and processes one chunk at a time. Results are written in the
-order of the chunks, and a killed command can be resumed (`batch_files.Ahead`). A worker that dies is replaced, and its
-chunk is assigned to the next free worker. The files of the model are sent through Ray's object store, so the other
-machines need only attendo.
+order of the chunks, and a killed command can be resumed (`batch_files.Ahead`). A dead worker is replaced, and its chunk
+is assigned to the next free worker. The model is sent through Ray's object store, so other machines need only attendo.
 """
 
 from __future__ import annotations

@@ -41,8 +41,7 @@ class SamplingOptions(TypedDict, total=False):
 class Stream(Iterator[str]):
     """An iterator over the non-empty pieces of a generated text.
 
-    The concatenated pieces equal `generation.text`. The attributes `cut`, `unknown` and `seed` are set before the first
-    piece.
+    The concatenated pieces equal `generation.text`. `cut`, `unknown` and `seed` are set before the first piece.
     """
 
     def __init__(self, generator: Generator, prompt: str, config: SamplingConfig) -> None:
@@ -77,9 +76,8 @@ class Stream(Iterator[str]):
 class Generator(TextModel):
     """A trained language model and its tokenizer, which continue raw text.
 
-    The model reads at most `max_len` tokens, its context length. A longer prompt is truncated from the left, and the
-    attribute `Generation.cut` is the number of removed tokens. If a text exceeds the context length, the context window
-    slides (`Windows`).
+    The model reads at most `max_len` tokens, its context length. A longer prompt is truncated from the left, and
+    `Generation.cut` is the number of removed tokens. If a text exceeds this length, the window slides (`Windows`).
 
     Attributes:
         model: The decoder-only model.

@@ -68,10 +68,7 @@ def _sure_gaps(segments: Segments) -> tuple[list[str], int]:
 
 
 class Spelling:
-    """An incremental converter of token ids to whole characters.
-
-    The concatenated results equal `decode` of all token ids.
-    """
+    """An incremental converter of token ids to whole characters. All results together equal `decode` of all ids."""
 
     def __init__(self, tokenizer: Tokenizer, going_on: bool) -> None:
         self._bytes_of = tokenizer.bytes_of

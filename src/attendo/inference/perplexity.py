@@ -93,9 +93,8 @@ def document_windows(
 ) -> Iterator[Window]:
     """Yield the windows over one document, in which every target is scored once.
 
-    The inputs are the begin token and the ids of the document, and the targets are the ids and the end token. The first
-    window scores all its `context` positions. Window j = 1, 2, ... starts at j · stride and scores its last `stride`
-    positions.
+    Inputs are the begin token and the document, and targets are the document and the end token. The first window scores
+    its `context` positions. Window j = 1, 2, ... starts at position j · stride and scores its last `stride` positions.
 
     >>> document = Document(np.array([4, 5, 6, 7]), 4, 4)
     >>> [(w.token_ids.tolist(), w.targets[-w.n_scored :].tolist()) for w in document_windows(document, 3, 2)]

@@ -203,8 +203,7 @@ class Translator(TextModel):
             One Translation per text, in the order of the texts.
 
         Raises:
-            AttendoError: An option is out of range, or a prefix is too long or contains a word that the tokenizer does
-                not know.
+            AttendoError: An option is out of range, or a prefix is too long or contains an unknown word.
         """
         config = self.config(beam=beam, n_best=n_best, length_penalty=length_penalty)
         sources = self.sources(texts, longest=longest, segment=segment, prefixes=prefixes)
@@ -244,8 +243,7 @@ class Translator(TextModel):
             prefix: Beginning of the translation (default: none).
 
         Raises:
-            AttendoError: Raised before the first string if `longest` is out of range, or if the prefix is too long or
-                contains an unknown word.
+            AttendoError: `longest` is out of range, or the prefix is invalid. This error precedes the first string.
         """
         sources = self.sources([text], longest=longest, segment=segment, prefixes=prefix)
         found = self._searcher(sources.starts).stream(sources.rows, self.decoding, sources.starts)
@@ -333,8 +331,7 @@ class Translator(TextModel):
     ) -> Assessment:
         """Translate the sources and compare the results with the targets.
 
-        Each source is translated as one part, and looping translations are not decoded again. The scores therefore
-        describe the model itself.
+        The scores describe the model itself: sources are not split, and looping translations are not decoded again.
 
         Args:
             pairs: Pairs of a source text and a target text.

@@ -17,8 +17,7 @@ from attendo.nn.masks import Mask
 class Residual(nn.Module):
     """A residual connection with normalization.
 
-    The result is norm(x + f(x)) (Vaswani et al. 2017, section 3.1) or, with `norm_first`, x + f(norm(x)) (Xiong et al.
-    2020).
+    The result is norm(x + f(x)) (Vaswani et al. 2017, 3.1) or, with `norm_first`, x + f(norm(x)) (Xiong et al. 2020).
 
     Args:
         norm: Normalization layer.
@@ -56,8 +55,7 @@ class Residual(nn.Module):
 class EncoderBlock(nn.Module):
     """An encoder block: self-attention and a feed-forward network, each with a residual connection.
 
-    With the norm last, the output is LN(y + FFN(y)), where y = LN(x + Attention(x, x)) (Vaswani et al. 2017, section
-    3.1).
+    With the norm last, the output is LN(y + FFN(y)), y = LN(x + Attention(x, x)) (Vaswani et al. 2017, section 3.1).
 
     Args:
         self_attention: Self-attention module.

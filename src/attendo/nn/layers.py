@@ -128,8 +128,7 @@ class FeedForward(nn.Module):
     Args:
         d_model: Width of the input and the output.
         d_ff: Width of the inner layer.
-        activation: Activation function: "relu", the exact "gelu" x·Φ(x), its approximation "gelu_tanh" as in GPT-2, or
-            "silu" x·σ(x).
+        activation: Activation: "relu", exact "gelu" x·Φ(x), "gelu_tanh" (GPT-2's approximation) or "silu" x·σ(x).
         gated: Whether the inner layer has a gate, W₂(activation(W_g x) ⊙ W₁x) (Shazeer 2020; with "silu": SwiGLU).
         bias: Whether the projections have a bias.
         dropout: Dropout probability of the inner activations.

@@ -200,8 +200,7 @@ class Rotary(nn.Module):
 def alibi_slopes(n_heads: int) -> Float[Tensor, " heads"]:
     """Return the slope 2^(-8h/n) of each attention head h = 1..n (Press et al. 2022, section 3).
 
-    If n is not a power of 2, the slopes for the next lower power are followed by every second slope for the next higher
-    power.
+    If n is not a power of 2, the slopes of the lower power are followed by every second slope of the higher power.
 
     >>> alibi_slopes(4)
     tensor([0.2500, 0.0625, 0.0156, 0.0039])
