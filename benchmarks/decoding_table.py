@@ -7,7 +7,7 @@ PEERS = {
     "joeynmt": ("attendo-float32", "JoeyNMT"),
 }
 COLUMNS = {
-    "attendo-plain": "as trained",
+    "attendo-plain": "PyTorch modules",
     "attendo-float32": "attendo",
     "attendo-int8": "attendo, 8 bits",
     **{peer: name for peer, (_, name) in PEERS.items()},
@@ -35,13 +35,13 @@ def verdict(ratio, asked, aim):
     """A ratio with what it meets; bold where it falls short of what is asked.
 
     >>> verdict(1.26, 0.9, 1.2), verdict(0.95, 0.9, 1.2), verdict(0.5, 0.9, 1.2), verdict(0.7, None, None)
-    ('1.26, aim', '0.95, asked', '**0.50 < 0.9**', '0.70')
+    ('1.26, goal', '0.95, required', '**0.50 < 0.9**', '0.70')
     """
     if aim is not None and ratio >= aim:
-        return f"{ratio:.2f}, aim"
+        return f"{ratio:.2f}, goal"
     if asked is None:
         return f"{ratio:.2f}"
-    return f"{ratio:.2f}, asked" if ratio >= asked else f"**{ratio:.2f} < {asked:g}**"
+    return f"{ratio:.2f}, required" if ratio >= asked else f"**{ratio:.2f} < {asked:g}**"
 
 
 def cases_of(results):
@@ -104,9 +104,9 @@ def met(cases):
             for (size, _, _, sources, _), case in cases.items()
             if f"{mine} / {peer}" in case["ratios"]
         ]
-        for kind, number in (("asked", 1), ("aim", 2)):
+        for kind, number in (("requirement", 1), ("goal", 2)):
             bars = [(entry[0], entry[number]) for entry in found if entry[number] is not None]
             if bars:
                 good = sum(ratio >= least for ratio, least in bars)
-                lines.append(f"- {name}: {kind} in {good} of {len(bars)}")
+                lines.append(f"- {name}: {kind} met in {good} of {len(bars)} cases")
     return "\n".join(lines)

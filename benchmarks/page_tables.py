@@ -1,16 +1,14 @@
 """The tables of docs/benchmarks.md, each a function from stored results to lines of Markdown."""
 
-import re
-
 from figure_list import figures_and_jobs, groups, last_run, result
 
 VERDICTS = {
     "en": {
         "none": "",
-        "short": "**falls short**",
-        "holds": "holds",
-        "aim met": "holds, aim too",
-        "aim missed": "holds, aim missed",
+        "short": "**requirement missed**",
+        "holds": "requirement met",
+        "aim met": "goal met",
+        "aim missed": "requirement met, goal missed",
     },
     "ja": {
         "none": "",
@@ -22,19 +20,18 @@ VERDICTS = {
 }
 LOG = {"en": "log.md", "ja": "../log.md"}
 HEADS = {
-    "en": ["what", "asked", "aim", "measured", "again", "verdict", "from", "repeat"],
+    "en": ["figure", "requirement", "goal", "measured", "repeated", "result", "source", "command"],
     "ja": ["項目", "基準", "目標", "測定値", "再測定", "判定", "出所", "再現"],
 }
 
 
 def table(heads, rows):
-    """Lines of a table; percent signs stand apart.
+    """Return the lines of a Markdown table.
 
     >>> table(["", "share"], [["all", "99%"]])
-    ['| | share |', '|---|---|', '| all | 99 % |']
+    ['| | share |', '|---|---|', '| all | 99% |']
     """
     text = ["".join(f"| {cell} " for cell in line).replace("|  ", "| ") + "|" for line in [heads, *rows]]
-    text = [re.sub(r"(?<=[0-9])%", " %", line) for line in text]
     return [text[0], "|---" * len(heads) + "|", *text[1:]]
 
 
@@ -82,11 +79,12 @@ def again(language):
     run = last_run()
     if not run:
         return [
-            "*`make figures`" + (": not yet stored.*" if language == "en" else "：結果はまだありません。*")
+            "*`make figures`"
+            + (": no results are stored.*" if language == "en" else "：結果はまだありません。*")
         ]
     short = [name for name, found in run["figures"].items() if found["verdict"] == "short"]
     facts = (run["date"], ", ".join(run["commits"]), len(run["figures"]), len(short))
-    text, colon = "`make figures` on {}, commit {}: {} figures, {} short", ": "
+    text, colon = "`make figures` on {}, commits {}: {} figures, of which {} miss the requirement", ": "
     if language == "ja":
         colon = "："
         text = "`make figures`（{}、コミット {}）：{} 項目、届かないもの {} 項目"
@@ -121,7 +119,7 @@ def short_of(language):
                 ]
             )
     heads = {
-        "en": ["", "what", "asked or aimed at", "measured", "again", ""],
+        "en": ["name", "figure", "requirement or goal", "measured", "repeated", "result"],
         "ja": ["", "項目", "基準・目標", "測定値", "再測定", "判定"],
     }
     return table(heads[language], rows)
@@ -136,11 +134,11 @@ def mark_of(figure, value, now):
 def speed():
     """An update beside its peers at two sizes."""
     names = {
-        "attendo": "attendo, float32, as it chooses (oneDNN here)",
-        "torch": "plain `torch.nn.Transformer` loop",
+        "attendo": "attendo, float32, automatic choice (oneDNN on this machine)",
+        "torch": "plain loop with `torch.nn.Transformer`",
         "transformers": "Hugging Face `Trainer`, `MarianMTModel`",
         "joeynmt": "JoeyNMT 2.3",
-        "attendo-torch-products": "attendo on torch's own products",
+        "attendo-torch-products": "attendo with torch's matrix library",
         "attendo-bfloat16": "attendo in bfloat16",
     }
     found = [result(f"training-2026-11-21-{number}.json") for number in (2, 3, 4)]
@@ -157,7 +155,7 @@ def speed():
         for run in found
         for head in (
             f"{run['size']}, {run['corpus']}: tokens per CPU-second",
-            "attendo is so many times as fast",
+            "attendo / this tool",
         )
     ]
     return table(["", *heads], rows)
@@ -177,7 +175,7 @@ def own_products():
                 *(f"{of[f'{form} / {peer}'][1]:.2f}" for form in forms for peer in peers),
             ]
         )
-    heads = [f"{words} / {peer}" for words in ("torch's products", "bfloat16") for peer in peers.values()]
+    heads = [f"{words} / {peer}" for words in ("torch's library", "bfloat16") for peer in peers.values()]
     return table(["", *heads], rows)
 
 
@@ -185,7 +183,7 @@ def shares():
     """GFLOP/s and their share of both libraries' peak."""
     names = {
         "attendo": "attendo",
-        "attendo-torch-products": "attendo on torch's products",
+        "attendo-torch-products": "attendo with torch's library",
         "torch": "plain loop",
         "transformers": "Hugging Face",
         "joeynmt": "JoeyNMT",
@@ -197,7 +195,7 @@ def shares():
         heads += [
             f"GFLOP/s, {run['size']}",
             f"share of torch's sgemm ({peaks['torch']:.0f})",
-            f"of the faster one, oneDNN's ({peaks['onednn']:.0f})",
+            f"share of oneDNN's sgemm ({peaks['onednn']:.0f})",
         ]
         for row, name in zip(rows, names, strict=True):
             of_torch, of_fastest = (
@@ -217,7 +215,7 @@ def memory():
         "joeynmt": "JoeyNMT",
     }
     return table(
-        ["", "MiB above", "of the plain loop's"],
+        ["tool", "memory in MiB", "divided by the plain loop"],
         [
             [words, f"{run['most_above_mib'][name]:,.0f}", f"{run['ratio_to_torch'][name]:.2f}"]
             for name, words in names.items()
@@ -232,22 +230,23 @@ def guards():
     least, saved, most = run["seconds_of_a_checkpoint_quartiles"]
     steps, step = run["steps_between_checkpoints"], run["bare_seconds_a_step"]
     rows = {
-        "checks, hashes, log: the whole run over bare updates": f"{middle:.3f} ({low:.3f} to {high:.3f})",
-        "a checkpoint, CPU-seconds": f"{saved:.2f} ({least:.2f} to {most:.2f})",
-        "the step between two of them, CPU-seconds": f"{step:.2f}, {steps} times",
-        "together, by the medians": f"{run['total_share']:.2%}",
+        "run with checks, hashes and log, divided by the updates alone": f"{middle:.3f} ({low:.3f} to {high:.3f})",
+        "time of a checkpoint in CPU-seconds": f"{saved:.2f} ({least:.2f} to {most:.2f})",
+        "time of a step in CPU-seconds, and number of steps between two checkpoints": f"{step:.2f}, {steps}",
+        "all additional time as a share of the run, from the medians": f"{run['total_share']:.2%}",
     }
     return table(
-        ["", f"{run['corpus']}, attendo's own choices ({run['training']['precision']})"], list(rows.items())
+        ["measurement", f"{run['corpus']}, automatic settings ({run['training']['precision']})"],
+        list(rows.items()),
     )
 
 
 def quality():
     """BLEU at equal time."""
     files = {
-        "attendo, its own choice": "attendo-2026-11-21",
-        "JoeyNMT 2.3, documented": "joeynmt-2026-11-22",
-        "Hugging Face, documented": "transformers-2026-11-22",
+        "attendo, automatic settings": "attendo-2026-11-21",
+        "JoeyNMT 2.3, documented settings": "joeynmt-2026-11-22",
+        "Hugging Face, documented settings": "transformers-2026-11-22",
     }
     rows = []
     for words, file in files.items():
@@ -260,4 +259,13 @@ def quality():
                 ", ".join(f"{mark['steps']:,}" for mark in marks),
             ]
         )
-    return table(["", "BLEU after 20 CPU-minutes", "after 40", "chrF", "updates"], rows)
+    return table(
+        [
+            "tool",
+            "BLEU after 20 CPU-minutes",
+            "BLEU after 40 CPU-minutes",
+            "chrF after 20 and 40",
+            "updates after 20 and 40",
+        ],
+        rows,
+    )

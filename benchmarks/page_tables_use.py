@@ -35,7 +35,12 @@ def decoding_ranges(language):
             )
             cells.append(f"{low} to {high}" if language == "en" else f"{low} から {high}")
         rows.append([name if language == "en" else name.replace("8 bits", "8 ビット"), *cells])
-    return table(["", "one source", "8 and 64"] if language == "en" else ["", "原文 1 つ", "8 と 64"], rows)
+    return table(
+        ["compared with", "one source", "8 and 64 sources"]
+        if language == "en"
+        else ["", "原文 1 つ", "8 と 64"],
+        rows,
+    )
 
 
 def best_of_threads(cases):
@@ -89,9 +94,7 @@ def texts():
         ratios = [f"{case['ratio_quartiles'][pair][1]:.2f}" for pair in pairs]
         same = ", ".join(str(case["same_texts"][name]) for name in ("ctranslate2-float32", "marian"))
         rows.append([how, *speeds, *ratios, f"{same} of {case['lines']:,}"])
-    return table(
-        ["", *names.values(), *pairs.values(), "texts the same as CTranslate2's, Hugging Face's"], rows
-    )
+    return table(["", *names.values(), *pairs.values(), "texts equal to CTranslate2, to Hugging Face"], rows)
 
 
 def int8_quality():
@@ -116,8 +119,17 @@ def exactness():
     rows = {}
     for way in ways:
         rows.setdefault((way["form"], way["beam"]), {})[way["way"]] = f"{way['differ']} of {way['lines']:,}"
+    words = {
+        "sevens": "batches of 7",
+        "long mate": "with the longest line",
+        "tokens 64": "batches of 64 tokens",
+        "tokens 8192": "batches of 8,192 tokens",
+        "shuffled": "other order",
+        "no cache": "without a cache",
+        "joined": "joining a running search",
+    }
     return table(
-        ["lines that differ", *names],
+        ["lines that differ", *(words[name] for name in names)],
         [
             [f"{form}, beam {beam}", *(found.get(name, "") for name in names)]
             for (form, beam), found in rows.items()
@@ -137,7 +149,7 @@ def growth():
             grown = [f"{found[name]:.2f}" for name in ("growth of the rest", "growth when as cold")]
             rows.append(
                 [
-                    f"{run['form']}, {kind}",
+                    f"{run['form']}, {kind}".replace(" 1 beams", " 1 beam"),
                     *ends,
                     *rest,
                     *(f"**{x}**" if float(x) > 1.2 else x for x in grown),
@@ -145,10 +157,18 @@ def growth():
             )
     heads = [
         f"{what} after {length}"
-        for what in ("step, ms,", "of it beside attention")
+        for what in ("step in ms", "time outside attention in ms")
         for length in ("64", "512", "2,048")
     ]
-    return table(["", *heads, "largest rest over least", "over a cold step's"], rows)
+    return table(
+        [
+            "",
+            *heads,
+            "longest / shortest time outside attention",
+            "time outside attention / that of a step with equal cache use",
+        ],
+        rows,
+    )
 
 
 def lm_eval():
@@ -157,7 +177,7 @@ def lm_eval():
     rows = [
         [kind, *(f"{of['largest_difference']:.1e}" for of in tasks.values())] for kind, tasks in kinds.items()
     ]
-    return table(["kind", "continuations", "whole texts"], rows)
+    return table(["model", "continuations", "whole texts"], rows)
 
 
 def embeddings():
@@ -169,7 +189,7 @@ def embeddings():
         speeds = [of["sentences per second"][name] for name in ("attendo", "transformers")]
         rows.append([size, *speeds, f"{middle:.2f} ({low:.2f} to {high:.2f})"])
     heads = [
-        "sentences a call",
+        "sentences per call",
         "attendo, sentences per CPU-second",
         f"transformers {run['transformers']}",
         "ratio",
@@ -194,12 +214,12 @@ def interop():
     ]
     heads = [
         "",
-        "same translation",
-        "BLEU there",
-        "BLEU here",
+        "equal translations with `decoding.refill`",
+        "BLEU of CTranslate2",
+        "BLEU of attendo",
         "largest difference of a score",
-        "same as the run's own search finds",
-        "its BLEU",
+        "equal translations with the search of the run",
+        "BLEU of attendo with the search of the run",
     ]
     return table(heads, rows)
 
@@ -212,26 +232,32 @@ def serving():
     most = max(stop["ms until not ready"] for stop in of["stop"])
     answers = sum(stop["answers"]["200"] for stop in of["stop"])
     exits = {(stop["exit"], stop["children"]) for stop in of["stop"]}
-    swapped = f"{swap['answers']['200']} of {sum(swap['answers'].values())} answered with 200"
-    clients = f"{load['clients']} clients in a closed loop, {load['source tokens']} source tokens"
+    swapped = f"{swap['answers']['200']} of {sum(swap['answers'].values())} with status 200"
+    clients = (
+        f"{load['clients']} clients that each wait for a response, {load['source tokens']} source tokens"
+    )
     rows = {
-        f"{clients}: output tokens per CPU-second of the server over those of `translate` in batches of 32": (
+        f"{clients}: output tokens per CPU-second of the server divided by `translate` in batches of 32": (
             f"{middle:.2f} ({low:.2f} to {high:.2f})"
         ),
-        "p50 and p99 of these clients": f"{load['p50 ms']:.0f} and {load['p99 ms']:.0f} ms",
-        "one client: p50 beyond the Python call": f"{of['overhead']['p50 ms beyond the call']} ms",
-        "1,000 slow sockets: p99 of the others, with over without": (
+        "p50 and p99 latency of these clients": f"{load['p50 ms']:.0f} and {load['p99 ms']:.0f} ms",
+        "one client: p50 latency minus the time of the Python call": f"{of['overhead']['p50 ms beyond the call']} ms",
+        "1,000 slow connections: p99 latency of the other clients, divided by p99 latency without slow connections": (
             f"{slow['p99 with / without']:.2f} (pairs from {min(slow['pairs']):.2f} to {max(slow['pairs']):.2f})"
         ),
-        "a client leaves: until its place is free": f"{gone['median']:.0f} ms, {gone['most']:.0f} at most",
-        "SIGTERM with 16 requests of 8 texts: until /readyz says 503": f"{most} ms at most",
-        "the same: answered with 200": f"{answers} of {16 * len(of['stop'])}",
-        "the same: exit codes and children left": ", ".join(f"{code} and {left}" for code, left in exits),
-        f"{swap['swaps asked for']} swaps under load": f"{swapped}, texts as before: {swap['texts as before']}",
+        "a client disconnects: time until its capacity is free": (
+            f"median {gone['median']:.0f} ms, maximum {gone['most']:.0f} ms"
+        ),
+        "SIGTERM with 16 requests of 8 texts: time until /readyz returns 503": f"at most {most} ms",
+        "SIGTERM with 16 requests of 8 texts: responses with status 200": f"{answers} of {16 * len(of['stop'])}",
+        "SIGTERM with 16 requests of 8 texts: exit code and number of remaining child processes": ", ".join(
+            f"{code} and {left}" for code, left in exits
+        ),
+        f"{swap['swaps asked for']} model reloads under load": f"{swapped}, texts unchanged: {swap['texts as before']}",
         **overload(of["overload"]),
         **long_runs(of["mixed"], result("serving-soak-2026-11-22.json")["figures"]["soak"]),
     }
-    return table(["", ""], list(rows.items()))
+    return table(["measurement", "result"], list(rows.items()))
 
 
 def counted(answers):
@@ -241,25 +267,28 @@ def counted(answers):
 
 def overload(of):
     """Rows of the overload."""
-    pace = f"{of['seconds'] / 60:.0f} minutes, {of['asked for per second']:,.0f} requests a second"
+    pace = f"{of['seconds'] / 60:.0f} minutes, {of['asked for per second']:,.0f} requests per second"
+    overloaded = "ten times the served rate"
     return {
-        f"ten times overload for {pace}": f"answered: {counted(of['answers'])}",
-        "the same: 429 without Retry-After": of["429 without Retry-After"],
-        "the same: p99 of the admitted": f"{of['p50, p99 ms of the admitted'][1] / 1000:.1f} s",
-        "the same: memory at most above before": f"{of['memory'] - 1:.1%}",
-        "the same: as before after": f"{of['seconds until as before']} s",
+        f"{overloaded} for {pace}: responses by status": counted(of["answers"]),
+        f"{overloaded}: responses 429 without Retry-After": of["429 without Retry-After"],
+        f"{overloaded}: p99 latency of admitted requests": f"{of['p50, p99 ms of the admitted'][1] / 1000:.1f} s",
+        f"{overloaded}: maximum memory above the memory before": f"{of['memory'] - 1:.1%}",
+        f"{overloaded}: time until the latency is normal again": f"{of['seconds until as before']} s",
     }
 
 
 def long_runs(mixed, soak):
     """Rows of the mixed requests and of the soak."""
     slope, _, error = soak["MB an hour"]
-    pace = f"{soak['requests']:,} requests, {soak['a second']:.0f} a second, {soak['hours']:.2f} hours"
+    pace = f"{soak['requests']:,} requests, {soak['a second']:.0f} per second, {soak['hours']:.2f} hours"
     return {
-        f"{mixed['requests']:,} mixed requests, some wrong on purpose": f"answered: {counted(mixed['answers'])}",
-        "the same: texts other than the offline engine's": mixed["wrong"],
-        f"a soak of {pace}: memory": f"{min(soak['MB'][1:]):.0f} to {max(soak['MB']):.0f} MB",
-        "the same: an hour, after the first quarter, by regression": f"{slope:.1f} ± {error:.1f} MB",
+        f"{mixed['requests']:,} mixed requests, some of them invalid: responses by status": counted(
+            mixed["answers"]
+        ),
+        f"{mixed['requests']:,} mixed requests: texts that differ from the command": mixed["wrong"],
+        f"{pace}: memory": f"{min(soak['MB'][1:]):.0f} to {max(soak['MB']):.0f} MB",
+        f"{pace}: memory growth per hour after the first quarter, by regression": f"{slope:.1f} ± {error:.1f} MB",
     }
 
 
@@ -267,12 +296,12 @@ def microscope():
     """The page in Chromium, medians."""
     kinds = result("microscope-2026-11-22-2.json")["figures"]
     names = {
-        "first map": "first map, from the navigation",
-        "beside the forward": "of it beside the forward pass",
-        "hover": "a hover",
-        "slider": "the slider's preview",
-        "re-run": "re-run with another β, the search included",
-        "memory": "memory of the tab after every layer was opened",
+        "first map": "time from opening the page to the first map",
+        "beside the forward": "time to the first map without the forward pass",
+        "hover": "response when the pointer moves over a map",
+        "slider": "preview of the slider",
+        "re-run": "running the model again with another β, including the search",
+        "memory": "memory of the browser tab after every layer was opened",
     }
     rows = []
     for name, words in names.items():
@@ -280,7 +309,7 @@ def microscope():
             ("MB", ",.0f") if name == "memory" else ("ms", ".1f" if name in ("hover", "slider") else ",.0f")
         )
         rows.append([words, *(f"{of[name]['median']:{form}} {unit}" for of in kinds.values())])
-    return table(["", *kinds], rows)
+    return table(["measurement", *kinds], rows)
 
 
 def startup():
@@ -297,4 +326,4 @@ def startup():
             f"{found['cpu_seconds']} CPU-seconds, {found['most_mb']} MB",
         ]
     )
-    return table(["", ""], rows)
+    return table(["command", "time and memory"], rows)

@@ -52,10 +52,10 @@ def test_a_table_says_what_is_met_and_what_is_not(benchmark_module):
             {"grid": [case(speeds, {pair: [1.2, 1.25, 1.3]}, 8)]},
         ]
     )
-    assert "| 1 × 4 | 950 | 1,000 | 0.95, asked |" in text
-    assert "| 8 × 4 | 950 | 1,000 | 1.25, aim |" in text
+    assert "| 1 × 4 | 950 | 1,000 | 0.95, required |" in text
+    assert "| 8 × 4 | 950 | 1,000 | 1.25, goal |" in text
     assert "| 64 × 4 | 950 | 1,000 | **0.95 < 1** |" in text
-    assert text.endswith("- CTranslate2: asked in 2 of 3\n- CTranslate2: aim in 1 of 3")
+    assert text.endswith("- CTranslate2: requirement met in 2 of 3 cases\n- CTranslate2: goal met in 1 of 3 cases")
 
 
 def test_the_last_of_two_results_of_a_case_counts(benchmark_module):
@@ -64,7 +64,7 @@ def test_the_last_of_two_results_of_a_case_counts(benchmark_module):
         for speed, ratio in ((100, 1.0), (200, 3.5))
     ]
     text = benchmark_module("decoding_table").table(results)
-    assert "| 1 × 4 | 200 | 3.50, asked |" in text
+    assert "| 1 × 4 | 200 | 3.50, required |" in text
     assert "100" not in text
 
 
