@@ -55,7 +55,9 @@ def test_a_table_says_what_is_met_and_what_is_not(benchmark_module):
     assert "| 1 × 4 | 950 | 1,000 | 0.95, required |" in text
     assert "| 8 × 4 | 950 | 1,000 | 1.25, goal |" in text
     assert "| 64 × 4 | 950 | 1,000 | **0.95 < 1** |" in text
-    assert text.endswith("- CTranslate2: requirement met in 2 of 3 cases\n- CTranslate2: goal met in 1 of 3 cases")
+    assert text.endswith(
+        "- CTranslate2: requirement met in 2 of 3 cases\n- CTranslate2: goal met in 1 of 3 cases"
+    )
 
 
 def test_the_last_of_two_results_of_a_case_counts(benchmark_module):
