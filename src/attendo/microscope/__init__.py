@@ -1,6 +1,6 @@
-"""The attention microscope: a model's attention in a terminal, as a picture, and as a page that works offline.
+"""The attention microscope, which shows a model's attention in a terminal, as an image, and as an offline page.
 
-Names are imported when they are first used: the types of the protocol alone do not load torch.
+Names are imported on first use. Importing only the types of the protocol does not import torch.
 """
 
 from importlib import import_module
@@ -45,7 +45,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The public object of this name, imported from the module it lives in."""
+    """Return the public object of a name. Its module is imported on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'attendo.microscope' has no attribute {name!r}")
     return getattr(import_module(f"attendo.microscope.{_HOMES[name]}"), name)

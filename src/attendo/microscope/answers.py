@@ -1,4 +1,4 @@
-"""The data of the page for a text: the output, its attention layers and their numbers, lens, positions, checkpoints."""
+"""The answers to the page's requests about a text, except search and effects."""
 
 from __future__ import annotations
 
@@ -61,7 +61,13 @@ from attendo.training.checkpoints import kept_weights, load_weights, sound_check
 
 
 def look_answer(result: LookResult, baseline: LookResult | None, began: float) -> LookAnswer:
-    """The page's data of a result; `baseline` is that of the unchanged model, if there are edits."""
+    """Return the page's data about a result.
+
+    Args:
+        result: The result.
+        baseline: The result of the unchanged model, if the request has edits.
+        began: The start of the computation, as a value of `time.perf_counter`.
+    """
     return {
         "ask": result.request.body,
         "key": result.request.key,
@@ -78,7 +84,7 @@ def look_answer(result: LookResult, baseline: LookResult | None, began: float) -
 
 
 def _tokens(result: LookResult, ids: tuple[int, ...], *, of_source: bool) -> list[Token]:
-    """The tokens of a side, with the predicted ones."""
+    """Return the tokens of a side, with the predicted tokens."""
     known = {token: result.token(token) for token in {*ids, *(w for w in result.wanted if w is not None)}}
     predicts = bool(result.wanted) and of_source == (result.family == "masked-language-model")
     if not predicts:
@@ -93,10 +99,11 @@ def _tokens(result: LookResult, ids: tuple[int, ...], *, of_source: bool) -> lis
 
 
 def outcome(result: LookResult) -> Outcome:
-    """The output of a model with its probability, or a classifier's labels, most probable first.
+    """Return the output of a model with its log-probability, or a classifier's labels, most probable first.
 
-    For a masked model: the text with its `filled` hidden tokens; without any, the most probable token at each position,
-    and the log-probability of the given text.
+    For a masked language model, the output is the text with predictions for its masked tokens. `filled` is the number
+    of masked tokens. If the text has no masked tokens, the output is the most probable token at each position, and the
+    log-probability is that of the given text.
     """
     if isinstance(result.user, Classifier):
         return {"labels": _labels(result)}
@@ -118,7 +125,7 @@ def outcome(result: LookResult) -> Outcome:
 
 
 def normalized(translator: Translator, log_prob: float, n_tokens: int) -> float:
-    """A translation's score: its log-probability by the length norm of the run's search."""
+    """Return the score of a translation: its log-probability with the length normalization of the run's search."""
     config = translator.decoding
     return log_prob / length_norm(n_tokens, config.length_penalty, config.length_norm)
 
@@ -131,7 +138,7 @@ def _labels(result: LookResult) -> list[Label]:
 
 
 def compared(result: LookResult, baseline: LookResult) -> Baseline:
-    """The answer of the model as it is, and what the edits change in its log-probability, token by token."""
+    """Return the output of the unchanged model, and how the edits change its log-probability, token by token."""
     before = outcome(baseline)
     if isinstance(result.user, Classifier):
         now = {row["label"]: row["probability"] for row in _labels(result)}
@@ -140,7 +147,7 @@ def compared(result: LookResult, baseline: LookResult) -> Baseline:
         return {**before, "deltas": by_label, "total": by_label[labels[0]["label"]]}
     logits = result.logits
     if (result.source, result.target) != (baseline.source, baseline.target):
-        # by the same readable computation as the look at the model as it is: what is equal differs by nothing
+        # the same computation as for the unchanged model, so equal values have a difference of exactly 0
         with torch.no_grad(), recording(result.model, "*.weights", result.edits) as record:
             logits = record.model.eval()(**baseline.inputs)[0]
     changed = log_probs_of_wanted(logits, baseline.wanted) - baseline.log_probs()
@@ -151,7 +158,7 @@ def compared(result: LookResult, baseline: LookResult) -> Baseline:
 
 
 def stacks_of(result: LookResult) -> list[LayerStack]:
-    """Every attention layer of a look, by stack."""
+    """Return the data of all attention layers of a result, by stack."""
     return [
         {"name": name, "layers": [layer_of(result, path) for path in paths]}
         for name, paths in attention_paths(result.model).items()
@@ -159,7 +166,7 @@ def stacks_of(result: LookResult) -> list[LayerStack]:
 
 
 def layer_of(result: LookResult, path: str) -> Layer:
-    """One attention layer: its shape, its edits, and each head's measures and thumbnail."""
+    """Return the data of an attention layer: its shape, its edits, and the measures and thumbnail of each head."""
     attention = result.model.get_submodule(path)
     assert isinstance(attention, Attention)
     record = result.record[path]
@@ -218,7 +225,7 @@ def _told(beta: float) -> float | Literal["inf"]:
 
 @torch.no_grad()
 def _biases(attention: Attention, n: int) -> list[list[float | None]]:
-    """Each head's bias at each distance key - query, from -(n - 1) to n - 1; None for -inf."""
+    """Return the bias of each head at each distance key - query, from -(n - 1) to n - 1. None means -inf."""
     device = attention.q_proj.weight.device
     here, distances = (
         torch.zeros(1, 1, dtype=torch.long, device=device),
@@ -231,11 +238,11 @@ def _biases(attention: Attention, n: int) -> list[list[float | None]]:
 
 
 THUMB = 40
-"""The most cells on a side of a thumbnail."""
+"""The maximum number of cells on a side of a thumbnail."""
 
 
 def thumbnail(weights: Float[Tensor, "heads q_len k_len"], *, causal: bool) -> Thumbnail:
-    """Small pictures of heads: the largest weight of each patch, of which 255 is the head's `darkest` or more."""
+    """Return small images of the heads. A cell is the largest weight of a patch, scaled so that `darkest` is 255."""
     rows, columns = (min(THUMB, n) for n in weights.shape[1:])
     small = F.adaptive_max_pool2d(weights[None].float(), (rows, columns))[0].cpu()
     tops = [darkest(head, causal=causal) for head in weights.float().cpu().numpy()]
@@ -249,14 +256,15 @@ def thumbnail(weights: Float[Tensor, "heads q_len k_len"], *, causal: bool) -> T
 
 
 MANY = 48
-"""Keys beyond which weights are drawn on a scale of their own."""
+"""The number of keys above which the color scale is adapted to the weights."""
 
 
 def darkest(weights: Float[np.ndarray, "queries keys"], *, causal: bool = False) -> float:
-    """The weight from which a picture uses the darkest color: 1, or the largest in rows of more than `MANY` keys.
+    """Return the weight above which an image uses the darkest color.
 
-    It is at least four times an even share, so that even attention stays pale. With `causal`, the first rows do not
-    count.
+    For at most `MANY` keys, the weight is 1. For more keys, it is the largest weight, but at least four times the
+    weight of uniform attention. Uniform attention therefore has a light color. If `causal` is true, the first rows are
+    ignored.
 
     >>> darkest(np.eye(3) / 2), darkest(np.full((1, 100), 0.01))
     (1.0, 0.04)
@@ -270,7 +278,7 @@ def darkest(weights: Float[np.ndarray, "queries keys"], *, causal: bool = False)
 
 
 def float_bytes(numbers: Float[Tensor, "..."]) -> bytes:
-    """A tensor's numbers as bytes.
+    """Return the numbers of a tensor as little-endian float32 bytes.
 
     >>> import torch
     >>> float_bytes(torch.tensor([1.0, 0.5])).hex(" ", 4)
@@ -280,7 +288,7 @@ def float_bytes(numbers: Float[Tensor, "..."]) -> bytes:
 
 
 def encoded(numbers: Float[Tensor, "..."]) -> str:
-    """An array in base64, for JSON.
+    """Return the numbers of a tensor as float32 in base64, for JSON.
 
     >>> import torch
     >>> encoded(torch.tensor([1.0]))
@@ -291,7 +299,7 @@ def encoded(numbers: Float[Tensor, "..."]) -> str:
 
 @torch.no_grad()
 def tensor_answer(result: LookResult, path: str, head: int | None = None) -> bytes:
-    """query, key, value and ‖v Wᵒ‖ of each head (or of one), as little-endian float32. Raises AttendoError."""
+    """Return query, key, value and ‖v Wᵒ‖ of all heads or one head, as float32. Raise AttendoError for a wrong head."""
     attention = result.model.get_submodule(path)
     assert isinstance(attention, Attention)
     record = result.record[path]
@@ -307,10 +315,11 @@ def tensor_answer(result: LookResult, path: str, head: int | None = None) -> byt
 
 
 def matrices_answer(result: LookResult, path: str) -> MatricesAnswer:
-    """The rank and Frobenius norm of W^(h) = W_hᵒ W_hᵛ, and ‖contribution‖ of each head at each query, with the edits.
+    """Return the rank and the Frobenius norm of W^(h) = W_hᵒ W_hᵛ of each head, and the norm of its contributions.
 
-    All contributions plus the bias are the layer's output (Vaswani et al. 2017, section 3.2.2; Bishop & Bishop 2024,
-    exercise 12.5). Raises AttendoError for a path of another layer.
+    There is one contribution per query, computed with the edits. The sum of all contributions and the bias is the
+    output of the layer (Vaswani et al. 2017, section 3.2.2; Bishop & Bishop 2024, exercise 12.5). Raise AttendoError if
+    the path is not an attention layer.
     """
     layer = dict(result.model.named_modules()).get(path)
     if not isinstance(layer, Attention):
@@ -327,11 +336,11 @@ def matrices_answer(result: LookResult, path: str) -> MatricesAnswer:
 
 
 def next_answer(result: LookResult, position: int, n: int = 10) -> NextAnswer:
-    """The n most probable tokens at a target position, with cumulative probabilities and the entropy in nats.
+    """Return the n most probable tokens at a position, with cumulative probabilities, and the entropy in nats.
 
-    A masked model predicts at source positions. `actual` is the token at the next position with its rank, from 1; None
-    at the end. Edits apply, before a search forbids tokens. Raises AttendoError for a classifier, and for a position or
-    n out of range.
+    Positions are target positions. For a masked language model, they are source positions. `actual` is the token that
+    follows, with its rank from 1, or None at the end. The probabilities include the edits, but not the tokens that a
+    search excludes. Raise AttendoError for a classifier, and if `position` or `n` is out of range.
     """
     if result.family == "classification":
         raise AttendoError("a classifier predicts a label, not a token. Look at its classes instead")
@@ -363,11 +372,11 @@ LABEL = (
 
 
 def rollout_answer(result: LookResult, stack: str) -> RolloutAnswer:
-    """The share of each input token in each position of the last layer, `[q_len, k_len]`, by attention rollout.
+    """Return the share of each input token in each position of the last layer, `[q_len, k_len]`, by attention rollout.
 
-    "encoder", "decoder": within that stack; rows sum to 1. "cross": from source tokens to target positions; the rest of
-    1 is from target tokens. Edits of weights apply (a head that is switched off still attends). Raises AttendoError for
-    a missing stack.
+    For the stack "encoder" or "decoder", each row sums to 1. For "cross", the shares are those of source tokens in
+    target positions, and the remainder to 1 comes from target tokens. Only edits of attention weights have an effect.
+    Switching off a head does not change its weights. Raise AttendoError if the stack does not exist.
     """
     layers = stack_weights(result, stack)
     if stack == "cross":
@@ -381,7 +390,7 @@ def rollout_answer(result: LookResult, stack: str) -> RolloutAnswer:
 
 
 def stack_weights(result: LookResult, stack: str) -> list[Float[Tensor, "heads q_len k_len"]]:
-    """The weights of each layer of a stack. Raises AttendoError for one that the model has not."""
+    """Return the attention weights of each layer of a stack. Raise AttendoError if the stack does not exist."""
     ends = {"encoder": "self_attention", "decoder": "self_attention", "cross": "cross_attention"}
     start = "decoder" if stack == "cross" else stack
     paths = [path for path in result.record if path.startswith(start) and path.endswith(ends.get(stack, "/"))]
@@ -392,12 +401,14 @@ def stack_weights(result: LookResult, stack: str) -> list[Float[Tensor, "heads q
 
 @torch.inference_mode()
 def lens_answer(result: LookResult, stack: str) -> LensAnswer:
-    """The first choice of each position by layer, with p, and the rank and p of the final choice (nostalgebraist 2020).
+    """Return the logit lens (nostalgebraist 2020): the most probable prediction at each position after each layer.
 
-    {stack, kind, layers, positions, tokens [layer][position]}; layer 0 is the embedding, the last layer the model's own
-    output. kind "vocabulary": next tokens (of a masked model: tokens there); "classes": labels, and `pooled` [layer] =
-    {label: p} of the whole text; "nearest embedding", for a translator's encoder: the source token with the nearest
-    embedding, p being the cosine. Raises AttendoError for a missing stack.
+    `tokens` is indexed by layer and position. Layer 0 is the embedding, and the last layer is the output of the model.
+    Each entry has its probability, and the rank and probability of the final prediction. The `kind` of the predictions
+    is "vocabulary" (the next tokens, or the tokens at the position for a masked language model), "classes" or "nearest
+    embedding". For "classes", `pooled` contains the label probabilities of the whole text after each layer. For the
+    encoder of a translator, the kind is "nearest embedding": the source token with the nearest embedding, where p is
+    the cosine. Raise AttendoError if the stack does not exist.
     """
     states = _states(result, stack)
     last = _values(result, states[-1], stack)
@@ -422,7 +433,7 @@ def _kind(result: LookResult, stack: str) -> Literal["vocabulary", "classes", "n
 
 
 def _states(result: LookResult, stack: str) -> list[Float[Tensor, "len d_model"]]:
-    """The outputs of the embedding and of each block of a stack, with the edits."""
+    """Return the outputs of the embedding and of each block of a stack, with the edits."""
     model = result.model
     if stack not in dict(model.named_children()) or stack not in ("encoder", "decoder"):
         there = [name for name, _ in model.named_children() if name in ("encoder", "decoder")]
@@ -433,7 +444,7 @@ def _states(result: LookResult, stack: str) -> list[Float[Tensor, "len d_model"]
 
 
 def _values(result: LookResult, states: Float[Tensor, "len d_model"], stack: str) -> Float[Tensor, "len n"]:
-    """Probabilities of the vocabulary or the labels, or cosines."""
+    """Return the probabilities of tokens or labels, or cosines."""
     model = result.model
     if isinstance(model, EncoderDecoder) and stack == "encoder":
         return lens_cosines(model, states).double()
@@ -477,15 +488,17 @@ _OWN = (
 _BIASES = {"alibi": Alibi, "relative": RelativeBias}
 
 AT_LEAST = 64
-"""Positions that are shown, where the model has so many: a short text shows no pattern."""
+"""The minimum number of positions to show, up to the context length. A short text would show no pattern."""
 
 
 def positions_answer(result: LookResult, side: Literal["source", "target"]) -> PositionsAnswer:
-    """The encoding of the first n positions `[n, d]`, and the dot products of its rows `[n, n]`, as base64 float32.
+    """Return the encoding of the first n positions `[n, d]` and the dot products of its rows `[n, n]`, as base64
+    float32.
 
-    Rotary positions give cos and sin of each angle, and the dot product of a rotated unit vector. Biases (ALiBi,
-    relative, custom) are in the layers (`layer_of`), so there is no matrix, and n is the text's length. name: the class
-    of custom positions. trained: the model's max_len. Raises AttendoError for a missing side.
+    For RoPE, the rows contain cos and sin of each angle, and the products are those of a rotated unit vector. Position
+    biases (ALiBi, relative, custom) have no rows. They are in the data of the layers (`layer_of`), and n is the length
+    of the text. `name` is the class of custom positions. `trained` is the `max_len` of the model. Raise AttendoError if
+    the side does not exist.
     """
     embedding, tokens = _side(result, side)
     config, within = result.model.config, _within(result, side)
@@ -540,7 +553,7 @@ def _matrices(
 
 
 def _within(result: LookResult, side: Literal["source", "target"]) -> Any:
-    """The positions that are part of the first layer of self-attention that reads this side, if any has some."""
+    """Return the position module in the self-attention of a side, or None."""
     layers = (
         module
         for path, module in result.model.named_modules()
@@ -605,17 +618,17 @@ def _notes(config: ModelConfig) -> tuple[str, str]:
 
 
 MOST_FRAMES = 24
-"""Of a long run, so many checkpoints are shown, evenly chosen, the first and the last among them."""
+"""The maximum number of frames. They are evenly chosen, and include the first and the last checkpoint."""
 
 HOW_TO_KEEP_MORE = "checkpoint.keep_last=20 and checkpoint.every_steps=200"
 
 
 def film_answer(result: LookResult, path: str, head: int) -> FilmAnswer:
-    """A head's weights over the same tokens (teacher-forced) by checkpoint, the trained model last.
+    """Return the attention weights of a head in each checkpoint, over the same tokens (teacher forcing).
 
-    A frame: step, weights `[q_len, k_len]` as base64 float32, measures, and final (True for the trained model). Damaged
-    checkpoints are skipped and listed in `note`. The edits apply to every frame. Raises AttendoError for a missing
-    head, and without a run folder.
+    The last frame is the trained model, for which `final` is True. The weights `[q_len, k_len]` are float32 in base64.
+    Damaged checkpoints are skipped and listed in `note`. The edits of the request apply to every frame. Raise
+    AttendoError if the head does not exist, or if there is no run folder.
     """
     layer = dict(result.model.named_modules()).get(path)
     if not isinstance(layer, Attention) or not 0 <= head < layer.n_heads:
@@ -637,7 +650,7 @@ def film_answer(result: LookResult, path: str, head: int) -> FilmAnswer:
 
 
 def _evenly(paths: list[Path], most: int) -> list[Path]:
-    """At most this many items at equal distances, including the first and the last.
+    """Return at most `most` evenly spaced items, including the first and the last item.
 
     >>> [path.name for path in _evenly([Path(name) for name in "abcde"], 3)]
     ['a', 'c', 'e']
@@ -666,7 +679,7 @@ def _seen_by(model: Model, result: LookResult, path: str, head: int) -> Float[Te
 
 
 def _trained_steps(folder: Path) -> int:
-    """The step that the trained weights name."""
+    """Return the step that the trained weights contain."""
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         return int((file.metadata() or {}).get("step", 0))
 

@@ -1,4 +1,4 @@
-"""The attention of one stack as a plain value, as text for a terminal, and the numbers of one query."""
+"""The attention of a stack as data and as text for a terminal, and the computation of one query."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ NAMES: dict[Stack, Localized] = {
 }
 
 TIE = 1e-5
-"""Nats by which mean entropies that are alike may differ."""
+"""The maximum difference in nats between mean entropies that count as equal."""
 
 MARKS = {" ": "␠", "\n": "⏎", "\t": "⇥"}
-"""How white space is seen in a piece."""
+"""The visible characters for whitespace in tokens."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,12 @@ class AttentionMap:
     """The attention weights of all heads of a stack, with the tokens of queries and keys.
 
     Attributes:
-        weights: `[layers, heads, queries, keys]`. A row sums to 1, or is 0 if all keys are masked. The queries of
-            cross-attention are the predicted tokens, of which the last is the end (… if the output was cut off). All
-            other queries, and all keys, are tokens that were read.
+        stack: The stack: "encoder", "decoder" or "cross".
+        query_pieces: The tokens of the queries. For cross-attention, they are the predicted tokens, ending with the
+            end token, or with … if the output was truncated. Otherwise, they are tokens that the model reads.
+        key_pieces: The tokens of the keys, which are tokens that the model reads.
+        weights: The attention weights `[layers, heads, queries, keys]`. A row sums to 1, or is 0 if all keys are
+            masked.
         text: The input text.
         answer: The output of the model.
     """
@@ -65,17 +68,17 @@ class AttentionMap:
 
     @cached_property
     def sharpest_layer(self) -> int:
-        """The layer with the smallest mean entropy of its averaged heads."""
+        """The number of the layer, from 0, whose attention averaged over heads has the smallest mean entropy."""
         return int(np.argmin(self._spreads))
 
     @cached_property
     def _spreads(self) -> list[float]:
-        """The mean entropy of each layer's rows."""
+        """The mean entropy of the rows of each layer."""
         return [float(entropy(torch.from_numpy(self.shown(layer)))) for layer in range(len(self.weights))]
 
     @property
     def _one_is_sharpest(self) -> bool:
-        """Whether one layer is sharper than all others by more than rounding; not at β = 0."""
+        """Whether one layer is sharper than all other layers by more than rounding errors."""
         first, *others = sorted(self._spreads)
         return bool(others) and others[0] - first > TIE
 
@@ -83,11 +86,11 @@ class AttentionMap:
         """Return the weights of a head, or the mean over the heads of a layer.
 
         Args:
-            layer: The layer, from 0; None selects the sharpest layer.
-            head: The head, from 0; None averages all heads.
+            layer: The number of the layer, from 0. None selects the sharpest layer.
+            head: The number of the head, from 0. None selects the mean over all heads.
 
         Raises:
-            AttendoError: There is no such layer or head.
+            AttendoError: The layer or the head does not exist.
         """
         layer = self.sharpest_layer if layer is None else layer
         n_layers, n_heads = self.weights.shape[:2]
@@ -97,21 +100,21 @@ class AttentionMap:
         return self.weights[layer].mean(0) if head is None else self.weights[layer, head]
 
     def darkest(self, layer: int | None = None, head: int | None = None) -> float:
-        """Return the weight that has the darkest color in a picture of `shown`.
+        """Return the weight above which an image of `shown` uses the darkest color.
 
         Args:
-            layer: The layer, as in `shown`.
-            head: The head, as in `shown`.
+            layer: The number of the layer, as in `shown`.
+            head: The number of the head, as in `shown`.
         """
         return darkest(self.shown(layer, head), causal=self.stack == "decoder")
 
     def caption(self, layer: int | None = None, head: int | None = None, language: Language = "en") -> str:
-        """Return the caption of a picture of `shown`, with the reason if the layer was selected automatically.
+        """Return the caption of an image of `shown`. It marks the sharpest layer.
 
         Args:
-            layer: The layer, as in `shown`.
-            head: The head, as in `shown`.
-            language: The language of the caption.
+            layer: The number of the layer, as in `shown`.
+            head: The number of the head, as in `shown`.
+            language: The language of the caption, "en" or "ja".
         """
         layer = self.sharpest_layer if layer is None else layer
         n_layers, n_heads = self.weights.shape[:2]
@@ -131,7 +134,10 @@ class AttentionMap:
 
 
 def map_of(result: LookResult, stack: Stack | None = None) -> AttentionMap:
-    """The attention of a stack (default: the last one of the model). Raises AttendoError if it is missing."""
+    """Return the attention of a stack (default: the last stack of the model).
+
+    Raise AttendoError if the model has no such stack.
+    """
     paths = attention_paths(result.model)
     stack = cast(Stack, [*paths][-1]) if stack is None else stack
     if stack not in paths:
@@ -149,18 +155,18 @@ def map_of(result: LookResult, stack: Stack | None = None) -> AttentionMap:
 
 
 def pieces_of(result: LookResult, ids: tuple[int | None, ...]) -> tuple[str, ...]:
-    """The pieces of token ids; … marks the place where an output was cut off."""
+    """Return the texts of token ids. None, which marks a truncated output, becomes …."""
     return tuple("…" if token is None else result.piece(token) for token in ids)
 
 
 def weights_of(result: LookResult, path: str) -> Float[np.ndarray, "heads queries keys"]:
-    """The recorded weights of an attention layer, in float32 or float64."""
+    """Return the recorded weights of an attention layer, in float32 or float64."""
     weights = result.record[path].weights[0]
     return (weights if weights.element_size() == 8 else weights.float()).cpu().numpy()
 
 
 def answer_text(result: LookResult) -> str:
-    """The output as text: a translation, a continuation, a label with its probability, or a completed text."""
+    """Return the output as text: a translation, a continuation, a label with its probability, or a completed text."""
     found = outcome(result)
     if "labels" in found:
         best = found["labels"][0]
@@ -169,7 +175,7 @@ def answer_text(result: LookResult) -> str:
 
 
 def visible(piece: str) -> str:
-    """A piece with visible marks for white space and control characters; joiners stay, and an empty piece is ∅.
+    """Return a token with visible whitespace and control characters. An empty token becomes ∅.
 
     >>> visible("a b"), visible("\\x1b[31m"), visible("")
     ('a␠b', '\\\\u{1b}[31m', '∅')
@@ -184,13 +190,13 @@ def _visible(c: str) -> str:
 NARROWEST = 40
 
 MOST_BLOCKS = 4
-"""Of columns, side by side with every key piece named; of more keys, neighbors share a cell."""
+"""The maximum number of blocks of columns. With more keys, neighboring keys share a cell."""
 
 EVEN = 1e-5
-"""Of its weight, by which a row's weights that are alike may differ."""
+"""The maximum relative difference between weights that count as equal."""
 
 LONGEST = 16
-"""Columns of a label."""
+"""The maximum width of a label, in columns."""
 
 READ = {
     "encoder": Localized(
@@ -216,11 +222,21 @@ def map_text(
     language: Language = "en",
     hint: str = "",
 ) -> str:
-    """The map as lines of at most `width` columns: queries down, keys across, read downward.
+    """Return an attention map as text, with one line per query and one shaded cell per key.
 
-    Each cell is a shade of the weight, and each row ends with its most attended key. Wide texts are split into blocks
-    of columns; above MOST_BLOCKS, neighboring keys share a cell with their largest weight. Raises AttendoError for a
-    width below 40 columns.
+    Each line ends with the key that has the largest weight. Wide maps are split into blocks of columns. If there are
+    more than MOST_BLOCKS blocks, neighboring keys share a cell, which shows their largest weight.
+
+    Args:
+        shown: The attention of a stack.
+        width: The maximum width of a line, in columns.
+        layer: The number of the layer, from 0. None selects the sharpest layer.
+        head: The number of the head, from 0. None selects the mean over all heads.
+        language: The language of the captions.
+        hint: A text after the legend.
+
+    Raises:
+        AttendoError: `width` is below 40 columns.
     """
     if width < NARROWEST:
         raise AttendoError(f"a map does not fit into {width} columns (expected {NARROWEST} or more)")
@@ -284,7 +300,7 @@ def _together(
     width: int,
     language: Language,
 ) -> list[str]:
-    """One block in which neighboring keys share a column."""
+    """Return one block in which neighboring keys share a column."""
     n, left = weights.shape[1], max(map(columns, labels))
     each = -(-n // room)
     said = Localized(
@@ -305,10 +321,17 @@ def _together(
 
 @dataclass(frozen=True)
 class KeyStep:
-    """The numbers of one key.
+    """The computation of the attention to one key.
 
-    product: q·k. score: scaled, plus a bias if any. power: exp(β · score - the row's largest), 0 if masked. weight:
-    power over the sum of powers.
+    Attributes:
+        piece: The token of the key.
+        k: The key vector.
+        v: The value vector.
+        product: The dot product q·k.
+        score: The scaled product plus the position bias, if there is one.
+        masked: Whether the key is masked.
+        power: exp(β · (score - largest score)), or 0 if the key is masked.
+        weight: The attention weight: `power` divided by the sum of all powers.
     """
 
     piece: str
@@ -323,14 +346,18 @@ class KeyStep:
 
 @dataclass(frozen=True)
 class Steps:
-    """The intermediate numbers of one query in one head, both counted from 0, as the tab "Steps" shows them.
+    """The intermediate numbers of one query in one attention head, as in the tab "Steps" of the page.
 
     Attributes:
         piece: The token of the query.
-        written: The predicted token, for cross-attention only.
-        q: The query vector.
-        beta: The inverse temperature.
-        output: Σ weight · v, before an edit replaces it.
+        written: The predicted token, or None except in cross-attention.
+        q: The query vector of this head.
+        scale: The factor of the products q·k.
+        biased: Whether the scores include a position bias.
+        beta: The inverse temperature β of the softmax.
+        off: Whether the head is switched off.
+        keys: The computation for each key.
+        output: The output vector Σ weight · v, before an edit replaces it.
     """
 
     path: str
@@ -349,12 +376,12 @@ class Steps:
 
     @property
     def largest(self) -> float:
-        """The largest unmasked score; -inf if all are masked."""
+        """The largest score of the unmasked keys, or -inf if all keys are masked."""
         return max((key.score for key in self.keys if not key.masked), default=-math.inf)
 
     @property
     def sum(self) -> float:
-        """The sum of the exponentials."""
+        """The sum of the exponentials of all keys."""
         return math.fsum(key.power for key in self.keys)
 
     @property
@@ -363,7 +390,7 @@ class Steps:
         return math.isclose(self.scale, self.head_dim**-0.5)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the steps as JSON types; null means -∞, and β = "inf" means hard attention."""
+        """Return the steps as a JSON object. A score of null means -∞, and β = "inf" means hard attention."""
         facts = dataclasses.asdict(self)
         for key in facts["keys"]:
             key["score"] = key["score"] if math.isfinite(key["score"]) else None
@@ -371,7 +398,7 @@ class Steps:
 
 
 def steps_of(result: LookResult, path: str, head: int, query: int) -> Steps:
-    """The steps of a query of a head, from what was recorded. Raises AttendoError for a query that isn't there."""
+    """Return the steps of a query in a head, both numbered from 0. Raise AttendoError if the query does not exist."""
     layer, record = layer_of(result, path), result.record[path]
     if not 0 <= query < layer["q_len"]:
         raise AttendoError(f"there is no query {query + 1}; the map has rows 1 to {layer['q_len']}")
@@ -409,7 +436,7 @@ def steps_of(result: LookResult, path: str, head: int, query: int) -> Steps:
 
 
 def _power(score: float, top: float, beta: float, weight: float, masked: bool) -> float:
-    """Hard attention has no exp: 1 at the key that it takes."""
+    """Return exp(β · (score - top)), 0 for a masked key, and the weight itself for hard attention."""
     if masked:
         return 0.0
     return weight if math.isinf(beta) else math.exp(beta * (score - top))

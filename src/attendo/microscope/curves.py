@@ -1,6 +1,6 @@
-"""The report of runs as one self-contained page (curves, facts, events), without scripts or downloads.
+"""The report of runs: a self-contained page with curves, facts and events, without scripts or downloads.
 
-matplotlib draws the same curves as one picture, from their SVG and the page's style.
+matplotlib draws the same curves as one image, from the SVG drawings and the style sheet of the page.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis from the value `low` at 0 to `high` at 1, linear or logarithmic."""
+    """A linear or logarithmic axis that maps the value `low` to 0 and the value `high` to 1."""
 
     low: float
     high: float
     logarithmic: bool = False
 
     def place(self, value: float) -> float:
-        """The place of a value, 0 to 1 between the ends.
+        """Return the position of a value on the axis, from 0 to 1.
 
         >>> Axis(0, 10).place(2.5), Axis(1, 100, logarithmic=True).place(10)
         (0.25, 0.5)
@@ -61,7 +61,9 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, most: int = 6) -> list[float]:
-        """Round numbers between the ends: 1, 2 or 5 times a power of ten apart; of a logarithmic axis such numbers.
+        """Return at most `most` round numbers on the axis.
+
+        On a linear axis, their distance is 1, 2 or 5 times a power of 10. On a logarithmic axis, they are such numbers.
 
         >>> Axis(0.3, 9.4).ticks(), Axis(0.3, 40, logarithmic=True).ticks()
         ([2.0, 4.0, 6.0, 8.0], [0.5, 1.0, 2.0, 5.0, 10.0, 20.0])
@@ -85,7 +87,9 @@ class Axis:
 
 
 def axis_of(values: Iterable[float], logarithmic: bool = False, margin: float = 0.04) -> Axis:
-    """An axis that holds all of some values, with a margin; logarithmic only if the values are above 0 and far apart.
+    """Return an axis that contains all values, with a margin.
+
+    The axis is logarithmic only if this is requested, and the values are positive and their ratio is large.
 
     >>> axis_of([1.0, 3.0], margin=0.5)
     Axis(low=0.0, high=4.0, logarithmic=False)
@@ -101,7 +105,7 @@ def axis_of(values: Iterable[float], logarithmic: bool = False, margin: float = 
 
 
 def tick_texts(ticks: Sequence[float]) -> list[str]:
-    """Axis labels, all with equally many decimals.
+    """Return axis labels with the same number of decimal places.
 
     >>> tick_texts([0.0, 0.0005, 0.001]), tick_texts([0.0, 2000.0]), tick_texts([0.5, 1.0, 20.0])
     (['0', '0.0005', '0.0010'], ['0', '2,000'], ['0.5', '1.0', '20.0'])
@@ -114,14 +118,14 @@ def tick_texts(ticks: Sequence[float]) -> list[str]:
 
 
 def _round(factor: int, power: int) -> float:
-    """factor times ten to a power, as near as a float can be."""
+    """Return the float that is closest to factor times 10 to a power."""
     return float(f"{factor}e{power}")
 
 
 WIDTH, HEIGHT = 560, 270
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 42
 N_COLORS = 6
-"""Runs are told apart by so many colors, then they come again."""
+"""The number of different colors of runs. Further runs repeat the colors."""
 
 EVENT_WORDS = {
     "best": Localized("best", "最良"),
@@ -133,7 +137,10 @@ EVENT_WORDS = {
 
 
 def panel_svg(panel: Panel, events: Sequence[Event], axis: Axis, across: str, language: Language) -> str:
-    """Draw the curves of a panel with its axes and events; the style classes `run-0` to `run-5` color the runs."""
+    """Return an SVG drawing of the curves of a panel with axes and events.
+
+    The style classes `run-0` to `run-5` set the colors of the runs.
+    """
     up = axis_of((float(y) for curve in panel.curves for y in curve.ys), panel.logarithmic)
     frame = _Frame(axis, up)
     title = panel.title.text(language)
@@ -150,7 +157,7 @@ def panel_svg(panel: Panel, events: Sequence[Event], axis: Axis, across: str, la
 
 
 class _Frame:
-    """Maps values to coordinates of the drawing."""
+    """The mapping from values to coordinates of the drawing."""
 
     def __init__(self, across: Axis, up: Axis) -> None:
         self.across, self.up = across, up
@@ -162,7 +169,7 @@ class _Frame:
         return HEIGHT - BOTTOM - self.up.place(value) * (HEIGHT - TOP - BOTTOM)
 
     def grid(self, across: str) -> Iterator[str]:
-        """Lines at round numbers, and the numbers."""
+        """Yield the grid lines at round numbers, and their labels."""
         bottom = HEIGHT - BOTTOM
         ticks = self.up.ticks()
         for tick, text in zip(ticks, tick_texts(ticks), strict=True):
@@ -180,7 +187,7 @@ class _Frame:
 
 
 def color_of(run: int) -> str:
-    """The style class of a run's color."""
+    """Return the style class for the color of a run."""
     return f"run-{run % N_COLORS}"
 
 
@@ -195,7 +202,7 @@ def _curve(curve: Curve, frame: _Frame, language: Language, alone: bool) -> Iter
 
 
 def _behind(event: Event, frame: _Frame, language: Language) -> Iterator[str]:
-    """The background: a line where the decay begins, and marks at the bottom and the top."""
+    """Yield the background of an event: a line at the start of the decay, and marks at the bottom and the top."""
     x, bottom = frame.x(event.x), HEIGHT - BOTTOM
     word = escape(EVENT_WORDS[event.kind].text(language))
     note = f": {escape(event.note)}" if event.note else ""
@@ -212,7 +219,7 @@ _SHAPES: dict[str, list[tuple[float, float]]] = {
     "skipped": [(0, 0), (4.5, 8), (-4.5, 8), (0, 0)],
     "advice": [(0, 0), (5, 5), (0, 10), (-5, 5), (0, 0)],
 }
-"""Marks of events, from their upper end on."""
+"""The points of the mark of each kind of event."""
 
 
 def _mark(kind: str, x: float, y: float, title: str = "") -> str:
@@ -220,14 +227,14 @@ def _mark(kind: str, x: float, y: float, title: str = "") -> str:
 
 
 def _path(classes: str, points: Sequence[tuple[float, float]], title: str = "") -> str:
-    """A line through points, with a tooltip `title` in HTML."""
+    """Return a line through points, with an HTML tooltip `title`."""
     path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     end = f"><title>{title}</title></path>" if title else "/>"
     return f'<path class="{classes}" d="{path}"{end}'
 
 
 def _best(panel: Panel, events: Sequence[Event], frame: _Frame) -> Iterator[str]:
-    """A ring around the best evaluation's point."""
+    """Yield a ring around the point of the best evaluation."""
     best = {event.run: event.x for event in events if event.kind == "best"}
     for curve in panel.curves:
         if curve.style == "dots" and curve.run in best:
@@ -252,7 +259,7 @@ _RING = '<circle class="best" cx="14" cy="6" r="5"/>'
 
 
 def report_page(runs: Sequence[RunRecord], across: Across = "step", language: Language = "en") -> str:
-    """The report page; the contents of all files are escaped."""
+    """Return the HTML report of runs. Texts from run files are escaped."""
     style = asset(STYLE)
     names = short_names(runs)
     title = labelled(TITLE, ", ".join(names), language)
@@ -287,24 +294,24 @@ def report_page(runs: Sequence[RunRecord], across: Across = "step", language: La
 
 
 def short_names(runs: Sequence[RunRecord]) -> list[str]:
-    """The last part of each run's folder, or all of it where two would be alike."""
+    """Return the folder name of each run, or the full paths if two names are equal."""
     last = [run.name.rstrip("/").rpartition("/")[2] or run.name for run in runs]
     return last if len(set(last)) == len(last) else [run.name for run in runs]
 
 
 def axis_across(shown: Sequence[Panel]) -> Axis:
-    """The axis that all panels share: from 0 to the last point of any."""
+    """Return the horizontal axis of all panels, from 0 to the last point of all curves."""
     last = max(float(curve.xs[-1]) for panel in shown for curve in panel.curves)
     return Axis(0.0, last * 1.01 or 1.0)
 
 
 def _drawn_events(runs: Sequence[RunRecord], across: Across) -> list[Event]:
-    """The events to draw; with several runs without checkpoints."""
+    """Return the events to draw. With several runs, checkpoints are left out."""
     return [event for event in events(runs, across) if len(runs) == 1 or event.kind != "checkpoint"]
 
 
 def _legend(names: Sequence[str], happened: Sequence[Event], language: Language) -> Iterator[tuple[str, str]]:
-    """The legend of colors, marks and runs."""
+    """Yield the drawing and the text of each entry in the legend."""
     across = [(0, 6), (28, 6)]
     if len(names) > 1:
         yield from ((_path(f"line {color_of(run)}", across), name) for run, name in enumerate(names))
@@ -349,7 +356,7 @@ def _facts(runs: Sequence[RunRecord], names: Sequence[str], language: Language) 
 
 
 def _happened(happened: Sequence[Event], names: Sequence[str], language: Language) -> Iterator[str]:
-    """The events in the order of the steps, but for checkpoints, of which there are many."""
+    """Yield the table of events in the order of the steps, without checkpoints."""
     rows = sorted((e for e in happened if e.kind != "checkpoint"), key=lambda e: (e.step, e.run))
     if not rows:
         return
@@ -396,7 +403,10 @@ PIXELS_AN_INCH, DOTS_PER_INCH = 100, 130
 def write_picture(
     runs: Sequence[RunRecord], path: Path, across: Across = "step", language: Language = "en"
 ) -> Language:
-    """Draw all panels into a PNG and return its language (English without a Japanese font). Raises AttendoError."""
+    """Draw all panels in a PNG file and return its language, which is English without a Japanese font.
+
+    Raise AttendoError if matplotlib is not installed.
+    """
     try:
         import matplotlib
     except ImportError:
@@ -413,7 +423,7 @@ def write_picture(
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams["font.family"] = fonts
-        # a note is told to a pointer alone, and may hold what XML can't
+        # notes are only tooltips, and may contain characters that XML does not allow
         happened = [replace(event, note="") for event in _drawn_events(runs, across)]
         write_atomic(path, _picture(shown, happened, names, across, language))
     return language
@@ -426,7 +436,7 @@ def _picture(
     across: Across,
     language: Language,
 ) -> bytes:
-    """The legend above the panels, two of them in a row."""
+    """Return the PNG image: the legend, and below it two panels per row."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -458,7 +468,7 @@ def _picture(
 
 
 class _Pen:
-    """Draws SVG on matplotlib's axes, in the light colors of the page's style: as far as this page needs both."""
+    """A renderer of the page's SVG drawings on matplotlib axes, in the light colors of the page's style."""
 
     def __init__(self, axes: Axes, css: str) -> None:
         colors: dict[str, str] = dict(re.findall(r"(--[\w-]+): (#\w+)", css.partition("@media")[0]))
@@ -470,7 +480,7 @@ class _Pen:
         }
 
     def write(self, text: str, x: float, y: float, **how: Any) -> None:
-        """Write a text on the line y."""
+        """Write a text with its baseline at (x, y)."""
         style = {
             "color": self.ink,
             "fontsize": 8.5,
@@ -479,7 +489,7 @@ class _Pen:
         self.axes.text(x, y, text, **(style | how))
 
     def draw(self, svg: str, x: float, y: float) -> None:
-        """Draw the paths, circles and texts of a drawing whose upper left corner is at (x, y)."""
+        """Draw the paths, circles and texts of an SVG drawing with its upper left corner at (x, y)."""
         from matplotlib.patches import Circle, Polygon
 
         for order, element in enumerate(ElementTree.fromstring(svg)):

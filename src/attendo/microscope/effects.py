@@ -1,4 +1,4 @@
-"""The effect of a head, a layer or a token: the change of the output's log-probability without it."""
+"""The effect of a head, a layer or a token: the change of the output's log-probability when it is removed."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ from attendo.nn.attention import Attention
 from attendo.nn.layers import FeedForward, Pooling
 
 MOST_POSITIONS = 4096
-"""Positions that go through the model at a time, over all rows: with 512 of them, 8 heads."""
+"""The maximum number of positions in a batch, over all rows: for a text of 512 positions, a batch has 8 heads."""
 
 
 def effects_answer(result: LookResult, path: str) -> EffectsAnswer:
-    """The change of the output's log-probability when each head of a layer, or the whole layer, is switched off.
+    """Return the change of the output's log-probability when a layer, or each of its heads, is switched off.
 
-    delta: the sum of `deltas`, the change (nats) of each output token, teacher-forced, or of a classifier's label. The
-    edits stay in effect. A feed-forward network has only `layer`. Michel et al. 2019, "Are Sixteen Heads Really Better
-    than One?", section 3.2. Raises AttendoError for any other path.
+    `deltas` contains the change in nats for each output token (teacher forcing), or for the label of a classifier.
+    `delta` is the sum of `deltas`. The edits of the request remain in effect. For a feed-forward network, the result
+    has no heads. Michel et al. 2019, "Are Sixteen Heads Really Better than One?", section 3.2. Raise AttendoError if
+    the path is neither an attention layer nor a feed-forward network.
     """
     module = dict(result.model.named_modules()).get(path)
     if not isinstance(module, Attention | FeedForward):
@@ -63,7 +64,7 @@ def effects_answer(result: LookResult, path: str) -> EffectsAnswer:
 
 
 def _sweep(n_heads: int, n_positions: int) -> Iterator[Bool[Tensor, "rows heads"]]:
-    """Switch off each head in its own row, in chunks that bound the memory.
+    """Yield masks that switch off one head per row, in chunks that limit the memory.
 
     >>> [off.int().tolist() for off in _sweep(3, MOST_POSITIONS // 2)]
     [[[1, 0, 0], [0, 1, 0]], [[0, 0, 1]]]
@@ -74,19 +75,19 @@ def _sweep(n_heads: int, n_positions: int) -> Iterator[Bool[Tensor, "rows heads"
 def _changes(
     result: LookResult, edit: Off | OffByRow, n_rows: int, before: Float[Tensor, "1 tokens"]
 ) -> Float[Tensor, "rows tokens"]:
-    """The change of log-probabilities by a further edit, in rows of equal inputs."""
+    """Return the change of the log-probabilities by an additional edit, in rows with equal inputs."""
     inputs = {name: tensor.expand(n_rows, *tensor.shape[1:]) for name, tensor in result.inputs.items()}
     edits = (*result.edits, edit)
     with torch.inference_mode(), recording(result.model, keep=(), edits=edits) as record:
         with _known_before(record.model, result, edit.path, n_rows):
             hidden = record.model.hidden(**inputs)
-        # the logits of one row at a time: those of all would be the largest tensor by far
+        # logits are computed row by row, because those of all rows would be the largest tensor by far
         rows = [_told(result, record.model.output(row[None])) for row in hidden]
     return torch.cat(rows) - before
 
 
 class _Known(nn.Module):
-    """Replaces a module of a view whose output is already recorded."""
+    """A replacement of a module whose output is already recorded."""
 
     def __init__(self, output: Tensor) -> None:
         super().__init__()
@@ -99,7 +100,7 @@ class _Known(nn.Module):
 
 @contextmanager
 def _known_before(view: nn.Module, result: LookResult, path: str, n_rows: int) -> Iterator[None]:
-    """Within it, nothing before the block of a path is computed: a change there changes only what follows."""
+    """Skip the computation of all modules before the block of a path, because an edit does not change their outputs."""
     stack, _, number = path.split(".")[:3]
     known = {f"{stack}.blocks.{n}": f"{stack}.blocks.{int(number) - 1}" for n in range(int(number))}
     if stack == "decoder" and isinstance(view, EncoderDecoder):
@@ -115,7 +116,7 @@ def _known_before(view: nn.Module, result: LookResult, path: str, n_rows: int) -
 
 
 def _told(result: LookResult, logits: Float[Tensor, "1 *positions n"]) -> Float[Tensor, "1 tokens"]:
-    """The log-probabilities of what the model answered, in float64; without an answer, those of the prompt."""
+    """Return the log-probabilities of the output in float64. If the output is empty, return those of the prompt."""
     if isinstance(result.user, Classifier):
         scaled = logits.double() / result.user.temperature
         return scaled.log_softmax(-1)[:, [int(result.logits.argmax())]]
@@ -140,18 +141,19 @@ NOTES = (
 )
 
 MOST_WORK = 2e11
-"""Weights times tokens of all the shorter texts together: some seconds of one core; beyond, none is read."""
+"""The maximum work of `left_out`, in weights x tokens of all shorter texts: some seconds on one core."""
 
 TOKENS_AT_ONCE = 8192
 
 
 def tokens_answer(result: LookResult) -> TokensAnswer:
-    """Each token's contribution to the label.
+    """Return the contribution of each token to the label of a classifier, by four measures.
 
-    Returns {label, left_out, gradient_times_input, rollout, pooled, note_en, note_ja}. left_out: the loss of log
-    p(label) without the token, in nats (Li et al. 2016); 0 for special tokens; None if too slow. gradient_times_input:
-    Σ_d x_d ∂ log p(label) / ∂x_d at the encoder's input, in nats (Denil et al. 2014; Shrikumar et al. 2016). pooled:
-    sums to 1, see `pooled_shares`; rollout: these shares at the encoder's input. Raises AttendoError for other models.
+    `left_out` is the loss of log p(label) without the token, in nats (Li et al. 2016). It is 0 for special tokens, and
+    None if the computation is too slow. `gradient_times_input` is Σ_d x_d ∂ log p(label) / ∂x_d at the encoder's input,
+    in nats (Denil et al. 2014; Shrikumar et al. 2016). `pooled` contains the shares of `pooled_shares`, which sum to 1.
+    `rollout` contains these shares traced back to the encoder's input. Raise AttendoError if the model is not a
+    classifier.
     """
     if not isinstance(result.user, Classifier):
         raise AttendoError(
@@ -173,10 +175,10 @@ def tokens_answer(result: LookResult) -> TokensAnswer:
 
 
 def pooled_shares(states: Float[Tensor, "len d_model"], kind: Pooling) -> Float[Tensor, " len"]:
-    """The share of the pooled vector from each position.
+    """Return the share of the pooled vector that comes from each position.
 
-    "max": the share of the d_model maxima at the position (the first in a tie); "mean": 1 / len; "first": all from the
-    first.
+    For "max" pooling, it is the share of the d_model maxima at the position (the first position in a tie). For "mean"
+    pooling, all shares are 1 / len. For "first" pooling, the first position has the share 1.
 
     >>> pooled_shares(torch.tensor([[1.0, 5.0, 2.0, 0.0], [3.0, 4.0, 1.0, 0.0]]), "max")
     tensor([0.7500, 0.2500])
@@ -194,13 +196,16 @@ def pooled_shares(states: Float[Tensor, "len d_model"], kind: Pooling) -> Float[
 def left_out(
     result: LookResult, user: Classifier, label: int, most_work: float | None = None
 ) -> list[float] | None:
-    """log p(label | text) - log p(label | text without token i), for each i; None beyond most_work, else MOST_WORK."""
+    """Return log p(label | text) - log p(label | text without token i) for each i.
+
+    Return None if the work exceeds `most_work` (default: MOST_WORK).
+    """
     ids, (before, behind) = result.inputs["src"][0], user.tokenizer.specials.around_text
     places = range(len(before), len(ids) - len(behind))
     weights = sum(p.numel() for p in result.model.get_submodule("encoder").parameters())
     if weights * len(ids) * len(places) > (MOST_WORK if most_work is None else most_work):
         return None
-    if len(places) < 2:  # without its only token there is no text
+    if len(places) < 2:  # a text cannot lose its only token
         return [0.0] * len(ids)
     shorter = torch.stack([torch.cat([ids[:i], ids[i + 1 :]]) for i in places])
     with torch.inference_mode(), result.edited() as view:
@@ -211,7 +216,7 @@ def left_out(
 
 
 def _gradient_times_input(result: LookResult, label: int, temperature: float) -> Float[Tensor, " len"]:
-    """Run one backward pass on the view without gradients of parameters."""
+    """Return gradient times input of each token, by one backward pass without gradients of parameters."""
     inputs: list[Tensor] = []
 
     def cut(module: Any, given: Any, output: Tensor) -> Tensor:
@@ -221,7 +226,7 @@ def _gradient_times_input(result: LookResult, label: int, temperature: float) ->
     with torch.enable_grad(), result.edited() as view:
         assert isinstance(view, EncoderClassifier)
         view.embedding.register_forward_hook(cut)
-        # what inference has made can take no part in a gradient
+        # inference tensors cannot be part of a gradient
         logits = view(**{name: tensor.clone() for name, tensor in result.inputs.items()})
         log_prob = (logits[0] / temperature).log_softmax(-1)[label]
         (gradient,) = torch.autograd.grad(log_prob, inputs)
@@ -229,21 +234,27 @@ def _gradient_times_input(result: LookResult, label: int, temperature: float) ->
 
 
 NONE = -1
-"""Among the ids that are wanted: nothing is asked at this position."""
+"""The target id of positions without a target."""
 
 HIDDEN = 0.15
-"""Of a masked language model's texts, as in its training; the same tokens at every call."""
+"""The share of tokens that are masked for a masked language model. Every call masks the same tokens."""
 
 OUTPUT_ROWS = 512
-"""Positions whose logits are in memory at a time."""
+"""The maximum number of positions whose logits are in memory at the same time."""
 
 
 @dataclass(frozen=True)
 class HeadEffect:
-    """The mean change in nats of a row's log-probability without a head, and its standard error.
+    """The effect of one attention head.
 
-    Below 0, the model needs the head. alignment_error: of cross-attention with given links, the alignment error rate of
-    its largest weights.
+    Attributes:
+        path: The module path of the attention layer.
+        head: The number of the head, from 0.
+        effect: The mean change of a row's log-probability without the head, in nats. If the effect is negative, the
+            model needs the head.
+        standard_error: The standard error of `effect`, in nats.
+        alignment_error: The alignment error rate of the largest weights, or None. Only for cross-attention with given
+            links.
     """
 
     path: str
@@ -255,11 +266,14 @@ class HeadEffect:
 
 @dataclass(frozen=True)
 class Importance:
-    """The heads of a model, most important first.
+    """The ranking of the heads of a model.
 
     Attributes:
-        log_prob: The mean log-probability of a row with all heads.
+        heads: The effects of all heads, with the most important head first.
+        n_rows: The number of rows.
+        n_tokens: The number of predicted tokens or labels.
         n_cut: The number of rows that were truncated to the context length.
+        log_prob: The mean log-probability of a row with all heads, in nats.
     """
 
     heads: tuple[HeadEffect, ...]
@@ -271,14 +285,14 @@ class Importance:
 
 @dataclass(frozen=True, eq=False)
 class _Batch:
-    """Rows as a model reads them, and the wanted ids `[rows len]` or labels `[rows]`; NONE for no target."""
+    """A batch of model inputs, and the target ids `[rows len]` or labels `[rows]`. NONE means no target."""
 
     inputs: dict[str, Any]
     wanted: Int[Tensor, "rows *len"]
     temperature: float = 1.0
 
     def log_probs(self, model: Model) -> Float[Tensor, " rows"]:
-        """The sum of the targets' log-probabilities in each row, in nats and float64."""
+        """Return the sum of the log-probabilities of the targets in each row, in nats and float64."""
         asked = self.wanted != NONE
         hidden, ids, owners = model.hidden(**self.inputs)[asked], self.wanted[asked], asked.nonzero()[:, 0]
         total = torch.zeros(len(self.wanted), dtype=torch.float64, device=hidden.device)
@@ -296,18 +310,19 @@ def importance(
     batch_tokens: int = 4096,
     say: Callable[[int, int], None] = lambda done, of: None,
 ) -> Importance:
-    """Rank the heads by the log-probability that is lost when each one is switched off, and return the ranking.
+    """Rank the heads by the log-probability that is lost when a head is switched off, and return the ranking.
 
-    Effects do not add up: if two heads do the same, each can seem unnecessary (Michel et al. 2019, "Are Sixteen Heads
-    Really Better than One?", section 3.2).
+    Effects do not add up. If two heads have the same function, each of them can seem unnecessary (Michel et al. 2019,
+    "Are Sixteen Heads Really Better than One?", section 3.2).
 
     Args:
-        user: The model.
+        user: The loaded model of any task.
         rows: Pairs (source, target) for a translator, (text, label) for a classifier, or texts for a language model. A
-            masked model predicts the share HIDDEN of the tokens.
-        links: Word alignments of the pairs, which measure the heads of a translator's cross-attention.
-        batch_tokens: The maximum number of tokens per batch with padding; a batch has at least one row.
-        say: Receives the numbers of finished and of all batches, one pass with all heads and one without each.
+            masked language model predicts the share HIDDEN of the tokens.
+        links: Gold word alignments of the pairs, to measure the alignment error of a translator's cross-attention
+            heads.
+        batch_tokens: The maximum number of tokens per batch, with padding. A batch has at least one row.
+        say: The function that receives the number of finished batches and the total number of batches.
 
     Raises:
         AttendoError: There are fewer than 2 rows, or a label is unknown.
@@ -341,7 +356,7 @@ def importance(
 def _measured(
     model: Model, batches: Sequence[_Batch], edits: Sequence[Edit], say: Callable[[int], None]
 ) -> Float[Tensor, " rows"]:
-    """The log-probability of each row with these edits; `say` receives the number of finished batches."""
+    """Return the log-probability of each row with edits. `say` receives the number of finished batches."""
     found = []
     with edited(model, edits) as view:
         for n, batch in enumerate(batches, 1):
@@ -432,7 +447,7 @@ def _texts(user: Generator | Embedder, rows: Sequence[str], batch_tokens: int) -
 
 
 def _asked(user: Generator | Embedder) -> Callable[[int, list[int]], tuple[list[int], list[int]]]:
-    """Map a row's number and ids to its inputs and targets."""
+    """Return the function that maps the number and the ids of a row to its inputs and targets."""
     if isinstance(user, Generator):
         return lambda number, ids: (ids, [*ids[1:], NONE])
 
@@ -449,10 +464,11 @@ def _asked(user: Generator | Embedder) -> Callable[[int, list[int]], tuple[list[
 def head_alignment_errors(
     user: User, pairs: Sequence[Any], links: Sequence[GivenLinks], batch_tokens: int = 4096
 ) -> dict[tuple[str, int], float]:
-    """The alignment error rate of each cross-attention head, by path and number, over (source, target) pairs.
+    """Return the alignment error rate of each cross-attention head, by path and number, over (source, target) pairs.
 
-    A head links a target token with the source token of largest weight while it is predicted, without the source's end.
-    Raises AttendoError for other models, and for different numbers of pairs and links.
+    A head links each target token with the source token that has the largest weight when the target token is predicted.
+    The end token of the source is ignored. Raise AttendoError if the model is not a translator, or if the numbers of
+    pairs and links differ.
     """
     if not isinstance(user, Translator):
         raise AttendoError("alignments apply only to the heads of a translator. Leave them out")

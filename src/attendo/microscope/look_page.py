@@ -1,4 +1,4 @@
-"""The microscope's page: one document of plain modules, connected to a program or self-contained."""
+"""The HTML page of the microscope, which queries a program or is self-contained."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attendo.microscope.protocol import LookRequest, canonical
 from attendo.microscope.session import Session
 
 Widget = Any
-"""An `anywidget.AnyWidget`; that package is an extra."""
+"""An `anywidget.AnyWidget`. The package anywidget is optional."""
 
 BRIDGE = """
 function render({ model, el }) {
@@ -51,7 +51,10 @@ export default { render };
 
 
 def widget_of(session: Session, request: LookRequest, height: int) -> Widget:
-    """The page of a look as a widget, live as long as Python runs. Raises AttendoError without anywidget."""
+    """Return the page of a request as a notebook widget, which is live while Python runs.
+
+    Raise AttendoError if anywidget is not installed.
+    """
     try:
         import anywidget
         import traitlets
@@ -74,9 +77,9 @@ def widget_of(session: Session, request: LookRequest, height: int) -> Widget:
 
 
 def reply_to(session: Session, told: Any) -> tuple[dict[str, Any], list[bytes]] | None:
-    """What goes back for a message: the answer, and bytes beside it if it is one of those; None if it is none of ours.
+    """Return the reply to a message of the widget and its binary buffers, or None for unrelated messages.
 
-    A fault becomes a sentence, as a server would tell it: a notebook shows nobody what a message's handler raises.
+    An error becomes a text in the reply, because a notebook does not show exceptions of message handlers.
     """
     if not isinstance(told, dict) or told.get("attendo") != 1:
         return None
@@ -87,7 +90,7 @@ def reply_to(session: Session, told: Any) -> tuple[dict[str, Any], list[bytes]] 
     try:
         answer = session.answer(name, body)
         if not isinstance(answer, bytes):
-            json_of(answer)  # a number that is none would be lost on the way, without a word
+            json_of(answer)  # raises for non-finite numbers, which would be lost silently
     except AttendoError as error:
         return back | {"error": str(error)}, []
     except Exception as error:  # noqa: BLE001  (see above)
@@ -101,28 +104,31 @@ MODULES = (
     *("slider", "sweep", "matrices", "compared", "switches", "rollout", "lens", "next"),
     *("svgpen", "treedraw", "tree", "why", "positions", "classes", "film", "main"),
 )
-"""In the order in which they are joined: each uses while it is loaded only those before it."""
+"""The JavaScript modules, in the order in which they are joined.
+
+While a module is loaded, it uses only earlier modules.
+"""
 ASSETS = "microscope/assets/look"
 STYLES = ("look", "views")
 
 
 def live_page(language: Language = "en", model: Mapping[str, Any] | None = None) -> str:
-    """The page that queries its own program, with the answer to `model` included."""
+    """Return the page that queries its server. `model` is the included answer to the request `model`."""
     return _page("'self'", "null" if model is None else _data({"live": model}), language)
 
 
 def framed_page(request: LookRequest) -> str:
-    """The page inside another, which forwards its requests (`widget`); `request` is its first text."""
+    """Return the page for a frame in a notebook widget, which forwards its requests. `request` is the first request."""
     return _page("'none'", _data({"frame": request.body}), "en")
 
 
 def saved_page(
     session: Session, request: LookRequest, language: Language = "en", head: Mapping[str, Any] | None = None
 ) -> str:
-    """The self-contained page of one text, with the answers for the unchanged model, for use offline.
+    """Return the self-contained page of one text, with all answers for the unchanged model.
 
-    Other texts and combined edits require the live page. `head` is path and number of the head to open (default: the
-    sharpest).
+    Other texts and combined edits require the live page. `head` contains the path and the number of the head to open
+    (default: the sharpest head).
     """
     answers: dict[str, Any] = {} if head is None else {"opens": {"layer": head["path"], "head": head["head"]}}
     numbers = []
@@ -130,7 +136,7 @@ def saved_page(
         question = f"{name} {canonical(body)}"
         if isinstance(
             answer, bytes
-        ):  # in an element of its own: the page decodes what it draws, not all at once
+        ):  # a separate element, because the page decodes only the data that it draws
             data = base64.b64encode(answer).decode()
             numbers.append(
                 f'<script type="text/plain" data-answer="{html.escape(question)}">{data}</script>\n'
@@ -141,7 +147,7 @@ def saved_page(
 
 
 def _data(answers: Mapping[str, Any]) -> str:
-    """JSON that is safe inside a script element: "<" is escaped."""
+    """Return JSON for a script element, in which "<" is escaped."""
     return json_of(answers).replace("<", "\\u003c")
 
 
@@ -152,7 +158,7 @@ def _page(connect: str, answers: str, language: Language, numbers: str = "") -> 
         f" connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
     page = asset(f"{ASSETS}/look.html").replace('lang="en"', f'lang="{language}"', 1)
-    # the answers come last: what they hold can't be taken for a mark
+    # the answers come last, because they may contain text that looks like a mark
     for mark, text in (
         ("POLICY", policy),
         ("STYLE", style),
@@ -166,6 +172,6 @@ def _page(connect: str, answers: str, language: Language, numbers: str = "") -> 
 
 @cache
 def joined() -> tuple[str, str]:
-    """The styles as one, and the modules as one."""
+    """Return the joined style sheets and the joined JavaScript modules."""
     styles = "\n".join(asset(f"{ASSETS}/{name}.css") for name in STYLES)
     return styles, one_script(asset(f"{ASSETS}/{name}.js") for name in MODULES)

@@ -1,4 +1,4 @@
-"""An attention map as a matplotlib figure, and as a PNG or SVG of it."""
+"""Attention maps as matplotlib figures, and as PNG or SVG files."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 LONGEST_LABEL = 24
 CELL_WIDTH, CELL_HEIGHT = 0.42, 0.32  # inches
-LARGEST_SIDE = 24.0  # inches; more pieces make the cells smaller, not the picture larger
-DOTS_PER_INCH, MOST_DOTS = 260, 3120  # of a side, so that a large picture stays quick
+LARGEST_SIDE = 24.0  # inches; more tokens make the cells smaller, not the image larger
+DOTS_PER_INCH, MOST_DOTS = 260, 3120  # MOST_DOTS limits a side, so large images are fast
 LEAST_NUMBERED = 0.095
 INK, FAINT = "#1b2430", "#5b6673"
 SUFFIXES = (".png", ".svg")
@@ -48,7 +48,10 @@ def write_picture(
     head: int | None = None,
     language: Language = "en",
 ) -> None:
-    """Write `map_figure` as .png or .svg, byte-identical every time. Raises AttendoError for other suffixes."""
+    """Write the figure of `map_figure` to a .png or .svg file. Equal maps produce identical bytes.
+
+    Raise AttendoError for other suffixes.
+    """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise AttendoError(f"{path} must end in .png or .svg, for example {path.with_suffix('.png').name}")
@@ -65,10 +68,19 @@ def write_picture(
 def map_figure(
     shown: AttentionMap, layer: int | None = None, head: int | None = None, language: Language = "en"
 ) -> Figure:
-    """A heat map of a head, or of the mean over heads if None: queries down, keys across (default: the sharpest layer).
+    """Return a heat map of an attention head with queries as rows and keys as columns.
 
-    Pieces without an installed font are shown by number with a note; text is English without a Japanese font. Raises
-    AttendoError without matplotlib, and for a missing layer or head.
+    Tokens that no installed font can draw are shown by number, with a note. Without a Japanese font, the text is
+    English.
+
+    Args:
+        shown: The attention of a stack.
+        layer: The number of the layer, from 0. None selects the sharpest layer.
+        head: The number of the head, from 0. None selects the mean over all heads.
+        language: The language of the labels.
+
+    Raises:
+        AttendoError: matplotlib is not installed, or the layer or head does not exist.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -91,7 +103,7 @@ def map_figure(
     caption, across, down, measured, in_cells = said
     axes.set_xlabel(across, fontsize=9, color=FAINT, family=fonts)
     axes.set_ylabel(down, fontsize=9, color=FAINT, family=fonts)
-    detailed = max(n_rows, n_columns) <= MANY  # cells have borders and their percentages
+    detailed = max(n_rows, n_columns) <= MANY  # cells have borders and show percentages
     if detailed:
         _number(axes, weights)
     bar.ax.tick_params(labelsize=8, labelcolor=FAINT, length=0)
@@ -112,7 +124,7 @@ def heat_map(
     upward: bool = False,
     ticks: Sequence[float] | None = None,
 ) -> Colorbar:
-    """Draw values as colored cells and return the color bar; `upward` puts the first row at the bottom.
+    """Draw values as colored cells, and return the color bar. If `upward` is true, the first row is at the bottom.
 
     >>> from matplotlib.figure import Figure
     >>> float(heat_map(Figure().add_subplot(), np.eye(2), "GnBu", 0.0, 0.5).vmax)
@@ -128,7 +140,7 @@ def heat_map(
 
 
 def _words(shown: AttentionMap, layer: int | None, head: int | None, language: Language) -> list[str]:
-    """The caption, the names of both sides, and what the bar measures, without and with numbers in the cells."""
+    """Return the caption, the names of both axes, and the label of the color bar without and with numbers in cells."""
     words = (
         LOOKED_AT[shown.stack],
         LOOKING[shown.stack],
@@ -145,7 +157,7 @@ def _fonts(pieces: str, said: list[str]) -> tuple[list[str], set[str]]:
 
 
 def _label(axes: Axes, across: list[str], down: list[str], fonts: list[str]) -> None:
-    """Label both sides with the pieces, as many as there is room for."""
+    """Label both axes with as many tokens as there is room for."""
     step_across, step_down = (
         1 + int(len(labels) * cell / LARGEST_SIDE)
         for labels, cell in ((across, CELL_WIDTH), (down, CELL_HEIGHT))
@@ -163,7 +175,7 @@ def _label(axes: Axes, across: list[str], down: list[str], fonts: list[str]) -> 
 
 
 def _number(axes: Axes, weights: Float[np.ndarray, "queries keys"]) -> None:
-    """Borders between the cells, and in each cell that counts its percentage."""
+    """Draw borders between the cells, and the percentage in each cell with a large weight."""
     axes.set_xticks([s - 0.5 for s in range(1, len(weights[0]))], minor=True)
     axes.set_yticks([t - 0.5 for t in range(1, len(weights))], minor=True)
     axes.tick_params(which="minor", length=0)
@@ -176,7 +188,7 @@ def _number(axes: Axes, weights: Float[np.ndarray, "queries keys"]) -> None:
 
 
 def labels_for(pieces: Sequence[str], drawable: Collection[str]) -> list[str]:
-    """The axis labels: the piece, truncated if long, or its number if no font can draw it.
+    """Return the axis labels: each token, truncated if it is long, or its number if no font can draw it.
 
     >>> labels_for(("▁rain", "雨"), drawable="▁rain…")
     ['▁rain', 'no. 2']
@@ -188,7 +200,7 @@ def labels_for(pieces: Sequence[str], drawable: Collection[str]) -> list[str]:
 
 
 def numbering_note(pieces: Sequence[str], drawable: Collection[str]) -> str:
-    """A line about the pieces that are shown by number, "" if there are none.
+    """Return a note about tokens that are shown by number, or an empty text.
 
     >>> numbering_note(("▁rain", "雨"), drawable="▁rain")
     'no. = which piece it is, counted from 1: no font installed here has its characters (U+96E8 …)'

@@ -1,4 +1,4 @@
-"""The requests of the page and their answers: the types of both, which are also a JSON schema."""
+"""The types of the page's requests and answers, from which a JSON schema is generated."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ MOST_CHARACTERS, MOST_BEAMS, MOST_TOKENS, MOST_EDITS = 100_000, 16, 1024, 1000
 
 @dataclass(frozen=True, kw_only=True)
 class EditRequest:
-    """One change to a model.
+    """A request to change one part of a model.
 
     Attributes:
-        path: An attention layer or feed-forward network, or a shell pattern of paths.
-        head: The head, from 0; None means all heads.
-        kind: "off" switches off. "beta" sets the inverse temperature of the attention.
-        how: How to switch off: "zero" adds nothing, "mean" always adds the mean over the positions of the text.
-        beta: The inverse temperature; "inf" is hard attention.
+        path: The path of an attention layer or feed-forward network, or a shell pattern of paths.
+        head: The number of the head, from 0. None means all heads.
+        kind: The kind of change. "off" switches a part off. "beta" sets the inverse temperature of attention.
+        how: The replacement of a part that is off: "zero" adds 0, and "mean" adds the mean over the positions of the
+            text.
+        beta: The inverse temperature. "inf" means hard attention.
     """
 
     kind: Literal["off", "beta"]
@@ -50,19 +51,22 @@ class EditRequest:
 
     @property
     def inverse_temperature(self) -> float:
-        """The inverse temperature as a number; `math.inf` is hard attention."""
+        """The inverse temperature as a number. `math.inf` means hard attention."""
         return math.inf if self.beta == "inf" else float(self.beta)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LookRequest:
-    """A text, how the model generates its output, and the edits of the model.
+    """A request to run a model on a text, with search settings and edits of the model.
 
     Attributes:
-        search: "greedy", "beam", or "forced" with the output `target`.
-        beam: The beam size (default: from the run).
-        prefix_ids: The first tokens of the output.
-        max_tokens: The maximum number of tokens of a language model's output.
+        text: The input text.
+            search: The search method: "greedy", "beam", or "forced" with the output `target`.
+        beam: The beam size (default: that of the run).
+        target: The output text for the search method "forced".
+            prefix_ids: The token ids with which the output must begin.
+        max_tokens: The maximum number of tokens that a language model generates.
+            edits: The changes of the model.
     """
 
     text: str
@@ -87,63 +91,63 @@ class LookRequest:
 
     @property
     def key(self) -> str:
-        """The key of the result."""
+        """The key that identifies the result in further requests."""
         return hashlib.sha256(canonical(dataclasses.asdict(self)).encode()).hexdigest()[:16]
 
     @property
     def body(self) -> dict[str, Any]:
-        """The request as a JSON body with every field."""
+        """The request as a JSON object with every field."""
         edits = [dataclasses.asdict(edit) for edit in self.edits]
         return dataclasses.asdict(self) | {"prefix_ids": list(self.prefix_ids), "edits": edits}
 
     def without_edits(self) -> LookRequest:
-        """Return the same request for the unchanged model."""
+        """Return the request for the same text and the unchanged model."""
         return dataclasses.replace(self, edits=())
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRequest:
-    """A request for the facts about the model."""
+    """A request for facts about the model, such as its size and its attention layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyRequest:
-    """A question about a look, whose answer named the key."""
+    """A request about an earlier result, which `key` identifies."""
 
     key: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class PathRequest(KeyRequest):
-    """A request about an attention layer; `effects` also accepts a feed-forward network."""
+    """A request about an attention layer of a result. The request `effects` also accepts a feed-forward network."""
 
     path: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRequest(PathRequest):
-    """About all heads of a layer, or one alone."""
+    """A request for the query, key and value vectors of all heads in a layer, or of one head."""
 
     head: From0 | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilmRequest(PathRequest):
-    """About one head over the checkpoints."""
+    """A request for the attention of one head in all checkpoints."""
 
     head: From0
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackRequest(KeyRequest):
-    """About a stack: encoder, decoder, or cross."""
+    """A request about a stack of layers: encoder, decoder or cross."""
 
     stack: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class NextRequest(KeyRequest):
-    """About the n most probable tokens at a position."""
+    """A request for the n most probable tokens at a position."""
 
     position: From0
     n: From1
@@ -151,21 +155,21 @@ class NextRequest(KeyRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class PositionsRequest(KeyRequest):
-    """About the positional encoding of a side."""
+    """A request for the position encoding of the source or the target."""
 
     side: Side
 
 
 @dataclass(frozen=True, kw_only=True)
 class TreeRequest(KeyRequest):
-    """About a search of this width."""
+    """A request for the search tree of a beam search with beam size `beam`."""
 
     beam: From1
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhyRequest(KeyRequest):
-    """About a text that a search of this width did not find."""
+    """A request for the reason why a beam search with beam size `beam` did not find the text `target`."""
 
     target: str
     beam: From1
@@ -186,11 +190,11 @@ REQUESTS: dict[str, type] = {
     "positions": PositionsRequest,
     "tokens": KeyRequest,
 }
-"""The body of each question by the question's name."""
+"""The type of each request, by name."""
 
 
 def request_of(name: str, body: Mapping[str, Any]) -> Any:
-    """A request from its body, strictly. Raises AttendoError naming the question or field and what is right.
+    """Return the request of a name and a JSON body. Raise AttendoError for an unknown name or an invalid field.
 
     >>> request_of("look", {"text": "rain", "edits": [{"kind": "beta", "path": "*", "beta": "inf"}]}).edits[0].beta
     'inf'
@@ -209,7 +213,7 @@ def request_of(name: str, body: Mapping[str, Any]) -> Any:
 
 
 class Token(TypedDict):
-    """A token: its id, piece and text; `unknown` marks unknown words; `out` is the prediction at its position."""
+    """A token with its id, piece and text. `unknown` marks unknown words. `out` is the prediction at its position."""
 
     id: int
     piece: str
@@ -219,14 +223,14 @@ class Token(TypedDict):
 
 
 class LikelyToken(Token):
-    """A token with its log-probability; rank: among all tokens, from 1."""
+    """A token with its log-probability in nats. `rank` is its rank among all tokens, from 1."""
 
     log_prob: float
     rank: NotRequired[int]
 
 
 class WhyToken(Token):
-    """A token of the user's text; best: the model's first choice there."""
+    """A token of the user's text, with its log-probability and rank. `best` is the most probable token."""
 
     log_prob: float
     rank: int
@@ -234,7 +238,7 @@ class WhyToken(Token):
 
 
 class ScoredToken(Token, total=False):
-    """A token with its probability or cosine; other numbers depend on the answer."""
+    """A token with its probability or cosine in `p`. The other numbers depend on the type of answer."""
 
     p: Required[float]
     rank: int
@@ -244,7 +248,7 @@ class ScoredToken(Token, total=False):
 
 
 class Thumbnail(TypedDict):
-    """Small pictures of the heads of a layer, as bytes in base64; see `thumbnail`."""
+    """Small images of all heads of a layer, as bytes in base64 (see `thumbnail`)."""
 
     rows: int
     columns: int
@@ -253,7 +257,7 @@ class Thumbnail(TypedDict):
 
 
 class Layer(TypedDict):
-    """An attention layer of a look; see `layer_of`."""
+    """The data of an attention layer in a result (see `layer_of`)."""
 
     path: str
     heads: int
@@ -275,21 +279,21 @@ class Layer(TypedDict):
 
 
 class LayerStack(TypedDict):
-    """The layers of a stack."""
+    """The data of all attention layers of a stack."""
 
     name: str
     layers: list[Layer]
 
 
 class Label(TypedDict):
-    """A label of a classifier."""
+    """A label of a classifier with its probability."""
 
     label: str
     probability: float
 
 
 class Outcome(TypedDict, total=False):
-    """The answer of a model: a text with its log-probability, or labels; see `outcome`."""
+    """The output of a model: a text with its log-probability, or labels (see `outcome`)."""
 
     text: str
     log_prob: float
@@ -300,7 +304,7 @@ class Outcome(TypedDict, total=False):
 
 
 class Baseline(TypedDict):
-    """The answer of the model as it is, as an `Outcome`, and what the edits change in it; see `compared`."""
+    """The output of the unchanged model as an `Outcome`, and its changes by the edits (see `compared`)."""
 
     text: NotRequired[str]
     log_prob: NotRequired[float]
@@ -314,7 +318,7 @@ class Baseline(TypedDict):
 
 
 class LookAnswer(TypedDict):
-    """The page's data of a result; `key` identifies it in further requests."""
+    """The page's data about a result. `key` identifies the result in further requests."""
 
     ask: dict[str, Any]
     key: str
@@ -330,7 +334,7 @@ class LookAnswer(TypedDict):
 
 
 class ModelStack(TypedDict):
-    """The attention layers of a stack, before any look."""
+    """The paths of the attention layers of a stack, and the number of heads."""
 
     name: str
     paths: list[str]
@@ -338,7 +342,7 @@ class ModelStack(TypedDict):
 
 
 class ModelAnswer(TypedDict):
-    """The facts about the model for the page."""
+    """The facts about a model that the page shows."""
 
     name: str
     own_parts: bool
@@ -353,7 +357,7 @@ class ModelAnswer(TypedDict):
 
 
 class MatricesAnswer(TypedDict):
-    """The matrices of each head of a layer; see `matrices_answer`."""
+    """The ranks and norms of the matrices of each head in a layer (see `matrices_answer`)."""
 
     path: str
     rank: list[int]
@@ -362,7 +366,7 @@ class MatricesAnswer(TypedDict):
 
 
 class WithoutHead(TypedDict):
-    """The changes without a head; label_probability for a classifier."""
+    """The changes of the output without one head. `label_probability` is only for a classifier."""
 
     head: int
     delta: float
@@ -371,7 +375,7 @@ class WithoutHead(TypedDict):
 
 
 class EffectsAnswer(TypedDict):
-    """The changes without each head of a layer, and without the layer; see `effects_answer`."""
+    """The changes of the output without each head of a layer, and without the layer (see `effects_answer`)."""
 
     path: str
     layer: dict[Literal["delta"], float]
@@ -379,7 +383,7 @@ class EffectsAnswer(TypedDict):
 
 
 class Frame(TypedDict):
-    """The weights of a head in one checkpoint, as float32 in base64."""
+    """The attention weights of a head in one checkpoint, as float32 in base64, and their measures."""
 
     weights: str
     measures: dict[str, float]
@@ -388,7 +392,7 @@ class Frame(TypedDict):
 
 
 class FilmAnswer(TypedDict):
-    """A head by checkpoint; see `film_answer`."""
+    """The attention of a head in each checkpoint (see `film_answer`)."""
 
     frames: list[Frame]
     q_len: int
@@ -397,7 +401,7 @@ class FilmAnswer(TypedDict):
 
 
 class LensAnswer(TypedDict):
-    """The first choices by layer; see `lens_answer`."""
+    """The most probable predictions after each layer (see `lens_answer`)."""
 
     stack: str
     kind: Literal["vocabulary", "classes", "nearest embedding"]
@@ -408,7 +412,7 @@ class LensAnswer(TypedDict):
 
 
 class RolloutAnswer(TypedDict):
-    """Attention rollout, as float32 in base64; see `rollout_answer`."""
+    """The attention rollout of a stack, as float32 in base64 (see `rollout_answer`)."""
 
     q_len: int
     k_len: int
@@ -418,7 +422,7 @@ class RolloutAnswer(TypedDict):
 
 
 class NextAnswer(TypedDict):
-    """The most probable tokens at a position; see `next_answer`."""
+    """The most probable tokens at a position (see `next_answer`)."""
 
     tokens: list[ScoredToken]
     entropy: float
@@ -426,7 +430,7 @@ class NextAnswer(TypedDict):
 
 
 class TreeNode(TypedDict):
-    """A token that a search has weighed; see `tree_answer`."""
+    """A candidate token in a search tree (see `tree_answer`)."""
 
     id: str
     parent: str | None
@@ -441,7 +445,7 @@ class TreeNode(TypedDict):
 
 
 class TreeAnswer(TypedDict):
-    """A search as a tree."""
+    """The tree of all candidates of a beam search, and the best text."""
 
     nodes: list[TreeNode]
     best_text: str
@@ -450,7 +454,7 @@ class TreeAnswer(TypedDict):
 
 
 class WhyAnswer(TypedDict):
-    """A user's text compared with the decoded one; see `why_answer`."""
+    """The comparison of a user's text with the text that a search found (see `why_answer`)."""
 
     text: str
     tokens: list[WhyToken]
@@ -465,7 +469,7 @@ class WhyAnswer(TypedDict):
 
 
 class PositionsAnswer(TypedDict):
-    """The positional encoding, as float32 in base64; see `positions_answer`."""
+    """The position encoding of a side, as float32 in base64 (see `positions_answer`)."""
 
     kind: str
     name: str
@@ -479,7 +483,7 @@ class PositionsAnswer(TypedDict):
 
 
 class TokensAnswer(TypedDict):
-    """Each token's part in a label; see `tokens_answer`."""
+    """The contribution of each token to a label (see `tokens_answer`)."""
 
     label: str
     left_out: list[float] | None
@@ -505,11 +509,11 @@ ANSWERS: dict[str, Any] = {
     "positions": PositionsAnswer,
     "tokens": TokensAnswer,
 }
-"""The answer to each question; bytes are float32 numbers in little-endian order (`tensor_answer`)."""
+"""The type of the answer to each request. Bytes are little-endian float32 numbers (`tensor_answer`)."""
 
 
 def json_schema() -> dict[str, Any]:
-    """Request and answer of each question as JSON schemas."""
+    """Return the JSON schemas of each request and its answer, by name."""
     return {
         name: {
             "request": TypeAdapter(REQUESTS[name]).json_schema(),
@@ -520,7 +524,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text.
+    """Return JSON with sorted keys and without spaces. Equal values have equal texts.
 
     >>> canonical({"b": 1, "a": "雨"})
     '{"a":"雨","b":1}'

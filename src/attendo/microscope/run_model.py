@@ -1,4 +1,4 @@
-"""Run a model on a text with edits: its input, its output, and everything recorded on the way."""
+"""The run of a model on a text with edits, and the record of its input, output and hidden states."""
 
 from __future__ import annotations
 
@@ -41,21 +41,27 @@ User = Translator | Classifier | Generator | Embedder
 
 @dataclass(frozen=True, eq=False)
 class LookResult:
-    """Everything that one run of a model produced.
+    """The result of one run of a model.
 
     Attributes:
-        model: The unchanged model; its views are in evaluation mode.
-        edits: The edits of the request, for `recording`.
-        inputs: The arguments of the model's forward, one row without padding.
-        source: The ids that the encoder reads.
-        target: The ids that the decoder reads, of which the first `prompt_tokens` were given.
-        wanted: The id that each target position predicts; None after the last.
-        score: The normalized score of a search.
+        user: The loaded object, for example a Translator.
+            model: The unchanged model.
+            tokenizer: The tokenizer of the model.
+            family: The task of the model.
+            request: The request of the run.
+        edits: The edits of the request in the form for `recording`.
+        inputs: The arguments of the forward pass: one row without padding.
+        source: The token ids that the encoder reads.
+        target: The token ids that the decoder reads.
+        wanted: The token id that each target position predicts, or None after the last token.
+            prompt_tokens: The number of tokens at the start of `target` that were given, not generated.
+        score: The score of the search with length normalization, or None.
         finished: Whether the output reached its end token.
-        record: The record of the edited model: scores, weights, query, key and value of each attention layer, and all
-            outputs.
-        logits: The logits of the last state.
-        note: A sentence about what was left out, or "".
+        record: The record of the edited model: scores, weights, query, key and value of each attention layer, and the
+            outputs of all modules.
+        logits: The logits of the output layer.
+            folder: The run folder, or None for a model in memory.
+        note: A note about truncated texts, or "".
     """
 
     user: User
@@ -77,10 +83,10 @@ class LookResult:
     note: str = ""
 
     def token(self, token_id: int) -> Token:
-        """Return a token as the page shows it: its id, its piece, and its text.
+        """Return the id, the piece and the text of a token, as the page shows them.
 
         Args:
-            token_id: The id.
+            token_id: The id of the token.
         """
         piece = self.piece(token_id)
         shown: Token = {"id": token_id, "piece": piece, "text": self.tokenizer.decode([token_id])}
@@ -89,10 +95,10 @@ class LookResult:
         return shown
 
     def piece(self, token_id: int) -> str:
-        """Return a token's piece; for a masked language model an unknown token is shown as MASK, like a hidden one.
+        """Return the piece of a token. For a masked language model, the mask token is MASK.
 
         Args:
-            token_id: The id.
+            token_id: The id of the token.
         """
         hidden = token_id == self.tokenizer.mask_id and self.family == "masked-language-model"
         return MASK if hidden else self.tokenizer.pieces([token_id])[0]
@@ -101,7 +107,7 @@ class LookResult:
         """Return the sides whose tokens are the queries and the keys of an attention layer.
 
         Args:
-            path: The module path of the layer.
+            path: The module path of the attention layer.
         """
         if not path.startswith("decoder"):
             return "source", "source"
@@ -111,29 +117,29 @@ class LookResult:
         """Return the token ids of a side.
 
         Args:
-            side: The side.
+            side: The side, "source" or "target".
         """
         return self.source if side == "source" else self.target
 
     @cached_property
     def n_bytes(self) -> int:
-        """The size of the record in bytes."""
+        """The size of the recorded tensors in bytes."""
         calls = [self.record[path] for path in self.record]
         return sum(getattr(call, part).nbytes for call in calls for part in call.parts)
 
     def edited(self) -> AbstractContextManager[Any]:
-        """Return a context manager whose record runs the edited model."""
+        """Return a context manager that yields the edited model."""
         return edited(self.model, self.edits)
 
     def log_probs(self) -> Float[Tensor, " positions"]:
-        """Return the log-probability in nats of each position's target; 0 where there is none."""
+        """Return the log-probability in nats of each position's target, or 0 for positions without a target."""
         return log_probs_of_wanted(self.logits, self.wanted)
 
 
 def log_probs_of_wanted(
     logits: Float[Tensor, "positions vocab"], wanted: Sequence[int | None]
 ) -> Float[Tensor, " positions"]:
-    """The log-probability of each position's token, in nats; 0 where there is none.
+    """Return the log-probability of each position's token in nats, or 0 for positions without a token.
 
     >>> log_probs_of_wanted(torch.zeros(2, 4), (3, None))
     tensor([-1.3863,  0.0000])
@@ -144,12 +150,12 @@ def log_probs_of_wanted(
 
 
 def attention_layers(model: Model) -> dict[str, Attention]:
-    """A model's attention layers by path, in its order."""
+    """Return the attention layers of a model by path, in the order of the model."""
     return {path: module for path, module in model.named_modules() if isinstance(module, Attention)}
 
 
 def attention_paths(model: Model) -> dict[str, list[str]]:
-    """The paths of a model's attention layers by stack: encoder, decoder, cross."""
+    """Return the paths of a model's attention layers by stack: encoder, decoder or cross."""
     found: dict[str, list[str]] = {}
     for path in attention_layers(model):
         stack = "cross" if path.endswith("cross_attention") else path.partition(".")[0]
@@ -158,7 +164,7 @@ def attention_paths(model: Model) -> dict[str, list[str]]:
 
 
 def effect_paths(model: Model) -> list[str]:
-    """The paths that can be switched off: attention layers and feed-forward networks, in order."""
+    """Return the paths of all layers that can be switched off: attention layers and feed-forward networks."""
     ends = ("self_attention", "cross_attention", "feed_forward")
     return [path for path, _ in model.named_modules() if path.endswith(ends)]
 
@@ -169,10 +175,17 @@ KEPT = ("*.scores", "*.weights", "*.query", "*.key", "*.value", "*.mixed", "*.ou
 def look(
     user: User, request: LookRequest, folder: Path | None = None, baseline: LookResult | None = None
 ) -> LookResult:
-    """Run the model with the edits to get the output, then record one pass over it.
+    """Generate the output of a model with edits, and record one forward pass over the input and the output.
 
-    `baseline` is the result of the unchanged model, computed if an edit needs it; it speeds up a greedy search. Raises
-    AttendoError for an empty text, and for an edit of a missing part.
+    Args:
+        user: The loaded model.
+        request: The text, the search settings and the edits.
+        folder: The run folder, or None for a model in memory.
+        baseline: The result of the unchanged model, which speeds up greedy search. It is computed if an edit requires
+            it.
+
+    Raises:
+        AttendoError: The text is empty, or an edit refers to a part that does not exist.
     """
     model, family = user.model, user.task
     if baseline is None and any(edit.how == "mean" for edit in request.edits):
@@ -201,7 +214,10 @@ def look(
 
 @contextmanager
 def one_thread_less() -> Iterator[None]:
-    """Leave a core to the browser: threads of a search synchronize at every step, so one without a core delays all."""
+    """Use one thread less, to leave a core to the browser.
+
+    The threads of a search synchronize at every step, so a thread without a core delays all other threads.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads - 1))
     try:
@@ -211,7 +227,7 @@ def one_thread_less() -> Iterator[None]:
 
 
 def _edit(user: User, asked: EditRequest, baseline: LookResult | None) -> Edit:
-    """The requested edit; a mean is over the positions of the text in the unchanged model."""
+    """Return the requested edit. A mean is computed over the positions of the text in the unchanged model."""
     heads = None if asked.head is None else (asked.head,)
     if asked.kind == "beta":
         return Temper(asked.path, asked.inverse_temperature, heads)
@@ -227,7 +243,7 @@ def _edit(user: User, asked: EditRequest, baseline: LookResult | None) -> Edit:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """The ids of a result, as in `LookResult`, and the facts of its search."""
+    """The token ids of a result and the facts about its search, with the attributes of `LookResult`."""
 
     source: tuple[int, ...]
     target: tuple[int, ...]
@@ -238,7 +254,7 @@ class Reading:
     note: str = ""
 
     def inputs(self, family: TaskName, device: torch.device) -> dict[str, Tensor]:
-        """The inputs of the model's forward: one row, no padding."""
+        """Return the arguments of the forward pass: one row without padding."""
         names = {
             "translation": {"src": self.source, "tgt": self.target},
             "language-model": {"token_ids": self.target},
@@ -248,7 +264,7 @@ class Reading:
 
 
 def usual_beam(user: User) -> int:
-    """The default beam size of a model; 1 if it does not search."""
+    """Return the default beam size of a model, or 1 if the model does not search."""
     match user:
         case Translator():
             return user.decoding.beam
@@ -259,14 +275,15 @@ def usual_beam(user: User) -> int:
 
 
 def usual_search(user: User) -> Search:
-    """The default search: a translator's own beam if it is above 1, otherwise greedy."""
+    """Return the default search: beam search for a translator with a beam size above 1, and greedy search otherwise."""
     return "beam" if isinstance(user, Translator) and usual_beam(user) > 1 else "greedy"
 
 
 def read(user: User, request: LookRequest, edits: Sequence[Edit] = (), draft: Sequence[int] = ()) -> Reading:
-    """Return the input and the output, decoded with the edits unless it is forced, faster with `draft` ids.
+    """Return the token ids of the input and the output. The output is decoded with the edits, unless it is forced.
 
-    Raises AttendoError for a text without tokens, and for an invalid prefix.
+    `draft` is an expected output, which speeds up greedy search. Raise AttendoError for a text without tokens, and for
+    an invalid prefix.
     """
     for token in request.prefix_ids:
         if not 0 <= token < user.model.config.vocab_size:
@@ -291,9 +308,9 @@ def read(user: User, request: LookRequest, edits: Sequence[Edit] = (), draft: Se
 
 
 def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text for a masked model, with each MASK as the mask token.
+    """Return the token ids of a text for a masked language model, with each MASK as the mask token.
 
-    A space before a hidden word is part of it, as in training, unless spaces are tokens.
+    A space before a masked word is part of the word, as in training, unless spaces are tokens.
     """
     *before, last = text.split(MASK)
     if tokenizer.kind not in ("character", "byte"):
@@ -304,7 +321,7 @@ def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def _of_places(user: Embedder, edits: Sequence[Edit], source: tuple[int, ...]) -> tuple[int | None, ...]:
-    """The first choice of a masked model at each hidden token; without any, at each token of the text."""
+    """Return the predictions at the masked tokens. Without masked tokens, return the tokens of the text."""
     mask_id, (before, behind) = user.tokenizer.mask_id, user.tokenizer.specials.around_text
     if mask_id not in source:
         last = len(source) - len(behind)
@@ -331,7 +348,7 @@ def _translation(
     else:
         best = _found_translation(user, request, source, edits, draft)
         found, finished = list(best.token_ids)[: user.longest], best.finished
-        score = best.score if best.token_log_probs else None  # a search by draft adds nothing up
+        score = best.score if best.token_log_probs else None  # a search with a draft computes no score
         if is_looping(source, best):
             note = note or "the text repeats itself; attendo translate would search again, without repetition"
     begin = tokenizer.specials.begin
@@ -347,7 +364,7 @@ def _found_translation(
     edits: Sequence[Edit],
     draft: Sequence[int],
 ) -> Hypothesis:
-    """Translate with the engine if nothing is edited, otherwise with the edits; greedy by the draft."""
+    """Translate with the usual search, or with the edits and a draft if there are edits."""
     beam = 1 if request.search == "greedy" else request.beam
     config = config_of(user, beam)
     if not request.edits and not request.prefix_ids:
@@ -425,16 +442,19 @@ def _note(n: int, kept: int, reason: str, of: str = "of the text") -> str:
 
 
 PASSED_OVER = 3
-"""Candidates without a place that a step's trace keeps, the likeliest."""
+"""The number of rejected candidates that the trace of a step contains, the most probable first."""
 
 Found = tuple[list[Hypothesis], SearchTrace]
-"""What a search found, the best first, and its whole tree."""
+"""The hypotheses of a search, with the best hypothesis first, and the tree of the search."""
 
 FormT = TypeVar("FormT", SearchBackend, DecoderBackend)
 
 
 def config_of(translator: Translator, beam: int | None) -> DecodingConfig:
-    """The settings of `translate` with this beam (default: the run's own); a beam of 1 has no groups."""
+    """Return the decoding settings of `translate` with a beam size (default: that of the run).
+
+    A beam size of 1 has no beam groups.
+    """
     if beam != 1:
         return translator.config(beam=beam)
     return dataclasses.replace(translator.decoding, beam=1, n_best=1, beam_groups=1)
@@ -447,9 +467,9 @@ def search_translation(
     prefix: Sequence[int],
     beam: int | None,
 ) -> Found:
-    """Translate source ids as `translate` does, with edits of the model and a given beginning."""
+    """Translate source ids as `translate` does, with edits of the model and a given beginning of the output."""
     config, (first, *others) = config_of(translator, beam), translator.members()
-    looks = config.coverage_penalty > 0  # at attention, which modules alone tell
+    looks = config.coverage_penalty > 0  # only the modules return attention
     with torch.no_grad(), ExitStack() as until_found:
         backend = None if looks or others else _changed(first, translator.model, edits)
         if backend is None:
@@ -469,14 +489,14 @@ def search_text(
     beam: int,
     max_tokens: int,
 ) -> Found:
-    """Search for the most probable continuation of a prompt, by log-probability, with edits and a given beginning."""
+    """Search for the most probable continuation of a prompt, with edits of the model and a given beginning."""
     known = special_ids(generator.tokenizer)
     config = DecodingConfig(beam=beam, n_best=beam, length_penalty=0.0)
     with torch.no_grad(), ExitStack() as until_found:
         changed = _changed(generator.reader(), generator.model, edits)
         model = changed or eager_decoder(until_found.enter_context(edited(generator.model, edits)))
         cache = model.start(beam, len(prompt) + max_tokens)
-        if len(prompt) > 1:  # the search itself feeds the last of them
+        if len(prompt) > 1:  # the search itself processes the last token
             model.step(torch.tensor([list(prompt[:-1])] * beam, device=generator.device), cache)
         special = SpecialIds(bos_id=prompt[-1], eos_id=known.eos_id, banned_ids=known.banned_ids)
         recorder = TraceRecorder(1, PASSED_OVER)
@@ -494,14 +514,14 @@ def search_text(
 
 
 def _changed(form: FormT, model: Model, edits: Sequence[Edit]) -> FormT | None:
-    """The compiled form of a model with these edits, of the same weights; None where that cannot be."""
+    """Return the compiled form of a model with edits, or None if the compiled form does not support the edits."""
     changes = None if form.changed is None else changes_of(model, edits)
     return None if form.changed is None or changes is None else form.changed(changes)
 
 
 def changes_of(model: Model, edits: Sequence[Edit]) -> dict[str, Change] | None:
-    """The changes of each layer by path; None for edits that a compiled model does not support."""
-    layers: dict[nn.Module, list[str]] = {}  # one that stands at several places is edited at all of them
+    """Return the changes of each layer by path, or None for edits that a compiled model does not support."""
+    layers: dict[nn.Module, list[str]] = {}  # a shared module is edited at all its paths
     for path, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, Attention | FeedForward):
             layers.setdefault(module, []).append(path)
@@ -530,14 +550,14 @@ def _change(layer: nn.Module, own: LayerEdits, width: int) -> Change | None:
             betas[slice(None) if edit.heads is None else list(edit.heads)] = edit.inverse_temperature
     if betas.max() > torch.finfo(torch.float).max:
         return None
-    # what the edits do to mixed values is a gain and a sum, which those of zeros and of ones tell
+    # edits of mixed values are affine: zeros and ones as inputs determine the gain and the sum
     means = own.mixed(torch.zeros(1, layer.n_heads, 1, layer.value_dim))[0, :, 0]
     sums = own.mixed(torch.ones(1, layer.n_heads, 1, layer.value_dim))[0, :, 0]
     return Change(betas, (sums - means)[:, 0], means)
 
 
 AHEAD = 16
-"""Tokens of a draft that are tried at once: a step of so many costs hardly more than a step of one."""
+"""The number of draft tokens that are verified per step. Such a step takes little longer than a step of one token."""
 
 
 def greedy_by_draft(
@@ -548,10 +568,10 @@ def greedy_by_draft(
     limit: int,
     special: SpecialIds,
 ) -> tuple[list[int], bool]:
-    """The greedy text of at most `limit` tokens after `begin`, without its end, and whether it ended.
+    """Return the greedy output of at most `limit` tokens after `begin`, without the end token, and whether it ended.
 
-    Several `draft` tokens are verified per step; they do not affect the result (Leviathan et al. 2023, "Fast Inference
-    from Transformers via Speculative Decoding", for the greedy case). The cache holds everything before `begin`.
+    Each step verifies several `draft` tokens, which do not affect the result (Leviathan et al. 2023, "Fast Inference
+    from Transformers via Speculative Decoding", for the greedy case). The cache contains all tokens before `begin`.
     """
     found: list[int] = []
     device, fed, at = cache.lengths.device, list(begin), 0
@@ -561,7 +581,7 @@ def greedy_by_draft(
         logits[:, list(special.banned_ids)] = -torch.inf
         best = logits.argmax(-1).tolist()
         right = next((n for n, token in enumerate(guess) if token != best[n]), len(guess))
-        cache.advance(right - len(guess))  # the guesses behind the first wrong one were never there
+        cache.advance(right - len(guess))  # removes the guesses after the first wrong guess from the cache
         for token in best[: right + 1]:
             if token == special.eos_id:
                 return found, True
@@ -571,6 +591,6 @@ def greedy_by_draft(
 
 
 def _going_on(draft: Sequence[int], at: int, token: int) -> int:
-    """The place where a draft continues after `token` replaces its token `at`: after the next such token, if near."""
+    """Return the position where the draft continues after `token` replaced its token `at`."""
     near = list(draft[at : at + AHEAD])
     return at + near.index(token) + 1 if token in near else at + 1

@@ -1,4 +1,4 @@
-"""The page's data of a search: the tree of candidates, and why a user's text was not found."""
+"""The page's data about a search: the tree of candidates, and the reason why a user's text was not found."""
 
 from __future__ import annotations
 
@@ -26,7 +26,14 @@ from attendo.microscope.run_model import LookResult, config_of, search_text, sea
 
 @dataclass(frozen=True)
 class Searched:
-    """A search on the edited model: its options, the best text found, and the whole tree."""
+    """The result of a beam search on the edited model.
+
+    Attributes:
+        config: The decoding settings.
+        best: The best hypothesis.
+        best_ids: The token ids of the best hypothesis, including the end token if the text ended.
+        trace: The tree of all candidates.
+    """
 
     config: DecodingConfig
     best: Hypothesis
@@ -35,11 +42,11 @@ class Searched:
 
 
 def searched(result: LookResult, beam: int, at_least: int = 0) -> Searched:
-    """Run a beam search on the model with the edits, from the given source or prompt.
+    """Run a beam search on the edited model, for the source or prompt of a result.
 
-    A translator searches as `translate` does; a language model for the most probable text of at most `max_tokens` or
-    `at_least` tokens. `best_ids` has the end token if the text ended. Raises AttendoError for other models, and for a
-    beam out of range.
+    For a translator, the search equals that of `translate`. For a language model, it maximizes the log-probability of
+    at most `max_tokens` tokens (or `at_least`, if this is larger). Raise AttendoError for other models, and if the beam
+    size is out of range.
     """
     if not 1 <= beam <= MOST_BEAMS:
         raise AttendoError(f"beam={beam} must be 1 to {MOST_BEAMS}")
@@ -68,14 +75,14 @@ def searched(result: LookResult, beam: int, at_least: int = 0) -> Searched:
 
 
 def prompt_of(result: LookResult) -> tuple[int, ...]:
-    """The ids that a language model continues. Raises AttendoError if its context holds none of them."""
+    """Return the token ids that a language model continues. Raise AttendoError if the prompt exceeds the context."""
     if not result.prompt_tokens:
         raise AttendoError("the prompt exceeds the context length of the model. Use a shorter text")
     return result.target[: result.prompt_tokens]
 
 
 def text_of(result: LookResult, found: Hypothesis) -> str:
-    """A hypothesis as text: a whole translation, or what follows the prompt."""
+    """Return the text of a hypothesis: a whole translation, or the continuation of the prompt."""
     if result.family == "translation":
         return result.tokenizer.decode(found.token_ids)
     spelling = Spelling(result.tokenizer, going_on=result.prompt_tokens > 1)
@@ -83,18 +90,19 @@ def text_of(result: LookResult, found: Hypothesis) -> str:
 
 
 def tree_answer(result: LookResult, beam: int) -> TreeAnswer:
-    """The search as a list of nodes, parents before children: {nodes, best_text, best_score, beam}.
+    """Return the tree of a beam search as a list of nodes, with parents before children.
 
-    A node: id, parent (None at the root), step (from 0), token, log_prob, sum over its path, normalized score where a
-    text ends, kept (False for dropped candidates), finished, best (on the best path). Raises AttendoError as
-    `searched`.
+    A node contains its id, its parent (None at the root), its step (from 0), its token, the log-probability of the
+    token and the sum of log-probabilities on its path. If a text ends at the node, it also contains the score with
+    length normalization. `kept` is False for rejected candidates, and `best` marks the path of the best text. Raise
+    AttendoError as `searched` does.
     """
     found = searched(result, beam)
     nodes, names = _nodes(result, found), _best_path(found)
     by_id = {node["id"]: node for node in nodes}
     for name in names:
         by_id[name]["best"] = True
-    if names and not found.best.finished:  # it met its limit, and is scored all the same
+    if names and not found.best.finished:  # it reached the length limit, but has a score
         by_id[names[-1]]["score"] = found.best.score
     return {
         "nodes": nodes,
@@ -146,7 +154,7 @@ def _node(
 
 
 def _cover(result: LookResult, found: Searched, nodes: list[TreeNode]) -> None:
-    """Add the coverage penalty to the scores, where the search has one."""
+    """Add the coverage penalty to the scores, if the search uses a coverage penalty."""
     ended = [node for node in nodes if node["finished"]]
     if not (found.config.coverage_penalty and ended):
         return
@@ -156,14 +164,14 @@ def _cover(result: LookResult, found: Searched, nodes: list[TreeNode]) -> None:
 
 
 def covered_scores(result: LookResult, found: Searched, targets: list[tuple[int, ...]]) -> list[float]:
-    """The coverage penalty of translations without their ends, with the edits."""
+    """Return the coverage penalties of translations without end tokens, computed with the edits."""
     sources, beta = [result.source] * len(targets), found.config.coverage_penalty
     with result.edited() as view:
         return coverage_scores([view], result.tokenizer, sources, targets, beta)
 
 
 def _best_path(found: Searched) -> list[str]:
-    """The ids of the nodes of the best text, from the root on."""
+    """Return the ids of the nodes on the path of the best text, from the root."""
     steps, last = found.trace.steps, len(found.best_ids) - 1
     if last < 0:
         return []
@@ -178,15 +186,16 @@ def _best_path(found: Searched) -> list[str]:
 
 
 def why_answer(result: LookResult, target: str, beam: int) -> WhyAnswer:
-    """The score of a given text next to the best text of a beam search.
+    """Return the comparison of a given text with the best text of a beam search.
 
-    verdict: "same" text; "model" prefers the found one; "search" lost a text that the model prefers (a search error;
-    Stahlberg & Byrne 2019, "On NMT Search Errors and Model Errors"); "forced": the output had another prescribed
-    beginning. diverges_at: the first differing token. lost_at: the step in which the beam dropped the text, or None.
-    rank: 1 is the model's first choice.
+    The `verdict` is "same" if the texts are equal, and "model" if the model prefers the text of the search. It is
+    "search" if the search lost a text that the model prefers (a search error; Stahlberg & Byrne 2019, "On NMT Search
+    Errors and Model Errors"). It is "forced" if the output had to begin with other tokens. `diverges_at` is the first
+    different token. `lost_at` is the step in which the beam rejected the text, or None. A `rank` of 1 is the most
+    probable token.
 
-    A language model's text is compared with as many tokens of the found one. Raises AttendoError as `searched`, and for
-    an empty or overlong text.
+    For a language model, both texts are compared over the number of tokens in the given text. Raise AttendoError as
+    `searched` does, and for an empty or overlong text.
     """
     ids = _ids(result, target)
     found = searched(result, beam, at_least=len(ids))
@@ -233,7 +242,7 @@ def why_answer(result: LookResult, target: str, beam: int) -> WhyAnswer:
 
 
 def lost_at(trace: SearchTrace, ids: Sequence[int]) -> int | None:
-    """The step that kept no text with this beginning; None if all did that the search took.
+    """Return the first step after which the beam contains no text with the given beginning, or None.
 
     >>> from attendo.decoding.trace import TraceNode
     >>> tree = SearchTrace(((TraceNode(7, -0.5, 0, 0, False),), (TraceNode(1, -0.2, 0, None, True),)))
@@ -250,7 +259,7 @@ def lost_at(trace: SearchTrace, ids: Sequence[int]) -> int | None:
 
 
 def _ids(result: LookResult, target: str) -> tuple[int, ...]:
-    """The target as the model writes it; a translation with its end."""
+    """Return the token ids of the target. For a translation, they include the end token."""
     tokenizer = result.tokenizer
     match result.user:
         case Translator() as user:
@@ -270,7 +279,7 @@ def _ids(result: LookResult, target: str) -> tuple[int, ...]:
 
 @torch.inference_mode()
 def _forced(result: LookResult, ids: Sequence[int]) -> Float[Tensor, "n vocab"]:
-    """The logits where each of these tokens is predicted from those before it."""
+    """Return the logits with which each of the given tokens is predicted from the earlier tokens."""
     tokenizer, device = result.tokenizer, result.user.device
     with result.edited() as view:
         if isinstance(result.user, Translator):
@@ -288,7 +297,9 @@ def _score(result: LookResult, found: Searched, ids: tuple[int, ...], log_probs:
 
 
 def _best_score(result: LookResult, found: Searched, n_tokens: int) -> float:
-    """The score of the found text, truncated to the user's length for a language model."""
+    """Return the score of the best text. For a language model, the text is truncated to the length of the given
+    text.
+    """
     if result.family == "translation":
         return found.best.score
     return sum(found.best.token_log_probs[:n_tokens])
@@ -298,13 +309,13 @@ def _diverges_at(ids: Sequence[int], best: Sequence[int]) -> int | None:
     pairs = zip(ids, best, strict=False)
     first = next((number for number, (mine, theirs) in enumerate(pairs) if mine != theirs), None)
     if first is None and len(best) < len(ids):
-        return len(best)  # the search met its limit
+        return len(best)  # the search reached its length limit
     return first
 
 
 @dataclass(frozen=True, eq=False)
 class _Compared:
-    """The comparison of two texts; `forced` marks a prescribed beginning, `alike` equal texts."""
+    """The comparison of two texts. `forced` marks a prescribed beginning, and `alike` marks equal texts."""
 
     of_translation: bool
     beam: int
@@ -319,10 +330,12 @@ class _Compared:
 
     @property
     def verdict(self) -> Verdict:
-        """Whose word it was; equal scores, up to rounding, are the model's."""
+        """The verdict of `why_answer`. If the scores are equal up to rounding, it is "model"."""
         if self.diverges_at is None:
             return "same"
-        kept_on = not self.of_translation and self.lost_at is None  # the search saw it and went another way
+        kept_on = (
+            not self.of_translation and self.lost_at is None
+        )  # the search kept the text but chose another
         better = self.score > self.best_score + 1e-6 * max(1.0, abs(self.best_score))
         if better and self.forced:
             return "forced"
@@ -330,7 +343,7 @@ class _Compared:
 
     @property
     def sentence(self) -> Localized:
-        """The verdict in a few plain sentences."""
+        """The verdict as text."""
         mine, theirs = f"{self.score:.4f}", f"{self.best_score:.4f}"
         over = Localized("log-probability over as many tokens", "同じ長さまでの対数確率")
         whole = Localized("score", "スコア") if self.of_translation else over

@@ -1,4 +1,4 @@
-"""The page and its answers over HTTP, for this machine alone."""
+"""An HTTP server for the live page, which only this machine can use."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from attendo.microscope.look_page import live_page
 from attendo.microscope.session import Answer, Session
 
 LARGEST = 1 << 20
-"""Bytes of a question."""
+"""The maximum size of a request, in bytes."""
 BODY_SECONDS = 60
-"""The longest that a client may take to send a question."""
+"""The maximum seconds that a client may take to send a request."""
 CLOSING_SECONDS = 10
-"""The longest that the end of a server waits for an answer that is being computed."""
+"""The maximum seconds that a stopping server waits for a running computation."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Connection": "close",
@@ -39,22 +39,22 @@ HEADERS = {
 
 
 def answered(answer: Answer, status: int = 200) -> Response:
-    """The response with an answer: numbers as bytes, otherwise JSON. Raises AttendoError for a non-finite number."""
+    """Return the HTTP response with an answer, which is bytes or JSON. Raise AttendoError for a non-finite number."""
     if isinstance(answer, bytes):
         return Response(answer, status, media_type="application/octet-stream")
     return Response(json_of(answer), status, media_type="application/json")
 
 
 class LookServer(uvicorn.Server):
-    """A server on 127.0.0.1 for the page of one model.
+    """A server on 127.0.0.1 for the live page of one model.
 
-    Only pages of this server on this machine can use it: other host names and form requests are rejected. One thread
-    computes all answers, because each new thread of torch needs its own memory and helper threads.
+    Only the page of this server can send requests: other host names and form requests are rejected. One thread computes
+    all answers, because each new thread of torch requires its own memory and helper threads.
 
     Args:
-        session: The session that answers.
-        port: The port; 0 selects a free one. A port in use raises AttendoError.
-        language: The language of the page.
+        session: The session that computes the answers.
+        port: The port to listen on. 0 selects a free port. A port in use raises AttendoError.
+        language: The language of the page, "en" or "ja".
     """
 
     def __init__(self, session: Session, port: int = 0, language: Language = "en") -> None:
@@ -66,16 +66,16 @@ class LookServer(uvicorn.Server):
             raise port_refused(error, port) from None
         self.port: int = self._socket.getsockname()[1]
         self._questions: SimpleQueue[tuple[Future[Answer], str, dict[str, Any]] | None] = SimpleQueue()
-        # a daemon: Python waits without end for the threads of an executor
+        # a daemon thread, because Python waits forever for the threads of an executor
         self._worker = threading.Thread(target=self._work, name="look", daemon=True)
         config = uvicorn.Config(
             self._app,
             interface="asgi3",
-            http="h11",  # bounds the size of a head
+            http="h11",  # limits the size of request heads
             lifespan="off",
             ws="none",
             log_config=None,
-            log_level="critical",  # the terminal is for what a person wants to know
+            log_level="critical",  # no server log on the terminal
             access_log=False,
             server_header=False,
             proxy_headers=False,
@@ -89,10 +89,10 @@ class LookServer(uvicorn.Server):
         return f"http://127.0.0.1:{self.port}/"
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until `stop`, then wait for the running computation, at most CLOSING_SECONDS.
+        """Serve until `stop` is called. Then wait for the running computation, for at most CLOSING_SECONDS.
 
         Args:
-            sockets: The sockets to use, as in uvicorn.
+            sockets: The sockets to listen on, as in uvicorn (default: the socket of `port`).
         """
         self._worker.start()
         with self._socket:
@@ -102,16 +102,16 @@ class LookServer(uvicorn.Server):
 
     @property
     def is_computing(self) -> bool:
-        """Whether an answer is still being computed after `run`; torch aborts if Python exits then."""
+        """Whether an answer is still being computed after `run`. In this case, torch aborts if Python exits."""
         return self._worker.is_alive()
 
     def stop(self) -> None:
-        """End `run`."""
+        """Stop the server, so `run` returns."""
         self.should_exit = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture no signals: the program handles them."""
+        """Leave the signals to the calling program."""
         yield
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,11 +148,11 @@ class LookServer(uvicorn.Server):
                     answer.set_result(self.session.answer(name, body))
                 except BaseException as error:  # noqa: BLE001  (it is raised where the answer is awaited)
                     answer.set_exception(error)
-            del question, answer  # they may hold much
+            del question, answer  # they may contain large arrays
 
 
 async def _question(request: Request) -> tuple[str, dict[str, Any]]:
-    """The name and the body of a request. Raises AttendoError for an invalid one."""
+    """Return the name and the body of a request. Raise AttendoError for an invalid request."""
     length = request.headers.get("content-length", "")
     if not length.isdecimal() or len(length) > 9 or int(length) > LARGEST:
         raise AttendoError(f"a question has a Content-Length of at most {LARGEST:,} bytes")
@@ -162,7 +162,7 @@ async def _question(request: Request) -> tuple[str, dict[str, Any]]:
     except TimeoutError:
         raise AttendoError(f"a question must arrive within {BODY_SECONDS} seconds") from None
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # what no form of another page can send
+    if kind != "application/json":  # forms of other pages cannot send this type
         raise AttendoError("a question is JSON, sent as application/json")
     folder, _, name = request.url.path.lstrip("/").partition("/")
     if folder != "api":

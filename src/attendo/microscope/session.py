@@ -1,4 +1,4 @@
-"""A model under the microscope: it answers the page's requests one at a time, and caches its latest results."""
+"""The session of a model, which computes the answers to the page's requests and caches recent results."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from attendo.training.acceleration import fastest_products, use_onednn
 from attendo.training.checkpoints import checkpoints
 
 LONGEST_SWEEP = 160
-"""Tokens of a text up to which a page in a file holds the effect of every head; beyond, that takes minutes."""
+"""The maximum number of tokens for which a saved page contains the effect of every head. More would take minutes."""
 
 REMEMBERED = 500_000_000
-"""Bytes of recorded looks that are kept, and two looks at least; an older one is looked at anew when it is needed."""
+"""The maximum bytes of cached results. At least two results are cached, and older results are computed again."""
 
 Answer = Mapping[str, Any] | bytes
 ANSWER_OF: dict[str, Callable[..., Answer]] = {
@@ -61,15 +61,15 @@ ANSWER_OF: dict[str, Callable[..., Answer]] = {
     "positions": positions_answer,
     "tokens": tokens_answer,
 }
-"""What answers a question about a look: its arguments are the fields of the request."""
+"""The function that answers each request about a result. Its arguments are the fields of the request."""
 
 
 class Session:
-    """Answers the page's requests about one model, one thread at a time.
+    """A session that answers the page's requests about one model. Requests of several threads run one at a time.
 
     Args:
-        user: The model.
-        folder: The run folder, for the replay of the training.
+        user: The loaded model of any task.
+        folder: The run folder, whose checkpoints show the attention during training.
     """
 
     def __init__(self, user: User, folder: Path | None = None) -> None:
@@ -80,11 +80,13 @@ class Session:
 
     @classmethod
     def prepared(cls, user: User, folder: Path | None = None) -> Session:
-        """Return a session for many requests, with a compiled search and the faster matrix library (about 100 ms).
+        """Return a session for many requests, with the compiled search and the fastest matrix library.
+
+        The preparation takes about 100 ms.
 
         Args:
-            user: The model.
-            folder: The run folder.
+            user: The loaded model of any task.
+            folder: The run folder, whose checkpoints show the attention during training.
         """
         if isinstance(user, Translator | Generator):
             user.prepare()
@@ -98,11 +100,11 @@ class Session:
         """Return the answer to a request.
 
         Args:
-            name: The name of the request.
-            body: Its fields.
+            name: The name of the request, for example "look".
+            body: The fields of the request.
 
         Raises:
-            AttendoError: The name, a field or a value is invalid.
+            AttendoError: The name or a field of the request is invalid.
         """
         with self._turn:
             return self._answer(name, body)
@@ -123,7 +125,7 @@ class Session:
         return ANSWER_OF[name](self._result_of(request.key), **given)
 
     def model_answer(self) -> ModelAnswer:
-        """Return the facts about the model that the page shows before the first text."""
+        """Return the facts about the model that the page shows before the first request."""
         user, model = self.user, self.user.model
         config, family = model.config, user.task
         layers = f"{config.n_encoder_layers} + {config.n_decoder_layers}"
@@ -139,7 +141,7 @@ class Session:
         folder = self.folder or user.folder
         return {
             "name": "a model in memory" if folder is None else folder.absolute().name,
-            "own_parts": any(map(is_custom, model.modules())),  # no command can load those
+            "own_parts": any(map(is_custom, model.modules())),  # commands cannot load custom modules
             "family": family,
             "facts": facts,
             "search": usual_search(user),
@@ -156,11 +158,11 @@ class Session:
     def usual_answers(
         self, request: LookRequest, head: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[str, dict[str, Any], Answer]]:
-        """Yield the requests that a page makes without any edit, with their answers, for a self-contained file.
+        """Yield all requests of a page without edits, with their answers, for a self-contained page.
 
         Args:
-            request: The text and the settings.
-            head: Path and number of the head to open first (default: the sharpest).
+            request: The request with the text and the search settings.
+            head: The path and the number of the head to open first (default: the head with the sharpest attention).
         """
         body = request.body
         yield "model", {}, self.answer("model", {})
@@ -171,7 +173,9 @@ class Session:
             question = {"key": found["key"], **more}
             try:
                 yield name, question, self.answer(name, question)
-            except AttendoError as error:  # a family has no such thing: the page says so, too
+            except (
+                AttendoError
+            ) as error:  # the model does not support the request; the page shows the message
                 yield name, question, {"error": str(error)}
 
     def _usual_questions(
@@ -212,10 +216,10 @@ class Session:
         return self.remember(look(self.user, request, self.folder, baseline))
 
     def remember(self, result: LookResult) -> LookResult:
-        """Keep a result for further requests about it, and return it.
+        """Cache a result for further requests, and return the result.
 
         Args:
-            result: The result.
+            result: The result to cache.
         """
         self._results[result.request.key], self._requests[result.request.key] = result, result.request
         while (
@@ -236,7 +240,7 @@ class Session:
 
 
 def _opened(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The head that a page opens first (app.js): the sharpest of the sharpest layer, across if there is a cross."""
+    """Return the head that the page opens first (app.js): the sharpest head of the sharpest (cross-attention) layer."""
     stacks = {stack["name"]: stack["layers"] for stack in found["stacks"]}
     layers = stacks.get("cross", found["stacks"][-1]["layers"])
     layer = min(layers, key=lambda layer: sum(layer["measures"]["entropy"]) / layer["heads"])

@@ -1,4 +1,4 @@
-"""`attendo.look`: a model's attention in Python, as text, numbers, pictures, a page and a notebook widget."""
+"""`attendo.look`: a model's attention in Python, as text, numbers, images, a page and a notebook widget."""
 
 from __future__ import annotations
 
@@ -46,31 +46,33 @@ if TYPE_CHECKING:
     from attendo.microscope.look_page import Widget
 
 HEIGHT = 760
-"""CSS pixels of the page in a notebook."""
+"""The height of the page in a notebook, in CSS pixels."""
 LONGEST_TEXT = 100
-"""Columns of a text that names a view; the rest is cut."""
+"""The maximum columns of the input and output in the representation of a view."""
 MOST_TOKENS = 160
-"""Of one side: a look at more is shown in a notebook as text alone, since its page is large."""
+"""The maximum number of source or target tokens for which a notebook shows the page instead of the map."""
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One model output with its attention. `str` returns a map for the terminal, and a notebook shows the page.
+    """A model output with its attention. `str` returns a map for the terminal, and a notebook shows the page.
 
-    Layers and heads count from 0 in arguments; maps, pictures and tables count from 1. A `stack` is "encoder",
-    "decoder" or "cross"; None selects the last of these that the model has.
+    In arguments, the numbers of layers and heads begin at 0. In maps, images and tables, they begin at 1. A `stack` is
+    "encoder", "decoder" or "cross". If it is None, the last of these stacks in the model is used.
     """
 
     result: LookResult
 
     @property
     def outcome(self) -> Outcome:
-        """The output: text, log_prob, score and finished of a generated text, or the labels of a classifier."""
+        """The output of the model: text, log_prob, score and finished of a generated text, or labels with
+        probabilities.
+        """
         return outcome(self.result)
 
     @property
     def change(self) -> Baseline | None:
-        """The output of the model without the edits, with the log-probability differences; None without edits."""
+        """The output of the unchanged model with the log-probability differences, or None if there are no edits."""
         return None if not self.result.request.edits else compared(self.result, self._as_it_is)
 
     @property
@@ -85,14 +87,14 @@ class View:
             path: A module path of `paths`.
 
         Raises:
-            AttendoError: There is no such path.
+            AttendoError: The model has no attention layer with this path.
         """
         if path not in self.paths:
             raise AttendoError(f"unknown attention layer {path!r} (expected {', '.join(self.paths)})")
         return weights_of(self.result, path)
 
     def heads(self) -> list[dict[str, Any]]:
-        """Return one row per head with its path, number and measures (entropy, maximum, distance, patterns)."""
+        """Return the path, the number and the measures of each head (entropy, maximum, distance, patterns)."""
         layers = [layer for stack in stacks_of(self.result) for layer in stack["layers"]]
         return [
             {"path": layer["path"], "head": head}
@@ -102,23 +104,23 @@ class View:
         ]
 
     def map(self, stack: Stack | None = None) -> AttentionMap:
-        """Return the attention of a stack, with its tokens, as a plain value.
+        """Return the attention weights of a stack, with the tokens of queries and keys.
 
         Args:
-            stack: The stack to show.
+            stack: The stack of layers to show.
         """
         return map_of(self.result, stack)
 
     def figure(self, stack: Stack | None = None, layer: int | None = None, head: int | None = None) -> Figure:
-        """Return a matplotlib heat map of one head or of the mean over heads.
+        """Return a matplotlib heat map of one attention head or of the mean over heads.
 
         Args:
-            stack: The stack to show.
-            layer: The layer; None selects the layer with the sharpest attention.
-            head: The head; None averages all heads.
+            stack: The stack of layers to show.
+            layer: The number of the layer. None selects the layer with the sharpest attention.
+            head: The number of the head. None selects the mean over all heads.
 
         Raises:
-            AttendoError: There is no such stack, layer or head, or matplotlib is not installed.
+            AttendoError: The stack, layer or head does not exist, or matplotlib is not installed.
         """
         return map_figure(self.map(stack), layer, head)
 
@@ -130,19 +132,19 @@ class View:
         head: int | None = None,
         language: Language = "en",
     ) -> None:
-        """Write the page (.html), the heat map (.png, .svg) or the table of weights (.csv).
+        """Write the page (.html), the heat map (.png, .svg) or the table of weights (.csv) to a file.
 
-        The page is self-contained and works offline. The table has one row per weight.
+        The page is self-contained and works offline. The table has one row per attention weight.
 
         Args:
             path: The output file, whose extension selects the format.
-            stack: The stack to show.
-            layer: The layer. For a table, None selects all layers.
-            head: The head. For a table, None selects all heads.
-            language: The language of the page and the picture.
+            stack: The stack of layers to show.
+            layer: The number of the layer. For a table, None selects all layers.
+            head: The number of the head. For a table, None selects all heads.
+            language: The language of the page or the image, "en" or "ja".
 
         Raises:
-            AttendoError: The extension is unknown, or as `figure`.
+            AttendoError: The extension is not supported, or `figure` raises AttendoError for the same arguments.
         """
         path = Path(path)
         match path.suffix.lower():
@@ -158,10 +160,10 @@ class View:
                 )
 
     def widget(self, height: int = HEIGHT) -> Widget:
-        """Return the live page as a notebook widget that queries the Python model.
+        """Return the live page as a notebook widget that queries the model in Python.
 
         Args:
-            height: The height in pixels.
+            height: The height of the widget in pixels.
 
         Raises:
             AttendoError: anywidget is not installed.
@@ -180,15 +182,15 @@ class View:
     def opened(
         self, stack: Stack | None = None, layer: int | None = None, head: int | None = None
     ) -> dict[str, Any] | None:
-        """Return path and number of the head that the page opens with, or None if the page chooses.
+        """Return the path and the number of the head that the page opens first, or None if the page chooses a head.
 
         Args:
-            stack: The stack of the head.
-            layer: The layer; None selects the sharpest layer.
-            head: The head; None selects the sharpest head of the layer.
+            stack: The stack that contains the head.
+            layer: The number of the layer. None selects the layer with the sharpest attention.
+            head: The number of the head. None selects the sharpest head of the layer.
 
         Raises:
-            AttendoError: There is no such stack, layer or head.
+            AttendoError: The stack, layer or head does not exist.
         """
         if stack is None and layer is None and head is None:
             return None
@@ -206,27 +208,27 @@ class View:
         layer: int | None = None,
         head: int | None = None,
     ) -> Steps:
-        """Return the intermediate numbers of one query in one head.
+        """Return the intermediate numbers of one query in one attention head.
 
         Args:
             query: The number of the query, from 0.
-            stack: The stack of the head.
-            layer: The layer; None selects the sharpest layer.
-            head: The head; None selects the sharpest head of the layer.
+            stack: The stack that contains the head.
+            layer: The number of the layer. None selects the layer with the sharpest attention.
+            head: The number of the head. None selects the sharpest head of the layer.
 
         Raises:
-            AttendoError: There is no such query, stack, layer or head.
+            AttendoError: The query, stack, layer or head does not exist.
         """
         opened = self.opened(self.map(stack).stack, layer, head)
         assert opened is not None, "a stack was chosen"
         return steps_of(self.result, opened["path"], opened["head"], query)
 
     def page(self, language: Language = "en", head: Mapping[str, Any] | None = None) -> str:
-        """Return the self-contained HTML page.
+        """Return the self-contained HTML page, which works offline.
 
         Args:
-            language: The language of the page.
-            head: The head to open, as returned by `opened`.
+            language: The language of the page, "en" or "ja".
+            head: The path and the number of the head to open, as returned by `opened`.
         """
         return saved_page(self.session, self.result.request, language, head)
 
@@ -240,7 +242,7 @@ class View:
         return f"View({text!r} → {answer!r})"
 
     def _repr_html_(self) -> str:
-        """The display in a notebook: the page in a frame, or the map as text if the page is large."""
+        """Return the display in a notebook: the page in a frame, or the map as text if the page would be large."""
         if max(len(self.result.source), len(self.result.target)) > MOST_TOKENS:
             said = (
                 f"Only the map is shown, because a page of over {MOST_TOKENS} tokens is large. .save('page.html')"
@@ -272,13 +274,13 @@ def look(
     Args:
         model: A loaded model of any task, or a run folder.
         text: The input text.
-        target: A given output (a translation, or the continuation of a prompt) to use instead of a decoded one.
-        beam: The beam size. The default is the translator's own, and greedy (1) for a language model.
+        target: An output to use instead of the decoded output: a translation, or the continuation of a prompt.
+        beam: The beam size (default: that of the run for a translator, and 1 (greedy) for a language model).
         max_tokens: The maximum number of tokens that a language model generates.
         edits: Changes to the model, such as `Off` and `Temper` of `attendo.inspecting`.
 
     Returns:
-        The output, its attention, and the measures of every head.
+        A view of the output, its attention, and the measures of every head.
 
     Raises:
         AttendoError: The text is empty, or an edit refers to a layer or head that does not exist.
@@ -295,7 +297,7 @@ def ask_for(
     max_tokens: int = 20,
     edits: Sequence[EditRequest | Edit] = (),
 ) -> LookRequest:
-    """The request of `look`. Raises AttendoError for a number out of range, and for an unsupported edit."""
+    """Return the request of `look`. Raise AttendoError for a number out of range, and for an unsupported edit."""
     searched = usual_search(user) if beam is None else "greedy" if beam == 1 else "beam"
     search = "forced" if target is not None else searched
     told = tuple(asked for edit in edits for asked in _asked(edit))
@@ -313,7 +315,7 @@ def ask_for(
 
 
 def _asked(edit: EditRequest | Edit) -> Iterator[EditRequest]:
-    """An edit as requests for single heads."""
+    """Yield an edit as requests for single heads."""
     match edit:
         case EditRequest():
             yield edit
@@ -331,9 +333,10 @@ def _asked(edit: EditRequest | Edit) -> Iterator[EditRequest]:
 
 
 def table_text(shown: AttentionMap, layer: int | None = None, head: int | None = None) -> str:
-    """Weights as CSV, to 6 digits: a row for each layer, head, query and key, counted from 1 in the table.
+    """Return attention weights as CSV, with 6 digits and one row per layer, head, query and key.
 
-    `layer` and `head`, counted from 0, restrict the table. Raises AttendoError for a missing one.
+    The numbers in the table begin at 1. `layer` and `head`, from 0, select one layer and one head. Raise AttendoError
+    if the layer or head does not exist.
     """
     shown.shown(layer, head)  # raises
     table = io.StringIO()
@@ -352,7 +355,7 @@ def table_text(shown: AttentionMap, layer: int | None = None, head: int | None =
 
 
 def guarded(piece: str) -> str:
-    """A piece as a cell that no spreadsheet takes for a formula: an apostrophe before what begins like one (OWASP).
+    """Return a token as a CSV cell. An apostrophe is added if a spreadsheet would read it as a formula (OWASP).
 
     >>> guarded("=1+1"), guarded("rain")
     ("'=1+1", 'rain')

@@ -208,14 +208,14 @@ class State:
 
     Attributes:
         models: The served models.
-            config: The limits of the server.
-            keys: The accepted API keys. Without keys, requests require no key.
+        config: The limits of the server.
+        keys: The accepted API keys. Without keys, requests require no key.
         look: Whether the microscope is served.
         page: Whether the web page is served at /.
         cors: The origins of other websites that may send requests. `*` allows all origins.
         hosts: The accepted host names. None accepts all names.
         log: The log of the server.
-            draining: Whether the server is shutting down.
+        draining: Whether the server is shutting down.
         working: The number of requests in progress.
         loaded: The time when each model was loaded, by name, in seconds since 1970.
         paths: The route paths without parameters, which are used in the log for requests that are rejected early.
