@@ -34,7 +34,7 @@ from attendo.models import Model, ModelConfig, build_model
 FORMAT = 1
 DTYPES = ("F64", "F32", "F16", "BF16")
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
-"""The exceptions for an invalid header, or for a header that changed while it was read."""
+"""The exceptions that an invalid header causes, or a header that changed while it was read."""
 TaskName = Literal["translation", "classification", "language-model", "masked-language-model"]
 
 USES: dict[Architecture, str] = {

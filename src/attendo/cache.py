@@ -34,10 +34,10 @@ def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[
 
     Args:
         folder: The folder to open. If other users can write to its parent folder, each user has a separate subfolder.
-        opened: A function that opens the folder. It raises FileNotFoundError for a missing folder and DamagedFile for a
-            damaged folder.
+        opened: A function that opens the folder. The function raises FileNotFoundError for a missing folder and
+            DamagedFile for a damaged folder.
         build: A function that fills an empty hidden folder, which is then renamed atomically. If several processes
-            build the same folder, all of them use the first result.
+            build the same folder, all processes use the first result.
 
     Returns:
         The object that `opened` returns.

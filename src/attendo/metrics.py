@@ -20,7 +20,7 @@ BLEU_TOKENIZERS = ("13a", "none", "char", "intl", "zh", "ja-mecab", "ko-mecab")
 
 @dataclass(frozen=True)
 class Score:
-    """The value of a metric, with its name and its sacreBLEU signature. `str(score)` is a line with all three."""
+    """The name, the value and the sacreBLEU signature of a metric. `str(score)` shows them in one line."""
 
     name: str
     value: float

@@ -183,7 +183,7 @@ class Batch:
     n_tokens: int | None = None
 
     def part(self, rows: slice) -> "Batch":
-        """Return the selected rows of the batch. Their padding is unchanged, and the targets are counted again.
+        """Return the selected rows of the batch. The padding is unchanged, and the targets are counted again.
 
         Args:
             rows: The rows to select.

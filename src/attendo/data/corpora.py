@@ -1,7 +1,7 @@
 """Readers for a user's corpus: pairs, rows and lines are streamed in constant memory, and every row is counted.
 
-A file is `.tsv` (no quoting; a single `.txt` file of pairs is read in the same way), `.csv`, `.jsonl` or `.parquet`, or
-two parallel text files. Each file may end in `.gz`. A folder or pattern is read as the concatenation of its files
+A file is `.tsv` without quoting, `.csv`, `.jsonl` or `.parquet`, or two parallel text files. A single `.txt` file of
+pairs is read like `.tsv`. Each file may end in `.gz`. A folder or pattern is read as the concatenation of its files
 (`data_files.expanded`). Fields are unchanged, except for the line ending and a byte-order mark. An unusable row is
 skipped and counted by reason (`row_report.REMEDIES`), or raises an error with `strict`. A blank field counts as empty.
 """
@@ -108,7 +108,9 @@ def beside(
     both: str = AGAINST,
     instead: str = "",
 ) -> PairSource:
-    """Return a source for other pairs with the same settings. Two parallel files have no columns and no header."""
+    """Return a source for other pairs that are read like the training pairs. Parallel files have no columns and no
+    header.
+    """
     alone = len(files) == 1
     return PairSource(
         tuple(files), columns if alone else None, header and alone, reverse, both, instead if alone else ""

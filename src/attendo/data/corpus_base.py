@@ -26,7 +26,8 @@ class Corpus(ABC, Generic[DataT]):
     Attributes:
         data: The data settings of the run.
         say: A function that prints a message.
-        trained: The training rows of the run from which this run starts. These rows are not used for validation.
+        trained: The training rows of the run from which this run starts. Such training rows are not used for
+            validation.
     """
 
     data: DataT

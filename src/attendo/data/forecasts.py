@@ -105,7 +105,7 @@ CERTAINTY_DRAWS = ("will", "will", "may", "expected")
 
 # The range of temperatures, in degrees Celsius, in each climate.
 CLIMATES = {"cold": (-15, 28), "mild": (-8, 40), "warm": (14, 40)}
-COLDEST = -20  # the lowest low of any forecast
+COLDEST = -20  # the lowest temperature of any forecast
 
 # The Japanese name and the climate of each place.
 PLACES: dict[str, tuple[str, str]] = {
@@ -518,7 +518,7 @@ def pairs(n: int, split: Split, seed: int = 0) -> list[tuple[str, str]]:
     return [(english(forecast), japanese(forecast)) for forecast in islice(forecasts(split, seed), n)]
 
 
-# ---- what mere memory reaches
+# ---- a baseline that only memorizes
 
 _WORD = re.compile(r"-?\w+")
 

@@ -180,7 +180,7 @@ def _parse_record(record: bytes, number: int) -> list[str] | RowError | None:
     record = record[:-2] if record.endswith(b"\r\n") else record.removesuffix(b"\n")
     text = decode(record)
     if isinstance(text, RowError):
-        # Quotes are ASCII, so the end of the record shows even where its text cannot be decoded.
+        # Quotes are ASCII, so the end of the record is found even if its text cannot be decoded.
         as_latin = _parse_record(record.decode("latin-1").encode("utf-8"), number)
         return text if isinstance(as_latin, list) else as_latin
     if '"' not in text:

@@ -56,9 +56,9 @@ def held_out(
 
     Rows with equal sources stay together. Sources are chosen in the order of their hashes while their rows fit. If no
     source fits, the source with the fewest rows is chosen. `trained` returns whether a hash belongs to a row that was
-    trained on before. Such rows are not held out, and at least half of the other rows remain for training. With fewer
-    than 20 new rows, none are held out. Memory is constant. Raises AttendoError for a single source or fewer than 20
-    rows.
+    trained on before. Rows that were trained on are not held out, and at least half of the other rows remain for
+    training. With fewer than 20 new rows, none are held out. Memory is constant. Raises AttendoError for a single
+    source or fewer than 20 rows.
 
     >>> held = held_out(f"sentence {i}" for i in range(1000))
     >>> held.n_held_out, sum(f"sentence {i}" in held for i in range(1000))
@@ -185,7 +185,7 @@ def save_trained_rows(folder: Path, before: TrainedRows, own: TrainedRows) -> No
 
 
 def trained_rows(folder: Path, part: Literal["before", "all"]) -> TrainedRows | None:
-    """Return one of the two sets of rows that `save_trained_rows` stored, or None if there is no file."""
+    """Return the set `part` of training rows that `save_trained_rows` stored, or None if there is no file."""
     path = folder / NAME
     if not path.exists():
         return None
@@ -205,7 +205,8 @@ def validation_rows(
     say: Callable[[str], None],
     left_out: dict[str, Callable[[Row], bool]],
 ) -> tuple[list[Row], list[Row]]:
-    """Return the validation rows for each evaluation, at most `most` (0: all), and those for the final choice.
+    """Return the validation rows for each evaluation, at most `most` (0: all), and for the final choice of a
+    checkpoint.
 
     The second list has at most FINAL times as many rows. The rows of both lists have equal distances. `left_out` maps
     reasons to conditions. Rows that meet a condition are excluded, unless the condition is true for all rows.

@@ -156,9 +156,8 @@ class LabelSet:
 def class_weights(counts: Sequence[int], kind: ClassWeights) -> tuple[float, ...] | None:
     """Return the loss weight N / (K n_c) of each class, for n_c of N rows in K classes, or None for equal weights.
 
-    With these weights, all classes have the same total weight. The learned probabilities therefore assume classes of
-    equal size. The kind "auto" uses weights if the largest class has more than UNBALANCED times the rows of the
-    smallest.
+    The weights give all classes the same total weight. The learned probabilities therefore assume classes of equal
+    size. The kind "auto" uses weights if the largest class has more than UNBALANCED times the rows of the smallest.
 
     >>> class_weights([30, 10], "balanced"), class_weights([30, 10], "auto"), class_weights([40, 10], "auto")
     ((0.6666666666666666, 2.0), None, (0.625, 2.5))

@@ -135,11 +135,12 @@ class LabelledData:
         valid_share: Share of the training rows that is held out without `valid`: 100 to 2,000 rows, at most a fifth.
         columns: Columns of label and text by name or by number from 1, for example `label=category,text=body`.
         header: Whether the first line of a .tsv file contains column names.
-        strict: Whether the first bad row raises an error. Otherwise, bad rows are skipped and counted.
-        max_tokens: Number of tokens of a text that the model reads at once.
-        long: Treatment of longer texts. `cut` keeps start and end; `window` averages the logits of overlapping windows.
-        class_weights: Weights of classes in the loss. `balanced` gives all classes equal total weight; `auto` does it
-            if the largest class has more than 3 times the rows of the smallest.
+        strict: Whether the first bad row raises an error. By default, bad rows are skipped and counted.
+        max_tokens: Maximum number of tokens of a text that the model reads at once.
+        long: Treatment of texts above `max_tokens`. `cut` keeps start and end; `window` averages the logits of
+            overlapping windows.
+        class_weights: Weights of classes in the loss. `balanced` gives all classes equal total weight; `auto` does so
+            only if the largest class has more than 3 times the rows of the smallest.
         token_dropout: Share of the input tokens that are hidden at random during training.
     """
 
@@ -225,7 +226,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
         return counts
 
     def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
-        """Return the rows of each evaluation and of the final choice, and print how many of them are training texts."""
+        """Return the rows for evaluations and the final choice of a checkpoint. Print how many are training texts."""
         if self.data.valid:
             hashes = Counter(source_hash(row.text) for row in self._all_validation())
             known = hashes.keys() & (source_hash(row.text) for row in self.rows())

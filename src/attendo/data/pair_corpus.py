@@ -34,11 +34,11 @@ class PairData:
 
     Attributes:
         train: One file with columns or two parallel files; patterns are allowed. `forecasts` is the embedded corpus.
-        valid: Validation files in the same forms (default: about 1% of the training rows are held out).
+        valid: Validation files, in the same forms as `train` (default: about 1% of the training rows are held out).
         columns: Columns of source and target by name or by number from 1, for example `source=en,target=ja`.
         header: Whether the first line of a .tsv file contains column names.
         reverse: Whether source and target are swapped.
-        strict: Whether the first bad row raises an error. Otherwise, bad rows are skipped and counted.
+        strict: Whether the first bad row raises an error. By default, bad rows are skipped and counted.
         drop: Checks of the doctor whose rows are left out, separated by commas, for example `leaks,duplicates`.
         against: Test files. Training rows that also occur in these files are reported as leaks.
         max_tokens: Largest number of tokens on one side of a pair; longer pairs are left out. 0 disables the limit.
@@ -235,7 +235,7 @@ class PairCorpus(RowCorpus[Pair]):
     def validation(
         self, most: int, tokenizer: Tokenizer | None = None, max_tokens: int = 0
     ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Return the pairs of each evaluation and of the final choice, with up to `max_tokens` tokens on a side."""
+        """Return the pairs for evaluations and the final choice of a checkpoint, with up to `max_tokens` on a side."""
 
         def is_long(pair: Pair) -> bool:
             _, source, target = pair
@@ -311,7 +311,7 @@ class PairCorpus(RowCorpus[Pair]):
             return self._forecasts(FORECAST_PAIRS, "train")
         row_report = RowReport(self.data.training_source().name) if row_report is None else row_report
         pairs = read_pairs(self.data.training_source(), self.data.strict, row_report)
-        if not self.data.drop or self.report is None:  # the report reads all pairs: skip it
+        if not self.data.drop or self.report is None:  # the report would read all pairs
             return pairs
         return filtered(pairs, self.report, row_report)
 

@@ -149,8 +149,8 @@ class Segments:
     def joined(self, texts: Sequence[str], spaced: bool | None = None) -> str:
         """Join one text per part, for example translations, with the separators of the original text.
 
-        If only one of the two scripts uses spaces, plain spaces are inserted or removed. `spaced` states whether
-        `texts` use spaces (default: detected).
+        If only one of the two languages uses spaces between words, plain spaces are inserted or removed. `spaced`
+        states whether `texts` use spaces (default: detected).
 
         >>> japanese = split_sentences("雨だ。風も強い。")
         >>> japanese.joined(["It rains.", "It is windy."]), japanese.joined(japanese.pieces)
@@ -207,8 +207,9 @@ def split_text(
     """Split a text into sentences or lines, and split parts of more than `limit` tokens further.
 
     A line or a whole text above the limit is split into its sentences. A sentence above the limit is split into parts
-    of about equal size. The preferred places are a possible end of a sentence, a comma, and a space. Otherwise the cut
-    is between two characters. A part exceeds the limit only if it is a single character with more tokens.
+    of about equal size. The preferred places are a possible end of a sentence, a comma, and a space. If there is no
+    such place, the cut is between two characters. A part exceeds the limit only if it is a single character with more
+    tokens.
 
     Args:
         text: Any text.

@@ -1,9 +1,9 @@
 """Token stores: rows of token ids in memory-mapped files, built once for given files, options and tokenizer.
 
-A store is a folder in the cache, named by its key. It contains the concatenated ids (two bytes per id, or four for a
-large vocabulary), the offsets of the rows, the row numbers in the file, the first row of each file, and a manifest. For
-pairs, there are ids and offsets for each side. For labeled texts, there is also a class for each row. Each item is one
-file of any size, because memory maps do not require smaller files.
+A store is a folder in the cache, named by its key. The folder contains a manifest, the concatenated ids (two bytes per
+id, or four for a large vocabulary), and the offsets of the rows. It also contains the row numbers in the file, and the
+first row of each file. Pairs have ids and offsets for each side, and labeled texts have a class for each row. Each item
+is one file of any size, because memory maps do not require smaller files.
 """
 
 import hashlib
@@ -148,7 +148,7 @@ class StoreFacts:
     left_out: tuple[list[int], int] = ([], 0)
 
     def discard(self) -> None:
-        """Delete the store from the cache. It is built again when it is next needed."""
+        """Delete the store from the cache. The store is built again when it is next needed."""
         discard(self.folder)
 
 

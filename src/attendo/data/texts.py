@@ -168,8 +168,8 @@ def read_documents(
 ) -> Iterator[Chunk]:
     """Yield the documents of a source in chunks.
 
-    The chunks of a document join to its text. If possible, a chunk begins at a space or a new line. Its tokens are then
-    the same as in the whole text.
+    The chunks of a document join to its text. If possible, a chunk begins at a space or a new line. The tokens of the
+    chunk are then the same as in the whole text.
 
     Args:
         source: The location of the documents.

@@ -36,10 +36,11 @@ class TokenizerConfig:
     """The settings of tokenizer training, which uses no random numbers.
 
     Attributes:
-        kind: Kind of token. `uncased` is lowercased words, and `imported` is the tokenizer of an imported model.
-        vocab_size: Number of vocabulary entries, with 4 special tokens and 256 bytes. Small datasets give fewer.
+        kind: Kind of token. `uncased` tokens are lowercase words, and `imported` is the tokenizer of an imported model.
+        vocab_size: Number of vocabulary entries, with 4 special tokens and 256 bytes. Small datasets result in fewer
+            entries.
         min_count: Smallest count of a word or character in the vocabulary, or of a pair that BPE merges (at least 2).
-        character_coverage: Share of all characters that BPE and Unigram represent without bytes. It is 1 if an
+        character_coverage: Share of all characters that BPE and Unigram represent without bytes. The share is 1 if an
             eighth of the vocabulary is enough for all characters.
     """
 

@@ -128,7 +128,7 @@ class SpecialTokens:
         bos_id: The first id of an empty prompt and of a whole document, if `before_prompt` is empty.
         eos_id: The id of the end of a text.
         mask_id: The id of the mask token, or -1 if there is none.
-        no_target: The value in a batch's targets at positions where nothing is predicted. It is never an id of a text.
+        no_target: The value in a batch's targets where nothing is predicted. No text contains this id.
         around_source: The ids before and after the input of a translator's encoder.
         around_text: The ids before and after the input of an encoder-only model.
         begin: The ids with which a translator's decoder starts. The last of them directly precedes the text.

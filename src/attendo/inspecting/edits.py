@@ -114,7 +114,7 @@ class LayerEdits:
         scores: Float[Tensor, "batch heads q_len k_len"],
         allowed: Bool[Tensor, "batch_or_1 heads_or_1 q_len k_len"] | None,
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return the attention weights after the edits Temper and Replace. `weights` are the original ones."""
+        """Return the attention weights after the edits Temper and Replace. `weights` are the original weights."""
         for edit in self.edits:
             if isinstance(edit, Temper):
                 new = self._tempered(edit, scores, allowed)

@@ -89,17 +89,17 @@ def patterns(
 ) -> dict[str, Bool[Tensor, "q_len k_len"]]:
     """Return the keys of each named attention pattern as a boolean matrix.
 
-    With i for the position of the query and j for the position of the key, "previous", "next" and "diagonal" are j = i
-    − 1, j = i + 1 and j = i. "first" is j = 0. "duplicate" is the same token at another position. "induction" is the
-    key after an earlier occurrence of the query's token (Olsson et al. 2022, "In-context Learning and Induction
-    Heads").
+    For a query at position i, the patterns "previous", "diagonal" and "next" are the keys at j = i − 1, i and i + 1.
+    The pattern "first" is the key at j = 0. The pattern "duplicate" is the same token at another position. The pattern
+    "induction" is the key after an earlier occurrence of the query's token (Olsson et al. 2022, "In-context Learning
+    and Induction Heads").
 
     Args:
         query_ids: The token ids of the queries.
         key_ids: The token ids of the keys.
-        cross: Whether queries and keys are from different texts. If so, i is scaled to the length of the keys,
-            "duplicate" and "induction" accept every position, and the result also contains "alignment", the band |j −
-            i| ≤ max(1, k_len / 8).
+        cross: Whether queries and keys are from different texts. For different texts, i is scaled to the number of
+            keys. The patterns "duplicate" and "induction" then accept every position. The result also contains the
+            pattern "alignment", which is the band |j − i| ≤ max(1, k_len / 8).
 
     Returns:
         The boolean matrices `[q_len, k_len]` by name.
@@ -156,8 +156,8 @@ def head_measures(
         weights: The attention weights of the layer.
         query_ids: The token ids of the queries.
         key_ids: The token ids of the keys.
-        cross: Whether queries and keys are from different texts. If so, distances are measured from the query position
-            scaled to the number of keys, and the result also contains the measure "alignment".
+        cross: Whether queries and keys are from different texts. For different texts, distances are measured from the
+            query position scaled to the number of keys, and the result also contains the measure "alignment".
 
     >>> found = head_measures(torch.eye(3)[None], [4, 5, 4], [4, 5, 4])
     >>> {name: round(value, 2) for name, (value,) in found.items() if value}
