@@ -49,8 +49,7 @@ class Pace:
         seconds: Number of seconds per update.
         clock: Clock of `seconds`: "CPU" (the sum over all threads) or "wall".
         peak: FLOP/s of a product of two large matrices (2048 x 2048), in the number format of training.
-        measured, why: Whether `seconds` was measured, and if not, why. It is then estimated with ASSUMED_SHARE of the
-            peak.
+        measured: Whether `seconds` was measured. Otherwise, it is estimated with ASSUMED_SHARE of the peak.
     """
 
     seconds: float
@@ -105,7 +104,7 @@ class Plan:
 
     @property
     def updates(self) -> int:
-        """Number of updates until the limit of the run. With a time budget, it is estimated from the speed."""
+        """Number of updates until the limit of the run. With a time budget, the number is estimated from the speed."""
         if self.training.steps is not None:
             return self.training.steps
         if self.training.seconds is not None:
@@ -153,7 +152,7 @@ def plan_run(
         init_from: The folder of a run to start from, as in `new_run`.
 
     Returns:
-        The plan. No run folder is written.
+        The plan of the run. No run folder is written.
 
     Raises:
         AttendoError: Settings are invalid, or the data cannot be used.

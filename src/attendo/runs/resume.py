@@ -100,7 +100,7 @@ def joined_run(folder: Path, say: Say, device: str, clock: Clock, ranks: Ranks) 
 
 
 def sound_checkpoint(folder: Path, say: Say) -> Path | None:
-    """Return the newest valid checkpoint, or None. Damaged checkpoints are printed.
+    """Return the newest valid checkpoint, or None. The names of damaged checkpoints are printed.
 
     Files that killed processes have left in the folder are removed.
     """
@@ -190,7 +190,7 @@ def same_material(
 
 
 def prolong(run: Run, changes: dict[str, Any]) -> None:
-    """Change the limit of a run. If the learning rate decay has begun, it is undone."""
+    """Change the limit of a run. A learning rate decay that has begun is undone."""
     if more := changes.pop("more_steps", None):
         changes["steps"] = run.progress.step + more
     try:

@@ -176,7 +176,7 @@ def _presets() -> Path:
 def joined(*layers: Tables) -> dict[str, dict[str, Any]]:
     """Merge tables key by key. Later values replace earlier values.
 
-    If a later [training] table limits the run, all earlier limits are removed.
+    If a later [training] table sets a limit of the run, all earlier limits are removed.
 
     >>> joined({"model": {"d_model": 64, "n_heads": 2}}, {"model": {"d_model": 128}})
     {'model': {'d_model': 128, 'n_heads': 2}}
@@ -200,7 +200,7 @@ VOCABULARIES = ((5_000, 1_000), (20_000, 2_000), (100_000, 4_000), (500_000, 8_0
 LARGEST_VOCABULARY = 32_000
 """Vocabulary size for more rows than VOCABULARIES lists. Each token should occur often enough to be learned."""
 READ_WORDS = {"kind": "uncased", "vocab_size": 20_000, "min_count": 2}
-"""Settings of the word tokenizer. Words that occur once are not learned, and most rare words are names."""
+"""Settings of the word tokenizer. Words that occur once teach nothing, and most words after the 20,000 are names."""
 SCRIPT_TEXTS = 1000
 """Number of texts that are searched for spaces between words."""
 FEWEST_EPOCHS = 15
@@ -262,7 +262,7 @@ def choose_training(
     """Complete the tables [model] and [training], and print the choice.
 
     The chosen size is the largest one that has enough rows in the corpus (`least_rows`) and completes FEWEST_EPOCHS
-    epochs or FEWEST_STEPS steps within the time budget. If no size does, the smallest size is chosen.
+    epochs or FEWEST_STEPS steps within the time budget. If no size meets these conditions, the smallest size is chosen.
     """
 
     chosen = {name: dict(table) for name, table in tables.items()}

@@ -184,8 +184,8 @@ def naive_bayes(
 ) -> tuple[Float[ndarray, " classes"], Float[ndarray, "classes words"]]:
     """Return log P(c), and log P(w | c) = log (n_cw + 1) / (Σ_w n_cw + V) (Manning et al. 2008, section 13.2).
 
-    This is multinomial naive Bayes with add-one smoothing over the V words that occur. `sizes` are numbers of rows by
-    class, and `counts` are numbers of words by class.
+    The classifier is multinomial naive Bayes with add-one smoothing over the V words that occur. `sizes` are numbers
+    of rows by class, and `counts` are numbers of words by class.
 
     >>> prior, words = naive_bayes(np.array([3, 1]), np.array([[5, 1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 1, 1, 0]]))
     >>> [round(float(p), 4) for p in np.exp(prior + words[:, [0, 0, 0, 4, 5]].sum(1))]  # as in their example 13.1
@@ -216,7 +216,8 @@ def _scored(true: ndarray, found: ndarray, n_classes: int) -> tuple[float, float
 
 @dataclass(frozen=True, eq=False)
 class ClassificationTask(TokenTask[LabelledDataset]):
-    """Batches from a token store, and evaluation by classifying validation texts. Messages call these texts `name`."""
+    """Batches from a token store, and evaluation by classifying validation texts. Messages use `name` for these
+    texts."""
 
     material: LabelledDataset
     classifier: Classifier

@@ -1,7 +1,7 @@
 """Faster training steps with less memory: number formats, oneDNN, compiled blocks and recomputed blocks.
 
-On AMD CPUs with AVX-512, PyTorch's default library MKL uses half-width instructions. oneDNN is up to twice as fast
-there.
+On AMD CPUs with AVX-512, PyTorch's default library MKL uses half-width instructions. On these CPUs, oneDNN is up to
+twice as fast.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ def _step_seconds(step: Step) -> float:
 def recompute_blocks(model: nn.Module) -> None:
     """Change the blocks of a model in place to `recomputed` blocks. Names, parameters and gradients do not change.
 
-    Recomputed blocks do not store their inner values. They need one more forward pass, about a third of a training
-    step (Chen et al. 2016).
+    Recomputed blocks save the memory of their inner values. In return, the blocks require one more forward pass, about
+    a third of a training step (Chen et al. 2016).
     """
     for module in model.modules():
         if type(module) in (EncoderBlock, DecoderBlock):

@@ -256,12 +256,12 @@ def _ordered_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[s
 
 
 WEIGHTS, OPTIMIZER, AVERAGE, RANDOM = "model", "optimizer", "average", "random"
-"""Beginnings of the names of tensor files. Each is the name of one file, or of one file per rank."""
+"""Stems of the names of tensor files. There is one file per stem, or one file per stem and rank."""
 SCALER = "scaler"
 """Name of the note in the progress that contains the state of the gradient scaler."""
 PROGRESS, CLOCK = "progress.json", "clock.json"
 TIMES = ("cpu_seconds", "wall_seconds")
-"""Times in the progress. They have their own file, because they differ between otherwise bit-identical runs."""
+"""Times in the progress. These times have their own file, because they differ between otherwise bit-identical runs."""
 
 
 @dataclass(frozen=True)

@@ -284,7 +284,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Formats:
-    """Number formats: `half` is whether autocast multiplies matrices in 16 bits, `on_gpu` whether a GPU is used."""
+    """Number formats of training: 16-bit matrix products with autocast (`half`), and a GPU or a CPU (`on_gpu`)."""
 
     half: bool = False
     on_gpu: bool = False
@@ -339,7 +339,7 @@ def training_memory(
 def loss_bytes(output: nn.Module, rows: float, formats: Formats = Formats()) -> float:
     """Return the bytes of the output layer and the loss, which is computed in chunks.
 
-    They include the hidden states and their gradient, the weight gradient twice, and one chunk of logits. For each
+    The bytes include the hidden states and their gradient, the weight gradient twice, and one chunk of logits. For each
     logit of the chunk, there are about three numbers: logit, probability and intermediate value.
     """
     assert isinstance(output, nn.Linear)

@@ -38,8 +38,8 @@ def noam(step: int, d_model: int, warmup: int) -> float:
 def warmup_stable_decay(step: int, peak: float, warmup: int, horizon: Horizon) -> float:
     """Return the learning rate of the `wsd` schedule at a step (Hu et al. 2024).
 
-    It rises linearly to `peak` over `warmup` steps, is then constant, and falls linearly to nearly 0 at the end of
-    `horizon`.
+    The rate rises linearly to `peak` over `warmup` steps, is then constant, and falls linearly to nearly 0 at the end
+    of `horizon`.
 
     >>> [warmup_stable_decay(s, 1.0, 2, Horizon(4, 8)) for s in range(1, 9)]
     [0.5, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2]
@@ -53,7 +53,7 @@ def warmup_stable_decay(step: int, peak: float, warmup: int, horizon: Horizon) -
 def cosine(step: int, peak: float, warmup: int, end: int) -> float:
     """Return the learning rate of the `cosine` schedule at a step (Loshchilov & Hutter 2017).
 
-    It rises linearly to `peak` over `warmup` steps, and then falls to 0 at the step `end` along half a cosine.
+    The rate rises linearly to `peak` over `warmup` steps, and then falls to 0 at the step `end` along half a cosine.
 
     >>> cosine(10, 1.0, 0, 20)
     0.5
@@ -64,10 +64,10 @@ def cosine(step: int, peak: float, warmup: int, end: int) -> float:
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Optimizer that combines Muon and AdamW. Its list of groups and its state are saved and loaded as usual.
+    """Optimizer that combines Muon and AdamW. Its state is saved and loaded like that of any optimizer.
 
-    Muon (Jordan et al. 2024) makes the momentum of each gradient orthogonal by a Newton-Schulz iteration. It is
-    multiplied by 0.2 · √max(rows, columns). An update is then as large as an AdamW update at the same learning rate
+    Muon (Jordan et al. 2024) makes the momentum of each gradient orthogonal by a Newton-Schulz iteration. The result
+    is multiplied by 0.2 · √max(rows, columns). An update is then as large as an AdamW update at the same learning rate
     (Liu et al. 2025, eq. 4).
 
     >>> matrix, norm = nn.Parameter(torch.eye(2)), nn.Parameter(torch.ones(2))
@@ -133,8 +133,8 @@ class TrainingConfig:
             parameters.
         ema_decay: Decay rate of a moving average of the weights. The average is evaluated and saved instead of the
             last weights. 0 disables the average.
-        activation_checkpointing: Whether the backward pass recomputes activations. This saves memory and takes a third
-            more time.
+        activation_checkpointing: Whether the backward pass recomputes activations, which saves memory and takes a
+            third more time.
         compile: Whether each block is compiled with `torch.compile`.
         evaluate_every: Number of steps between two evaluations on the validation set.
         evaluate_rows: Largest number of validation pairs or labeled texts in an evaluation during training.

@@ -89,8 +89,8 @@ def named_accelerator(name: str, given: Mapping[str, float | None] = MappingProx
 def ring_bytes(n_bytes: float, world: int) -> float:
     """Return the bytes that each process sends in a ring all-reduce of a buffer of `n_bytes`.
 
-    They are 2 (W-1)/W of the buffer for W processes, which is the minimum (Patarasuk & Yuan 2009). An all-gather or a
-    reduce-scatter sends half of these bytes.
+    For W processes, each sends 2 (W-1)/W of the buffer, which is the minimum (Patarasuk & Yuan 2009). An all-gather or
+    a reduce-scatter sends half of these bytes.
 
     >>> ring_bytes(100.0, 2), ring_bytes(100.0, 4)
     (100.0, 150.0)
