@@ -1,9 +1,9 @@
-"""What attendo's commands cost: CPU seconds to import it and to print its help, and `doctor` on a million pairs.
+"""CPU time of attendo's commands: importing attendo, printing help texts, and `doctor` on a million pairs.
 
     python benchmarks/commands.py [--rounds 9] [--pairs 1000000]
 
-Each is a process of its own; CPU seconds of all its threads, user and system; the median of the rounds. The pairs are
-ten random words on each side, drawn alike each time; doctor reads them once.
+Each command is a separate process. The result is the median over the rounds of the CPU seconds of all threads, in user
+and system mode. The pairs are ten random words on each side and are equal in every run. `doctor` reads them once.
 """
 
 import os
@@ -24,7 +24,7 @@ STARTS = {
 
 
 def cost(command):
-    """CPU seconds and the most memory in MB of a process that ends well, doctor's findings included."""
+    """Return the CPU seconds and the peak memory in MB of a process. The process must succeed, or report findings."""
     child = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     words = child.stderr.read().decode()
     _, status, used = os.wait4(child.pid, 0)
@@ -35,7 +35,7 @@ def cost(command):
 
 
 def write_pairs(path, count):
-    """Pairs of ten words of 5,000."""
+    """Write random pairs of ten words per side, from 5,000 words."""
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(2, 9))) for _ in range(5000)]
     with path.open("w", encoding="utf-8") as file:
@@ -44,7 +44,7 @@ def write_pairs(path, count):
 
 
 def main():
-    """Measures, prints and stores."""
+    """Measure all commands, and print and store the results."""
     made = shared_options(__doc__, rounds=9)
     made.add_argument("--pairs", type=int, default=1_000_000)
     options = made.parse_args()

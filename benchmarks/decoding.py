@@ -1,24 +1,25 @@
-"""Decoding speed: attendo beside CTranslate2, Hugging Face and JoeyNMT, the same weights, sources and lengths.
+"""Decoding speed of attendo, CTranslate2, Hugging Face and JoeyNMT with equal weights, sources and output lengths.
 
     python benchmarks/decoding.py --peer-python PATH [--joey-python PATH] [--sizes small,base] [--threads 1,2]
     python benchmarks/decoding.py --cases 1x1,64x4 --contenders attendo-float32,ctranslate2-float32 ...
     python benchmarks/decoding.py --table benchmarks/results/decoding-*.json
 
-The peers' python has ctranslate2, transformers and torch; JoeyNMT has one of its own. A random model (norm last, a
-vocabulary of 8,000, 20 source tokens, 24 forced steps: the end is forbidden) is run on 1, 8 and 64 sources, greedily
-and with 4 beams. A round gives each contender the same case, one contender after the other; the result is the median
-over the rounds of each ratio of output tokens per second: CPU seconds with one thread, seconds on the wall with more
-(--clock has it otherwise). Idle threads sleep in all contenders: on a shared machine CTranslate2's 8 bits are slower
-with two threads where idle ones spin, its default.
+The Python of the peers requires ctranslate2, transformers and torch. JoeyNMT has its own Python. A random model
+(post-norm, a vocabulary of 8,000, 20 source tokens, 24 forced steps without an end token) translates 1, 8 and 64
+sources, with greedy search and with 4 beams. In each round, all contenders run the same case one after the other. The
+result is the median over the rounds of each ratio of output tokens per second. The time is CPU time with one thread
+and wall time with several threads (`--clock` overrides this choice). Idle threads sleep in all contenders. By default,
+idle threads of CTranslate2 spin, which slows its 8-bit mode with two threads on a shared machine.
 
-Encoder and tokenizer are outside of the clock. What is timed is a search of 25 steps less one of 1 step, of several
-tries the shortest each; JoeyNMT takes what its encoder made, so its search of 24 steps is timed as it is.
+The encoder and the tokenizer are not timed. The result is the time of a search of 25 steps minus the time of a search
+of 1 step; each time is the shortest of several tries. JoeyNMT receives the output of its encoder, so its search of 24
+steps is timed directly.
 
-All have attendo's weights: how many of the texts they find are CTranslate2's in float32 is counted. Hugging Face's is
-a `MarianMTModel`. JoeyNMT keeps no keys and values: each of its steps runs the decoder over the whole text so far. It
-takes part in the first `--joey-rounds` rounds only.
+All contenders have attendo's weights. The benchmark counts the texts that are equal to the float32 texts of
+CTranslate2. Hugging Face's model is a `MarianMTModel`. JoeyNMT caches no keys and values: each of its steps runs the
+decoder over the whole text so far. JoeyNMT takes part only in the first `--joey-rounds` rounds.
 
---table prints stored results for the documents, with what is asked and what is aimed at.
+--table prints stored results for the documentation, with the requirements and aims.
 """
 
 import contextlib
@@ -52,7 +53,7 @@ PAIRS = {
 
 
 def random_model(size):
-    """attendo's model of a size, drawn anew but alike each time; nothing can choose the padding or the begin id."""
+    """Build attendo's model with random weights, equal in every run. The model never generates padding or begin ids."""
     import torch
 
     from attendo.models import EncoderDecoder, ModelConfig
@@ -74,16 +75,16 @@ def random_model(size):
 
 
 def random_sources():
-    """64 sources of SOURCE_TOKENS ids, each with its end."""
+    """Return 64 random sources of SOURCE_TOKENS ids, each with the end id."""
     src = np.random.default_rng(1).integers(len(SPECIALS) + 1, VOCABULARY, (64, SOURCE_TOKENS))
     src[:, -1] = EOS
     return src.tolist()
 
 
 def work(options):
-    """A contender: answers each order [sources, beam, repeats, first] with the seconds of STEPS steps.
+    """Run a contender. For each order [sources, beam, repeats, first], return the seconds of STEPS steps.
 
-    first: with what it finds, without a clock.
+    If `first` is set, return the generated texts instead, without timing.
     """
     (threads,) = options.threads
     peer, _ = peer_of(options.work)
@@ -104,14 +105,14 @@ def work(options):
 
 
 def seconds(now, search, *case):
-    """What a clock shows for one search."""
+    """Return the time of one search by the given clock."""
     began = now()
     search(*case)
     return now() - began
 
 
 def compare(options, size, threads, names, where):
-    """All contenders in turns at one size: their versions, and for each case its figures."""
+    """Run all contenders in turns for one model size. Return their versions, and the results of each case."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.npz"
         save_weights(random_model(size), file)
@@ -124,7 +125,7 @@ def compare(options, size, threads, names, where):
 
 
 def one_case(options, case, workers, size, threads):
-    """The figures of one case: tokens per second, ratios, how many texts are the same."""
+    """Return the results of one case: tokens per second, ratios, and the number of equal texts."""
     sources, beam = map(int, case.split("x"))
     tokens, speeds = sources * STEPS, {name: [] for name in workers}
     found = {}
@@ -164,7 +165,7 @@ def one_case(options, case, workers, size, threads):
 
 
 def options_of():
-    """The options, and a parser that refuses."""
+    """Return the options, and a parser for error messages."""
     parser = shared_options(__doc__, rounds=7)
     parser.add_argument(
         "--peer-python", help="python of an environment with ctranslate2, transformers, torch"
@@ -185,7 +186,7 @@ def options_of():
 
 
 def main():
-    """Reads the options, compares, prints and stores."""
+    """Parse the options, compare all contenders, and print and store the results."""
     options, parser = options_of()
     if options.work:
         with contextlib.redirect_stdout(sys.stderr):

@@ -1,8 +1,8 @@
 """The contenders of the decoding benchmarks: attendo and the peers, all with attendo's weights.
 
-Each `..._search` gives a function (rows, beam, least, most) → token ids found, the end left out: rows are sources as
-lists of ids with their end; a text has from `least` to `most` tokens; least = most forbids the end, so that each text
-has so many. The files are what `decoding_weights.save_weights` writes.
+Each `..._search` returns a function (rows, beam, least, most) → generated token ids without the end. The rows are
+sources as lists of ids with the end id. A generated text has `least` to `most` tokens. If both numbers are equal, the
+end is forbidden, so every text has exactly this length. `decoding_weights.save_weights` writes the model files.
 """
 
 import numpy as np
@@ -26,13 +26,13 @@ PACKAGES = {
 
 
 def peer_of(name):
-    """(peer, form): "ctranslate2-int8" is CTranslate2 with the form "int8"; "marian" has none."""
+    """Return the peer and the number format of a name: "ctranslate2-int8" has the format "int8"; "marian" has none."""
     peer, _, form = name.partition("-")
     return peer, form
 
 
 def pythons(options, mine):
-    """The python that each peer runs on; attendo on this one. A peer without one is left out."""
+    """Return the Python executable of each peer, and this Python for attendo. Peers without a Python are left out."""
     found = {
         "attendo": mine,
         "ctranslate2": options.peer_python,
@@ -43,7 +43,7 @@ def pythons(options, mine):
 
 
 def search_of(name, file, threads):
-    """The search of a contender by its name."""
+    """Return the search function of the contender with this name."""
     peer, form = peer_of(name)
     if "torch" in PACKAGES[peer]:
         import torch
@@ -63,7 +63,7 @@ def search_of(name, file, threads):
 
 
 def padded(rows):
-    """(ids padded behind, which are real) as tensors."""
+    """Return the ids with padding at the end, and a mask of the real ids, as tensors."""
     import torch
 
     longest = max(map(len, rows))
@@ -72,7 +72,7 @@ def padded(rows):
 
 
 def attendo_search(file, form):
-    """A search by attendo: form is "plain" (as trained), "float32" or "int8" (in the fastest form)."""
+    """Return attendo's search. `form` is "plain" (as trained), or "float32" or "int8" (in the fastest form)."""
     import torch
 
     from attendo.decoding.backends import best_backend, eager_backend
@@ -100,7 +100,7 @@ def attendo_search(file, form):
 
 
 def ctranslate2_search(file, form, threads):
-    """A search by CTranslate2: form is its compute type."""
+    """Return CTranslate2's search. `form` is its compute type."""
     translator, words = ctranslate2_translator(file, form, threads)
     ids = {word: number for number, word in enumerate(words)}
 
@@ -118,7 +118,7 @@ def ctranslate2_search(file, form, threads):
 
 
 def marian_search(file):
-    """A search by Hugging Face's generate."""
+    """Return the search with Hugging Face's `generate`."""
     import torch
 
     model = hugging_face_model(file)
@@ -140,7 +140,7 @@ def marian_search(file):
 
 
 def joey_search(file):
-    """A search by JoeyNMT's `greedy` or `beam_search`; what the encoder makes of the last rows is kept."""
+    """Return the search with JoeyNMT's `greedy` or `beam_search`. The encoder output of the last rows is cached."""
     import torch
     from joeynmt.search import beam_search, greedy
 

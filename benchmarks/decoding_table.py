@@ -1,4 +1,4 @@
-"""Results of `decoding.py` as tables in Markdown, with what is asked and what is aimed at."""
+"""Tables in Markdown of the results of `decoding.py`, with the requirements and aims."""
 
 PEERS = {
     "ctranslate2-float32": ("attendo-float32", "CTranslate2"),
@@ -15,7 +15,7 @@ COLUMNS = {
 
 
 def bar(peer, size, sources):
-    """(asked, aim): the least ratio of attendo's tokens per second to a peer's, None where there is none.
+    """Return the required and the aimed ratio of attendo's tokens per second to a peer's. None means no such ratio.
 
     >>> bar("ctranslate2-float32", "small", 1), bar("joeynmt", "base", 8)
     ((0.9, 1.2), (None, None))
@@ -32,7 +32,7 @@ def bar(peer, size, sources):
 
 
 def verdict(ratio, asked, aim):
-    """A ratio with what it meets; bold where it falls short of what is asked.
+    """Format a ratio with the bar that it reaches. A ratio below the requirement is bold.
 
     >>> verdict(1.26, 0.9, 1.2), verdict(0.95, 0.9, 1.2), verdict(0.5, 0.9, 1.2), verdict(0.7, None, None)
     ('1.26, goal', '0.95, required', '**0.50 < 0.9**', '0.70')
@@ -45,10 +45,10 @@ def verdict(ratio, asked, aim):
 
 
 def cases_of(results):
-    """Every (size, threads, clock, sources, beam) with its speeds and ratios; of one measured twice the later result's.
+    """Collect the speeds and ratios by (size, threads, clock, sources, beam). A later result replaces an earlier one.
 
-    8 bits with several threads count only where the result says that idle threads slept: CTranslate2's lost most of its
-    time where they spun.
+    8-bit results with several threads are used only if idle threads slept, because spinning threads took most of
+    CTranslate2's time.
     """
     cases = {}
     for result in results:
@@ -63,7 +63,7 @@ def cases_of(results):
 
 
 def table(results):
-    """A table for each size and number of threads, and how many bars are met."""
+    """Return one table for each size and number of threads, and the number of bars that are reached."""
     cases = cases_of(results)
     text = []
     order = {"small": 0, "base": 1}
@@ -77,7 +77,7 @@ def table(results):
 
 
 def one_table(title, size, rows):
-    """The rows are cases; the columns are tokens per second, then ratios."""
+    """Return a table with one row per case. Its columns are tokens per second, then ratios."""
     speeds = [name for name in COLUMNS if any(name in case["speeds"] for case in rows.values())]
     pairs = {f"{mine} / {peer}": peer for peer, (mine, _) in PEERS.items()}
     pairs = {
@@ -96,7 +96,7 @@ def one_table(title, size, rows):
 
 
 def met(cases):
-    """A line for each peer: how much of what is asked and aimed at is met."""
+    """Return one line for each peer, with the number of requirements and aims that are reached."""
     lines = []
     for peer, (mine, name) in PEERS.items():
         found = [

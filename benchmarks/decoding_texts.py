@@ -1,16 +1,17 @@
-"""From raw text to raw text: a trained translator of attendo's beside the peers, which have its weights.
+"""Translation from raw text to raw text: a trained translator of attendo and the peers with its weights.
 
     python benchmarks/decoding_texts.py --run RUN --pairs test.tsv --peer-python PATH [--joey-python PATH]
 
-Every contender gets the same lines and gives lines: attendo by `Translator.translate`, prepared; the peers by the
-`tokenizers` library with the run's own `tokenizer.json`, their own search, and the library's decoder. All search in
-batches of similar lengths, at most so many source tokens as the run's `batch_tokens` over the beam; `--alone` lines
-are translated one by one, too. Greedily and with 4 beams, score = log-probability / length ** 0.6, the run's own
-limit of length for attendo, 256 tokens for the peers. The result is lines per second (CPU seconds with one thread, on
-the wall with more), the ratios, BLEU, and how many of the texts are those of attendo as it was trained. Searches
-of 4 beams differ: CTranslate2, Hugging Face and JoeyNMT each have a rule of their own for when a search is over.
+Every contender receives and returns the same lines. attendo uses `Translator.translate` after `prepare`. The peers use
+the `tokenizers` library with the `tokenizer.json` of the run, their own search, and the decoder of the library. All
+contenders search in batches of lines with similar lengths. A batch has at most `batch_tokens` of the run, divided by
+the beam, as source tokens. `--alone` lines are also translated one by one. Search is greedy and with 4 beams, with the
+score log-probability / length ** 0.6. The length limit is the limit of the run for attendo, and 256 tokens for the
+peers. The results are lines per second (CPU seconds with one thread, wall time with more), the ratios, BLEU, and the
+number of texts that are equal to the texts of attendo as trained. Searches with 4 beams differ, because CTranslate2,
+Hugging Face and JoeyNMT have different rules for the end of a search.
 
-Hugging Face's model is Marian, for a run with norms first Pegasus, which is Marian with norms first.
+Hugging Face's model is Marian. For a pre-norm run it is Pegasus, which is Marian with pre-norm layers.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ BATCH_TOKENS, LONGEST = 8192, 256
 
 
 def attendo_texts(run, form):
-    """attendo's lines to lines; form is "plain", "float32" (prepared) or "int8"."""
+    """Return attendo's function from lines to lines. `form` is "plain", "float32" (prepared) or "int8"."""
     from attendo.inference.translator import Translator
 
     translator = Translator.load(run)
@@ -51,7 +52,7 @@ def attendo_texts(run, form):
 
 
 def ctranslate2_texts(run, file, form, threads):
-    """CTranslate2's lines to lines."""
+    """Return CTranslate2's function from lines to lines."""
     from tokenizers import Tokenizer
 
     library = Tokenizer.from_file(str(run / "tokenizer.json"))
@@ -75,7 +76,7 @@ def ctranslate2_texts(run, file, form, threads):
 
 
 def searched_texts(run, name, file, threads):
-    """Lines to lines of a peer whose search takes ids: tokenizer, batches and their order are done here."""
+    """Return a function from lines to lines for a peer whose search takes ids. It adds tokenizer, batches and order."""
     from tokenizers import Tokenizer
 
     library = Tokenizer.from_file(str(run / "tokenizer.json"))
@@ -94,7 +95,7 @@ def searched_texts(run, name, file, threads):
 
 
 def batches(lengths, most):
-    """Numbers of rows in batches, longest first, of at most so many tokens with padding.
+    """Divide row numbers into batches, longest rows first, with at most `most` tokens including padding.
 
     >>> batches([2, 5, 5, 1], 10)
     [[1, 2], [0, 3]]
@@ -110,7 +111,7 @@ def batches(lengths, most):
 
 
 def work(options):
-    """A contender: answers each order [lines, beam, alone] with seconds and the lines found."""
+    """Run a contender. For each order [lines, beam, alone], return the seconds and the translated lines."""
     (threads,) = options.threads
     peer, form = peer_of(options.work)
     if peer == "attendo":
@@ -133,7 +134,7 @@ def work(options):
 
 
 def one_case(options, workers, pairs, beam, alone):
-    """The figures of all contenders with one beam, all lines in batches or some lines alone."""
+    """Return the results of all contenders with one beam size, for all lines in batches or for some lines alone."""
     from attendo.metrics import bleu
 
     pairs = pairs[: options.alone] if alone else pairs
@@ -170,7 +171,7 @@ def one_case(options, workers, pairs, beam, alone):
 
 
 def compare(options, threads, names, pairs, where):
-    """All contenders in turns, every case."""
+    """Run all contenders in turns on every case."""
     from attendo.inference.translator import Translator
 
     with tempfile.TemporaryDirectory() as folder:
@@ -188,7 +189,7 @@ def compare(options, threads, names, pairs, where):
 
 
 def main():
-    """Reads the options, compares, prints and stores."""
+    """Parse the options, compare all contenders, and print and store the results."""
     parser = shared_options(__doc__, rounds=5)
     parser.add_argument(
         "--run", type=Path, required=True, help="a folder that attendo train translation made"

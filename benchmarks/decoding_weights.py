@@ -1,6 +1,6 @@
-"""A model of attendo's as the peers of the decoding benchmarks keep it: the same numbers in their own classes.
+"""attendo's model in the classes of each peer of the decoding benchmarks, with equal weights.
 
-attendo writes a file (`save_weights`); every peer reads it in an environment of its own.
+attendo writes a file (`save_weights`). Each peer reads the file in its own environment.
 """
 
 import json
@@ -14,7 +14,7 @@ POSITIONS = 1024
 
 
 def save_weights(model, path):
-    """A model of attendo's as a file that every contender reads: sizes, parameters, and the positions as a table."""
+    """Write a model to a file that every contender can read: sizes, parameters, and a table of positions."""
     import dataclasses
 
     import torch
@@ -27,7 +27,7 @@ def save_weights(model, path):
 
 
 def load_weights(path):
-    """(sizes by attendo's names, arrays by attendo's names) of what `save_weights` wrote."""
+    """Return the sizes and the arrays that `save_weights` wrote, both by attendo's names."""
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
     config = json.loads(str(arrays.pop("config")))
@@ -36,7 +36,7 @@ def load_weights(path):
 
 
 def attendo_model(file):
-    """attendo's model as it was trained."""
+    """Return attendo's model as it was trained."""
     import torch
 
     from attendo.models import EncoderDecoder, ModelConfig
@@ -48,7 +48,7 @@ def attendo_model(file):
 
 
 def ctranslate2_block(layer, path, weights):
-    """A block of attendo's as a layer of CTranslate2's."""
+    """Copy a block of attendo's model to a layer of CTranslate2."""
 
     def linear(target, *names):
         target.weight = np.concatenate([weights[f"{path}.{name}.weight"] for name in names])
@@ -72,12 +72,12 @@ def ctranslate2_block(layer, path, weights):
 
 
 def ctranslate2_norm(target, name, weights):
-    """A norm of attendo's as one of CTranslate2's."""
+    """Copy a normalization layer of attendo's model to CTranslate2."""
     target.gamma, target.beta = weights[f"{name}.weight"], weights[f"{name}.bias"]
 
 
 def ctranslate2_spec(config, weights, words):
-    """attendo's weights as CTranslate2 keeps them."""
+    """Return attendo's weights in the model format of CTranslate2."""
     from ctranslate2.specs import common_spec, transformer_spec
 
     spec = transformer_spec.TransformerSpec.from_config(
@@ -107,7 +107,7 @@ def ctranslate2_spec(config, weights, words):
 
 
 def ctranslate2_translator(file, form, threads, words=None):
-    """(a Translator of CTranslate2 with attendo's weights, the vocabulary); words: a name for each id."""
+    """Return a CTranslate2 Translator with attendo's weights, and its vocabulary. `words` are names of the ids."""
     import ctranslate2
 
     config, weights = load_weights(file)
@@ -121,9 +121,9 @@ def ctranslate2_translator(file, form, threads, words=None):
 
 
 def hugging_face_model(file):
-    """attendo's weights in Hugging Face's MarianMTModel; with norms first, which Marian has not, in Pegasus.
+    """Return Hugging Face's MarianMTModel with attendo's weights. A pre-norm model is a Pegasus model.
 
-    The two are one code but for the place of the norms.
+    The code of both classes is equal, except for the place of the normalization layers.
     """
     import torch
     from transformers import MarianConfig, MarianMTModel, PegasusConfig, PegasusForConditionalGeneration
@@ -161,7 +161,7 @@ def hugging_face_model(file):
 
 
 def hugging_face_array(name, weights, shape):
-    """The array of attendo's that a parameter of MarianMTModel or Pegasus is."""
+    """Return attendo's array for a parameter of MarianMTModel or Pegasus."""
     if name == "final_logits_bias":
         return np.zeros(shape, dtype=np.float32)
     if "embed_positions" in name:
@@ -200,7 +200,7 @@ JOEY = {
 
 
 def renamed(name, words, prefix=""):
-    """attendo's name of a parameter: each part of the path (or two of them) by the table, longest first.
+    """Return attendo's name of a parameter. The table renames each part of the path, or two parts, longest match first.
 
     >>> renamed("model.decoder.layers.2.encoder_attn.k_proj.bias", HUGGING_FACE, "model.")
     'decoder.blocks.2.cross_attention.k_proj.bias'
@@ -212,7 +212,10 @@ def renamed(name, words, prefix=""):
 
 
 def joey_model(file):
-    """(JoeyNMT's model with attendo's weights, our id → its id): its unknown is id 0 and its padding 1."""
+    """Return JoeyNMT's model with attendo's weights, and a mapping of our ids to its ids.
+
+    In JoeyNMT, the unknown token has id 0 and padding has id 1.
+    """
     from types import SimpleNamespace
 
     import torch
@@ -254,7 +257,7 @@ def joey_model(file):
 
 
 def joey_array(name, weights, swapped, shape):
-    """The array of attendo's that a parameter of JoeyNMT's is."""
+    """Return attendo's array for a parameter of JoeyNMT's model."""
     if name.endswith(".pe"):
         table = np.zeros(shape, dtype=np.float32)
         table[:, : len(weights["positions"])] = weights["positions"]

@@ -1,10 +1,10 @@
-"""Sentence embeddings beside `transformers`: the same vectors, and sentences per CPU-second.
+"""Sentence embeddings of attendo and `transformers`: equality of the vectors, and sentences per CPU-second.
 
     python benchmarks/embeddings.py --model FOLDER --run RUN --lines FILE [--sentences N] [--batch N] [--threads N]
 
-FOLDER is a sentence-transformers model with mean pooling, RUN what `attendo import FOLDER RUN` made of it, FILE has a
-sentence a line (the first column counts). Both take turns with the same batches in the same order, whole: tokenizing,
-the model, pooling over the real tokens, vectors of length 1.
+FOLDER is a sentence-transformers model with mean pooling. RUN is the run folder that `attendo import FOLDER RUN`
+wrote. FILE has one sentence per line, in the first column. Both programs process the same batches in the same order,
+in turns. All work is timed: tokenization, the model, pooling over the real tokens, and normalization to length 1.
 """
 
 import sys
@@ -15,7 +15,7 @@ from turns import asked, clock, contenders, listed, orders, ratios, shared_optio
 
 
 def attendo(run, threads):
-    """Answers orders, lists of sentences, with seconds and, where wanted, vectors."""
+    """Answer orders (lists of sentences) with attendo: the seconds, and the vectors if requested."""
     import torch
 
     torch.set_num_threads(threads)
@@ -26,7 +26,7 @@ def attendo(run, threads):
 
 
 def transformers(model, threads):
-    """The same by BertModel, pooled as sentence-transformers does."""
+    """Answer orders with BertModel, pooled as in sentence-transformers."""
     import torch
 
     torch.set_num_threads(threads)
@@ -46,7 +46,7 @@ def transformers(model, threads):
 
 
 def answer(embed, threads):
-    """Serves the orders."""
+    """Answer the orders of the comparing process with a function that embeds texts."""
     _, now = clock(threads)
     embed(["A sentence."])
     tell({"ready": True})
@@ -59,7 +59,7 @@ def answer(embed, threads):
 
 
 def main():
-    """Measures each batch size."""
+    """Measure each batch size, and print and store the results."""
     made = shared_options(__doc__, rounds=7)
     made.add_argument("--model", required=True, help="the folder of the model")
     made.add_argument("--run", required=True, help="the run folder made of it")

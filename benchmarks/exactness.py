@@ -1,23 +1,24 @@
-"""Whether what is searched together changes what is found: the same lines in other batches, orders and neighborhoods.
+"""Test whether batching changes translations: the same lines in other batches, orders and combinations.
 
     python benchmarks/exactness.py --run RUN --texts train.tsv [--lines 5000] [--forms float64,float32,int8]
     python benchmarks/exactness.py --run RUN --tests test.tsv [more.tsv ...]
 
-Each line is translated alone; then in other ways, and the token ids are compared:
+Each line is translated alone, and then in these other ways. The token ids are compared:
 
-- sevens: seven at a time, in the order of the file, so that rows of all lengths are padded together
-- long mate: seven at a time and with them the longest line of all: everything is padded far
-- tokens 64, tokens 8192: all at once in batches of so many source tokens times the beam
-- shuffled: all at once in another order
-- no cache: the whole text so far is read anew at every step (the first `--slow-lines` lines)
-- joined: greedy, in seven slots; a line joins when another has ended (the first `--slow-lines` lines)
+- sevens: seven lines at a time, in the order of the file, so lines of all lengths are padded together
+- long mate: seven lines at a time together with the longest line of all, which adds much padding
+- tokens 64, tokens 8192: all lines at once, in batches of this many source tokens times the beam
+- shuffled: all lines at once in another order
+- no cache: the whole text so far is read again at every step (the first `--slow-lines` lines)
+- joined: greedy search of seven lines at a time; a line joins when another ends (the first `--slow-lines` lines)
 
-float64 is the model as it was trained, in 64 bits; float32 and int8 are the prepared model. For each line that
-differs, both are searched for where they part: the first step at which what the other search found is not among the
-candidates kept for the line alone. `gap` is how much more log-probability the last of the kept ones has; or, where
-both were followed to the end, how much their scores differ. In 64 bits no line may differ; else 3, by gaps below 1e-5.
+float64 is the model as trained, in 64 bits. float32 and int8 are the prepared model. For each line that differs, the
+benchmark finds the step at which the two searches part. This is the first step at which the other text is not among
+the candidates of the line alone. `gap` is the log-probability of the last candidate minus that of the other text. If
+both searches were followed to the end, `gap` is the difference of their scores. In 64 bits no line may differ. In
+other formats at most 3 lines may differ, by gaps below 1e-5.
 
---tests gives BLEU of the prepared model in float32 and in int8, and the difference, which may be 0.3.
+--tests computes BLEU of the prepared model in float32 and in int8, and the difference, which may be 0.3.
 """
 
 import dataclasses
@@ -43,7 +44,7 @@ SLOTS, MOST_LINES, MOST_GAP = 7, 3, 1e-5
 
 
 def translator_of(run, form):
-    """The translator of a run in a form, as the commands make it."""
+    """Load the translator of a run in a number format, as the commands load it."""
     translator = Translator.load(run)
     if form == "float64":
         translator.model.double()
@@ -52,7 +53,7 @@ def translator_of(run, form):
 
 
 class Searched:
-    """A model in one form and with one beam, and the ways in which lines are searched with it."""
+    """A model in one number format with one beam size, with different ways to search lines."""
 
     def __init__(self, run, form, beam):
         self.translator, self.beam = translator_of(run, form), beam
@@ -68,7 +69,7 @@ class Searched:
         self.capacity = self.translator.longest + 1
 
     def together(self, lines, batch_tokens=8192):
-        """The ids found when all lines are given at once."""
+        """Return the token ids if all lines are translated together."""
         self.translator.decoding = dataclasses.replace(self.config, batch_tokens=batch_tokens)
         return [
             found.candidates[0].token_ids
@@ -76,7 +77,7 @@ class Searched:
         ]
 
     def some_at_a_time(self, lines, mates=(), size=SLOTS):
-        """The ids found when so many lines are given at once, and the same mates each time."""
+        """Return the token ids if `size` lines are translated at a time, together with the lines `mates`."""
         found = []
         for first in range(0, len(lines), size):
             part = lines[first : first + size]
@@ -84,11 +85,11 @@ class Searched:
         return found
 
     def rows(self, lines):
-        """Lines as the model reads them."""
+        """Return the lines as ids for the model."""
         return [[*self.translator.tokenizer.encode(line), self.special.eos_id] for line in lines]
 
     def without_cache(self, lines):
-        """The ids found when every step reads source and text from the start."""
+        """Return the token ids if every step reads the source and the text again from the start."""
 
         def start(rows, beam, capacity):
             return WholeTexts([row for row in rows for _ in range(beam)])
@@ -103,7 +104,7 @@ class Searched:
 
     @torch.inference_mode()
     def joined(self, lines):
-        """The ids found greedily in SLOTS slots; whenever one is free, the next line joins those on their way."""
+        """Return the ids of greedy searches in SLOTS places. When a line ends, the next line joins the other lines."""
         rows = self.rows(lines)
         limits = [self.config.max_length(len(row), self.capacity) for row in rows]
         configs = [SamplingConfig(temperature=0.0, max_tokens=limit) for limit in limits]
@@ -122,7 +123,7 @@ class Searched:
 
     @torch.inference_mode()
     def parting(self, line, other):
-        """(step, gap): where a search of the line alone does not keep the text `other`, and by how much."""
+        """Return the step at which a search of the line alone does not keep the text `other`, and the `gap`."""
         (row,) = self.rows([line])
         limit = self.config.max_length(len(row), self.capacity)
         cache = self.member.start([row], self.beam, limit)
@@ -140,7 +141,7 @@ class Searched:
 
     @torch.inference_mode()
     def log_probs(self, row, text):
-        """The log-probability of each token of a text."""
+        """Return the log-probability of each token of a text."""
         cache, values, last = self.member.start([row], 1, len(text)), [], self.special.bos_id
         for token in text:
             values.append(
@@ -151,14 +152,14 @@ class Searched:
 
 
 class WholeTexts:
-    """A cache that keeps no keys and values, only texts and their sources."""
+    """Cache without keys and values, which contains only texts and their sources."""
 
     def __init__(self, sources):
         self.sources = sources
         self.ids = torch.zeros(len(sources), 0, dtype=torch.long)
 
     def reorder(self, rows):
-        """New row i goes on from old row `rows[i]`."""
+        """Reorder the rows: new row i continues old row `rows[i]`."""
         self.ids = self.ids[rows]
         self.sources = [self.sources[row] for row in rows.tolist()]
 
@@ -166,7 +167,7 @@ class WholeTexts:
 
 
 def ways(searched, lines, slow_lines):
-    """Name and function of each way to search; the function gives the ids of the first lines, or of all."""
+    """Return the ways to search by name. Each way is a function that returns the ids of the first lines or of all."""
     shuffled = list(range(len(lines)))
     random.Random(1).shuffle(shuffled)
     longest = max(lines, key=len)
@@ -189,7 +190,7 @@ def ways(searched, lines, slow_lines):
 
 
 def compared(searched, lines, options):
-    """For each way: how many lines were compared, which differ, and by how much."""
+    """Return for each way the number of compared lines, the lines that differ, and their gaps."""
     began = time.monotonic()
     alone = searched.some_at_a_time(lines, size=1)
     print(f"alone: {time.monotonic() - began:.0f} s", file=sys.stderr)
@@ -212,7 +213,7 @@ def compared(searched, lines, options):
 
 
 def holds(form, result):
-    """Whether a way keeps to what the project owes.
+    """Return whether the result of a way is within the limits of the project.
 
     >>> holds("float32", {"differ": 1, "listed": [{"gap": 1e-7}]}), holds("float64", {"differ": 1, "listed": []})
     (True, False)
@@ -223,7 +224,7 @@ def holds(form, result):
 
 
 def quality(run, paths, beam):
-    """BLEU of each file of pairs, by form, and how much int8 gains on float32."""
+    """Return the BLEU of each file of pairs by number format, and the difference between int8 and float32."""
     result = {}
     for path in paths:
         sources, targets = zip(*pairs_of(path), strict=True)
@@ -238,13 +239,13 @@ def quality(run, paths, beam):
 
 
 def pairs_of(path):
-    """The pairs of a file, a tab between the sides."""
+    """Return the tab-separated pairs of a file."""
     with path.open(encoding="utf-8") as file:
         return [tuple(line.rstrip("\n").split("\t")[:2]) for line in file if line.strip()]
 
 
 def main():
-    """Reads the options, compares, prints and stores."""
+    """Parse the options, compare all ways, and print and store the results."""
     parser = shared_options(__doc__)
     parser.add_argument(
         "--run", type=Path, required=True, help="a folder that attendo train translation made"

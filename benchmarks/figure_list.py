@@ -1,4 +1,4 @@
-"""The figures that attendo claims, as `figures.toml` lists them: what is asked, what was measured, whether it holds."""
+"""The figures that attendo claims, from `figures.toml`: requirement, measured value and verdict."""
 
 import json
 import re
@@ -26,9 +26,10 @@ REDUCED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A command: `repeat` for the documents; `commands`, what they want and cost in seconds, where they fit.
+    """Commands that measure figures. `wants` are the required options, and `cpu` is the cost in seconds.
 
-    peers: options that are added where the peers' environments are given; why: why it is not among them.
+    `repeat` is the command in the documentation. `peers` are options that are added if the environments of the peers
+    are given. `why` is the reason why `make figures` does not run the job.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A number that is claimed; the file says what each field is."""
+    """A number that the project claims. figures.toml describes each field."""
 
     name: str
     en: str
@@ -62,7 +63,7 @@ class Figure:
     find: str = ""
 
     def said(self, value):
-        """A value as it is printed.
+        """Format a value for display.
 
         >>> Figure(name="", en="", ja="", job="", form=".2f", unit=" ms").said(2.1)
         '2.10 ms'
@@ -70,7 +71,7 @@ class Figure:
         return f"{value:{self.form}}{self.unit}"
 
     def bar(self, number):
-        """What is asked or aimed at, as it is printed; nothing where there is none."""
+        """Format a requirement or an aim for display. Without a number, the text is empty."""
         if number is None:
             return ""
         if number == 0 == self.most:
@@ -80,20 +81,20 @@ class Figure:
 
     @property
     def group(self):
-        """What its name begins with."""
+        """First part of the name, up to the slash."""
         return self.name.partition("/")[0]
 
     @property
     def asked(self):
-        """The bar: a number, or None."""
+        """Required value, or None."""
         return self.most if self.least is None else self.least
 
     def meets(self, value, bar):
-        """Whether a value is on the right side of a bar."""
+        """Return whether a value reaches a bar."""
         return value >= bar if self.least is not None else value <= bar
 
     def verdict(self, value):
-        """none (nothing is asked), short, holds, aim missed or aim met.
+        """Return the verdict: "none" (no requirement), "short", "holds", "aim missed" or "aim met".
 
         >>> Figure(name="", en="", ja="", job="", least=1, aim=2).verdict(1.5)
         'aim missed'
@@ -105,7 +106,7 @@ class Figure:
         return "holds" if self.aim is None else "aim met" if self.meets(value, self.aim) else "aim missed"
 
     def measured(self):
-        """The stored number; None where it is the last run's and there is none."""
+        """Return the stored value, or None if the value is from the last run and there is no last run."""
         if self.log:
             return self.value
         if self.stored == (LAST,):
@@ -113,7 +114,7 @@ class Figure:
         return self.of_all(found_in([result(name) for name in self.stored], self.at))
 
     def again(self, documents):
-        """The number that a job's documents have now, None where they lack it (a peer that was not given)."""
+        """Return the value from the new documents of a job, or None if they do not contain it (a missing peer)."""
         if self.find:
             found = re.finditer(self.find, words_of(documents))
             values = [float(text.replace(",", "")) for match in found for text in match.groups()]
@@ -122,7 +123,7 @@ class Figure:
         return self.of_all(values) if values else None
 
     def of_all(self, values):
-        """One number of those that were found."""
+        """Reduce all values found to one number."""
         if self.of:
             return float(REDUCED[self.of](values))
         if len(set(values)) != 1:
@@ -131,31 +132,30 @@ class Figure:
 
 
 def figures_and_jobs():
-    """The figures in their order, and the jobs by name."""
+    """Return the figures in order, and the jobs by name."""
     listed = tomllib.loads((HERE / "figures.toml").read_text(encoding="utf-8"))
     jobs = {name: Job(name=name, **tuples(fields)) for name, fields in listed["job"].items()}
     return [Figure(**tuples(fields)) for fields in listed["figure"]], jobs
 
 
 def groups():
-    """The words of each group, {"en": ..., "ja": ...}, by the name of its first figures."""
+    """Return the titles {"en": ..., "ja": ...} of each group, by the first part of the figure names."""
     listed = tomllib.loads((HERE / "figures.toml").read_text(encoding="utf-8"))["group"]
     return {name: dict(zip(("en", "ja"), words, strict=True)) for name, words in listed.items()}
 
 
 def tuples(fields):
-    """Lists as tuples."""
+    """Convert lists to tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def result(name):
-    """A stored result."""
+    """Read a stored result."""
     return json.loads((HERE / "results" / name).read_text(encoding="utf-8"))
 
 
 def last_run():
-    """What figures.py has found: its stored runs one over the other, so that a later run of some figures replaces
-    these alone; with its commits, newest last. {} where there is none."""
+    """Merge the stored runs of figures.py. A later run of some figures replaces only these figures. {} means no run."""
     paths = sorted((HERE / "results").glob(f"{LAST}-*.json"), key=lambda path: (len(path.stem), path.stem))
     merged = {}
     for run in sorted((result(path.name) for path in paths), key=lambda run: run["date"]):
@@ -166,7 +166,7 @@ def last_run():
 
 
 def found_in(documents, way):
-    """What lies at the end of a way in each document that has it.
+    """Return the values at the path `way` in each document that has the path.
 
     >>> found_in([{"grid": [{"n": 1, "x": [5]}, {"n": 8, "x": [6]}]}], ["grid", {"n": [1, 8]}, "x", 0])
     [5, 6]
@@ -178,7 +178,7 @@ def found_in(documents, way):
 
 
 def inside(value, key):
-    """The elements of a value that one key of a way leads to."""
+    """Return the elements of a value that one key of a path selects."""
     if isinstance(key, dict):
         return [
             element
@@ -197,7 +197,7 @@ def inside(value, key):
 
 
 def words_of(value):
-    """All texts in a document, one after the other."""
+    """Return all texts of a document, joined."""
     if isinstance(value, str):
         return value + "\n"
     if isinstance(value, dict):

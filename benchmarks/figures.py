@@ -1,15 +1,18 @@
-"""Runs again the figures that fit in half an hour, and prints for each what is asked, what came out, whether it holds.
+"""Measure again the figures that fit into half an hour. Print requirement, result and verdict of each figure.
 
     make figures FIGURES="--corpora DIR --run RUN [--minilm FOLDER] [--peers DIR]"
     python benchmarks/figures.py --list
     python benchmarks/figures.py --only training claims/seconds --corpora DIR
 
-The list is `figures.toml`. What a job wants and was not given is said, not left out in silence:
+The figures are listed in `figures.toml`. If a job requires an option that was not given, the option is printed. The
+options are:
+
 --corpora: a folder with enja_small, multi30k_ende, sst2 and tinyshakespeare, each with its train.tsv (.txt) and so on;
---run: a run folder of a translator of multi30k_ende; --minilm: all-MiniLM-L6-v2 as Hugging Face has it;
+--run: the run folder of a translator for multi30k_ende; --minilm: all-MiniLM-L6-v2 in Hugging Face's format;
 --peers: a folder with the environments joey (joeynmt) and hf (transformers below 5, accelerate).
-Figures that take longer are listed at the end with the reason and what they were when last measured. --store keeps
-the run as results/figures-DATE.json, from which the pages are written (make docs).
+
+Figures that take longer are listed at the end, with the reason and their last measured values. --store saves the run
+as results/figures-DATE.json, from which the pages are written (make docs).
 """
 
 import json
@@ -34,7 +37,10 @@ HOLDS = {"none": "", "short": "NO", "holds": "yes", "aim met": "yes", "aim misse
 
 
 def run_job(job, places, work):
-    """The documents that a job's commands leave, with the CPU seconds of all of them; raises if one fails."""
+    """Return the documents that the commands of a job write, and the CPU seconds of all commands.
+
+    Raises an error if a command fails.
+    """
     if places["corpora"]:
         places = places | {"lines": sources(places["corpora"], work)}
     places = {name: shlex.quote(str(place)) for name, place in places.items() if place}
@@ -59,7 +65,7 @@ def run_job(job, places, work):
 
 
 def sources(corpora, work):
-    """A file of sources, one a line, as the server's clients send them."""
+    """Write a file of sources, one per line, as the clients of the server send them."""
     path = work / "lines.txt"
     rows = (corpora / "multi30k_ende/val.tsv").read_text(encoding="utf-8").splitlines()
     path.write_text("".join(row.partition("\t")[0] + "\n" for row in rows), encoding="utf-8")
@@ -67,7 +73,7 @@ def sources(corpora, work):
 
 
 def read(text):
-    """What a command printed: one JSON value, or one a line, or words.
+    """Parse the output of a command: one JSON value, one JSON value per line, or plain text.
 
     >>> read('{"a": 1}'), read('1\\n[2]'), read("three words")
     ({'a': 1}, [1, [2]], 'three words')
@@ -81,7 +87,10 @@ def read(text):
 
 
 def chosen(figures, jobs, options, places):
-    """(the jobs to run with their figures, why each other figure is not run); jobs in their order, while they fit."""
+    """Return the jobs to run with their figures, and the reason why each other figure is not run.
+
+    The jobs are chosen in their order, as long as they fit into the time.
+    """
     asked = [f for f in figures if not options.only or any(is_named(f, name) for name in options.only)]
     running, left, seconds = {}, {}, 0
     for job in jobs.values():
@@ -103,17 +112,17 @@ def chosen(figures, jobs, options, places):
 
 
 def is_named(figure, name):
-    """Whether --only NAME means a figure: its name, its beginning up to a slash, or its job."""
+    """Return whether --only NAME selects a figure: by its name, by the beginning up to a slash, or by its job."""
     return name in (figure.name, figure.group, figure.job)
 
 
 def row(figure, value):
-    """A line of the table."""
+    """Return the line of the table for a figure."""
     return [figure.name, figure.bar(figure.asked), figure.said(value), HOLDS[figure.verdict(value)]]
 
 
 def lines(rows, heads):
-    """A table for a terminal."""
+    """Format a table for a terminal."""
     widths = [max(len(line[i]) for line in [heads, *rows]) for i in range(len(heads))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
@@ -122,7 +131,7 @@ def lines(rows, heads):
 
 
 def measured(running, jobs, places):
-    """(value by figure, CPU seconds by job, what failed by job), one job after the other; told as they come."""
+    """Run all jobs one after the other. Return values by figure, CPU seconds by job, and failures by job."""
     values, spent, failed = {}, {}, {}
     for name, figures in running.items():
         print(f"{name} (about {jobs[name].cpu} CPU-seconds)", file=sys.stderr, flush=True)
@@ -142,7 +151,7 @@ def measured(running, jobs, places):
 
 
 def told(figures, values, spent, failed, left):
-    """The table, what was not run and why, the time, what fell short."""
+    """Print the table, the figures that were not run with their reasons, the time, and the figures that fell short."""
     rows = [row(figure, values[figure.name]) for figure in figures if figure.name in values]
     text = lines(rows, ["figure", "asked", "measured now", "holds"])
     for figure in figures:
@@ -157,12 +166,12 @@ def told(figures, values, spent, failed, left):
 
 
 def short_of(figures, values):
-    """The names of those that do not hold."""
+    """Return the names of the figures that do not hold."""
     return [f.name for f in figures if f.name in values and f.verdict(values[f.name]) == "short"]
 
 
 def kept(options, figures, values, spent, failed, left):
-    """Stores the run as a result."""
+    """Store the run as a result."""
     verdicts = {
         figure.name: figure.verdict(values[figure.name]) for figure in figures if figure.name in values
     }
@@ -172,7 +181,7 @@ def kept(options, figures, values, spent, failed, left):
 
 
 def read_options():
-    """The command line, and where everything is that commands name in braces."""
+    """Parse the command line. Return the options, and the paths that commands name in braces."""
     made = shared_options(__doc__)
     for name in ("corpora", "run", "minilm", "peers"):
         made.add_argument(f"--{name}", type=lambda text: Path(text).resolve())
@@ -187,7 +196,7 @@ def read_options():
 
 
 def main():
-    """Runs, prints, stores; 1 if a figure does not hold or a job fails."""
+    """Run the jobs, and print and store the results. Return 1 if a figure does not hold or a job fails."""
     options, places = read_options()
     figures, jobs = figures_and_jobs()
     running, left = chosen(figures, jobs, options, places)

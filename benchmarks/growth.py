@@ -1,23 +1,23 @@
-"""What a step costs after many tokens, and what a search keeps in memory.
+"""Cost of a decoding step after many tokens, and memory of the cache of a search.
 
     python benchmarks/growth.py [--form float32|int8|plain] [--rounds 9]
 
-Time: a decoder that stands alone and an encoder-decoder (3 layers, width 256, 8,000 words, 20 source tokens), one text
-and four beams of one source, after 64 to 2,048 tokens. A round takes a few steps at each length, one length after the
-other; the figures are medians over the rounds, in CPU milliseconds of one step, one thread:
+Time: a decoder-only model and an encoder-decoder (3 layers, width 256, 8,000 words, 20 source tokens), with one text
+and with four beams of one source, after 64 to 2,048 tokens. In each round, some steps are timed at each length, one
+length after the other. The figures are medians over the rounds, in CPU milliseconds per step with one thread:
 
 - step: the whole step
-- attention: of it, what self-attention takes to read the keys and values. In the model's own modules (`--form plain`)
-  it is timed where it is called; in compiled form it is what a step at this length takes more than one at no length in
-  a model of the same heads that is else as narrow as can be
-- rest: the difference, which must not grow: its largest value is at most 1.2 times its smallest
-- cold: the rest of a step after 64 tokens, when as many bytes were read right before it as the keys and values of that
-  length have. Reading them drives the weights out of the processor's caches, so that the rest of a step waits for
-  memory; that is attention's doing, too. `growth when as cold` is the largest rest / cold
-- reorder: one reordering of the four beams, in which two change places; no part of the step
+- attention: the part of the step in which self-attention reads the keys and values. In the model's own modules
+  (`--form plain`), the call is timed. In compiled form, it is the time of a step at this length minus the time of a
+  step at length 0, in a model with equal heads that is otherwise as narrow as possible
+- rest: step minus attention. It must not grow: the largest value is at most 1.2 times the smallest
+- cold: the rest of a step after 64 tokens, if as many bytes as the keys and values of this length were read right
+  before. Reading them removes the weights from the CPU caches, so the rest of a step waits for memory. This effect
+  is also due to attention. `growth when as cold` is the largest rest / cold
+- reorder: one reordering of the four beams, in which two beams are swapped. It is not part of the step
 
-Memory: bytes of all tensors that a cache holds, each storage once, for 1, 2, 4 and 8 beams of 8 sources and for
-capacities from 64 to 2,048: `own` (the texts' own keys and values) is linear in both, `source` (keys and values of the
+Memory: bytes of all tensors of a cache, each storage once, for 1, 2, 4 and 8 beams of 8 sources and for capacities
+from 64 to 2,048. `own` (keys and values of the texts) is linear in both numbers. `source` (keys and values of the
 sources) depends on neither.
 """
 
@@ -39,7 +39,7 @@ BEAMS, MOST_GROWTH = (1, 2, 4, 8), 1.2
 
 @dataclass
 class Searched:
-    """A model as it searches: the step, and (sources, beam, capacity) → an empty cache; modules: None if compiled."""
+    """A model for search: its step, a function (sources, beam, capacity) → an empty cache, and its modules, if any."""
 
     start: Any
     step: Any
@@ -47,9 +47,9 @@ class Searched:
 
 
 def searched(kind, form, narrow=False):
-    """A random model: kind is "decoder" or "encoder-decoder", form "plain", "float32" or "int8".
+    """Build a random model. `kind` is "decoder" or "encoder-decoder", and `form` is "plain", "float32" or "int8".
 
-    narrow: as narrow as can be, but for the heads.
+    With `narrow`, everything except the heads is as narrow as possible.
     """
     torch.manual_seed(1)
     sizes = {"vocab_size": 64 if narrow else VOCABULARY, "max_len": 4096}
@@ -75,7 +75,7 @@ def searched(kind, form, narrow=False):
 
 
 class AttentionClock:
-    """CPU seconds spent in the self-attention of a decoder; of a compiled one (None) it knows nothing and tells 0."""
+    """Clock of the CPU seconds in the self-attention of a decoder. For a compiled model (None), it returns 0."""
 
     def __init__(self, model):
         self.seconds = 0.0
@@ -91,13 +91,13 @@ class AttentionClock:
         self.seconds += time.process_time() - self._began
 
     def read(self):
-        """The seconds since it was read last."""
+        """Return the seconds since the last call."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
 
 
 def filled(model, beam, length, capacity):
-    """A cache in which each row has so many tokens."""
+    """Return a cache in which each row has `length` tokens."""
     cache = model.start(1, beam, capacity)
     for first in range(0, length, 64):
         model.step(torch.full((beam, min(64, length - first)), 5), cache)
@@ -106,7 +106,7 @@ def filled(model, beam, length, capacity):
 
 @torch.inference_mode()
 def step_times(model, narrow, beam, rounds, steps):
-    """By length, the medians of the seconds of a step, of its attention, of a reordering and of a cold step's rest."""
+    """Return the median seconds by length: of a step, its attention, a reordering, and the rest of a cold step."""
     clock = AttentionClock(model.modules)
     capacity = max(LENGTHS) + (rounds + 1) * max(steps + 1, 2 * len(LENGTHS))
     caches = {length: filled(model, beam, length, capacity) for length in LENGTHS}
@@ -147,7 +147,7 @@ def step_times(model, narrow, beam, rounds, steps):
 
 
 def seconds(model, tokens, cache, steps):
-    """CPU seconds of a step, of so many."""
+    """Return the CPU seconds per step, as the mean over `steps` steps."""
     began = time.process_time()
     for _ in range(steps):
         model.step(tokens, cache)
@@ -155,7 +155,7 @@ def seconds(model, tokens, cache, steps):
 
 
 def growth_of(times):
-    """Milliseconds by length, how much the rest grows, and whether that is flat.
+    """Return milliseconds by length, the growth of the rest, and whether the growth is within the limit.
 
     >>> times = {1000 * n: {"step": (n + 2) * 1e-3, "attention": n * 1e-3, "cold": 2e-3} for n in (1, 2)}
     >>> found = growth_of(times)
@@ -180,7 +180,7 @@ def growth_of(times):
 
 
 def storages(tensors):
-    """Bytes of the storages of tensors and arrays, each storage once.
+    """Return the bytes of the storages of tensors and arrays. Each storage is counted once.
 
     >>> numbers = torch.zeros(100)
     >>> storages([numbers, numbers[:10], torch.zeros(5, dtype=torch.int32).numpy()])
@@ -194,7 +194,7 @@ def storages(tensors):
 
 
 def parts_of(cache):
-    """Bytes of a cache: (of the texts' own keys and values and how they are found, of the sources')."""
+    """Return the bytes of a cache: of the texts' keys, values and indices, and of the sources' keys and values."""
     if isinstance(cache, SlotKVCache):
         return storages([cache.cache, cache.slots]), storages([cache.memory])
     own = [tensor for block in cache.blocks for tensor in (block.key, block.value)]
@@ -205,7 +205,7 @@ def parts_of(cache):
 
 @torch.inference_mode()
 def held(model, sources, beam, capacity, steps=3):
-    """Bytes that a cache holds after some steps and reorderings: own, and of the sources."""
+    """Return the bytes of a cache after some steps and reorderings: for the texts and for the sources."""
     cache = model.start(sources, beam, capacity)
     turned = torch.arange(sources * beam).view(sources, beam).flip(1).flatten()
     for _ in range(steps):
@@ -216,7 +216,7 @@ def held(model, sources, beam, capacity, steps=3):
 
 
 def memory(kind, form):
-    """Bytes by beam and by capacity, and whether they are linear as they should be."""
+    """Return the bytes by beam and by capacity, and whether they are linear as required."""
     model = searched(kind, form)
     by_beam = {beam: held(model, 8, beam, 64) for beam in BEAMS}
     by_capacity = {capacity: held(model, 8, 1, capacity) for capacity in LENGTHS}
@@ -232,7 +232,7 @@ def memory(kind, form):
 
 
 def main():
-    """Reads the options, measures, prints and stores."""
+    """Parse the options, run the measurements, and print and store the results."""
     parser = shared_options(__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=4, help="at each length, in each round")

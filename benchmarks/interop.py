@@ -1,9 +1,9 @@
-"""What a translator says after it has left for CTranslate2, beside what attendo says, over a whole test set.
+"""Translations of a whole test set by a translator exported to CTranslate2, compared with attendo's translations.
 
     python benchmarks/interop.py RUN test.tsv
 
-For float32 and int8: the share of lines with the same translation, attendo searching as CTranslate2 does
-(`decoding.refill`) and as the run says, BLEU of all, and the largest difference of a score.
+For float32 and int8, the results are the share of lines with equal translations, BLEU, and the largest difference of a
+score. attendo searches once as CTranslate2 does (`decoding.refill`) and once with the settings of the run.
 """
 
 import sys
@@ -14,7 +14,7 @@ from turns import shared_options, store
 
 
 def main():
-    """Exports, compares, stores."""
+    """Export the translator, compare the translations, and store the results."""
     made = shared_options(__doc__)
     made.add_argument("run", type=Path, help="a translator's run folder")
     made.add_argument("test", type=Path, help="pairs that it has not seen, read as its own are")

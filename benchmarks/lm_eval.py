@@ -1,14 +1,15 @@
-"""Log-likelihoods that lm-eval measures over /v1/completions, beside those of its own `hf` backend.
+"""Log-likelihoods that lm-eval measures over /v1/completions, compared with those of its own `hf` backend.
 
     python benchmarks/lm_eval.py --peer PYTHON [--texts FILE]
 
-PYTHON is of an environment with lm-eval: `python -m venv peer && peer/bin/pip install "lm-eval[api,hf]" torch`. This
-environment makes one random model of each kind, with a byte-level BPE that is trained on the texts, imports all of them
-and serves them on this machine. lm-eval then runs two local tasks, a multiple choice and a rolling log-likelihood, once
-by `transformers` and once by `local-completions`. Nothing is downloaded.
+PYTHON belongs to an environment with lm-eval: `python -m venv peer && peer/bin/pip install "lm-eval[api,hf]" torch`.
+The benchmark builds one random model of each kind with a byte-level BPE tokenizer trained on the texts. It imports all
+models and serves them on this machine. lm-eval then runs two local tasks, a multiple choice and a rolling
+log-likelihood, once with `transformers` and once with `local-completions`. Nothing is downloaded.
 
-The kinds differ in what their tokenizer adds to a text: GPT-2, SmolLM and Qwen define a begin token and add none, Llama
-adds it. `local-completions` sends token ids, and lm-eval itself puts a begin id among them only with add_bos_token.
+The kinds differ in the begin token. The tokenizers of GPT-2, SmolLM and Qwen define a begin token but do not add it to
+a text; the tokenizer of Llama adds it. `local-completions` sends token ids, and lm-eval adds a begin id only with
+add_bos_token.
 """
 
 import json
@@ -30,7 +31,7 @@ KINDS = {
     "qwen2": ("Qwen2", None, False),
     "qwen3": ("Qwen3", None, False),
 }
-"""The class of `transformers`, the tokenizer's begin token, and whether its tokenizer puts it before a text."""
+"""Class of `transformers`, begin token of the tokenizer, and whether the tokenizer adds it to a text."""
 SHAPE = {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": MAX_LEN}
 WIDE = {
     "hidden_size": 32,
@@ -44,7 +45,7 @@ WIDE = {
 
 
 def made(kind, texts, folder):
-    """A folder as Hugging Face has it: a random model of a kind whose outputs are sharp, and its tokenizer."""
+    """Write a folder in Hugging Face's format: a random model of a kind with sharp outputs, and its tokenizer."""
     import torch
     import transformers
     from tokenizers import ByteLevelBPETokenizer
@@ -68,7 +69,7 @@ def made(kind, texts, folder):
 
 
 def write_tasks(texts, folder):
-    """Two tasks of lm-eval over the texts: their ends to choose from, and each as a whole."""
+    """Write two lm-eval tasks over the texts: a choice of their endings, and the whole texts."""
     rows = []
     for number, text in enumerate(texts):
         others = [texts[(number + step) % len(texts)] for step in range(N_CHOICES)]
@@ -102,7 +103,7 @@ def write_tasks(texts, folder):
 
 
 def work(folder):
-    """The peer: answers each order [backend, its arguments] with every log-likelihood, task by task."""
+    """Run the peer. For each order [backend, arguments], return all log-likelihoods by task."""
     sys.path.remove(str(HERE))  # where this file would be taken for the package of its name
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "home")}
     from lm_eval import simple_evaluate
@@ -128,7 +129,7 @@ def work(folder):
 
 
 def compare(options):
-    """Every kind by both backends: its texts, and the largest difference of a log-likelihood in nats."""
+    """Compare both backends on every kind. Return the number of texts and the largest difference in nats."""
     from serving_load import free_port
 
     from attendo.interop.huggingface.importing import import_model
@@ -163,7 +164,7 @@ def compare(options):
 
 
 def one_kind(kind, folder, port, peer):
-    """The differences of a kind, and of a task those of each log-likelihood at most."""
+    """Return the differences for a kind: the largest difference of a log-likelihood in each task."""
     theirs = asked("lm-eval", peer, ["hf", {"pretrained": str(folder), "dtype": "float32", "device": "cpu"}])
     arguments = {
         "model": kind,
@@ -183,7 +184,7 @@ def one_kind(kind, folder, port, peer):
 
 
 def main():
-    """Compares and stores."""
+    """Compare the backends and store the results."""
     parser = shared_options(__doc__, rounds=1)
     parser.add_argument("--peer", help="python of an environment with lm-eval, torch and transformers")
     parser.add_argument(

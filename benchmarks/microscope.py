@@ -1,16 +1,17 @@
-"""How quick the microscope is, in the system's Chromium: first map, hover, slider, re-run, and the page's memory.
+"""Response times of the microscope in the system's Chromium: first map, hover, slider, re-run, and memory of the page.
 
     python benchmarks/microscope.py [--rounds 20]
 
-Two models of random weights: a translator of 6+6 layers and 8 heads (d 512) on 30 tokens, by greedy search and by
-beam 4, and a language model of 12 layers and 12 heads (d 768) on 512. Each figure is the median of so many rounds on
-texts that the program has not seen, on two threads; run it on a quiet machine.
+There are two models with random weights. A translator with 6+6 layers and 8 heads (d 512) runs on 30 tokens, with
+greedy search and with beam 4. A language model with 12 layers and 12 heads (d 768) runs on 512 tokens. Each figure is
+the median over the rounds, on texts that the program has not seen, with two threads. Run the benchmark on a quiet
+machine.
 
-first map: from the navigation to the drawn map of the first head, in the page's own clock; with the plain forward of
-the same model and text beside it. hover, slider: the time that the page's only thread is busy for one event, with what
-it does in the next frames; the events are made by a script, at random places. re-run: from asking for another β for all
-attention until the new look is drawn, its search included. memory: what the renderer's process holds for itself
-alone, after every layer has been opened; of a saved page, too.
+first map: time from the navigation to the drawn map of the first head, by the page's own clock. The time of a plain
+forward pass of the same model and text is printed with it. hover, slider: time that the page's only thread is busy for
+one event, including the work in the next frames. A script creates the events at random places. re-run: time from the
+request for another β for all attention until the new result is drawn, including the search. memory: private memory of
+the renderer process after every layer has been opened, also for a saved page.
 """
 
 import os
@@ -106,7 +107,7 @@ OPEN_ALL = """async () => {
 
 
 def session_of(kind):
-    """A session around a model of random weights."""
+    """Return a session for a model with random weights."""
     import torch
 
     from attendo.data import forecasts
@@ -133,7 +134,7 @@ def session_of(kind):
 
 
 def text_of(n_words, seed):
-    """Another text of so many words for each seed."""
+    """Return a text of `n_words` words, which differs for each seed."""
     from attendo.data import forecasts
 
     words = sorted({word for source, _ in forecasts.pairs(60, "train") for word in source.split()})
@@ -141,7 +142,7 @@ def text_of(n_words, seed):
 
 
 def forward_seconds(session, look):
-    """A plain forward of the same model on the same tokens."""
+    """Return the seconds of a plain forward pass of the same model on the same tokens."""
     import torch
 
     result = session._result_of(look["key"])
@@ -152,7 +153,7 @@ def forward_seconds(session, look):
 
 
 def private_megabytes(name):
-    """What the largest renderer among this machine's processes holds for itself alone, in MB."""
+    """Return the private memory of the largest renderer process on this machine, in MB."""
     found = [0.0]
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -166,7 +167,7 @@ def private_megabytes(name):
 
 
 def measured(browser, kind, rounds):
-    """The figures of one model."""
+    """Return the figures of one model."""
     from attendo.microscope.server import LookServer
 
     session = session_of(kind)
@@ -198,7 +199,7 @@ def measured(browser, kind, rounds):
 
 
 def events(page, rounds):
-    """Hover, slider and re-run on an open page."""
+    """Measure hover, slider and re-run on an open page."""
     draw = random.Random(0)
     page.evaluate("document.querySelector('canvas[data-name=\"heat\"]').scrollIntoView()")
     hover = page.evaluate(
@@ -211,7 +212,7 @@ def events(page, rounds):
 
 
 def summary(values):
-    """Median, quartiles and the largest, in milliseconds or megabytes."""
+    """Return median, quartiles and maximum, in milliseconds or megabytes."""
     if len(values) < 4:
         return {"median": round(statistics.median(values), 2)}
     low, _, high = statistics.quantiles(values, n=4)
@@ -220,7 +221,7 @@ def summary(values):
 
 
 def main():
-    """Measures both models."""
+    """Measure both models, and store the results."""
     options = shared_options(__doc__, rounds=20).parse_args()
     import shutil
 

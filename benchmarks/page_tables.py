@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md, each a function from stored results to lines of Markdown."""
+"""The tables of docs/benchmarks.md. Each function converts stored results to lines of Markdown."""
 
 from figure_list import figures_and_jobs, groups, last_run, result
 
@@ -36,7 +36,7 @@ def table(heads, rows):
 
 
 def spoken(text, language):
-    """A value or a bar in a language.
+    """Format a value or a bar in a language.
 
     >>> spoken("0 of 5 lines", "ja")
     '0 / 5 行'
@@ -48,7 +48,7 @@ def spoken(text, language):
 
 
 def all_figures(language):
-    """The table at the top: every figure with what is asked, what was measured, where it stands, how to repeat it."""
+    """Return the table of all figures: requirement, measured value, verdict, source and command."""
     figures, _ = figures_and_jobs()
     last = last_run().get("figures", {})
     rows, words = [], groups()
@@ -75,7 +75,7 @@ def all_figures(language):
 
 
 def again(language):
-    """When the figures were last run again, and what came out."""
+    """Return the sentences on the last run of the figures and its result."""
     run = last_run()
     if not run:
         return [
@@ -92,7 +92,7 @@ def again(language):
 
 
 def commands(language):
-    """The command of each job, and what it costs in `make figures`."""
+    """Return the table of the commands of each job, with their cost in `make figures`."""
     _, jobs = figures_and_jobs()
     seconds = "CPU-seconds in `make figures`" if language == "en" else "`make figures` での CPU 秒"
     heads = [["name", "command", seconds], ["名前", "コマンド", seconds]][language == "ja"]
@@ -100,7 +100,7 @@ def commands(language):
 
 
 def short_of(language):
-    """The figures that fall short, at first or again, or miss their aim, one a line."""
+    """Return the figures that fall short or miss their aim, at first or in the last run, one per line."""
     rows, last = [], last_run().get("figures", {})
     for figure in figures_and_jobs()[0]:
         value, now = figure.measured(), last.get(figure.name, {}).get("value")
@@ -126,13 +126,13 @@ def short_of(language):
 
 
 def mark_of(figure, value, now):
-    """Its verdict: short where either of the two is; else that of the first that there is."""
+    """Return the verdict of a figure: "short" if one of the two values is short, otherwise the first verdict."""
     marks = [figure.verdict(number) for number in (value, now) if number is not None]
     return "short" if "short" in marks else marks[0] if marks else "none"
 
 
 def speed():
-    """An update beside its peers at two sizes."""
+    """Return the table of an update's speed compared with the peers, at two sizes."""
     names = {
         "attendo": "attendo, float32, automatic choice (oneDNN on this machine)",
         "torch": "plain loop with `torch.nn.Transformer`",
@@ -162,7 +162,7 @@ def speed():
 
 
 def own_products():
-    """attendo on torch's own products, and in bfloat16, over the peers."""
+    """Return the table of ratios to the peers with PyTorch's matrix products, and in bfloat16."""
     peers = {"torch": "plain loop", "transformers": "Hugging Face", "joeynmt": "JoeyNMT"}
     rows = []
     for number in (2, 3, 4):
@@ -180,7 +180,7 @@ def own_products():
 
 
 def shares():
-    """GFLOP/s and their share of both libraries' peak."""
+    """Return the table of GFLOP/s and their share of the peak of both libraries."""
     names = {
         "attendo": "attendo",
         "attendo-torch-products": "attendo with torch's library",
@@ -206,7 +206,7 @@ def shares():
 
 
 def memory():
-    """The most memory above weights and optimizer."""
+    """Return the table of peak memory above weights and optimizer state."""
     run = result("training-memory-2026-11-21.json")
     names = {
         "attendo": "attendo",
@@ -224,7 +224,7 @@ def memory():
 
 
 def guards():
-    """What guards cost."""
+    """Return the table of the cost of guards."""
     run = result("training-guards-2026-11-21.json")
     low, middle, high = run["whole_to_bare_quartiles"]
     least, saved, most = run["seconds_of_a_checkpoint_quartiles"]
@@ -242,7 +242,7 @@ def guards():
 
 
 def quality():
-    """BLEU at equal time."""
+    """Return the table of BLEU at equal time."""
     files = {
         "attendo, automatic settings": "attendo-2026-11-21",
         "JoeyNMT 2.3, documented settings": "joeynmt-2026-11-22",

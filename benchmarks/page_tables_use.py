@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md on using a model: decoding, embeddings, interop, serving, the microscope."""
+"""The tables of docs/benchmarks.md on using a model: decoding, embeddings, interop, serving and the microscope."""
 
 from decoding_table import PEERS, cases_of, met
 from decoding_table import table as grids
@@ -14,12 +14,12 @@ JOEY = ("decoding-2026-11-21-3.json", "decoding-2026-11-21-4.json")
 
 
 def decoding():
-    """The whole grid, and how many of its cells meet what is asked."""
+    """Return the tables of all decoding cases, with the number of cases that meet the requirement."""
     return grids([result(name) for name in GRID]).splitlines()
 
 
 def decoding_ranges(language):
-    """The least and the largest ratio to each peer, one source and more; see `best_of_threads`."""
+    """Return the smallest and largest ratio to each peer, with one source and with more (see `best_of_threads`)."""
     cases = best_of_threads(cases_of([result(name) for name in GRID + JOEY]))
     rows = []
     for peer, (mine, name) in PEERS.items():
@@ -44,7 +44,7 @@ def decoding_ranges(language):
 
 
 def best_of_threads(cases):
-    """The cases by (size, clock, sources, beam), each program with its best number of threads."""
+    """Return the cases by (size, clock, sources, beam), each program with its best number of threads."""
     groups = {}
     for (size, _, clock, sources, beam), case in cases.items():
         groups.setdefault((size, clock, sources, beam), []).append(case)
@@ -60,7 +60,7 @@ def best_of_threads(cases):
 
 
 def decoding_joeynmt():
-    """attendo beside JoeyNMT, and how many of the cells meet what is asked."""
+    """Return the tables of attendo and JoeyNMT, with the number of cases that meet the requirement."""
     cases = cases_of([result(name) for name in JOEY])
     rows = [
         [
@@ -74,7 +74,7 @@ def decoding_joeynmt():
 
 
 def texts():
-    """Raw text to raw text, lines per CPU-second."""
+    """Return the table of translation from raw text to raw text, in lines per CPU-second."""
     names = {
         "attendo-float32": "attendo",
         "attendo-int8": "attendo, 8 bits",
@@ -98,7 +98,7 @@ def texts():
 
 
 def int8_quality():
-    """BLEU in 8 bits beside float32."""
+    """Return the table of BLEU in 8 bits and in float32."""
     found = result("exactness-2026-11-21-3.json")["bleu"]
     rows = [
         [
@@ -113,7 +113,7 @@ def int8_quality():
 
 
 def exactness():
-    """Lines that differ, by form, beam and way."""
+    """Return the table of differing lines by number format, beam and way."""
     ways = [way for number in ("", "-2") for way in result(f"exactness-2026-11-21{number}.json")["ways"]]
     names = list(dict.fromkeys(way["way"] for way in ways))
     rows = {}
@@ -138,7 +138,7 @@ def exactness():
 
 
 def growth():
-    """A step after 64 to 2,048 tokens."""
+    """Return the table of the time of a step after 64 to 2,048 tokens."""
     rows = []
     for number in ("", "-2"):
         run = result(f"growth-2026-11-21{number}.json")
@@ -172,7 +172,7 @@ def growth():
 
 
 def lm_eval():
-    """Differences of log-likelihoods by kind."""
+    """Return the table of differences of log-likelihoods by kind of model."""
     kinds = result("lm-eval-2026-11-23.json")["kinds"]
     rows = [
         [kind, *(f"{of['largest_difference']:.1e}" for of in tasks.values())] for kind, tasks in kinds.items()
@@ -181,7 +181,7 @@ def lm_eval():
 
 
 def embeddings():
-    """Sentence embeddings beside transformers."""
+    """Return the table of sentence embeddings compared with transformers."""
     run = result("embeddings-2026-11-22.json")
     rows = []
     for size, of in run["batches"].items():
@@ -198,7 +198,7 @@ def embeddings():
 
 
 def interop():
-    """A translator in CTranslate2."""
+    """Return the table of a translator in CTranslate2."""
     run = result("interop-2026-11-22.json")["ctranslate2"]
     rows = [
         [
@@ -225,7 +225,7 @@ def interop():
 
 
 def serving():
-    """The server beside the offline engine, and under load."""
+    """Return the tables of the server: compared with the offline engine, and under load."""
     of = result("serving-2026-11-22.json")["figures"]
     load, slow, gone, swap = of["throughput"], of["slow"], of["gone"]["ms until free"], of["swap"]
     low, middle, high = load["served / offline"]
@@ -261,12 +261,12 @@ def serving():
 
 
 def counted(answers):
-    """Answers by status."""
+    """Format the numbers of answers by status."""
     return " and ".join(f"{number:,} with {code}" for code, number in sorted(answers.items()))
 
 
 def overload(of):
-    """Rows of the overload."""
+    """Return the rows of the overload test."""
     pace = f"{of['seconds'] / 60:.0f} minutes, {of['asked for per second']:,.0f} requests per second"
     overloaded = "ten times the served rate"
     return {
@@ -279,7 +279,7 @@ def overload(of):
 
 
 def long_runs(mixed, soak):
-    """Rows of the mixed requests and of the soak."""
+    """Return the rows of the mixed requests and of the soak test."""
     slope, _, error = soak["MB an hour"]
     pace = f"{soak['requests']:,} requests, {soak['a second']:.0f} per second, {soak['hours']:.2f} hours"
     return {
@@ -293,7 +293,7 @@ def long_runs(mixed, soak):
 
 
 def microscope():
-    """The page in Chromium, medians."""
+    """Return the table of medians of the page in Chromium."""
     kinds = result("microscope-2026-11-22-2.json")["figures"]
     names = {
         "first map": "time from opening the page to the first map",
@@ -313,7 +313,7 @@ def microscope():
 
 
 def startup():
-    """CPU seconds of commands."""
+    """Return the table of CPU seconds of commands."""
     run = result("commands-2026-11-22.json")
     rows = [
         [f"`{name}`", f"{middle:.2f} CPU-seconds"]

@@ -1,9 +1,9 @@
-"""Writes the tables of figures in docs/ from the stored results.
+"""Write the tables of figures in docs/ from the stored results.
 
     python benchmarks/pages.py
 
-A page has its words by hand. What stands between `<!-- table: NAME -->` and `<!-- end -->` is made anew from
-results/*.json, figures.toml and the log by the function NAME of page_tables.py or page_tables_use.py.
+The words of a page are written by hand. The text between `<!-- table: NAME -->` and `<!-- end -->` is generated from
+results/*.json, figures.toml and the log, by the function NAME in page_tables.py or page_tables_use.py.
 """
 
 import inspect
@@ -24,19 +24,19 @@ MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def lines_of(name, language):
-    """The lines of a table by its name in the page."""
+    """Return the lines of a table by its name in the page."""
     function = name.replace("-", "_")
     made = getattr(page_tables_use, function, None) or getattr(page_tables, function)
     return made(language) if inspect.signature(made).parameters else made()
 
 
 def written(text, language):
-    """A page with its tables made anew."""
+    """Return a page with newly generated tables."""
     return MARKED.sub(lambda found: "\n".join([found[1], *lines_of(found[2], language), "", found[3]]), text)
 
 
 def main():
-    """Writes the pages."""
+    """Write the pages."""
     for path, language in PAGES.items():
         path.write_text(written(path.read_text(encoding="utf-8"), language), encoding="utf-8")
 

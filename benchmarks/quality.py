@@ -1,15 +1,16 @@
-"""Quality at equal time: BLEU on a test set after so many CPU minutes of training, one tool at a time, one thread.
+"""Quality at equal time: BLEU on a test set after some CPU minutes of training, with one tool and one thread.
 
     python benchmarks/quality.py --tool attendo --train train.tsv --valid val.tsv --test test.tsv --out DIR
     joey/bin/python benchmarks/quality.py --tool joeynmt ...        (pip install joeynmt importlib_metadata)
     peers/bin/python benchmarks/quality.py --tool transformers ...  (pip install "transformers<5" accelerate sacrebleu)
 
-Each run is planned for the last of --cpu-minutes and scored at all of them, by the weights it would give a user at that
-time: attendo's best so far, the peers' as they stand. CPU time counts from the start of the process, everything
-included but the scoring. Run the same command again and a run that was stopped goes on. BLEU is sacreBLEU's on raw
-text, case kept; beams and penalties are each tool's own (attendo's card, JoeyNMT 5, Hugging Face 4).
-What the peers are set to, and by which of their documents: quality_peers.py. `--settings small` gives them 3+3 layers,
-d 256, which suit so little time better than what their documents name.
+Each run is planned for the last of --cpu-minutes and scored at each of them, with the weights that a user would
+receive at that time: attendo's best weights so far, and the current weights of the peers. CPU time counts from the
+start of the process and includes everything except the scoring. To resume a run that was stopped, run the same command
+again. BLEU is computed by sacreBLEU on raw text with case. Beams and penalties are the defaults of each tool
+(attendo's card, JoeyNMT 5, Hugging Face 4). quality_peers.py describes the settings of the peers and their source.
+`--settings small` uses 3+3 layers and d 256 for the peers, which suit such a short time better than their documented
+settings.
 """
 
 import json
@@ -24,12 +25,12 @@ TOOLS = ("attendo", "joeynmt", "transformers")
 
 
 def pairs_of(path):
-    """Rows of a file with a tab between the sides."""
+    """Return the tab-separated rows of a file."""
     return [line.rstrip("\n").split("\t") for line in path.open(encoding="utf-8")]
 
 
 def score(found, wanted):
-    """BLEU and chrF with their signatures."""
+    """Return BLEU and chrF with their signatures."""
     from sacrebleu.metrics import BLEU, CHRF
 
     bleu, chrf = BLEU(), CHRF()
@@ -42,7 +43,7 @@ def score(found, wanted):
 
 
 def train_attendo(files, plan, out):
-    """attendo's own run, as `attendo train translation --cpu-minutes` makes it; at a mark its folder is copied."""
+    """Train with attendo, as `attendo train translation --cpu-minutes` does. Copy the run folder at each mark."""
     import torch
 
     import attendo
@@ -74,7 +75,7 @@ def train_attendo(files, plan, out):
 
 
 def attendo_run(files, plan, folder):
-    """The run, from its newest checkpoint where it has begun."""
+    """Return the run. A run that has begun is resumed from its newest checkpoint."""
     from attendo.runs.resume import resumed_run
     from attendo.runs.task_specs import family_of
     from attendo.runs.training_run import new_run
@@ -90,7 +91,7 @@ def attendo_run(files, plan, folder):
 
 
 def keep_copy(run, folder, facts):
-    """A copy of a run as it could be used now, with facts beside; there whole or not at all."""
+    """Copy a run folder as it could be used now, with facts, atomically."""
     part = folder.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     shutil.copytree(run, part, ignore=shutil.ignore_patterns("checkpoints", ".lock"))
@@ -99,7 +100,7 @@ def keep_copy(run, folder, facts):
 
 
 def trained(options, plan, files):
-    """(translations at a mark, facts of the tool), once it has trained to its last mark."""
+    """Train to the last mark. Return a function from a mark to translations and facts of the tool."""
     if options.tool == "attendo":
         return train_attendo(files, plan, options.out_folder)
     import quality_peers
@@ -110,7 +111,7 @@ def trained(options, plan, files):
 
 
 def versions(tool):
-    """The versions that count."""
+    """Return the versions of a tool and its libraries."""
     if tool == "attendo":
         return {"torch": version("torch")}
     import quality_peers
@@ -119,7 +120,7 @@ def versions(tool):
 
 
 def read_options():
-    """The command line; the plan of a run that has begun stays as it is."""
+    """Parse the command line. The plan of a run that has begun does not change."""
     parser = shared_options(__doc__)
     parser.add_argument("--tool", choices=TOOLS, required=True)
     parser.add_argument("--settings", choices=("documented", "small"), default="documented")
@@ -145,7 +146,7 @@ def read_options():
 
 
 def main():
-    """Trains, scores, stores."""
+    """Train, score, and store the results."""
     options, plan = read_options()
     files = {"train": options.train, "valid": options.valid, "test": options.test}
     translations, facts = trained(options, plan, files)

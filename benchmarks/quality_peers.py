@@ -1,17 +1,19 @@
-"""The peers of quality.py: each trains by its own trainer, on one thread, until its CPU minutes are used.
+"""The peers of quality.py. Each peer trains with its own trainer and one thread until its CPU minutes are used.
 
-`train_…(rows, plan, out)` gives a function (mark) -> (lines, facts): the translations of the test set by the model as
-it was after so many CPU minutes. rows: {"train": pairs, "valid": pairs, "test": pairs}. Everything counts that the
-process does before the last mark: imports, the tokenizer, batches, validation.
+`train_…(rows, plan, out)` returns a function (mark) -> (lines, facts): the translations of the test set by the model
+after this number of CPU minutes. rows: {"train": pairs, "valid": pairs, "test": pairs}. All work before the last mark
+counts: imports, the tokenizer, batches and validation.
 
-JoeyNMT, `documented`: configs/transformer_iwslt14_deen_bpe.yaml of its repository, its Transformer for a small corpus
-(6+6 layers, d 256, 4,096 padded tokens, Adam 3e-4 on a plateau, dropout 0.3, smoothing 0.1, beam 5, alpha 1), with
-10,000 joint pieces of SentencePiece instead of 32,000 (a corpus of 29,000 pairs has no more) and case kept, as raw text
-is scored. Hugging Face, `documented`: the defaults of examples/pytorch/translation/run_translation.py (AdamW 5e-5,
-linear decay, 8 sentences, no smoothing) at the sizes of its README's model, opus-mt-en-ro (6+6 layers, d 512), from
-scratch. Both were meant for a GPU, and the second for fine-tuning.
-`small` is the better choice for so little time: 3+3 layers, d 256; JoeyNMT on batches of 2,048 tokens, Hugging Face
-with what is usual for training from scratch (5e-4, cosine, 1,000 steps of warm-up, weight decay 0.1, 32
+`documented` settings of JoeyNMT: configs/transformer_iwslt14_deen_bpe.yaml of its repository, its Transformer for a
+small corpus (6+6 layers, d 256, 4,096 padded tokens, Adam 3e-4 on a plateau, dropout 0.3, smoothing 0.1, beam 5, alpha
+1). There are two changes: 10,000 joint SentencePiece subwords instead of 32,000, because a corpus of 29,000 pairs has
+no more, and no lowercasing, because raw text is scored. `documented` settings of Hugging Face: the defaults of
+examples/pytorch/translation/run_translation.py (AdamW 5e-5, linear decay, 8 sentences, no smoothing), at the sizes of
+the model in its README, opus-mt-en-ro (6+6 layers, d 512), from scratch. Both settings are meant for a GPU, and those
+of Hugging Face for fine-tuning.
+
+`small` settings are better for such a short time: 3+3 layers and d 256. JoeyNMT uses batches of 2,048 tokens. Hugging
+Face uses values that are usual for training from scratch (5e-4, cosine, 1,000 steps of warm-up, weight decay 0.1, 32
 sentences) and smoothing 0.1.
 """
 
@@ -27,14 +29,15 @@ from training_peers import EOS, SIZES, marian_model
 
 PIECES = 10_000
 LONGEST = 62
-"""Pieces of a sentence for JoeyNMT, as it documents; here of an output too: without a cache of keys, its documented
-100 take hours where a model that is not trained far comes to no end."""
+"""Largest number of subwords in a sentence, as JoeyNMT documents it, and here also in an output. Without a cache of
+keys, its documented 100 takes hours if a model with little training generates no end.
+"""
 SAVE_EVERY = 180.0
-"""CPU seconds between two states to go on from; what lies behind the last one is done, and counted, again."""
+"""CPU seconds between two saved states. After a restart, work after the last state is repeated and counted again."""
 
 
 class Spent:
-    """CPU seconds of a run over all its sittings, kept beside the state it goes on from."""
+    """CPU seconds of a run over all its sessions, stored with the state from which the run resumes."""
 
     def __init__(self, path):
         self.path = path
@@ -42,29 +45,29 @@ class Spent:
         self.saved = self.now()
 
     def now(self):
-        """Seconds so far."""
+        """Return the seconds so far."""
         return self.before + time.process_time()
 
     def save(self):
-        """Notes them; to be called right after the state itself is saved."""
+        """Store the seconds. Call this method right after the state itself is saved."""
         self.saved = self.now()
         self.path.write_text(json.dumps({"cpu_seconds": self.saved}))
 
     def due(self):
-        """Whether the state should be saved."""
+        """Return whether the state should be saved."""
         return self.now() - self.saved > SAVE_EVERY
 
 
 @contextmanager
 def uncounted(spent):
-    """What is done within, the benchmark does and not the trainer: it costs nothing."""
+    """Exclude the `with` block from the CPU time, for work of the benchmark itself."""
     began = time.process_time()
     yield
     spent.before -= time.process_time() - began
 
 
 def joey_config(plan, out, texts):
-    """JoeyNMT's configuration."""
+    """Return JoeyNMT's configuration."""
     small = plan["settings"] == "small"
     side = {"max_length": LONGEST, "lowercase": False, "normalize": False, "level": "bpe", "voc_min_freq": 1}
     side |= {"tokenizer_type": "sentencepiece", "tokenizer_cfg": {"model_file": str(out / "pieces.model")}}
@@ -125,7 +128,7 @@ def joey_config(plan, out, texts):
 
 
 def joey_files(rows, out):
-    """Plain files of each set, and one model of pieces for both sides, with JoeyNMT's special ids."""
+    """Write text files for each set, and one SentencePiece model for both sides with JoeyNMT's special ids."""
     import sentencepiece
 
     texts = {}
@@ -154,7 +157,7 @@ def joey_files(rows, out):
 
 
 def train_joeynmt(rows, plan, out):
-    """JoeyNMT's `TrainManager`, stopped and saved at the marks."""
+    """Train with JoeyNMT's `TrainManager`, which is stopped and saved at the marks."""
     import sentencepiece
     import torch
     from joeynmt import builders
@@ -224,7 +227,7 @@ def train_joeynmt(rows, plan, out):
 
 
 def marian_tokenizer(rows, out):
-    """BPE on both sides, by `tokenizers`; ends each text with </s>."""
+    """Train a BPE tokenizer on both sides with `tokenizers`. It ends each text with </s>."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -248,7 +251,7 @@ def marian_tokenizer(rows, out):
 
 
 def marian_arguments(settings):
-    """(sizes, arguments of the trainer) for these settings."""
+    """Return the model sizes and the arguments of the trainer for these settings."""
     if settings == "documented":
         return SIZES["base"], {
             "per_device_train_batch_size": 8,
@@ -265,7 +268,7 @@ def marian_arguments(settings):
 
 
 def train_transformers(rows, plan, out):
-    """Hugging Face's `Seq2SeqTrainer`, stopped and saved at the marks."""
+    """Train with Hugging Face's `Seq2SeqTrainer`, which is stopped and saved at the marks."""
     import torch
     from transformers import (
         DataCollatorForSeq2Seq,
@@ -340,7 +343,10 @@ def train_transformers(rows, plan, out):
 
 
 def marian_steps(trainer, sizes, vocab, spent, plan, probe=40):
-    """Steps that fit into the time, for the schedule: from the pace of a few on another model, which cost nothing."""
+    """Return the number of steps that fit into the time, for the schedule.
+
+    It is estimated from the speed of some steps on another model, which are not counted.
+    """
     with uncounted(spent):
         tried = trainer(marian_model(vocab, sizes, activation="swish"), max_steps=2)
         tried.train()
@@ -358,5 +364,5 @@ PACKAGES = {
 
 
 def versions(tool):
-    """The versions of a peer and what it stands on."""
+    """Return the versions of a peer and its libraries."""
     return {package: version(package) for package in PACKAGES[tool]}

@@ -1,17 +1,17 @@
-"""How far the cost model of docs/en/cost-model.md is from what can be measured on one machine.
+"""Errors of the cost model of docs/en/cost-model.md, as far as one machine can measure them.
 
     python benchmarks/scale.py memory  --train pairs.tsv     predicted and measured peak memory of updates
     python benchmarks/scale.py run     --train pairs.tsv     `attendo plan`, then the run that it predicts
     python benchmarks/scale.py traffic                       bytes and seconds of all-reduces, and of DDP's updates
 
-memory: a process for each case; its peak resident memory (ru_maxrss) during updates on a real batch, less what it held
-after one update of a tiny model; once as it is, and once with malloc kept from holding back what was freed. run: the
-number of updates of a run with a budget of CPU time, by the plan and by the run's metrics.jsonl. traffic: gloo between
-processes of this machine. The bytes are those that the loopback interface counts; a straight line through the seconds
-by size gives latency and bandwidth; with these and the time of an update without traffic, DDP's is predicted, and
-measured.
+memory: one process per case. The result is its peak resident memory (ru_maxrss) during updates on a real batch, minus
+its memory after one update of a tiny model. Each case is measured twice: normally, and with malloc returning all freed
+memory. run: the number of updates of a run with a CPU time budget, by the plan and by the metrics.jsonl of the run.
+traffic: gloo between processes of this machine. The bytes are counted by the loopback interface. A straight line
+through the seconds by size determines latency and bandwidth. From these values and the time of an update without
+traffic, the time with DDP is predicted, and then measured.
 
-One thread a process. Each result is stored under results/, as every benchmark's is.
+Each process has one thread. Each result is stored under results/, as in every benchmark.
 """
 
 import ctypes
@@ -38,11 +38,11 @@ SHAPES = {
     "base": {"d_model": 512, "d_ff": 2048, "n_heads": 8, "n_encoder_layers": 6, "n_decoder_layers": 6},
 }
 BUFFERS = [2**power for power in range(12, 27, 2)]
-"""Bytes, 4 KiB to 64 MiB."""
+"""Sizes of the all-reduced buffers in bytes, from 4 KiB to 64 MiB."""
 
 
 def material_of(train, vocab=8000):
-    """The pairs of a file in ids, with a vocabulary of 8,000 pieces."""
+    """Return the pairs of a file as ids, with a vocabulary of 8,000 subwords."""
     from attendo.runs.settings import choose_tokenizer
     from attendo.runs.task_specs import family_of
 
@@ -57,7 +57,10 @@ def material_of(train, vocab=8000):
 
 
 def memory_case(train, size, tokens, precision, *recomputed):
-    """{predicted, measured} bytes of one case; runs in a process of its own. recomputed: blocks keep their inputs."""
+    """Return the predicted and measured bytes of one case, in a process of its own.
+
+    With `recomputed`, blocks store only their inputs.
+    """
     import torch
 
     from attendo.models import ModelConfig
@@ -92,13 +95,13 @@ def memory_case(train, size, tokens, precision, *recomputed):
 
 
 def resident():
-    """Bytes of this process that are in memory now."""
+    """Return the bytes of this process that are in memory now."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 
 def memory(options):
-    """All cases, one after the other."""
+    """Measure all cases, one after the other."""
     found = {}
     for case in MEMORY_CASES:
         order, name = json.dumps([str(options.train), *case]), " ".join(map(str, case))
@@ -113,7 +116,7 @@ def memory(options):
 
 
 def work(kind, order, environment=None):
-    """The last line that this script says when run as a worker."""
+    """Run this script as a worker, and return its last line."""
     command = [sys.executable, __file__, kind, "--work", order]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -125,7 +128,7 @@ def work(kind, order, environment=None):
 
 
 def run(options):
-    """The plan of a run, the run, and the same numbers of both."""
+    """Plan a run, train it, and return the same numbers of both."""
     command = [sys.executable, "-c", "import sys; from attendo.cli import main; sys.exit(main())"]
     shared = ["--train", str(options.train), "--threads", "1", "--cpu-minutes", str(options.minutes)]
     shared += [part for setting in options.set for part in ("--set", setting)]
@@ -158,7 +161,7 @@ def run(options):
 
 
 def traffic(options):
-    """All-reduces of several sizes between 2 and 4 processes, and updates under DDP between 2."""
+    """Measure all-reduces of several sizes between 2 and 4 processes, and updates with DDP between 2 processes."""
     found = {str(world): together(world, {"what": "reduce"}) for world in (2, 4)}
     for rows in (1, 32):
         found[f"ddp {rows}"] = together(2, {"what": "ddp", "rows": rows})
@@ -166,7 +169,7 @@ def traffic(options):
 
 
 def together(world, order):
-    """What the first of `world` processes says."""
+    """Run `world` processes, and return the answer of the first process."""
     with tempfile.TemporaryDirectory() as folder:
         workers = []
         for rank in range(world):
@@ -178,7 +181,7 @@ def together(world, order):
 
 
 def traffic_work(order):
-    """One process of several."""
+    """Run one of several processes."""
     import torch
     import torch.distributed as dist
 
@@ -197,13 +200,16 @@ def traffic_work(order):
 
 
 def on_loopback():
-    """Bytes that the loopback interface has taken in."""
+    """Return the bytes that the loopback interface has received."""
     lines = Path("/proc/net/dev").read_text().splitlines()
     return next(int(line.split(":")[1].split()[0]) for line in lines if line.strip().startswith("lo:"))
 
 
 def reduced(world, repeats=40):
-    """Seconds and bytes of all-reduces by size, and the line through the least seconds: other work only adds."""
+    """Return the seconds and bytes of all-reduces by size, and the line through the shortest times.
+
+    Other work on the machine can only add time.
+    """
     import numpy as np
     import torch
     import torch.distributed as dist
@@ -238,7 +244,7 @@ def reduced(world, repeats=40):
 
 
 def ddp_updates(order, repeats=25):
-    """Seconds of forward and backward passes, without and with DDP in turns, and the bytes handed to its all-reduce."""
+    """Return the seconds of forward and backward passes without and with DDP, in turns, and the all-reduced bytes."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -275,7 +281,7 @@ def ddp_updates(order, repeats=25):
 
 
 def with_predictions(found, world=2, rows=(1, 32)):
-    """The seconds under DDP as the model has them, from those without it and the line through the all-reduces."""
+    """Add the predicted seconds with DDP, from the seconds without DDP and the line through the all-reduces."""
     line = found[str(world)]
     for name in (f"ddp {n}" for n in rows):
         case = found[name]

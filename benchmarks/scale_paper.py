@@ -1,9 +1,8 @@
-"""The tables of docs/en/cost-model.md that need no machine: three models carried to 1,000 accelerators, on paper.
+"""The tables of docs/en/cost-model.md that require no measurement: three models on up to 1,000 accelerators.
 
     python benchmarks/scale_paper.py
 
-Everything is computed by attendo.training.costs, memory and scaling from the figures stated in the document; nothing
-is measured.
+attendo.training.costs and scaling compute all values from the figures in the document. Nothing is measured.
 """
 
 import math
@@ -35,13 +34,14 @@ H100 = ACCELERATORS["h100"]
 HOUR = 3600.0
 YEARS = {"one in 5.8 years": 54 * 24 * 16_384 / 419, "one in 11 months": 7.9 * 1024}
 """Hours between failures of one accelerator: 419 in 54 days of 16,384 (Llama team 2024); 7.9 hours of a job of 1,024
-(Kokolis et al. 2025)."""
+(Kokolis et al. 2025).
+"""
 
 
 def checkpoint_interval(saving: float, between_failures: float) -> float:
-    """Seconds of work between checkpoints that lose the least time; saving: seconds that a checkpoint stops work.
+    """Return the seconds of work between checkpoints that lose the least time. A checkpoint takes `saving` seconds.
 
-    √(2 δ M) · (1 + √(δ/2M)/3 + δ/18M) - δ, Daly 2006, whose first factor is Young 1974's; M for δ ≥ 2M.
+    √(2 δ M) · (1 + √(δ/2M)/3 + δ/18M) - δ (Daly 2006), whose first factor is from Young 1974. For δ ≥ 2M it is M.
 
     >>> round(checkpoint_interval(60.0, 86_400.0))  # a minute to save, a failure a day
     3180
@@ -54,10 +54,10 @@ def checkpoint_interval(saving: float, between_failures: float) -> float:
 
 
 def lost_share(interval: float, saving: float, restart: float, between_failures: float) -> float:
-    """The share of time that failures cost: 1 - work done / time passed, for failures at random (a Poisson process).
+    """Return the share of time that random failures (a Poisson process) cost: 1 - work done / time passed.
 
-    Work τ between checkpoints passes in M e^{R/M} (e^{(τ+δ)/M} - 1), Daly 2006: δ to save, R to restart, M between
-    failures. For small τ that is δ/τ + τ/2M + R/M.
+    Work τ between checkpoints takes M e^{R/M} (e^{(τ+δ)/M} - 1) (Daly 2006), with δ to save, R to restart and M
+    between failures. For small τ, the share is δ/τ + τ/2M + R/M.
 
     >>> round(lost_share(3180.0, 60.0, 300.0, 86_400.0), 4)
     0.0401
@@ -68,7 +68,7 @@ def lost_share(interval: float, saving: float, restart: float, between_failures:
 
 
 def models():
-    """The three by name: the paper's big, 12+12 layers of d 2048, and a decoder of 7 billion."""
+    """Return three models by name: the paper's big model, 12+12 layers with d 2048, and a decoder of 7 billion."""
     shared = {"vocab_size": VOCAB, "attention_bias": False}
     big = ModelConfig(d_model=1024, d_ff=4096, n_heads=16, n_encoder_layers=6, n_decoder_layers=6, **shared)
     wide = ModelConfig(
@@ -97,7 +97,7 @@ def models():
 
 
 def row_of(model):
-    """(load, cells, tokens that are counted) of one row: a pair, or a window."""
+    """Return the load, the cells and the number of counted tokens of one row: a pair or a window."""
     if model.config.architecture == "decoder":
         pairs = CONTEXT * CONTEXT / 2
         return Load(target=CONTEXT, output=CONTEXT, target_pairs=pairs), Cells(0, CONTEXT, CONTEXT), CONTEXT
@@ -106,13 +106,13 @@ def row_of(model):
 
 
 def job(name, model, tokens):
-    """The model with so many target tokens in an update."""
+    """Return the training job of a model with `tokens` target tokens per update."""
     load, _, per_row = row_of(model)
     return job_of(model, tokens / per_row * training_flops(training_multiplications(model), load))
 
 
 def memory(model, tokens, checkpointing=False):
-    """Bytes of an accelerator that reads so many target tokens at once, in bfloat16."""
+    """Return the bytes of an accelerator that processes `tokens` target tokens at once, in bfloat16."""
     _, cells, per_row = row_of(model)
     rows = tokens / per_row
     scaled = Cells(*(rows * value for value in vars(cells).values()))
@@ -120,14 +120,14 @@ def memory(model, tokens, checkpointing=False):
 
 
 def table(heads, rows):
-    """Prints Markdown."""
+    """Print a table in Markdown."""
     print("\n| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
     for row in rows:
         print("| " + " | ".join(map(str, row)) + " |")
 
 
 def main():
-    """All tables."""
+    """Print all tables."""
     all_models = models()
     rows = []
     for name, model in all_models.items():

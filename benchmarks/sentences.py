@@ -1,10 +1,11 @@
-"""Lines of two or three test sentences: BLEU and lost sentences by `--segment`, and what is marked as missing text.
+"""Lines of two or three test sentences: BLEU, lost sentences and warnings of missing text, by `--segment`.
 
     python benchmarks/sentences.py --run RUN --pairs test.tsv [--tokenize 13a]
 
-Joins random rows of a test set into 500 lines and translates them whole (`none`, as before sentences were split) and by
-sentence. A sentence is lost if fewer than half of the words of its own translation are in the line's. The rows
-themselves are translated both ways in turns: equal texts, and the CPU seconds of splitting.
+The benchmark joins random rows of a test set into 500 lines. It translates the lines as a whole (`none`) and by
+sentence. A sentence is lost if the translated line contains fewer than half of the words of the sentence's own
+translation. The rows themselves are also translated both ways, in turns, to count equal texts and to measure the CPU
+seconds of splitting.
 """
 
 import random
@@ -22,7 +23,7 @@ LINES = 500
 
 
 def lost(line, parts):
-    """How many of the parts have fewer than half of their words in a line; a word counts for one part."""
+    """Count the parts with fewer than half of their words in a line. A word of the line counts for one part only."""
     left, n_lost = Counter(line.split()), 0
     for part in parts:
         own = Counter(part.split())
@@ -32,7 +33,7 @@ def lost(line, parts):
 
 
 def measure(options):
-    """All figures of one run and test set."""
+    """Return all figures of one run and test set."""
     translator = attendo.load(options.run)
     sources, targets = zip(*pairs_of(options.pairs), strict=True)
     draw = random.Random(23)
@@ -76,13 +77,13 @@ def measure(options):
 
 
 def marks(translator, texts, segment="none"):
-    """How many translations are marked, with alignments."""
+    """Count the translations that are marked as incomplete, with alignments."""
     found = translator.translate(texts, segment=segment, alignments=True)
     return sum(one.omission != "none" for one in found)
 
 
 def main():
-    """Measures and stores."""
+    """Run the measurements and store the results."""
     parser = shared_options(__doc__, rounds=7)
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--pairs", type=Path, required=True)

@@ -1,19 +1,19 @@
-"""What serving costs and withstands: throughput beside the offline engine, overhead, overload, slow clients, a soak.
+"""Cost and robustness of serving: throughput compared with the offline engine, overhead, overload, slow clients, soak.
 
     python benchmarks/serving.py --run RUN --lines FILE [--what throughput,overhead,…] [--requests N] [--seconds S]
         [--rate N]
 
-RUN is a translator, FILE has a source a line (the first column counts). The server is a process of its own on one
-core, the clients on another; each figure names what it is. What is asked of each is in docs/benchmarks.md.
+RUN is a translator. FILE has one source per line, in the first column. The server is a process on its own core, and
+the clients run on another core. docs/benchmarks.md contains the requirements.
 
-throughput: 32 clients in a closed loop with sources of one length, interleaved with the offline engine (`translate`,
-batches of 32, the same beam) on the server's core: output tokens per CPU-second of the whole server process over those
-of the offline process, the median of pairs; p50 and p99 of the clients. overhead: one client, the median of its waiting
-less that of the Python call in a process on that core, interleaved. mixed: so many requests of all kinds by 32 clients;
-none lost, swapped or answered 5xx, every text that of the offline command. overload: an open loop at ten times the
-throughput for so many seconds. slow: 1,000 sockets that send a byte now and then; p99 of the good clients with and
-without them, in pairs. gone: clients that leave. stop: SIGTERM under load. swap: SIGHUP under load. soak: memory over
-requests.
+throughput: 32 clients in a closed loop send sources of one length, interleaved with the offline engine (`translate`,
+batches of 32, the same beam) on the server's core. The result is the ratio of output tokens per CPU-second of the
+server process and of the offline process (median of pairs), with p50 and p99 of the clients. overhead: the median
+waiting time of one client minus the time of the Python call in a process on the same core, interleaved. mixed: 32
+clients send --requests requests of all kinds. No request may be lost, swapped or answered with 5xx, and each text must
+be equal to the text of the offline command. overload: an open loop at ten times the throughput for --seconds seconds.
+slow: 1,000 sockets send a byte now and then; p99 of the good clients is measured with and without them, in pairs.
+gone: clients that disconnect. stop: SIGTERM under load. swap: SIGHUP under load. soak: memory over requests.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ SERVER_CORE, CLIENT_CORE = 1, 0
 
 
 def offline(run, core):
-    """Answers orders: {"lines", "beam", "batch", "guard"} → tokens, CPU seconds, wall seconds, texts."""
+    """Answer each order {"lines", "beam", "batch", "guard"} with tokens, CPU seconds, wall seconds and texts."""
     os.sched_setaffinity(0, {core})
     import torch
 
@@ -71,9 +71,9 @@ def offline(run, core):
 
 
 async def closed_loop(port, lines, clients=CLIENTS, pace=0.0, **body):
-    """Every line translated once by so many clients; (texts in order, seconds of each, statuses).
+    """Translate every line once with `clients` clients. Return texts in order, seconds of each request, and statuses.
 
-    pace: seconds from one request to the next at least.
+    `pace` is the minimum number of seconds between two requests.
     """
     left = list(enumerate(lines))[::-1]
     texts, seconds, statuses = [None] * len(lines), [], Counter()
@@ -99,7 +99,7 @@ BODY = {"source": "en", "target": "de", "format": "text"}
 
 
 def of_one_length(engine, lines, n):
-    """So many lines of the commonest length."""
+    """Return `n` lines of the most common length."""
     lengths = asked("attendo", engine, {"lengths": lines})["lengths"]
     common = Counter(lengths).most_common(1)[0][0]
     same = [line for line, length in zip(lines, lengths, strict=True) if length == common]
@@ -107,7 +107,7 @@ def of_one_length(engine, lines, n):
 
 
 async def throughput(server, engine, lines, options):
-    """Output tokens per CPU-second, served over offline, interleaved."""
+    """Return the ratio of output tokens per CPU-second, served and offline, interleaved."""
     lines, length = of_one_length(engine, lines, options.requests or 960)
     order = {"lines": lines, "batch": BATCH}
     served, alone, waits = [], [], []
@@ -133,7 +133,7 @@ async def throughput(server, engine, lines, options):
 
 
 async def overhead(server, engine, lines, options):
-    """One client: what a request takes beyond the Python call."""
+    """Return the time of a request of one client beyond the time of the Python call."""
     lines, _ = of_one_length(engine, lines, 64)
     differences = []
     for number in range(options.rounds + 1):
@@ -145,7 +145,7 @@ async def overhead(server, engine, lines, options):
 
 
 async def mixed(server, engine, lines, options):
-    """Requests of all kinds, side by side: none lost, swapped or failed."""
+    """Send requests of all kinds in parallel. None may be lost, swapped or failed."""
     draw, n = random.Random(1), options.requests or 2000
     lines = lines[:1000]
     beams = {
@@ -195,7 +195,7 @@ async def mixed(server, engine, lines, options):
 
 
 async def overload(server, engine, lines, options):
-    """An open loop at ten times what the server can do; then whether it is as before."""
+    """Run an open loop at ten times the throughput of the server. Then compare the server with its earlier state."""
     lines, _ = of_one_length(engine, lines, 320)
     for _ in range(3):  # the first two warm up: memory is that of a server at work
         began = time.perf_counter()
@@ -227,7 +227,7 @@ async def overload(server, engine, lines, options):
 
 
 async def slow(server, engine, lines, options):
-    """p99 of good clients with 1,000 slow sockets over that without, in pairs."""
+    """Return the ratio of the p99 of good clients with and without 1,000 slow sockets, in pairs."""
     lines, _ = of_one_length(engine, lines, options.requests or 640)
     found = []
     for _ in range(options.rounds):
@@ -246,7 +246,7 @@ async def slow(server, engine, lines, options):
 
 
 async def _dawdle(port, stopping):
-    """Sends a request a byte at a time, and begins again when the server closes."""
+    """Send a request one byte at a time. Start again when the server closes the connection."""
     while not stopping.is_set():
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -263,7 +263,7 @@ async def _dawdle(port, stopping):
 
 
 async def gone(server, engine, lines, options):
-    """Clients that leave in the middle: when their place is free."""
+    """Let clients disconnect during a request. Return the seconds until their place is free."""
     waits = []
     long = " ".join(lines[:40])
     for _ in range(options.rounds):
@@ -281,7 +281,7 @@ async def gone(server, engine, lines, options):
 
 
 async def stop(options, lines):
-    """SIGTERM under load, each time a new server."""
+    """Send SIGTERM under load, each time to a new server."""
     found = []
     for _ in range(min(options.rounds, 5)):
         with serving([options.run], core=SERVER_CORE) as server:
@@ -310,7 +310,7 @@ async def stop(options, lines):
 
 
 async def swap(server, engine, lines, options):
-    """The model loaded anew by SIGHUP, again and again, while clients go on."""
+    """Reload the model by SIGHUP repeatedly, while clients continue to send requests."""
     lines, _ = of_one_length(engine, lines, options.requests or 960)
     weights = Path(options.run) / "model.safetensors"
     expected = asked("attendo", engine, {"lines": lines, "batch": BATCH})["texts"]
@@ -326,7 +326,7 @@ async def swap(server, engine, lines, options):
 
 
 async def soak(server, engine, lines, options):
-    """Memory over many requests, its mean in each of 40 parts; the slope after the first quarter, and its error."""
+    """Return the mean memory in each of 40 parts of many requests, and the slope after the first quarter."""
     n, points, pace = options.requests or 20_000, [], 1.0 / options.rate if options.rate else 0.0
     step = max(1, n // 40)
     began = time.perf_counter()
@@ -351,7 +351,7 @@ async def soak(server, engine, lines, options):
 
 
 async def measured(options, engine):
-    """All that was asked for."""
+    """Run all requested measurements, and return their results by name."""
     lines = [line.partition("\t")[0] for line in options.lines.read_text().splitlines() if line.strip()]
     found = {}
     for name in options.what:
@@ -366,7 +366,7 @@ async def measured(options, engine):
 
 
 def main():
-    """Measures what is named."""
+    """Run the chosen measurements."""
     made = shared_options(__doc__, rounds=7)
     made.add_argument("--run", required=True, help="a translator's run folder")
     made.add_argument("--lines", type=Path, required=True, help="sources, one a line")

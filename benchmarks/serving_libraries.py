@@ -1,12 +1,12 @@
-"""What the server's own protection against slow clients and its own routing shortcut give beside libraries.
+"""Comparison of the server's protection against slow clients and of its routing shortcut with libraries.
 
     python benchmarks/serving_libraries.py --peer-python PYTHON [--clients N] [--seconds S]
 
-PYTHON is that of an environment with granian and hypercorn. Every server is a process with at most 1,024 file
-descriptors that serves the same small application; a head may take 10 seconds and 64 KiB where the server has such a
-limit. crowd: N clients send one byte of a head per second. Meanwhile an honest client opens a connection every half a
-second and waits at most 5 seconds for its answer. flood: one connection sends headers without end for 3 seconds; the
-result is the growth of the server's memory. routing: CPU microseconds of POST /translate and POST /tokenize of an
+PYTHON belongs to an environment with granian and hypercorn. Every server is a process with at most 1,024 file
+descriptors that serves the same small application. If a server has such limits, a request head may take 10 seconds and
+64 KiB. crowd: N clients send one byte of a head per second. Meanwhile, an honest client opens a connection every half
+second and waits at most 5 seconds for the answer. flood: one connection sends headers without end for 3 seconds. The
+result is the growth of the server's memory. routing: CPU microseconds of POST /translate and POST /tokenize for an
 untrained model, with FastAPI's routing and with a table of fixed paths before it, in turns.
 """
 
@@ -34,7 +34,7 @@ WAIT = 5.0
 
 
 async def application(scope, receive, send):
-    """Answers 200."""
+    """Answer each request with status 200."""
     if scope["type"] == "lifespan":
         for _ in range(2):
             await send({"type": f"{(await receive())['type']}.complete"})
@@ -44,7 +44,7 @@ async def application(scope, receive, send):
 
 
 def serve(name, port):
-    """Serves with one of the servers until it is killed."""
+    """Run one of the servers until it is killed."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
     if name == "granian":
         from granian import Granian
@@ -77,7 +77,7 @@ def serve(name, port):
 
 @contextlib.contextmanager
 def server(name, peer_python):
-    """A server's (port, process ids) while it runs; its own words are thrown away."""
+    """Run a server during the `with` block. Yield its port and process ids; its output is discarded."""
     port = free_port()
     python = peer_python if name in PEERS else sys.executable
     command = [python, __file__, "--work", name, "--port", str(port)]
@@ -97,7 +97,7 @@ def server(name, peer_python):
 
 
 def megabytes(group):
-    """Resident memory of a process group."""
+    """Return the resident memory of a process group in MB."""
     found = 0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -108,7 +108,7 @@ def megabytes(group):
 
 
 async def crowd(port, n, seconds):
-    """Share of an honest client's requests answered 200, and the waits in ms, beside n slow clients."""
+    """Return the share of an honest client's requests with answer 200, and its waits in ms, beside n slow clients."""
     stopping = asyncio.Event()
     slow = [asyncio.ensure_future(_dawdle(port, stopping)) for _ in range(n)]
     await asyncio.sleep(3.0)
@@ -160,7 +160,7 @@ async def _dawdle(port, stopping):
 
 
 def flood(port, group):
-    """MB more after 3 seconds in which one connection sends headers, and waiting requests, without end."""
+    """Return the growth in MB after 3 seconds in which one connection sends headers and requests without end."""
     found = {}
     get = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
     for kind, first, endless in (
@@ -179,7 +179,7 @@ def flood(port, group):
 
 
 class Shortcut:
-    """Calls the endpoint of a path without fields at once, before FastAPI looks for it."""
+    """Router that calls the endpoint of a path without parameters directly, before FastAPI searches for it."""
 
     def __init__(self, app, routes):
         self.app = app
@@ -199,7 +199,7 @@ class Shortcut:
 
 
 def routing(rounds):
-    """CPU microseconds of a request with FastAPI's routing and with the shortcut, and the ratios."""
+    """Return the CPU microseconds of a request with FastAPI's routing and with the shortcut, and the ratios."""
     sys.path.insert(0, str(SUPPORT))
     import torch
     from asgi_client import asked
@@ -244,7 +244,7 @@ def routing(rounds):
 
 
 def main():
-    """Measures all, or serves."""
+    """Measure all servers, or run one server."""
     made = shared_options(__doc__, rounds=15)
     made.add_argument("--peer-python", help="an environment with granian and hypercorn")
     made.add_argument("--clients", type=int, default=1500)

@@ -1,4 +1,4 @@
-"""A server to put under load, and clients that cost little themselves: HTTP/1.1 by hand over asyncio."""
+"""A server for load tests, and clients that use little CPU: HTTP/1.1 written by hand on asyncio."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ PAGE, TICK = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 
 
 class Server:
-    """A process of `attendo serve`. core: the only one that it runs on, None for all; program: instead of attendo."""
+    """A process of `attendo serve`. `core` is its only core (None for all), and `program` replaces attendo."""
 
     def __init__(self, runs, *options, core=None, threads=1, log=subprocess.DEVNULL, program=()):
         self.port = free_port()
@@ -29,7 +29,7 @@ class Server:
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, preexec_fn=pin)
 
     async def ready(self, seconds=120):
-        """Waits until it answers /readyz with 200."""
+        """Wait until the server answers /readyz with status 200."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:
@@ -45,30 +45,30 @@ class Server:
 
     @property
     def cpu_seconds(self):
-        """User and system time of all its threads so far."""
+        """Return the user and system time of all threads so far."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICK
 
     @property
     def megabytes(self):
-        """Resident memory."""
+        """Return the resident memory in MB."""
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * PAGE / 1e6
 
     @property
     def children(self):
-        """Processes that it has started."""
+        """Return the processes that the server has started."""
         folder = Path(f"/proc/{self.process.pid}/task")
         return [child for task in folder.glob("*/children") for child in task.read_text().split()]
 
     def stop(self, seconds=40):
-        """SIGTERM; its exit status."""
+        """Send SIGTERM, and return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(seconds)
 
 
 @contextmanager
 def serving(runs, *options, **more):
-    """A server that is gone afterwards, whatever happens."""
+    """Run a server during the `with` block, and end it in any case."""
     server = Server(runs, *options, **more)
     try:
         yield server
@@ -79,7 +79,7 @@ def serving(runs, *options, **more):
 
 
 class Client:
-    """One connection that is kept; opened anew where the server has closed it."""
+    """A kept connection, which is opened again after the server has closed it."""
 
     def __init__(self, port, headers=None):
         self.port, self.reader, self.writer = port, None, None
@@ -92,13 +92,13 @@ class Client:
         self.close()
 
     def close(self):
-        """The connection, at once."""
+        """Close the connection at once."""
         if self.writer is not None:
             self.writer.close()
             self.reader = self.writer = None
 
     async def send(self, method, path, body=None):
-        """A request; body: what becomes JSON, or bytes."""
+        """Send a request. `body` is bytes, or a value that is converted to JSON."""
         if self.writer is None:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -107,7 +107,7 @@ class Client:
         self.writer.write(f"{head}{kind}\r\n".encode() + data)
 
     async def answer(self):
-        """(status, headers, body) of what was sent."""
+        """Return the status, the headers and the body of the answer."""
         lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         status = int(lines[0].split()[1])
         headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)}
@@ -125,7 +125,7 @@ class Client:
         await self.reader.readline()
 
     async def ask(self, method, path, body=None):
-        """Sends and waits for the answer; once more, where a kept connection had been closed meanwhile."""
+        """Send a request and return the answer. If a kept connection had been closed, send the request again."""
         for kept in (self.writer is not None, False):
             try:
                 await self.send(method, path, body)
@@ -138,29 +138,29 @@ class Client:
 
 
 def request_of(port, path, body):
-    """A POST of JSON, as bytes."""
+    """Return a POST request with JSON as bytes."""
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
 class Shot(asyncio.Protocol):
-    """A connection of an open loop: a request at a time, of whose answer it takes down what counts."""
+    """A connection of an open loop, which sends one request at a time and records the important parts of the answer."""
 
     def __init__(self, loop):
         self.loop, self.due, self.data = loop, None, b""
 
     def connection_made(self, transport):
-        """Ready."""
+        """Mark the connection as ready."""
         self.transport = transport
 
     def fire(self, request, due):
-        """Sends a request that was due then."""
+        """Send a request that was due at the time `due`."""
         self.due, self.data = due, b""
         self.transport.write(request)
 
     def data_received(self, data):
-        """Some of the answer."""
+        """Process a part of the answer."""
         self.data += data
         head, there, body = self.data.partition(b"\r\n\r\n")
         if not there:
@@ -172,15 +172,16 @@ class Shot(asyncio.Protocol):
         self.loop.answered(self, int(head[9:12]), hint and int(hint[1]))
 
     def connection_lost(self, exc):
-        """Closed by the server."""
+        """Handle a connection that the server has closed."""
         self.loop.lost(self, exc)
 
 
 class OpenLoop:
-    """Requests at a steady rate, whatever becomes of them, over as few kept connections as do.
+    """Requests at a steady rate, independent of the answers, over as few kept connections as possible.
 
-    statuses: how often each was answered, errors by their names; waits: seconds of the answers 200, from when the
-    request was due; hints: how often each Retry-After came with 429; late: of the most belated request, in seconds.
+    statuses: number of answers by status, and of errors by name. waits: seconds of each answer with status 200, from
+    the time when the request was due. hints: number of each Retry-After value with status 429. late: delay of the
+    latest request in seconds.
     """
 
     def __init__(self, port, requests, rate):
@@ -192,7 +193,7 @@ class OpenLoop:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
     def answered(self, shot, status, hint):
-        """One is done."""
+        """Record the end of a request."""
         self.under_way -= 1
         self.statuses[status] += 1
         if status == 200:
@@ -203,7 +204,7 @@ class OpenLoop:
         self.idle.append(shot)
 
     def lost(self, shot, error):
-        """A connection was closed; that counts where an answer was waited for."""
+        """Record a closed connection, if it was waiting for an answer."""
         self.open -= 1
         if shot.due is None:
             self.idle.remove(shot)
@@ -212,7 +213,7 @@ class OpenLoop:
             self.statuses[type(error).__name__ if error else "closed"] += 1
 
     async def run(self, seconds, watch=lambda: None):
-        """So long; then waits for all answers. watch: called again and again meanwhile."""
+        """Send requests for `seconds` seconds, then wait for all answers. `watch` is called repeatedly meanwhile."""
         began = time.perf_counter()
         while (now := time.perf_counter() - began) < seconds:
             while (due := self.sent / self.rate) < now:
@@ -247,14 +248,14 @@ class OpenLoop:
 
 
 def free_port():
-    """A port that nobody listens on now."""
+    """Return a port on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def metric(text, name):
-    """The sum over all labels of a figure of /metrics.
+    """Return the sum of a figure of /metrics over all labels.
 
     >>> metric('steps_total{model="a"} 2.0\\nsteps_total{model="b"} 3.0', "steps_total")
     5.0
@@ -263,7 +264,7 @@ def metric(text, name):
 
 
 def quantile(values, share):
-    """The value below which so much of them lies.
+    """Return the value below which the share `share` of all values lie.
 
     >>> quantile([3, 1, 2, 4], 0.5), quantile([1], 0.99)
     (3, 1)

@@ -1,13 +1,13 @@
-"""How much faster a vocabulary shortlist makes translating, by vocabulary, size, format, beam and number of texts.
+"""Speedup of translation by a vocabulary shortlist, by vocabulary, size, number format, beam and number of texts.
 
     python benchmarks/shortlists.py --train pairs.tsv ... --test pairs.tsv [--vocabulary 32000] [--sizes small,base]
 
-A BPE tokenizer of this many entries and a shortlist (50 targets per source token, 100 frequent ones) are made from
-the pairs. The model is random and cannot end a text, so both sides write as many tokens: as many as the source has,
-and two. What is timed is `Translator.translate`, from text to text, with and without the shortlist, in turns in one
-process with one thread; the result is the median over the rounds of the ratio of CPU seconds.
+A BPE tokenizer with this number of entries and a shortlist (50 targets per source token, 100 frequent ones) are built
+from the pairs. The model is random and cannot end a text, so both sides generate equally many tokens: the number of
+source tokens plus two. `Translator.translate` is timed from text to text, with and without the shortlist, in turns in
+one process with one thread. The result is the median over the rounds of the ratio of CPU seconds.
 
-`lines` is a test set as `attendo translate` takes it: batches of 8,192 source tokens times the beam.
+`lines` is a test set as `attendo translate` processes it: batches of 8,192 source tokens times the beam.
 """
 
 import time
@@ -19,11 +19,11 @@ from quality import pairs_of
 from turns import listed, ratios, shared_options, store
 
 CASES = {"1": (1, 8), "16": (16, 2), "64": (64, 1), "lines": (None, 1)}
-"""Texts that are translated together, None for all, and how often in a round; each time others."""
+"""Number of texts that are translated together (None for all), and repetitions per round, each with other texts."""
 
 
 def translator_of(tokenizer, size):
-    """A translator with a random model that never ends a text."""
+    """Return a translator with a random model that never ends a text."""
     import torch
 
     from attendo.decoding.options import DecodingConfig
@@ -49,7 +49,7 @@ def translator_of(tokenizer, size):
 
 
 def seconds(translator, batches, beam):
-    """CPU seconds of translating these batches of texts, and the number of tokens written."""
+    """Return the CPU seconds of translating these batches of texts, and the number of generated tokens."""
     began = time.process_time()
     found = [translator.translate(texts, beam=beam, guard=False) for texts in batches]
     spent = time.process_time() - began
@@ -57,7 +57,7 @@ def seconds(translator, batches, beam):
 
 
 def one_case(translators, lines, name, beam, rounds):
-    """The quartiles of the ratio of times, without by with a shortlist, and tokens per CPU second."""
+    """Return the quartiles of the ratio of times without and with a shortlist, and tokens per CPU-second."""
     n_texts, repeats = CASES[name]
     n_texts = n_texts or len(lines)
     ratio = {"without": [], "with": []}
@@ -84,7 +84,7 @@ def one_case(translators, lines, name, beam, rounds):
 
 
 def measure(options):
-    """All cases."""
+    """Measure all cases."""
     import torch
 
     from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
@@ -120,7 +120,7 @@ def measure(options):
 
 
 def main():
-    """Reads the options, measures, prints and stores."""
+    """Parse the options, run the measurements, and print and store the results."""
     parser = shared_options(__doc__, rounds=7)
     parser.add_argument(
         "--train", type=Path, nargs="+", required=True, help="files of pairs, with a tab between"

@@ -1,34 +1,36 @@
-"""Training speed and memory: attendo's own update beside a plain torch.nn.Transformer loop, Hugging Face, JoeyNMT.
+"""Training speed and memory of attendo's update, a plain torch.nn.Transformer loop, Hugging Face and JoeyNMT.
 
     python benchmarks/training.py --train pairs.tsv [--size small|base] [--joey-python PATH] [--peer-python PATH]
     python benchmarks/training.py --train pairs.tsv --memory ...
 
-The same sizes (small: 3+3 layers, d_model 256, FFN 1,024, 4 heads; base: 6+6, 512, 2,048, 8; norm last, label
-smoothing 0.1, one shared matrix for both embeddings and the output), dropout 0.1 at the same sites, the same batches of
-whitespace words, one process a contender. A round gives each contender the same few batches, one contender after the
-other; its figure is real target tokens per CPU-second (per second on the wall with more than one thread), and the
-result the median over the rounds of each ratio.
+All contenders have the same sizes (small: 3+3 layers, d_model 256, FFN 1,024, 4 heads; base: 6+6, 512, 2,048, 8;
+post-norm, label smoothing 0.1, one shared matrix for both embeddings and the output), dropout 0.1 in the same places,
+and the same batches of whitespace words. Each contender is one process. In each round, all contenders process the same
+few batches, one contender after the other. The figure is real target tokens per CPU-second (per second of wall time
+with several threads). The result is the median over the rounds of each ratio.
 
---dropout paper: behind each sub-layer and embedding (17 sites at 3+3: Vaswani et al. 2017, 5.4; attendo's default).
---dropout everywhere: on attention weights and inside the feed-forward net too (32 sites: the peers' default).
+--dropout paper: after each sub-layer and embedding (17 places at 3+3: Vaswani et al. 2017, 5.4; attendo's default).
+--dropout everywhere: also on attention weights and inside the feed-forward net (32 places: the peers' default).
 
-Share of peak: the FLOPs that the real tokens need (training_shares.py) per second, over the rate of 2048³ products in
-float32 in the same round; once for torch's own library, once for the faster of that and oneDNN.
+Share of peak: the FLOPs that the real tokens require (training_shares.py) per second, divided by the speed of 2048³
+products in float32 in the same round. It is computed for PyTorch's own library, and for the faster of this library and
+oneDNN.
 
---memory: each contender alone, in a fresh process: the most memory in steps on batches of 8,192 tokens, above what it
-keeps between steps once model and optimizer are there (VmHWM, VmRSS); batches of short, middling and long sentences.
+--memory: each contender runs alone in a new process. The figure is the peak memory in steps on batches of 8,192
+tokens, minus the memory between steps with model and optimizer (VmHWM, VmRSS). The batches have short, medium and long
+sentences.
 
-attendo runs as its commands choose: products by oneDNN where a probe finds that faster. `attendo-torch-products`
-is the same without it, on the matrix library that the peers use; `attendo-bfloat16` is there where this processor
-is faster at it, beside the claim and no part of it. Its update is the whole one, guards included; training_guards.py
-has what these, checkpoints and the log cost.
+attendo runs with the settings that its commands choose: products by oneDNN if a probe finds oneDNN faster.
+`attendo-torch-products` has no oneDNN and uses the matrix library of the peers. `attendo-bfloat16` is added if this
+CPU is faster in bfloat16; it is not part of the claim. attendo's update is complete, with its guards.
+training_guards.py measures the cost of guards, checkpoints and the log.
 
-What differs all the same. torch.nn.Transformer has a norm more behind either stack (1,024 parameters at small size),
-the MarianMTModel its table of sinusoids. JoeyNMT counts the right tokens of each step, as its training does, and its
-loss is a divergence: lower than a cross-entropy by the entropy of the smoothed targets; the Trainer's smoothing mixes
-otherwise. The peers compute logits of padding. JoeyNMT's configurations use Adam, mostly; here all use AdamW (JoeyNMT
-as it builds it, the others in torch's fused form) and clip. JoeyNMT 2.3 and transformers 4 run in environments of
-their own.
+Some differences remain. torch.nn.Transformer has one more normalization layer after each stack (1,024 parameters at
+small size), and the MarianMTModel has its table of sinusoids. JoeyNMT counts the correct tokens of each step, as in
+its training. Its loss is a divergence, which is lower than the cross-entropy by the entropy of the smoothed targets.
+The smoothing of the Trainer mixes differently. The peers compute logits of padding. JoeyNMT's configurations mostly
+use Adam. Here all contenders use AdamW (JoeyNMT as it builds it, the others in PyTorch's fused form) and clipping.
+JoeyNMT 2.3 and transformers 4 run in their own environments.
 """
 
 import contextlib
@@ -45,7 +47,7 @@ from turns import asked, clock, contenders, orders, ratios, shared_options, spre
 
 
 def word_batches(path, batch_tokens, count):
-    """(vocabulary size, batches): each batch is (sources with end, targets between begin and end), padded."""
+    """Return the vocabulary size and the padded batches: (sources with end, targets between begin and end)."""
     from attendo.data.batches import token_batches
 
     pairs = [line.rstrip("\n").split("\t") for line in path.open(encoding="utf-8")]
@@ -62,13 +64,13 @@ def word_batches(path, batch_tokens, count):
 
 
 def padded(rows):
-    """One array, padded behind."""
+    """Return one array with padding at the end of the rows."""
     longest = max(map(len, rows))
     return np.array([row + [PAD] * (longest - len(row)) for row in rows])
 
 
 def lengths_of(src, tgt):
-    """(length of the source, positions the target is predicted at) of each sentence.
+    """Return for each sentence the length of the source, and the number of positions at which the target is predicted.
 
     >>> lengths_of(np.array([[5, 3, 0]]), np.array([[2, 7, 8, 3, 0]]))
     [(2, 3)]
@@ -77,7 +79,7 @@ def lengths_of(src, tgt):
 
 
 def work(options):
-    """A contender: for each order [first, count], makes updates and tells seconds, tokens and loss."""
+    """Run a contender: for each order [first, count], make updates and report seconds, tokens and loss."""
     import torch
 
     torch.set_num_threads(options.threads)
@@ -112,7 +114,7 @@ def work(options):
 
 
 def compared(options, names):
-    """All contenders in turns: vocabulary size, their own facts, and what they said in each round, by name."""
+    """Run all contenders in turns. Return the vocabulary size, and the facts and reports of each contender."""
     vocab, batches = word_batches(options.train, options.batch_tokens, 200)
     if options.memory:
         batches = memory_batches(batches)
@@ -145,14 +147,14 @@ def compared(options, names):
 
 
 def memory_batches(batches):
-    """Short, middling, long and short sentences; a small batch last, which only wakes the optimizer."""
+    """Return batches of short, medium, long and short sentences, and last a small batch to initialize the optimizer."""
     by_length = sorted(batches, key=lambda batch: batch[0].shape[1] + batch[1].shape[1])
     chosen = [by_length[int(share * (len(by_length) - 1))] for share in (0.1, 0.5, 0.95, 0.1)]
     return [*chosen, tuple(side[:2] for side in batches[0])]
 
 
 def save_batches(file, vocab, batches):
-    """Writes them where the contenders read them."""
+    """Write the batches to a file for the contenders."""
     arrays = {
         f"{side}{n}": ids
         for n, pair in enumerate(batches)
@@ -162,7 +164,7 @@ def save_batches(file, vocab, batches):
 
 
 def command(name, file, options):
-    """The command line of a contender."""
+    """Return the command line of a contender."""
     pythons = {"joeynmt": options.joey_python, "transformers": options.peer_python}
     given = [
         "--file",
@@ -185,7 +187,7 @@ def command(name, file, options):
 
 
 def figures(options, vocab, said, batches):
-    """Speeds, their ratios and the shares of the peak."""
+    """Return the speeds, their ratios and the shares of the peak."""
     count, sizes = len(batches), SIZES[options.size]
     rounds = [
         [batches[(number * options.steps_per_round + n) % count] for n in range(options.steps_per_round)]
@@ -221,7 +223,7 @@ def figures(options, vocab, said, batches):
 
 
 def memory_figures(said, facts, batches):
-    """The most bytes above what is kept, and the ratio to the plain loop's."""
+    """Return the peak bytes above the kept memory, and the ratio to the plain loop."""
     peaks = {name: max(rounds[0]["peaks"]) for name, rounds in said.items()}
     return {
         "shapes": [[list(src.shape), list(tgt.shape)] for src, tgt in batches[:-1]],
@@ -238,7 +240,7 @@ def memory_figures(said, facts, batches):
 
 
 def read_options():
-    """The command line."""
+    """Parse the command line."""
     parser = shared_options(__doc__, rounds=9)
     parser.add_argument("--train", type=Path, help="pairs, a tab between the sides")
     parser.add_argument("--joey-python", help="python of an environment with joeynmt")
@@ -257,7 +259,7 @@ def read_options():
 
 
 def main():
-    """Reads the options, compares, prints and stores."""
+    """Parse the options, compare all contenders, and print and store the results."""
     options = read_options()
     if options.work:
         with contextlib.redirect_stdout(sys.stderr):

@@ -1,13 +1,13 @@
-"""What guards, checkpoints and the log cost: attendo's whole loop beside bare updates of the same model and batches.
+"""Cost of guards, checkpoints and the log: attendo's whole training loop compared with bare updates.
 
     python benchmarks/training_guards.py --train pairs.tsv [--rounds 9]
 
-One process, one thread, CPU seconds of all its threads, blocks of updates in turns. On one side a run as `attendo
-train translation --cpu-minutes 40` sets it up (its own choices, guards, hashes, metrics.jsonl), shown as the command
-shows it. On the other passes, clipping, schedule and optimizer alone, on the same batches and a copy. Every other
-block of the whole loop ends with a checkpoint, saved in the background; it costs what such a block takes above one
-without, until the last byte is hashed. The total puts one checkpoint on as many steps as the run's settings do.
-Evaluations are left out: they are what the time is for.
+The benchmark uses one process with one thread, and CPU seconds of all its threads. Blocks of updates of both sides
+alternate. One side is a run as `attendo train translation --cpu-minutes 40` sets it up (automatic settings, guards,
+hashes, metrics.jsonl), displayed as by the command. The other side has only passes, clipping, schedule and optimizer,
+on the same batches and a copy of the model. Every other block of the whole loop ends with a checkpoint, saved in the
+background. Its cost is the time above a block without a checkpoint, until the last byte is hashed. The total contains
+one checkpoint per number of steps in the settings of the run. Evaluations are left out, because they are not overhead.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from turns import ratios, shared_options, spread, store
 
 
 def prepared(options, folder):
-    """The run that `attendo train translation --cpu-minutes 40` would train, and the step its checkpoints lie apart."""
+    """Return the run that `attendo train translation --cpu-minutes 40` would train, and its checkpoint interval."""
     from dataclasses import replace
 
     from attendo.runs.task_specs import family_of
@@ -40,7 +40,7 @@ def prepared(options, folder):
 
 
 def settled(now):
-    """The clock once no thread of the process works any more."""
+    """Return the time of the clock after all threads of the process have finished their work."""
     while True:
         before = now()
         time.sleep(0.05)
@@ -49,7 +49,7 @@ def settled(now):
 
 
 def whole_blocks(trained, steps):
-    """Generator of the loop's blocks: at each turn it makes so many updates, with all that goes with them."""
+    """Generate blocks of the whole loop: each turn makes this many updates, with all work that belongs to them."""
     from attendo.cli.reporting import Screen
 
     screen, done = Screen(), 0
@@ -62,7 +62,7 @@ def whole_blocks(trained, steps):
 
 
 def bare_blocks(trained, steps):
-    """Generator of blocks of bare updates: the same batches, in the same order, and nothing else."""
+    """Generate blocks of bare updates on the same batches, in the same order."""
     import copy
 
     import torch
@@ -96,14 +96,14 @@ def bare_blocks(trained, steps):
 
 
 def timed(block, now):
-    """CPU seconds of a block, the threads it leaves behind included."""
+    """Return the CPU seconds of a block, including the threads that it leaves running."""
     began = settled(now)
     next(block)
     return settled(now) - began
 
 
 def measured(options, trained):
-    """Seconds by block: the loop without a checkpoint, bare updates, the loop with one, bare updates."""
+    """Return the seconds of each block: the loop and bare updates, without a checkpoint and with a checkpoint."""
     now = time.process_time
     whole, bare = (
         whole_blocks(trained, options.steps_per_round),
@@ -121,7 +121,7 @@ def measured(options, trained):
 
 
 def figures(found, apart, steps):
-    """The shares of the whole loop's parts in the time of bare updates.
+    """Return the cost of the parts of the whole loop as shares of the time of bare updates.
 
     >>> found = {"plain": [10.1] * 3, "plain_bare": [10.0] * 3, "saving": [11.1] * 3, "saving_bare": [10.0] * 3}
     >>> result = figures(found, apart=100, steps=10)
@@ -149,7 +149,7 @@ def figures(found, apart, steps):
 
 
 def main():
-    """Reads the options, measures, prints and stores."""
+    """Parse the options, run the measurements, and print and store the results."""
     parser = shared_options(__doc__, rounds=9)
     parser.add_argument("--train", type=Path, required=True, help="pairs, a tab between the sides")
     parser.add_argument("--steps-per-round", type=int, default=10)

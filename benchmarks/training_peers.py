@@ -1,8 +1,8 @@
-"""The contenders of the training benchmark, one process each: attendo and the peers, as their users have them.
+"""The contenders of the training benchmark, one process each: attendo and the peers, as their users run them.
 
-Each `..._loop(vocab, sizes, everywhere, losses)` gives (model, loop): `loop(feed)` trains on what `feed` yields, pairs
-(sources with their end, targets between begin and end) of padded ids, and appends the loss of each step to `losses`. A
-batch is done when the feed is asked for the next one; so a peer's own trainer can do the asking.
+Each `..._loop(vocab, sizes, everywhere, losses)` returns (model, loop). `loop(feed)` trains on the pairs that `feed`
+yields (sources with end id, targets between begin and end ids) of padded ids, and appends the loss of each step to
+`losses`. A batch is finished when the loop requests the next one, so a peer's own trainer can control the loop.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ PACKAGES = {"joeynmt": ["torch", "joeynmt"], "transformers": ["torch", "transfor
 
 
 def contender_of(name, *given):
-    """(model, loop) of a contender by its name."""
+    """Return the model and the loop of the contender with this name."""
     match name:
         case "attendo":
             return attendo_loop(*given)
@@ -39,7 +39,7 @@ def contender_of(name, *given):
 
 
 def looped(step, losses):
-    """A loop of single steps."""
+    """Return a loop of single steps."""
 
     def loop(feed):
         for src, tgt in feed:
@@ -49,7 +49,7 @@ def looped(step, losses):
 
 
 def attendo_batch(src, tgt):
-    """The batch that attendo's own data give: lengths where there is padding, the targets shifted."""
+    """Return the batch as attendo's own data would: with lengths if there is padding, and with shifted targets."""
     import torch
 
     from attendo.data.batches import Batch
@@ -64,7 +64,7 @@ def attendo_batch(src, tgt):
 
 
 def attendo_loop(vocab, sizes, everywhere, losses, precision="float32", products=None):
-    """The update of attendo's training loop with all its guards; products None: as the probe chooses."""
+    """Return attendo's update with all guards. With `products=None`, a probe chooses the matrix library."""
     import torch
 
     from attendo.models import EncoderDecoder, ModelConfig
@@ -98,7 +98,7 @@ def attendo_loop(vocab, sizes, everywhere, losses, precision="float32", products
 
 
 def torch_loop(vocab, sizes, everywhere, losses):
-    """A plain loop around torch.nn.Transformer, as a careful user of torch writes it."""
+    """Return a plain loop around torch.nn.Transformer, as a careful user of PyTorch writes it."""
     import torch
     import torch.nn.functional as F
     from torch import nn
@@ -128,7 +128,7 @@ def torch_loop(vocab, sizes, everywhere, losses):
 
 
 def plain_transformer(vocab, sizes):
-    """torch.nn.Transformer with one embedding for all, sinusoids, and logits."""
+    """Return torch.nn.Transformer with one shared embedding, sinusoidal positions and logits."""
     import math
 
     import torch
@@ -169,7 +169,7 @@ def plain_transformer(vocab, sizes):
 
 
 def joey_loop(vocab, sizes, everywhere, losses):
-    """JoeyNMT's model, batch, loss, clipper and optimizer, and the calls of its `TrainManager._train_step`."""
+    """Return a loop with JoeyNMT's model, batch, loss, clipper, optimizer and calls of `TrainManager._train_step`."""
     import torch
     from joeynmt.batch import Batch
     from joeynmt.builders import build_gradient_clipper, build_optimizer
@@ -211,7 +211,7 @@ def joey_loop(vocab, sizes, everywhere, losses):
 
 
 def joey_model(vocab, sizes):
-    """JoeyNMT's Transformer, built by its builder from its configuration."""
+    """Return JoeyNMT's Transformer, built by JoeyNMT from its configuration."""
     from types import SimpleNamespace
 
     from joeynmt.model import build_model
@@ -237,7 +237,7 @@ def joey_model(vocab, sizes):
 
 
 def marian_loop(vocab, sizes, everywhere, losses):
-    """`Trainer.train()` of Hugging Face on a MarianMTModel; the loop, callbacks and defaults are its own."""
+    """Return Hugging Face's `Trainer.train()` for a MarianMTModel, with its own loop, callbacks and defaults."""
     import tempfile
 
     import torch
@@ -286,7 +286,7 @@ def marian_loop(vocab, sizes, everywhere, losses):
 
 
 def marian_model(vocab, sizes, inner=0.0, activation="relu"):
-    """A MarianMTModel of these sizes; inner: dropout on attention weights and inside the feed-forward net."""
+    """Return a MarianMTModel of these sizes. `inner` is the dropout on attention weights and in feed-forward nets."""
     from transformers import MarianConfig, MarianMTModel
 
     return MarianMTModel(

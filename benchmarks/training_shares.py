@@ -1,18 +1,19 @@
-"""What an update must compute at least, and how fast this processor multiplies: the share of its peak."""
+"""Minimum FLOPs of an update, and the speed of matrix multiplication on this CPU: the share of the peak."""
 
 import time
 from pathlib import Path
 
 SIDE = 2048
-"""Rows and columns of the product that measures the peak."""
+"""Number of rows and of columns of the matrices whose product measures the peak."""
 
 
 def least_flops(sizes, vocab, pairs):
-    """FLOPs of an update on real tokens alone: 6 for each weight of a matrix that a token passes, and attention.
+    """Return the FLOPs of an update on real tokens: 6 for each weight of a matrix that a token passes, and attention.
 
-    pairs: (length of a source with its end, positions its target is predicted at), one for each sentence. A source
-    token passes the encoder, and the keys and values of each layer of the decoder; a target token the rest of the
-    decoder and the output layer. Attention: 12 · q_len · k_len · d_model a layer, half of it if causal.
+    `pairs` has for each sentence the length of the source with its end, and the number of positions at which its
+    target is predicted. A source token passes the encoder, and the keys and values of each decoder layer. A target
+    token passes the rest of the decoder and the output layer. Attention takes 12 · q_len · k_len · d_model per layer,
+    and half of it if causal.
 
     >>> sizes = {"layers": 1, "d_model": 2, "d_ff": 8}
     >>> least_flops(sizes, 10, [(1, 0)]) == 6 * (4 * 4 + 2 * 2 * 8 + 2 * 4) + 12 * 2
@@ -30,7 +31,7 @@ def least_flops(sizes, vocab, pairs):
 
 
 def sgemm_rates(clock, repeats):
-    """FLOP per second of 2048³ products in float32: by torch's own library, and by oneDNN."""
+    """Return the FLOP/s of 2048³ products in float32: with PyTorch's own library, and with oneDNN."""
     import torch
 
     from attendo.training.acceleration import has_onednn, onednn_product
@@ -50,13 +51,13 @@ def sgemm_rates(clock, repeats):
 
 
 def memory_of(field):
-    """Bytes in a field of this process's /proc status: VmRSS (now), VmHWM (the most since `forget_peak`)."""
+    """Return the bytes in a field of this process's /proc status: VmRSS (now), or VmHWM (peak since `forget_peak`)."""
     with Path("/proc/self/status").open() as lines:
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith(field + ":"))
 
 
 def forget_peak():
-    """The most memory so far is forgotten; what is free goes back to the system first."""
+    """Return free memory to the system, and reset the peak memory."""
     import ctypes
     import gc
 
@@ -66,9 +67,9 @@ def forget_peak():
 
 
 def watched(model, tiny, batches):
-    """Yields batches to a training loop, and returns the bytes it had at most above what it keeps between steps.
+    """Yield batches to a training loop, and return the peak bytes above the memory that it keeps between steps.
 
-    tiny: a small batch, whose steps bring the optimizer's state into being; gradients are dropped after them.
+    `tiny` is a small batch whose steps create the optimizer state. Gradients are removed after these steps.
     """
     began = time.monotonic()
     yield tiny

@@ -1,4 +1,4 @@
-"""What all benchmarks share: options, contenders as processes that take turns, ratios, results with their machine."""
+"""Shared parts of all benchmarks: options, contenders as processes that take turns, ratios, and stored results."""
 
 import argparse
 import json
@@ -16,7 +16,10 @@ HERE = Path(__file__).resolve().parent
 
 
 def shared_options(doc, rounds=None):
-    """The options of every benchmark. doc: its text; rounds: how many turns unless told, None where it takes none."""
+    """Return a parser with the options of every benchmark.
+
+    `doc` is its description. `rounds` is the default number of rounds, or None if the benchmark has no rounds.
+    """
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--out", type=Path, help="file of results; a new one under results/ unless given")
     if rounds is not None:
@@ -27,7 +30,7 @@ def shared_options(doc, rounds=None):
 
 
 def listed(kind=str):
-    """The type of an option that is several values with commas between them.
+    """Return the type of an option with several values separated by commas.
 
     >>> listed(int)("1,2")
     [1, 2]
@@ -36,17 +39,17 @@ def listed(kind=str):
 
 
 def clock(threads, name=None):
-    """(its name, the function): CPU seconds of all threads for one thread, seconds on the wall for more."""
+    """Return a clock and its name: CPU seconds of all threads with one thread, wall time with more threads."""
     name = name or ("CPU" if threads == 1 else "wall")
     return name, time.process_time if name == "CPU" else time.perf_counter
 
 
 @contextmanager
 def contenders(commands, threads):
-    """Starts a process for each command by name; gives the processes and what each says first, by name.
+    """Start a process for each command by name. Yield the processes, and the first message of each by name.
 
-    Idle threads sleep in all of them: attendo's command line sets this for itself, and on a shared machine a peer whose
-    idle threads spin, the default, is several times slower.
+    Idle threads sleep in all processes. attendo's command line sets this itself. On a shared machine, a peer whose
+    idle threads spin (the default) is several times slower.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     workers = {}
@@ -67,31 +70,31 @@ def contenders(commands, threads):
 
 
 def asked(name, worker, order):
-    """What a contender answers to an order, both JSON."""
+    """Return the answer of a contender to an order, both in JSON."""
     worker.stdin.write(json.dumps(order) + "\n")
     worker.stdin.flush()
     return hear(name, worker)
 
 
 def hear(name, worker):
-    """The next line of a contender."""
+    """Return the next line of a contender."""
     if not (line := worker.stdout.readline()):
         raise SystemExit(f"{name} stopped with status {worker.wait()}; its own words are above")
     return json.loads(line)
 
 
 def tell(facts):
-    """One line to the process that compares; libraries that print get stderr."""
+    """Send one line to the comparing process. Other output of libraries goes to stderr."""
     print(json.dumps(facts), file=sys.__stdout__, flush=True)
 
 
 def orders():
-    """The orders that a contender gets, one after the other."""
+    """Yield the orders that a contender receives."""
     return map(json.loads, sys.stdin)
 
 
 def machine():
-    """The processor, its instructions that matter here, and the number of cores."""
+    """Return the CPU model, its relevant instructions, and the number of cores."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
@@ -101,17 +104,17 @@ def machine():
 
 
 def spread(values):
-    """Lower quartile, median and upper quartile."""
+    """Return the lower quartile, the median and the upper quartile."""
     return [round(value, 3) for value in statistics.quantiles(values, method="inclusive")]
 
 
 def ratios(mine, theirs):
-    """The quartiles of the ratios, round by round."""
+    """Return the quartiles of the ratios of corresponding rounds."""
     return spread([a / b for a, b in zip(mine, theirs, strict=True)])
 
 
 def store(kind, result, out=None):
-    """Writes and prints a result with date, commit and machine; none that stands there already is overwritten."""
+    """Write and print a result with date, commit and machine. Existing results are not overwritten."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""Write docs/reference/commands.md from the commands' own `--help`: `python tools/command_docs.py [--check]`."""
+"""Write docs/reference/commands.md from the commands' `--help` texts: `python tools/command_docs.py [--check]`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ file, line or field and what to do. `--debug` also prints the traceback.
 
 
 def cell(text: str) -> str:
-    """A text in a cell of a table.
+    """Escape a text for a cell of a table.
 
     >>> cell("a|b <c>")
     'a\\\\|b &lt;c&gt;'
@@ -49,7 +49,7 @@ def cell(text: str) -> str:
 
 
 def paragraphs(text: str) -> Iterator[str]:
-    """A help text as Markdown: its prose, its examples as one block of code.
+    """Return a help text as Markdown, with its examples in one code block.
 
     >>> list(paragraphs("Says it.\\n\\nExample: a b\\n\\nExample: a c"))
     ['Says it.', '```sh\\na b\\na c\\n```']
@@ -63,7 +63,7 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def table(context: Any, command: Any) -> Iterator[str]:
-    """The arguments and options of a command, as in its help."""
+    """Return the table of the arguments and options of a command."""
     records = (parameter.get_help_record(context) for parameter in command.params)
     rows = [f"| `{name.replace('|', '/')}` | {cell(what)} |" for name, what in filter(None, records)]
     if rows:
@@ -71,7 +71,7 @@ def table(context: Any, command: Any) -> Iterator[str]:
 
 
 def sections(command: Any, context: Any, level: int) -> Iterator[str]:
-    """The help of a command and of its subcommands."""
+    """Yield the help of a command and of its subcommands."""
     yield f"{'#' * level} {context.command_path}"
     yield from paragraphs(command.help or "")
     yield from table(context, command)
@@ -80,7 +80,7 @@ def sections(command: Any, context: Any, level: int) -> Iterator[str]:
 
 
 def page() -> str:
-    """The page of all commands."""
+    """Return the page of all commands."""
     app = typer.main.get_command(build_app())
     top = app.context_class(app, info_name="attendo", **app.context_settings)
     commands: dict[str, Any] = dict(app.commands)  # pyright: ignore[reportAttributeAccessIssue]
@@ -96,7 +96,7 @@ def page() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the page, or compares it."""
+    """Write the page, or compare it with the file."""
     text = page()
     if "--check" in arguments:
         stale = not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text

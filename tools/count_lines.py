@@ -1,6 +1,6 @@
-"""Count the lines of code of the core (`nn/` and `model*.py`) and fail above the budget.
+"""Count the lines of code of the core (`nn/` and `model*.py`), and fail if they exceed the budget.
 
-Blank lines, comments and docstrings don't count: they are welcome.
+Blank lines, comments and docstrings are not counted.
 """
 
 import ast
@@ -23,7 +23,7 @@ _NO_CODE = {
 
 
 def code_lines(source: str) -> int:
-    """How many lines of a Python source hold code.
+    """Return the number of lines with code in a Python source.
 
     >>> code_lines('''def f():
     ...     "A docstring."
@@ -47,7 +47,7 @@ def code_lines(source: str) -> int:
 
 
 def main() -> int:
-    """Print the count of each file and the total; 1 if it is over the budget."""
+    """Print the count of each file and the total. Return 1 if the total exceeds the budget."""
     files = [*sorted((CORE / "nn").rglob("*.py")), *sorted(CORE.glob("model*.py"))]
     total = 0
     for file in files:

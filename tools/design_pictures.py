@@ -1,7 +1,8 @@
 """Draw docs/images/layers.svg and docs/images/sentence.svg from the code (make docs).
 
-The layers are those that the layer contract of pyproject.toml holds, with what each package says of itself and imports.
-The sentence's way is what a translator really calls for one, with the file of each call and the shape it returns.
+The first picture shows the layers of the layer contract in pyproject.toml, with the docstring and the imports of each
+package. The second picture shows the calls that a translator really makes for one sentence, with the file and the
+returned shape of each call.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE, IMAGES = ROOT / "src" / "attendo", ROOT / "docs" / "images"
 SENTENCE = "Tomorrow it will rain in Sapporo."
 WIDTH = 1000
-"""Of both pictures, in pixels."""
+"""Width of both pictures in pixels."""
 COLORS = {
     "inference": "#fde9d9",
     "data": "#e2efda",
@@ -52,11 +53,11 @@ COLORS = {
     "models": "#efe3f5",
     "nn": "#fff5cc",
 }
-"""Of the packages a sentence comes through."""
+"""Colors of the packages that a sentence passes."""
 
 
 def text(x: float, y: float, words: str, size: int = 13, *, mono: bool = False, bold: bool = False) -> str:
-    """A line of text whose left end is at x and whose base line is at y."""
+    """Return a line of text with its left end at x and its baseline at y."""
     family = "ui-monospace, Menlo, Consolas, monospace" if mono else "system-ui, Helvetica, Arial, sans-serif"
     weight = ' font-weight="600"' if bold else ""
     return (
@@ -65,12 +66,12 @@ def text(x: float, y: float, words: str, size: int = 13, *, mono: bool = False, 
 
 
 def box(x: float, y: float, width: float, height: float, fill: str) -> str:
-    """A box with a thin border; x and y are its upper left corner."""
+    """Return a box with a thin border. Its upper left corner is at (x, y)."""
     return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="5" fill="{fill}" stroke="#888"/>'
 
 
 def svg(parts: Sequence[str], height: float, title: str) -> str:
-    """The parts as a file, on white, so that it can be read on a dark page as well."""
+    """Return the parts as an SVG file with a white background, which is also readable on a dark page."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" role="img" fill="#222">'
     ground = f'<rect width="{WIDTH}" height="{height:g}" fill="#fff"/>'
     return "\n".join([head, f"<title>{escape(title)}</title>", ground, *parts, "</svg>"]) + "\n"
@@ -78,7 +79,7 @@ def svg(parts: Sequence[str], height: float, title: str) -> str:
 
 @dataclass(frozen=True)
 class Package:
-    """A module or package of `attendo`: what it says of itself, and the packages that it imports."""
+    """A module or package of `attendo`: its docstring, and the packages that it imports."""
 
     name: str
     says: str
@@ -87,7 +88,7 @@ class Package:
 
 @cache
 def layers() -> list[list[Package]]:
-    """The packages of each layer, the highest first, as the contract on layers in pyproject.toml names them."""
+    """Return the packages of each layer, highest layer first, as in the layer contract of pyproject.toml."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     (found,) = [contract["layers"] for contract in contracts["contracts"] if contract["id"] == "layers"]
     graph = grimp.build_graph("attendo")
@@ -112,7 +113,7 @@ def layers() -> list[list[Package]]:
 
 
 def layers_picture() -> str:
-    """All layers, one above the other, their packages side by side."""
+    """Return the picture of all layers, one above the other, with their packages side by side."""
     parts: list[str] = []
     y, left, gap = 16.0, 56.0, 10.0
     all_layers = layers()
@@ -137,7 +138,7 @@ def _package_lines(package: Package, characters: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Station:
-    """A call on the sentence's way: what is called, what it does, and how many loops deep it stands."""
+    """A call for a sentence: the called function, its purpose, and the number of loops around it."""
 
     called: Callable[..., Any]
     does: str
@@ -174,12 +175,12 @@ WAY = (
     Station(Sources.translations, "joins the parts; scores beside the texts"),
     Station(LearnedTokenizer.decode, "ids to text"),
 )
-"""In the order in which each is called for the first time; `sentence` fails if the code has another."""
+"""Calls in the order of their first use. `sentence` fails if the code has another order."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A station as it was called: the package and file it stands in, its name, and what it returned."""
+    """A recorded call: its package, file and name, and its result."""
 
     station: Station
     file: str
@@ -189,9 +190,9 @@ class Call:
 
 @cache
 def sentence() -> list[Call]:
-    """The calls of `WAY` in the order in which a translator makes them, with what each returned at first.
+    """Return the calls of `WAY` in the order in which a translator makes them, with the first result of each call.
 
-    Raises AssertionError where the code no longer calls them all, or calls them in another order.
+    Raises AssertionError if the code does not make all calls, or makes them in another order.
     """
     translator = _translator()
     order: list[Any] = []
@@ -225,7 +226,7 @@ def sentence() -> list[Call]:
 
 
 def _translator() -> Translator:
-    """An untrained translator of the preset `small`: only what is called and the shapes are of interest."""
+    """Return an untrained translator of the preset `small`. Only its calls and shapes matter."""
     texts = [side for pair in forecasts.pairs(200, "train") for side in pair]
     tokenizer = train_tokenizer(texts, TokenizerConfig(vocab_size=1000))
     preset = tomllib.loads((SOURCE / "presets" / "small.toml").read_text(encoding="utf-8"))["model"]
@@ -237,7 +238,7 @@ def _translator() -> Translator:
 
 
 def _described(value: Any, called: Callable[..., Any]) -> str:
-    """A returned value in a few words: a tensor by its axes, as the signature names them, and its shape."""
+    """Describe a result in a few words. A tensor has its shape, and the axis names of the function's signature."""
     match value:
         case torch.Tensor():
             named = re.search(r"""["']([^"']+)["']""", str(inspect.signature(called).return_annotation))
@@ -257,7 +258,7 @@ def _described(value: Any, called: Callable[..., Any]) -> str:
 
 
 def sentence_picture() -> str:
-    """The calls, one below the other, set in by loop, each in the color of its package."""
+    """Return the picture of the calls, one below the other, indented by loop and colored by package."""
     row, y = 34.0, 58.0
     parts = [text(20, 34, f"“{SENTENCE}”", 17, bold=True)]
     for call in sentence():
@@ -274,7 +275,7 @@ def sentence_picture() -> str:
 
 
 def main() -> None:
-    """Draws both pictures."""
+    """Draw both pictures."""
     for name, picture in (("layers.svg", layers_picture()), ("sentence.svg", sentence_picture())):
         (IMAGES / name).write_text(picture, encoding="utf-8")
 

@@ -1,8 +1,8 @@
-"""How many files of attendo run for one action: function calls only, after a first call that is not counted.
+"""Count the files of attendo that one action executes: function calls after a first call, which is not counted.
 
     python tools/files_executed.py [--list]
 
-The model is untrained and small: which files run does not depend on its numbers. --list prints the files.
+The model is small and untrained, because the executed files do not depend on its weights. --list prints the files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SMALL = {"d_model": 16, "n_heads": 2, "d_ff": 32, "n_encoder_layers": 1, "n_deco
 
 
 class Calls:
-    """The files of attendo in which a function is called while `counting` is set, in this thread and later ones."""
+    """Recorder of the attendo files with a function call while `counting` is set, in this thread and new threads."""
 
     def __init__(self) -> None:
         self.files: set[str] = set()
@@ -42,12 +42,12 @@ class Calls:
         sys.setprofile(self.saw)
 
     def saw(self, frame: FrameType, event: str, _: object) -> None:
-        """Remembers the file of a called function."""
+        """Record the file of a called function."""
         if self.counting and event == "call" and frame.f_code.co_name != "<module>":
             self.files.add(frame.f_code.co_filename)
 
     def of(self, action: Callable[[], Any]) -> list[str]:
-        """The files that an action runs, sorted, from src/attendo."""
+        """Return the files in src/attendo that an action executes, sorted."""
         action()  # what is made once is made here
         self.files.clear()
         self.counting = True
@@ -58,7 +58,7 @@ class Calls:
 
 
 def actions(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The actions by name."""
+    """Return the actions by name."""
     run, number = folder / "run", count()
     (folder / "pairs.tsv").write_text(PAIRS, encoding="utf-8")
     options = [f"--set=model.{key}={value}" for key, value in SMALL.items()]
@@ -93,7 +93,7 @@ def actions(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def main() -> int:
-    """Prints a line for each action; 1 if one runs more files than MOST says."""
+    """Print a line for each action. Return 1 if an action executes more files than MOST allows."""
     calls, too_many = Calls(), False
     with tempfile.TemporaryDirectory() as folder:
         for name, action in actions(Path(folder)):

@@ -1,8 +1,8 @@
-"""Make the golden runs of this version's format: a tiny run of each family, with what it must always give.
+"""Create the golden runs of this version's format: a tiny run of each task, with the results that it must always give.
 
-They stand in tests/golden/format-N/, N being the format of a run folder (`attendo.bundle.FORMAT`), and every later
-version has to load them. A format's runs are made once; a folder that is there is not written again. Raise FORMAT,
-then run this.
+The runs are stored in tests/golden/format-N/, where N is the format of a run folder (`attendo.bundle.FORMAT`). Every
+later version must be able to load them. The runs of a format are created only once: an existing folder is not changed.
+To create runs of a new format, raise FORMAT and then run this script.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from attendo.runs.training_run import LOCK, new_run
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
 RUN, DATA, EXPECTED = "run", "data.tsv", "expected.json"
-"""In a family's folder: the run, what it was trained on, and what it gives."""
+"""Names in the folder of a task: the run, its training data, and its expected results."""
 N_PAIRS, N_TEXTS = 6, 20
 STEPS, MORE_STEPS = 12, 2
 DIGITS = 9
-"""Of a logit behind its point."""
+"""Number of decimal places of a logit."""
 TEXTS = ("It will snow in Sapporo tomorrow.", "Rain.")
 
 COMMON: Tables = {
@@ -53,7 +53,7 @@ COMMON: Tables = {
     },
     "checkpoint": {"keep_last": 1},
 }
-"""Of every family. What a machine would choose is given, so that each makes the same."""
+"""Settings of all tasks. Settings that depend on the machine are fixed, so every machine creates equal runs."""
 FAMILIES: dict[TaskName, Tables] = {
     "translation": {
         "model": {
@@ -88,11 +88,11 @@ FAMILIES: dict[TaskName, Tables] = {
         "tokenizer": {"kind": "word", "vocab_size": 60},
     },
 }
-"""Their tokenizers and options differ, so that much of what a run may be is among them."""
+"""Settings of each task. The tokenizers and options differ, to include many features of a run."""
 
 
 def data_lines(family: TaskName) -> Iterator[str]:
-    """The rows that a family's run is trained on."""
+    """Return the training rows of a task's run."""
     for source, target in forecasts.pairs(N_PAIRS if family == "translation" else N_TEXTS, "train"):
         match family:
             case "translation":
@@ -104,7 +104,7 @@ def data_lines(family: TaskName) -> Iterator[str]:
 
 
 def logits(model: Model, tokenizer: Tokenizer) -> list[list[float]]:
-    """In float64, the logits of TEXTS: those of each class, or those after the last token."""
+    """Return the logits of TEXTS in float64: of each class, or after the last token."""
     found = []
     model = copy.deepcopy(model).cpu().double().eval()
     with torch.inference_mode():
@@ -116,7 +116,7 @@ def logits(model: Model, tokenizer: Tokenizer) -> list[list[float]]:
 
 
 def answers(folder: Path) -> list[str]:
-    """What a person gets for TEXTS: translations, labels, continuations, or the training texts nearest to them."""
+    """Return the results for TEXTS: translations, labels, continuations, or the nearest training texts."""
     user = load(folder)
     match user:
         case Translator():
@@ -136,13 +136,13 @@ def answers(folder: Path) -> list[str]:
 
 
 def expected(folder: Path) -> dict[str, Any]:
-    """All that a run must always give."""
+    """Return all results that a run must always give."""
     bundle = load_bundle(folder)
     return {"logits": logits(load_model(folder, bundle), bundle.tokenizer), "answers": answers(folder)}
 
 
 def loss_after_resuming(folder: Path) -> float:
-    """The validation loss of a run that is trained for MORE_STEPS more; the working folder has to hold its data."""
+    """Return the validation loss of a run after MORE_STEPS more steps. The working folder must contain its data."""
     *_, last = (
         report.evaluation.measures["loss"]
         for report in resumed_run(folder, {"more_steps": MORE_STEPS}, device="cpu").reports()
@@ -152,7 +152,7 @@ def loss_after_resuming(folder: Path) -> float:
 
 
 def make(family: TaskName, folder: Path) -> None:
-    """Trains a family's run in a folder, and writes down what it gives."""
+    """Train the run of a task in a folder, and store its expected results."""
     (folder / DATA).write_text("".join(f"{line}\n" for line in data_lines(family)), encoding="utf-8")
     tables = joined(
         COMMON, FAMILIES[family], {"data": {"train": [str(folder / DATA)], "valid": [str(folder / DATA)]}}
@@ -174,7 +174,7 @@ def make(family: TaskName, folder: Path) -> None:
 
 
 def main() -> int:
-    """Writes the golden runs of this version's format; 1 where they are there."""
+    """Create the golden runs of this version's format. Return 1 if they already exist."""
     place = GOLDEN / f"format-{FORMAT}"
     if place.exists():
         print(

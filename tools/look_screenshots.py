@@ -1,9 +1,9 @@
-"""Make the pictures of docs/en/look.md from trained runs: `python tools/look_screenshots.py runs/demo runs/imdb`.
+"""Take the screenshots of docs/en/look.md from trained runs: `python tools/look_screenshots.py runs/demo runs/imdb`.
 
-Each run gives the pictures of its family: the demo those of the page and of its views, a classifier `look-classes.png`,
-a run that has kept more than three checkpoints `look-film.png`, too; each of them in Japanese as well, `look-…-ja.png`,
-for which a Japanese font must be there. The page is the live one, driven by the system's Chromium; the same run, fonts
-and browser give the same bytes. For the last picture:
+Each run gives the screenshots of its task: the demo gives the page and its views, a classifier gives
+`look-classes.png`, and a run with more than three kept checkpoints also gives `look-film.png`. Each screenshot is also
+taken in Japanese (`look-…-ja.png`), which requires a Japanese font. The page is the live page in the system's
+Chromium. The same run, fonts and browser give the same bytes. For the last screenshot:
 
     attendo demo --out runs/film --cpu-minutes 2 --set checkpoint.keep_last=20 --set checkpoint.every_steps=50
     python tools/look_screenshots.py runs/film --only look-film
@@ -35,16 +35,16 @@ IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 REVIEW = "The acting is wonderful, but the story is dull and far too long."
 CROSS, OWN = "decoder.blocks.1.cross_attention", "decoder.blocks.0.self_attention"
 LARGEST, LARGEST_TOGETHER = 200_000, 2_200_000
-"""Bytes of a picture, and of all in the folder."""
+"""Largest number of bytes of one screenshot, and of all screenshots in the folder."""
 FEWEST_FRAMES = 4
-"""Of a film worth a picture; the trained model is one of them."""
+"""Smallest number of frames of a useful film, including the trained model."""
 
 
 @dataclass(frozen=True)
 class Shot:
-    """A picture: what the page is opened with, what is done there, which parts of it are taken.
+    """A screenshot: how the page is opened, the actions on the page, and the parts to show.
 
-    parts: selectors; the picture is the smallest box around all of them. scale: dots a CSS pixel.
+    `parts` are CSS selectors; the screenshot is the smallest box around all of them. `scale` is pixels per CSS pixel.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Shot:
 
 
 def until(page: Page, expression: str) -> None:
-    """Waits until something holds; asked from outside, since the page's policy forbids `eval`."""
+    """Wait until an expression is true. It is evaluated from outside, because the page's policy forbids `eval`."""
     for _ in range(3000):
         if page.evaluate(f"(() => {{ const app = window.attendo?.app; return !!({expression}); }})()"):
             return
@@ -66,14 +66,14 @@ def until(page: Page, expression: str) -> None:
 
 
 def settled(page: Page) -> None:
-    """Waits until nothing is asked any more, and has been drawn."""
+    """Wait until the page has no open requests and has been drawn."""
     page.wait_for_timeout(400)
     until(page, "document.getElementById('page').getAttribute('aria-busy') !== 'true'")
     page.wait_for_timeout(300)
 
 
 def slide(page: Page) -> None:
-    """All attention at β = 0.5, and the curve of eight values."""
+    """Set all attention to β = 0.5, and show the curve of eight values."""
     page.select_option("#beta-scope", "all")
     page.click("#view-slider .ticks button[aria-label='β = 0.5']")
     until(page, "app.look.ask.edits.length === 1")
@@ -83,7 +83,7 @@ def slide(page: Page) -> None:
 
 
 def rank_heads(page: Page) -> None:
-    """The open head off, and all heads ranked."""
+    """Disable the open head, and rank all heads."""
     page.dblclick("button.head[aria-pressed='true']")
     until(page, "app.look.ask.edits.length === 1")
     page.locator("#view-switches button.main").first.click()
@@ -92,20 +92,20 @@ def rank_heads(page: Page) -> None:
 
 
 def find_heads(page: Page) -> None:
-    """The heads that a label hangs on."""
+    """Find the heads that a label depends on."""
     page.locator("#view-classes button.main").first.click()
     settled(page)
 
 
 def force(page: Page) -> None:
-    """The second choice of a token is forced."""
+    """Force the second choice of a token."""
     settled(page)
     page.locator("#view-next tbody tr:has(button)").nth(1).locator("button").last.click()
     until(page, "app.look.ask.prefix_ids.length > 0")
 
 
 def grow(page: Page) -> None:
-    """The tree of a beam of three, from its beginning."""
+    """Show the tree of a search with three beams from its beginning."""
     page.select_option("#tree-beam", "3")
     page.click("#tree-go")
     until(page, "window.attendo.drawn.tree")
@@ -114,14 +114,14 @@ def grow(page: Page) -> None:
 
 
 def ask_why(page: Page) -> None:
-    """Why not another translation."""
+    """Ask why the model did not choose another translation."""
     page.fill("#why-text", "明日の札幌は、朝に雪が降れば、午後は晴れるでしょう。")
     page.click("#why-go")
     until(page, "document.querySelectorAll('#view-why table tbody tr').length > 3")
 
 
 def play(page: Page) -> None:
-    """The first frame of the film."""
+    """Show the first frame of the film."""
     page.click("#film-go")
     until(page, "window.attendo.drawn.film")
     page.focus("#film-frame")
@@ -130,7 +130,7 @@ def play(page: Page) -> None:
 
 
 def view(name: str, act: Callable[[Page], None] = lambda page: None, **more: Any) -> Shot:
-    """The picture of a tab; more: of the state."""
+    """Return the screenshot of a tab. `more` are additional values of the page state."""
     state = {"view": name, "layer": CROSS, "head": 3, "query": 10} | more
     return Shot(f"look-{name}", (f"#view-{name}",), state, act)
 
@@ -154,7 +154,7 @@ FIRST_HEAD = ("layer", "head", "query")
 
 
 def shots_of(session: Session) -> tuple[Shot, ...]:
-    """The pictures that a run can give."""
+    """Return the screenshots that a run can give."""
     told = session.model_answer()
     film = FILM if len(told["checkpoints"]) >= FEWEST_FRAMES else ()
     return {"translation": TRANSLATOR, "classification": CLASSIFIER}.get(told["family"], ()) + film
@@ -162,7 +162,7 @@ def shots_of(session: Session) -> tuple[Shot, ...]:
 
 @contextmanager
 def served(session: Session) -> Iterator[str]:
-    """The live page's address, on a free port of this machine."""
+    """Serve the live page on a free port of this machine during the `with` block, and yield its address."""
     server = LookServer(session)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -172,7 +172,7 @@ def served(session: Session) -> Iterator[str]:
 
 
 def taken(browser: Browser, address: str, shot: Shot, text: str, translates: bool, language: str) -> bytes:
-    """One picture as PNG, before its colors are counted."""
+    """Return one screenshot as PNG, before its colors are reduced."""
     state = {name: value for name, value in shot.state.items() if translates or name not in FIRST_HEAD}
     state = {"language": language, "theme": "light", "text": text, **state}
     address += "#" + urlencode({k: v if isinstance(v, str) else json.dumps(v) for k, v in state.items()})
@@ -194,7 +194,7 @@ def taken(browser: Browser, address: str, shot: Shot, text: str, translates: boo
 
 
 def around(parts: list[Locator]) -> Any:
-    """The box of all of them on the whole page, with a small edge."""
+    """Return the box around all parts on the whole page, with a small margin."""
     page = parts[0].page
     page.evaluate("window.scrollTo(0, 0)")
     boxes = [box for part in parts if (box := part.first.bounding_box())]
@@ -207,7 +207,7 @@ def around(parts: list[Locator]) -> Any:
 
 
 def write_small(path: Path, picture: bytes, colors: int) -> int:
-    """Writes a PNG of so many colors, and gives its bytes; raises ValueError for one that is too large."""
+    """Write a PNG with `colors` colors and return its bytes. Raise ValueError if it is too large."""
     found = BytesIO()
     few = Image.open(BytesIO(picture)).convert("RGB").quantize(colors, dither=Image.Dither.NONE)
     few.save(found, "PNG", optimize=True)
@@ -218,7 +218,7 @@ def write_small(path: Path, picture: bytes, colors: int) -> int:
 
 
 def main() -> int:
-    """Takes the pictures of the given runs."""
+    """Take the screenshots of the given runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, help="folders of trained runs")
     parser.add_argument("--out", type=Path, default=IMAGES, help="the folder of the pictures")

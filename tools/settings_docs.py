@@ -1,6 +1,7 @@
 """Write the pages of settings from the config dataclasses: `python tools/settings_docs.py [--check]`.
 
-The English meaning of a field is in the `Attributes:` section of its dataclass, the Japanese one in settings_ja.toml.
+The English meaning of a setting is in the `Attributes:` section of its dataclass. The Japanese meaning is in
+settings_ja.toml.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"
 JAPANESE = HERE / "settings_ja.toml"
 FIXED = {"model.architecture": "task", "model.vocab_size": "data", "model.n_classes": "data"}
-"""Settings that follow from the task or from the data."""
+"""Settings that are determined by the task or by the data."""
 CHOSEN = {
     "model": ("d_model", "d_ff", "n_heads", "n_encoder_layers", "n_decoder_layers", "dropout"),
     "tokenizer": ("kind", "vocab_size"),
@@ -34,7 +35,7 @@ CHOSEN = {
         *("evaluate_every", "compile"),
     ),
 }
-"""Settings that attendo chooses unless they are given; tests/repo compares them with attendo.runs.settings."""
+"""Settings that attendo chooses if they are not given. tests/repo compares them with attendo.runs.settings."""
 TASKS = {
     "translation": "翻訳",
     "classification": "分類",
@@ -107,7 +108,7 @@ TOML で表示します。
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table of config.toml: its dataclass, and the tasks that have it; none where all have the same."""
+    """A table of config.toml: its dataclass, and the tasks that have it. Without tasks, all tasks have this table."""
 
     name: str
     kind: type[Any]
@@ -115,11 +116,11 @@ class Table:
 
     @property
     def key(self) -> str:
-        """The table's name among the Japanese meanings."""
+        """Name of the table in settings_ja.toml."""
         return ".".join((self.name, *self.tasks[:1]))
 
     def title(self, language: int) -> str:
-        """The heading."""
+        """Return the heading of the table."""
         named = [task_name(task, language) for task in self.tasks]
         return f"[{self.name}]" + (
             (f" ({', '.join(named)})", f"（{'、'.join(named)}）")[language] if named else ""
@@ -127,7 +128,7 @@ class Table:
 
 
 def task_name(task: str, language: int) -> str:
-    """A task as the page names it.
+    """Return the name of a task on the page.
 
     >>> task_name("language-model", 0)
     'language model'
@@ -136,7 +137,7 @@ def task_name(task: str, language: int) -> str:
 
 
 def tables() -> list[Table]:
-    """Every table of config.toml; those that differ between tasks once for each type."""
+    """Return every table of config.toml. A table that differs between tasks is returned once for each type."""
     found: dict[tuple[str, type[Any]], list[str]] = {}
     for task, spec in TASK_SPECS.items():
         for name, kind in sections(spec).items():
@@ -150,11 +151,11 @@ def tables() -> list[Table]:
 
 
 def meanings(kind: type[Any]) -> dict[str, str]:
-    """The meaning of each field, from the `Attributes:` section of the dataclass.
+    """Return the meaning of each field, from the `Attributes:` section of the dataclass.
 
     >>> from attendo.runs.tasks import MaskingConfig
     >>> meanings(MaskingConfig)["share"]
-    'Share of the tokens that are hidden, drawn again in each epoch.'
+    'Share of the tokens that are hidden. The tokens are drawn again in each epoch.'
     """
     section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
     block = re.match(r"(?: {4,}.*\n?)*", section)
@@ -164,18 +165,18 @@ def meanings(kind: type[Any]) -> dict[str, str]:
 
 @cache
 def japanese() -> Mapping[str, Any]:
-    """The Japanese meanings by table, task and field."""
+    """Return the Japanese meanings by table, task and field."""
     return tomllib.loads(JAPANESE.read_text(encoding="utf-8"))
 
 
 def japanese_meanings(table: Table) -> dict[str, str]:
-    """The Japanese meaning of each field of a table."""
+    """Return the Japanese meaning of each field of a table."""
     found = japanese()[table.name]
     return found[table.tasks[0]] if table.tasks else found
 
 
 def type_text(hint: Any, language: int) -> str:
-    """A type as the page names it.
+    """Return the name of a type on the page.
 
     >>> type_text(float | Literal["length"], 0), type_text(tuple[str, ...] | None, 0)
     ('number or `"length"`', 'list of texts')
@@ -190,12 +191,12 @@ def type_text(hint: Any, language: int) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value as TOML writes it; – for none."""
+    """Return a value in TOML format, or – for None."""
     return "–" if value is None else f"`{json.dumps(list(value) if isinstance(value, tuple) else value)}`"
 
 
 def default_text(table: Table, field: dataclasses.Field[Any], language: int) -> str:
-    """The default of a field: how it is chosen or its value, then the values of tasks that differ."""
+    """Return the default of a field: "chosen" or its value, followed by the values of tasks that differ."""
     path = f"{table.name}.{field.name}"
     if path in FIXED:
         return WORDS[FIXED[path]][language]
@@ -219,13 +220,13 @@ def default_text(table: Table, field: dataclasses.Field[Any], language: int) -> 
 
 
 def of_sizes(name: str) -> set[Any]:
-    """The values of a [model] setting in all sizes that attendo chooses from."""
+    """Return the values of a [model] setting in all model sizes that attendo chooses from."""
     tables = [size.table for spec in TASK_SPECS.values() for size in spec.sizes]
     return {table[name] for table in tables if name in table}
 
 
 def rows(table: Table, language: int) -> Iterator[str]:
-    """The rows of a table."""
+    """Return the rows of a table."""
     hints = get_type_hints(table.kind)
     told = (meanings(table.kind), japanese_meanings(table) if language else {})[language]
     for field in dataclasses.fields(table.kind):
@@ -239,7 +240,7 @@ def rows(table: Table, language: int) -> Iterator[str]:
 
 
 def page(language: int) -> str:
-    """The page of all settings in English (0) or Japanese (1)."""
+    """Return the page of all settings in English (0) or Japanese (1)."""
     parts = [TOP[language].rstrip()]
     for table in tables():
         head = f"| {WORDS['columns'][language]} |\n|---|---|---|---|\n"
@@ -251,7 +252,7 @@ def page(language: int) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write both pages, or compare them."""
+    """Write both pages, or compare them with the files."""
     stale = []
     for number, language in enumerate(("en", "ja")):
         path, text = DOCS / language / "settings.md", page(number)

@@ -1,4 +1,4 @@
-"""Docstrings for mkdocstrings, as griffe reads them: doctests become code blocks."""
+"""Docstrings for mkdocstrings in the form that griffe reads: doctests become code blocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import griffe
 
 
 def escaped(line: str) -> str:
-    """A line of prose in which only code in backticks is Markdown; the name of a parameter in a section is kept.
+    """Escape a line of prose, so only code in backticks is Markdown. Parameter names in a section do not change.
 
     >>> escaped("scores[i][j] < `a[i]`")
     'scores\\\\[i]\\\\[j] &lt; `a[i]`'
@@ -24,7 +24,7 @@ def escaped(line: str) -> str:
 
 
 def as_markdown(text: str) -> str:
-    """A docstring, plain text, as Markdown: each doctest in a fence, from `>>>` to an empty line.
+    """Return a plain-text docstring as Markdown. Each doctest, from `>>>` to an empty line, is in a fence.
 
     >>> as_markdown("Twice x[0].\\n\\n>>> twice(x[0])\\n4").splitlines()
     ['Twice x\\\\[0].', '', '```pycon', '>>> twice(x[0])', '4', '```']
@@ -43,9 +43,9 @@ def as_markdown(text: str) -> str:
 
 
 class Doctests(griffe.Extension):
-    """Puts every doctest of the package into a fence."""
+    """Extension that puts every doctest of the package into a code fence."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Called for each module, class, function and attribute that is read."""
+        """Convert the docstring of a module, class, function or attribute."""
         if obj.docstring:
             obj.docstring.value = as_markdown(obj.docstring.value)

@@ -1,6 +1,6 @@
-"""What the site does beyond mkdocs.yml: two languages in one build, formulas as MathML, links into the code.
+"""Additions to mkdocs.yml: two languages in one build, formulas as MathML, and links into the code.
 
-Called by mkdocs. Pages are written for GitHub and read here; what differs between the two is made good below.
+mkdocs calls these functions. The pages are written for GitHub, and the functions adapt them to the site.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from site_reference import address, package_page, packages
 ROOT = Path(__file__).resolve().parent.parent
 LANGUAGES = {"en": "English", "ja": "日本語"}
 BESIDE = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
-"""Pages of the site whose text stands beside docs/."""
+"""Pages of the site whose files are outside docs/."""
 BOOK = "src/attendo_course/book/"
-"""The folder of the theory's pages, which the site has in theory/."""
+"""Folder of the theory pages, which are in theory/ on the site."""
 FIRST_PAGES = {"README.md": "en/index.md", "README.ja.md": "ja/index.md"}
-"""What a link to the project's first page leads to."""
+"""Targets of links to the project's first page."""
 CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
 IN_LINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 KANA_OR_KANJI, STOPS = "\u3040-\u30ff\u3400-\u9fff", "\u3000-\u303f\uff00-\uff65"
 JAPANESE_LINES = re.compile(
     rf"(?<=[{KANA_OR_KANJI}{STOPS}])\n(?=[{KANA_OR_KANJI}{STOPS}])|(?<=[{STOPS}])\n|\n(?=[{STOPS}])"
 )
-"""A line's end with no space in it: between two Japanese characters, or at a Japanese comma, stop or bracket."""
+"""End of a line without a space: between two Japanese characters, or after a Japanese comma, period or bracket."""
 TO_MATHML = LatexToMathML(fancy_error=False)
 NAVIGATION: dict[str, Navigation] = {}
 NAMES_IN_JAPANESE: dict[str, str] = {}
-"""What on_config and on_nav find, for the pages."""
+"""Values that on_config and on_nav store for the pages."""
 LINK = re.compile(
     r"(?P<code>^(?P<mark>`{3,}).*?^(?P=mark)`*$|`[^`\n]+`)"
     r"|(?<!!)\[(?P<label>(?:[^\]\[]|\[[^\]\[]*\])*)\]\((?P<target>[^)\s]+)\)",
     re.MULTILINE | re.DOTALL,
 )
-"""A link of Markdown, or code, in which there is none."""
+"""A Markdown link, or code, which contains no link."""
 
 
 def slug(text: str, separator: str) -> str:
-    """A heading's anchor as GitHub makes it.
+    """Return the anchor of a heading in GitHub's format.
 
     >>> slug("Which heads a model needs, over a file", "-"), slug("softmax の軸", "-")
     ('which-heads-a-model-needs-over-a-file', 'softmax-の軸')
@@ -57,7 +57,7 @@ def slug(text: str, separator: str) -> str:
 
 
 def formula(source: str, *_: Any, **__: Any) -> str:
-    r"""A ```math block as MathML, which browsers draw themselves; `source` is TeX.
+    r"""Return a ```math block (TeX) as MathML, which browsers draw themselves.
 
     >>> formula(r"x^2")
     '<div class="math"><math display="block"><msup><mi>x</mi><mn>2</mn></msup></math></div>'
@@ -66,7 +66,7 @@ def formula(source: str, *_: Any, **__: Any) -> str:
 
 
 def language_of(path: str) -> str:
-    """The language of a page; what has no Japanese is English.
+    """Return the language of a page. Pages without a Japanese version are English.
 
     >>> language_of("ja/look.md"), language_of("theory/ja/nyu.md"), language_of("log.md")
     ('ja', 'ja', 'en')
@@ -75,7 +75,7 @@ def language_of(path: str) -> str:
 
 
 def counterpart(path: str, language: str, pages: Collection[str]) -> str:
-    """The address of the same page in a language, or of that language's first page.
+    """Return the address of the same page in a language, or of the first page in that language.
 
     >>> counterpart("theory/en/nyu.md", "ja", {"theory/ja/nyu.md"}), counterpart("log.md", "ja", {"log.md"})
     ('theory/ja/nyu.html', 'ja/index.html')
@@ -95,7 +95,7 @@ def counterpart(path: str, language: str, pages: Collection[str]) -> str:
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Anchors as on GitHub, formulas as MathML, and the navigation of those pages that exist."""
+    """Configure anchors as on GitHub, formulas as MathML, and the navigation of the existing pages."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = slug
     config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = [
         {"name": "math", "class": "math", "format": formula}
@@ -106,7 +106,7 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def present(entries: list[Any], docs: Path) -> list[Any]:
-    """The entries of the navigation whose page exists; `folder/*` stands for a folder's pages in order."""
+    """Return the navigation entries whose page exists. `folder/*` means all pages of a folder in order."""
     kept: list[Any] = []
     for entry in entries:
         title, value = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)
@@ -123,7 +123,7 @@ def present(entries: list[Any], docs: Path) -> list[Any]:
 
 
 def names(entries: list[Any]) -> Iterator[tuple[str, str]]:
-    """(page, what the navigation calls it) for all that have a name there."""
+    """Yield each page with its name in the navigation, if it has one."""
     for entry in entries:
         if isinstance(entry, dict):
             for title, value in entry.items():
@@ -131,7 +131,7 @@ def names(entries: list[Any]) -> Iterator[tuple[str, str]]:
 
 
 def book_pages() -> list[str]:
-    """The addresses of the book's pages on the site.
+    """Return the addresses of the book's pages on the site.
 
     >>> "theory/en/nyu.md" in book_pages()
     True
@@ -142,7 +142,7 @@ def book_pages() -> list[str]:
 
 
 def source_of(path: str) -> str:
-    """The file of the project that a page is written in.
+    """Return the project file that contains the text of a page.
 
     >>> source_of("theory/en/nyu.md"), source_of("changelog.md"), source_of("design.md")
     ('src/attendo_course/book/en/nyu.md', 'CHANGELOG.md', 'docs/design.md')
@@ -153,7 +153,7 @@ def source_of(path: str) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages of the reference, of the book, and those beside docs/."""
+    """Add the pages of the reference, of the book, and outside docs/."""
     whole = config.plugins["mkdocstrings"].config.enabled
     for package in packages():
         files.append(File.generated(config, f"reference/{package}.md", content=package_page(package, whole)))
@@ -164,7 +164,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to files of the project, which GitHub shows, lead to the reference; where it has none, they are text."""
+    """Point links to project files to the reference. If the reference has no such page, the link becomes text."""
     path = page.file.src_uri
     here = posixpath.dirname(source_of(path))
 
@@ -185,7 +185,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def site_address(place: str, label: str) -> str | None:
-    """Where the site shows a file of the project; None if it does not."""
+    """Return the address at which the site shows a project file, or None."""
     if place.startswith("docs/"):
         return place.removeprefix("docs/")
     if place in FIRST_PAGES:
@@ -197,8 +197,7 @@ def site_address(place: str, label: str) -> str | None:
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Formulas within a line as MathML; lines of Japanese joined, since browsers put a space between two lines; the
-    backslash taken off that keeps a | within a cell of a table."""
+    """Convert inline formulas to MathML, join Japanese lines, and remove the backslash before | in table cells."""
     pieces = re.split(r"(<pre\b.*?</pre>)", html, flags=re.DOTALL)
     pieces[::2] = [CELL.sub(lambda cell: cell[0].replace(r"\|", "|"), piece) for piece in pieces[::2]]
     pieces[::2] = [IN_LINE.sub(within_line, JAPANESE_LINES.sub("", piece)) for piece in pieces[::2]]
@@ -206,13 +205,14 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 def within_line(found: re.Match[str]) -> str:
-    """A formula within a line, from arithmatex's span."""
+    """Return an inline formula as MathML, from arithmatex's span."""
     return TO_MATHML.convert_with_local_state(unescape(found[1]), displaystyle=False)
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
-    """A navigation for each language: the section of mkdocs.yml with its name. Pages stand in one of them; the
-    Japanese one links to those that are English only.
+    """Build a navigation for each language from the section of mkdocs.yml with its name.
+
+    Each page is in one navigation. The Japanese navigation has links to pages that are only in English.
     """
     nav.pages[0].next_page = None  # the page that asks for the language
     for language, title in LANGUAGES.items():
@@ -229,7 +229,7 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
 
 
 def owned(items: list[Any], language: str, parent: Section | None) -> list[Any]:
-    """The items of a language's navigation, each below its own section; a link stands for a page of the other."""
+    """Return the items of a language's navigation under their own section. Pages of the other language are links."""
     kept: list[Any] = []
     for item in items:
         if isinstance(item, Section):
@@ -243,7 +243,7 @@ def owned(items: list[Any], language: str, parent: Section | None) -> list[Any]:
 
 
 def flat(items: list[Any]) -> Iterator[Page]:
-    """The pages of a navigation in order."""
+    """Return the pages of a navigation in order."""
     for item in items:
         if isinstance(item, Section):
             yield from flat(item.children)
@@ -254,7 +254,7 @@ def flat(items: list[Any]) -> Iterator[Page]:
 def on_page_context(
     context: dict[str, Any], page: Page, config: MkDocsConfig, nav: Navigation
 ) -> dict[str, Any]:
-    """The theme's words, the navigation and the language selector of this page."""
+    """Set the theme's words, the navigation and the language selector of this page."""
     path, pages = page.file.src_uri, {file.src_uri for file in context["pages"]}
     language = language_of(path)
     config.theme["language"] = language
@@ -267,9 +267,7 @@ def on_page_context(
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Without the head's links to other languages, beside each of which the theme would look for a site map; a
-    Japanese page searches the index below ja/.
-    """
+    """Remove links to other languages from the page head. Japanese pages use the search index below ja/."""
     output = re.sub(r'\s*<link rel="alternate"[^>]*>', "", output)
     if language_of(page.file.src_uri) != "ja":
         return output
@@ -277,7 +275,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """An index to search for each language; the Japanese one has the pages that are English only, too."""
+    """Write a search index for each language. The Japanese index also contains the pages that are only in English."""
     whole = Path(config.site_dir, "search", "search_index.json")
     index = json.loads(whole.read_text(encoding="utf-8"))
     places = {file.relative_to(config.site_dir).as_posix() for file in Path(config.site_dir).rglob("*.html")}

@@ -1,4 +1,4 @@
-"""The reference of the site: one page per package of attendo and one for attendo_course, with all documented names."""
+"""The reference of the site: one page per package of attendo, and one for attendo_course, with all documented names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 NOT_SHOWN = {"cli"}
-"""Its reference is the page of commands."""
+"""Package that is left out, because the page of commands is its reference."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """A module as the reference sees it: its dotted name, its first line, and the names it documents."""
+    """A module of the reference: its dotted name, the first paragraph of its docstring, and its documented names."""
 
     name: str
     about: str
@@ -24,7 +24,7 @@ class Module:
 
 
 def documented(tree: ast.Module | ast.ClassDef, prefix: str) -> Iterator[str]:
-    """The dotted names of the public functions and classes with a docstring, and of such methods.
+    """Yield the dotted names of the public functions, classes and methods that have a docstring.
 
     >>> code = "def a(): 'says a'\\nclass B:\\n  'says B'\\n  def c(self): 'says c'\\n  def _d(self): 'says d'"
     >>> list(documented(ast.parse(code), "m"))
@@ -40,7 +40,7 @@ def documented(tree: ast.Module | ast.ClassDef, prefix: str) -> Iterator[str]:
 
 
 def dotted(file: Path) -> str:
-    """The name of a file's module.
+    """Return the dotted name of a file's module.
 
     >>> dotted(SOURCE / "attendo" / "nn" / "__init__.py"), dotted(SOURCE / "attendo" / "models.py")
     ('attendo.nn', 'attendo.models')
@@ -51,7 +51,7 @@ def dotted(file: Path) -> str:
 
 @cache
 def packages() -> dict[str, tuple[Module, ...]]:
-    """The modules of each package, the package's own first: {'nn': (attendo.nn, attendo.nn.attention, ...), ...}."""
+    """Return the modules of each package, the package itself first: {'nn': (attendo.nn, attendo.nn.attention), ...}."""
     found: dict[str, list[Module]] = {}
     for file in sorted(SOURCE.rglob("*.py"), key=dotted):
         name = dotted(file)
@@ -67,7 +67,7 @@ def packages() -> dict[str, tuple[Module, ...]]:
 
 @cache
 def homes() -> dict[str, str]:
-    """The page of every module and documented name: {'attendo.nn.masks': 'reference/nn.md', ...}."""
+    """Return the page of every module and documented name: {'attendo.nn.masks': 'reference/nn.md', ...}."""
     return {
         name: f"reference/{package}.md"
         for package, modules in packages().items()
@@ -77,7 +77,7 @@ def homes() -> dict[str, str]:
 
 
 def address(path: str, label: str = "") -> str | None:
-    """Where the site tells of a file below src/, or of the name that a link's label gives; None if nowhere.
+    """Return the site address of a file below src/, or of the name in a link's label. None means that it has no page.
 
     >>> address("src/attendo/nn/masks.py")
     'reference/nn.md#attendo.nn.masks'
@@ -101,7 +101,7 @@ def address(path: str, label: str = "") -> str | None:
 
 
 def package_page(package: str, whole: bool) -> str:
-    """The page of a package in Markdown: its modules for mkdocstrings, or no more than anchors where `whole` is False.
+    """Return the page of a package in Markdown: its modules for mkdocstrings, or only anchors if `whole` is False.
 
     >>> print(package_page("files", whole=True).split("    ")[0])
     # attendo.files { #attendo.files }

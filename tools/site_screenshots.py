@@ -1,7 +1,7 @@
-"""Look at every page of the built site, wide and narrow: `make site; python tools/site_screenshots.py OUT [PAGE]...`.
+"""Check every page of the built site, wide and narrow: `make site; python tools/site_screenshots.py OUT [PAGE]...`.
 
-Writes OUT/<page>-<width>.png and prints what a reader would stumble over: a page wider than the window, an error in the
-console, anything not found or asked of another host. Exits 1 if there is any.
+The script writes OUT/<page>-<width>.png and prints problems: a page wider than the window, a console error, a missing
+file, or a request to another host. It exits with status 1 if there is a problem.
 """
 
 import argparse
@@ -22,7 +22,7 @@ SITE = Path(__file__).resolve().parent.parent / "build" / "site"
 WIDTHS = (1280, 390)
 Scheme = Literal["light", "dark"]
 TALLEST = 16_000
-"""Of a picture; a page of the reference is ten times as tall."""
+"""Largest height of a screenshot. A page of the reference is ten times as tall."""
 TOO_WIDE = """() => {
   const width = document.documentElement.clientWidth;
   const ways = ["auto", "scroll", "hidden"];
@@ -34,15 +34,15 @@ TOO_WIDE = """() => {
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves files without a word."""
+    """File server without log output."""
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Discard the message."""
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The folder's address, on a free port of this machine."""
+    """Serve the folder on a free port of this machine during the `with` block, and yield its address."""
     with http.server.ThreadingHTTPServer(
         ("127.0.0.1", 0), functools.partial(Quiet, directory=folder)
     ) as server:
@@ -54,7 +54,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def stumbles(page: Page, address: str, name: str, picture: Path | None) -> Iterator[str]:
-    """Opens a page, takes its picture, and gives what is wrong with it."""
+    """Open a page, take its screenshot, and return its problems."""
     found: list[str] = []
     page.on("console", lambda said: found.append(said.text) if said.type == "error" else None)
     page.on("request", lambda asked: None if asked.url.startswith(address) else found.append(asked.url))
@@ -74,7 +74,7 @@ def stumbles(page: Page, address: str, name: str, picture: Path | None) -> Itera
 def look(
     browser: Browser, site: Path, names: Sequence[str], out: Path | None, scheme: Scheme
 ) -> Iterator[str]:
-    """All that is wrong with these pages, at each width; their pictures go to `out`."""
+    """Return all problems of the pages at each width. The screenshots are written to `out`."""
     with served(site) as address:
         for width, name in product(WIDTHS, names):
             context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -86,7 +86,7 @@ def look(
 
 
 def main(arguments: list[str]) -> int:
-    """Takes the pictures and prints the stumbles."""
+    """Take the screenshots, and print the problems."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

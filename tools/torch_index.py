@@ -1,7 +1,7 @@
-"""Choose the package index of torch: `python tools/torch_index.py URL` prints URL if the CPU build fits this machine.
+"""Choose the package index of PyTorch: `python tools/torch_index.py URL` prints URL if the CPU build fits this machine.
 
-The default build of torch for Linux brings NVIDIA's libraries, several GB that a machine without an NVIDIA GPU never
-uses. One line on stderr names the choice and its reason. `make` adds the printed index to pip's indexes.
+The default build of PyTorch for Linux contains NVIDIA's libraries, several GB that a machine without an NVIDIA GPU
+never uses. One line on stderr prints the choice and its reason. `make` adds the printed index to pip's indexes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import urllib.request
 
 SECONDS = 5.0
 OWN_CHOICE = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX")
-"""Environment variables by which the user has chosen an index already."""
+"""Environment variables with which the user has already chosen an index."""
 
 
 def has_nvidia_gpu() -> bool:
-    """Whether nvidia-smi runs and lists a GPU."""
+    """Return whether nvidia-smi runs and lists a GPU."""
     try:
         found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -27,7 +27,7 @@ def has_nvidia_gpu() -> bool:
 
 
 def answers(index: str) -> bool:
-    """Whether the index serves its page of torch within `SECONDS`, the look-up of its name included."""
+    """Return whether the index serves its page of torch within `SECONDS`, including the name lookup."""
     outcome: list[bool] = []
 
     def ask() -> None:
@@ -44,7 +44,7 @@ def answers(index: str) -> bool:
 
 
 def choice(index: str) -> tuple[bool, str]:
-    """Whether to use the CPU index, and the line that says so."""
+    """Return whether to use the CPU index, and the line that explains the choice."""
     if sys.platform != "linux":
         return False, "the default index (only the Linux build brings NVIDIA's libraries)"
     if chosen := next((name for name in OWN_CHOICE if os.environ.get(name)), None):

@@ -241,10 +241,7 @@ def tried_pace(
 def matrix_peak(
     precision: Precision, products: Products, device: torch.device, clock: str = "CPU", size: int = 2048
 ) -> float:
-    """Return the FLOP/s of the fastest of three matrix products, in the number format of training.
-
-    The factors have `size` x `size` entries.
-    """
+    """Return the FLOP/s of the fastest of three products of `size` x `size` matrices, in the format of training."""
     now = time.process_time if clock == "CPU" else time.perf_counter
     a = torch.ones(size, size, device=device, dtype=FORMATS.get(precision, torch.float32))
     product = onednn_product if products == "onednn" and precision == "float32" else torch.mm

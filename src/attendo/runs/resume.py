@@ -212,10 +212,7 @@ def forget_end(run: Run) -> None:
 
 
 def set_threads(wanted: int | None, before: int, say: Say) -> None:
-    """Set the number of CPU threads to `wanted`, or to the number `before`.
-
-    If the number changes, a note is printed that results are not bit-identical.
-    """
+    """Set the number of CPU threads to `wanted` (default: `before`). If it changes, print a note on the results."""
     if wanted is not None and wanted != before:
         say(
             f"note: {wanted} threads instead of {before}, so the weights will differ slightly from an uninterrupted"

@@ -59,10 +59,7 @@ class RunConfig:
 
     @classmethod
     def from_tables(cls, family: TaskSpec, tables: Tables, where: str) -> RunConfig:
-        """Build the configuration from tables. Raises AttendoError for the first invalid table, key or value.
-
-        `where` is the name of the source in messages.
-        """
+        """Build the configuration from tables. Raises AttendoError for the first invalid entry of `where`."""
         check_tables(family, tables, where)
         found = {name: section(kind, tables, name, where) for name, kind in sections(family).items()}
         extra = {name: found.pop(name) for name in family.extra}
@@ -366,9 +363,7 @@ def dropout_for(epochs: float) -> float:
 
 
 def batch_tokens_for(n_tokens: int) -> int:
-    """Return the batch size in tokens for a corpus of this many target tokens.
-
-    With few rows, small batches allow more steps.
+    """Return the batch size in tokens for a corpus of this many target tokens. Small corpora have smaller batches.
 
     >>> batch_tokens_for(700_000), batch_tokens_for(100_000_000)
     (2048, 8192)

@@ -495,10 +495,7 @@ def differing(x: Tensor, over: tuple[int, ...]) -> Tensor:
 
 
 def even_inputs(batch: Batch) -> dict[str, Tensor]:
-    """Return the inputs of some rows of a batch, cut to one length.
-
-    Rows are chosen that are at least as long as the median on each side.
-    """
+    """Return the inputs of some rows of a batch, at least as long as the median on each side and cut to one length."""
     inputs = batch.inputs
     if "token_ids" in inputs:
         return {name: tensor[:MOST_ROWS, :MOST_POSITIONS] for name, tensor in inputs.items()}

@@ -211,10 +211,7 @@ KEPT_EVALUATIONS = 8
 
 @dataclass(frozen=True)
 class Advice:
-    """Advice of the coach: the name of its rule, the observed problem and the remedy.
-
-    The texts begin with a small letter and end without a period.
-    """
+    """Advice of the coach: rule name, problem and remedy. The texts have no capital letter and no period."""
 
     rule: str
     seen: str

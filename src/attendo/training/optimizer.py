@@ -357,10 +357,7 @@ class WeightAverage:
 
     @contextmanager
     def swapped(self, model: nn.Module) -> Iterator[None]:
-        """Use the average as the weights of the model during the `with` block. Restore the model's weights afterwards.
-
-        The restored weights are bit-identical.
-        """
+        """Use the average as the model's weights during the `with` block. Then restore the original weights exactly."""
         self._swap(model)
         try:
             yield
