@@ -20,7 +20,7 @@ BLEU_TOKENIZERS = ("13a", "none", "char", "intl", "zh", "ja-mecab", "ko-mecab")
 
 @dataclass(frozen=True)
 class Score:
-    """The name, the value and the sacreBLEU signature of a metric. `str(score)` shows them in one line."""
+    """The name, the value and the sacreBLEU signature of a metric, which `str(score)` shows in one line."""
 
     name: str
     value: float

@@ -48,8 +48,8 @@ class ModelConfig:
         n_kv_heads: Number of key and value heads, for grouped-query attention (default: `n_heads`).
         head_dim: Width of one query or key head (default: `d_model / n_heads`).
         value_dim: Width of one value head (default: `head_dim`).
-        n_encoder_layers: Number of encoder blocks. Language models have 0.
-        n_decoder_layers: Number of decoder blocks. Classifiers and masked language models have 0.
+        n_encoder_layers: Number of encoder blocks. Language models have no encoder blocks.
+        n_decoder_layers: Number of decoder blocks. Classifiers and masked language models have no decoder blocks.
         max_len: Context length in tokens. Learned positions cannot represent longer texts.
         dropout: Dropout probability of the embeddings and of the output of each sub-layer.
         attention_dropout: Dropout probability of the attention weights.

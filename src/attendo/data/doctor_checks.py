@@ -158,7 +158,7 @@ class Statistics:
         return usual_script(self._scripts[side])
 
     def is_reverse_of(self, other: "Statistics") -> bool:
-        """Return whether source and target are swapped, by the scripts of `other` or by its letter profile."""
+        """Return whether source and target are swapped, judged by the scripts or the letter profile of `other`."""
         scripts, theirs = [
             [rows.usual_script(side)[0] for side in ("source", "target")] for rows in (self, other)
         ]
@@ -175,7 +175,7 @@ class Statistics:
         )
 
     def side(self, side: str) -> Side:
-        """Return the statistics of one column."""
+        """Return the statistics of the source or target column."""
         code, share = self.usual_script(side)
         length, line = self._longest[side]
         mean = self._characters[side] / self.n_rows

@@ -109,7 +109,7 @@ class Side:
 
 @dataclass(frozen=True)
 class LikeLabels:
-    """A column that looks like labels: its side, its number of different texts, and `columns` for labeled texts."""
+    """A column that looks like labels: its side, its number of different texts, and the `columns` option for labels."""
 
     side: str
     n_different: int

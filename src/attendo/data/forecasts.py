@@ -510,7 +510,7 @@ def forecasts(split: Split, seed: int = 0) -> Iterator[Forecast]:
 
 
 def pairs(n: int, split: Split, seed: int = 0) -> list[tuple[str, str]]:
-    """Return the first `n` different (English, Japanese) pairs of `split`. A smaller `n` returns a prefix.
+    """Return the first `n` different (English, Japanese) pairs of `split`. A smaller `n` gives a prefix of the list.
 
     >>> pairs(1, "train") == pairs(2, "train")[:1]
     True

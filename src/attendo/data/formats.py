@@ -139,7 +139,7 @@ def read_csv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
 
 
 def csv_records(path: Path) -> Iterator[tuple[int, list[str] | RowError]]:
-    """Yield the records of a CSV file, each with its first line number. Quoted fields may contain line breaks.
+    """Yield the records of a CSV file, each with the number of its first line. Quoted fields may contain line breaks.
 
     A quote that is not closed within LINE_CAP bytes makes only its own line invalid, with the error "broken quoting".
     """

@@ -1,6 +1,7 @@
 """The choice of validation rows by a hash of the source, in one streaming pass.
 
-Each run stores the hashes of its training rows. A run that starts from this run can then validate on other rows.
+Each run stores the hashes of its training rows. A run that starts from an earlier run can therefore validate on rows
+that are new to the model.
 """
 
 from __future__ import annotations
@@ -209,7 +210,8 @@ def validation_rows(
     checkpoint.
 
     The second list has at most FINAL times as many rows. The rows of both lists have equal distances. `left_out` maps
-    reasons to conditions. Rows that meet a condition are excluded, unless the condition is true for all rows.
+    reasons for exclusion to conditions. Rows that meet a condition are excluded, unless the condition is true for all
+    rows.
     """
     rows = list(read())
     for why, is_out in left_out.items():

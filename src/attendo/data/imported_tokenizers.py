@@ -50,7 +50,7 @@ _LETTERS = byte_letters()
 
 
 def going_on(node: Any) -> Any:
-    """Return a tokenizer's document in which nothing is added before the first word of a text.
+    """Return a variant of a tokenizer's document that adds nothing before the first word of a text.
 
     If words are first split at white space, the document is unchanged: every word keeps its mark.
     """
@@ -294,7 +294,7 @@ def imported_tokenizer(
         vocab_size: The number of rows of the embedding matrix.
         specials: The special ids.
         silent: The ids that `decode` omits.
-        never: The ids that must not be generated.
+        never: The ids that a model must not generate.
         marks: The displayed text of each token that texts cannot contain, by id.
         pieces: The subword of each id, or None (default: the vocabularies of `sides`).
     """

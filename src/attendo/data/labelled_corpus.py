@@ -174,7 +174,9 @@ class LabelledData:
                 require_file(file)
 
     def source(self, file: Path, columns: str | None = None, header: bool | None = None) -> LabelledSource:
-        """Return the files with this name as a source. By default, columns and header are read as in training."""
+        """Return the labeled texts of a file, folder or pattern. By default, columns and header are read as in
+        training.
+        """
         columns = self.columns if columns is None else columns
         chosen = None if columns is None else parse_columns(columns, LABELLED)
         return LabelledSource(file, chosen, self.header if header is None else header)

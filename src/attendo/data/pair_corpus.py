@@ -235,7 +235,7 @@ class PairCorpus(RowCorpus[Pair]):
     def validation(
         self, most: int, tokenizer: Tokenizer | None = None, max_tokens: int = 0
     ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Return the pairs for evaluations and the final choice of a checkpoint, with up to `max_tokens` on a side."""
+        """Return the pairs for evaluations and the final checkpoint choice, of up to `max_tokens` tokens on a side."""
 
         def is_long(pair: Pair) -> bool:
             _, source, target = pair

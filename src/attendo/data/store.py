@@ -131,7 +131,7 @@ class Stretches:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """The facts about a store.
+    """The facts about a token store.
 
     Attributes:
         folder: The folder of the store.

@@ -1,8 +1,8 @@
 """Conversion between text and token ids: BPE, Unigram, word, uncased word, character and byte tokenizers in one class.
 
 A tokenizer is one JSON file of the `tokenizers` library. Ids 0 to 3 are pad, unk, bos and eos, which no text can
-produce. These ids are ordinary vocabulary entries, but no cut of a text equals them. They are not "added tokens", for
-which the library would search in texts.
+produce. These ids are ordinary vocabulary entries, but no cut of a text equals them. The entries are not "added
+tokens", for which the library would search in texts.
 """
 
 import hashlib
@@ -356,10 +356,10 @@ class LearnedTokenizer(Tokenizer):
     - `bpe` and `unigram`: subwords. A subword after a space starts with "▁". Text without a subword is spelled in UTF-8
       bytes.
     - `character`: one id per character. Characters without an id are spelled in bytes.
-    - `byte`: one id per UTF-8 byte, 260 ids in all. This kind equals `character` without any character ids.
+    - `byte`: one id per UTF-8 byte, 260 ids in all. The kind `byte` equals `character` without any character ids.
     - `word`: one id per word. Words are separated by single spaces (U+0020). Unknown words become `unk_id`.
     - `uncased`: one id per lowercase word. Punctuation and clitics (n't, 's) are separate words, and unknown words
-      become `unk_id`. The kind is only for models that read text, because case and spaces are lost.
+      become `unk_id`. The kind `uncased` is only for models that read text, because case and spaces are lost.
 
     `decode(encode(text)) == text` for every text, including any spaces, control characters, scripts and spelled-out
     special tokens. With `word`, this holds for texts of known words. `uncased` decodes to known words, separated by

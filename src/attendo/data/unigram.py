@@ -40,7 +40,9 @@ class Lattice:
     counts: Floats
 
     def expected_counts(self, probabilities: Floats) -> Floats:
-        """Return the expected count of each subword `[pieces]` over all segmentations by probability (the E step)."""
+        """Return the expected count of each subword `[pieces]`, weighting all segmentations by probability (the E
+        step).
+        """
         ends = np.searchsorted(self.place, np.arange(1, _LONGEST_WORD + 2))
         steps = [slice(*pair) for pair in pairwise(ends.tolist())]
         weight = probabilities[self.piece]

@@ -98,8 +98,8 @@ def patterns(
         query_ids: The token ids of the queries.
         key_ids: The token ids of the keys.
         cross: Whether queries and keys are from different texts. For different texts, i is scaled to the number of
-            keys. The patterns "duplicate" and "induction" then accept every position. The result also contains the
-            pattern "alignment", which is the band |j − i| ≤ max(1, k_len / 8).
+            keys. For different texts, the patterns "duplicate" and "induction" accept every position. The result also
+            contains the pattern "alignment", which is the band |j − i| ≤ max(1, k_len / 8).
 
     Returns:
         The boolean matrices `[q_len, k_len]` by name.

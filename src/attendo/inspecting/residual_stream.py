@@ -144,7 +144,7 @@ def lens_logits(
     """Return the logits output(norm(h)) of a block's output h, the logit lens (nostalgebraist 2020).
 
     For the last block, the lens logits equal the logits of the model. For a classifier, see `pooled_lens`. `norm` is
-    the last norm of the stack. In post-norm models it is the identity.
+    the last norm of the stack. In post-norm models, this norm is the identity.
 
     Args:
         model: Any model.
