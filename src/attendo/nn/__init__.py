@@ -1,4 +1,6 @@
-"""The modules of a Transformer. Blocks receive their modules as arguments, as in this GPT of ten lines.
+"""The modules of a Transformer: attention, layers, blocks, masks, positions and caches.
+
+Blocks receive their modules as arguments, as in this GPT of ten lines:
 
 >>> import torch
 >>> from torch import nn
