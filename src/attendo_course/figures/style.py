@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 import warnings
 from collections.abc import Callable
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from attendo.display.i18n import Language, Localized
@@ -15,43 +17,14 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 9.6, 5.4  # inches; 16:9
 DOTS_PER_INCH = 200  # 1920 × 1080
-INK, FAINT, RULE = "#1b2430", "#5b6673", "#d9dee4"
 BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#0072b2", "#d55e00", "#009e73", "#a8568a", "#b87f00"
 """Colors after Okabe & Ito 2008. The last two are darker, which makes thin lines visible on a white background."""
 
-SETTINGS: dict[RcKeyType, Any] = {
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "font.size": 12.5,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.labelsize": 12.5,
-    "axes.titlesize": 13,
-    "axes.edgecolor": FAINT,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.unicode_minus": False,
-    "axes.formatter.useoffset": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": RULE,
-    "grid.linewidth": 0.8,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelsize": 11,
-    "ytick.labelsize": 11,
-    "lines.linewidth": 2.2,
-    "lines.solid_capstyle": "round",
-    "legend.frameon": True,
-    "legend.facecolor": "white",
-    "legend.edgecolor": "none",
-    "legend.framealpha": 0.9,
-    "legend.fontsize": 11.5,
-    "svg.fonttype": "none",  # text stays text: it can be searched and edited
-    "svg.hashsalt": "attendo",  # and ids in the file are the same every time
-}
+SETTINGS: dict[RcKeyType, Any] = tomllib.loads(
+    (files("attendo_course") / "figures" / "style.toml").read_text(encoding="utf-8")
+)
 """The settings of matplotlib. They replace the settings in the user's matplotlibrc file."""
+INK, FAINT, RULE = (SETTINGS[key] for key in ("text.color", "axes.edgecolor", "grid.color"))
 
 
 def lay_out(figure: Figure, bottom: float = 0.0, top: float = 1.0, rows_apart: float = 0.04) -> None:

@@ -6,10 +6,12 @@ hound are both 犬. The verb in "is in the garden" is いる for an animal and �
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,88 +19,22 @@ Kind = Literal["animal", "thing"]
 KINDS: tuple[Kind, ...] = ("animal", "thing")
 CueSet = Literal["first", "second"]
 
-AMBIGUOUS: dict[str, tuple[str, str]] = {
-    "bat": ("コウモリ", "バット"),
-    "crane": ("鶴", "クレーン"),
-    "kite": ("トビ", "凧"),
-    "mouse": ("ネズミ", "マウス"),
-    "seal": ("アザラシ", "印鑑"),
-}
+_TABLES: dict[str, dict[str, Any]] = tomllib.loads(
+    (files("attendo_course") / "lessons" / "contexts_words.toml").read_text(encoding="utf-8")
+)
+AMBIGUOUS: dict[str, list[str]] = _TABLES["ambiguous"]
 """Nouns that are an animal or a thing, with both translations."""
-SYNONYMS: dict[Kind, dict[str, tuple[str, str]]] = {
-    "animal": {"犬": ("dog", "hound"), "豚": ("pig", "hog"), "ウサギ": ("rabbit", "bunny")},
-    "thing": {"ソファー": ("sofa", "couch"), "自転車": ("bicycle", "bike"), "車": ("car", "automobile")},
-}
+SYNONYMS: dict[Kind, dict[str, list[str]]] = _TABLES["synonyms"]
 """Translations that two nouns have in common."""
-PLAIN: dict[Kind, dict[str, str]] = {
-    "animal": {"cat": "猫", "monkey": "猿", "fox": "キツネ"},
-    "thing": {"hammer": "金槌", "knife": "ナイフ", "radio": "ラジオ"},
-}
+PLAIN: dict[Kind, dict[str, str]] = _TABLES["plain"]
 """Nouns that have one translation, which no other noun has."""
-
-ADJECTIVES: dict[Kind | Literal["either"], dict[str, str]] = {
-    "animal": {
-        "hungry": "空腹の",
-        "sleepy": "眠そうな",
-        "wild": "野生の",
-        "young": "若い",
-        "timid": "臆病な",
-        "tired": "疲れた",
-    },
-    "thing": {
-        "broken": "壊れた",
-        "cheap": "安い",
-        "used": "中古の",
-        "handmade": "手作りの",
-        "expensive": "高価な",
-        "wooden": "木製の",
-    },
-    "either": {
-        "": "",
-        "big": "大きな",
-        "small": "小さな",
-        "beautiful": "美しい",
-        "black": "黒い",
-        "white": "白い",
-        "strange": "奇妙な",
-    },
-}
+ADJECTIVES: dict[Kind | Literal["either"], dict[str, str]] = _TABLES["adjectives"]
 """Adjectives that determine the kind, an equal number per kind, and adjectives for both kinds."""
-
-PREDICATES: dict[Kind | Literal["either"], dict[str, str]] = {
-    "animal": {
-        "is asleep": "眠っている",
-        "is looking for food": "餌 を 探している",
-        "is drinking water": "水 を 飲んでいる",
-        "is afraid of people": "人 を 恐れている",
-        "ran away": "逃げた",
-        "woke up": "目 を 覚ました",
-    },
-    "thing": {
-        "is for rent": "貸し出し中だ",
-        "needs repair": "修理 が 必要だ",
-        "is out of stock": "在庫 が ない",
-        "costs a lot of money": "値段 が 高い",
-        "was sold": "売られた",
-        "went missing": "紛失した",
-    },
-    "either": {
-        "is here": "ここ に",
-        "is in the garden": "庭 に",
-        "is on the roof": "屋根 の 上 に",
-        "is behind the house": "家 の 裏 に",
-        "is under the tree": "木 の 下 に",
-        "is near the river": "川 の 近く に",
-    },
-}
+PREDICATES: dict[Kind | Literal["either"], dict[str, str]] = _TABLES["predicates"]
 """Predicates that determine the kind, an equal number per kind, and places, which require いる or ある in Japanese."""
-BEING: dict[Kind, str] = {"animal": "いる", "thing": "ある"}
-
-FRAMES: dict[str, tuple[str, str]] = {
-    "": ("", ""),
-    "i think that": ("", "と 思う"),
-    "ken says that": ("ケン に よると", "そうだ"),
-}
+BEING: dict[Kind, str] = _TABLES["being"]
+"""The Japanese verb of existence for each kind."""
+FRAMES: dict[str, list[str]] = _TABLES["frames"]
 """Text around a sentence: before the English sentence, and before and after the Japanese sentence."""
 EVERY = 5
 """One of this number of clauses is held out of training."""
