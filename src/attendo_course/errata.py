@@ -26,9 +26,8 @@ ANALOGY = Localized(" The code shows it by analogy.", "コードは類例であ�
 class Snippet:
     """A few lines of Python whose last line is an expression, and the expected outcome.
 
-    Attributes:
-        gives: A regular expression for the complete outcome, which is the value as text, or the name and message of
-            the exception.
+    `gives` is a regular expression for the complete outcome: the value as text, or the name and message of an
+    exception.
     """
 
     code: str
@@ -62,8 +61,7 @@ class Snippet:
 class Erratum:
     """A mistake of a source. `wrong_code` and `right_code` contain both forms if they can be run.
 
-    Attributes:
-        letters: The letters of the source in `SOURCES`.
+    `letters` are the letters of the source in `SOURCES`.
     """
 
     number: int

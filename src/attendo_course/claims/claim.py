@@ -20,8 +20,7 @@ Name = Localized | str
 class Check:
     """A computed number and its required value. A "shown" number has no required value (for example a wall time).
 
-    Attributes:
-        counterexample: Whether the number shows that the statement is false without its condition.
+    A check with `counterexample` shows that the statement is false without its condition.
     """
 
     name: Localized
@@ -108,9 +107,7 @@ class Finding:
 class Claim:
     """A statement of a source, its derivation, and the function that checks it with computed numbers.
 
-    Attributes:
-        condition: The condition without which the statement is false. A check marked `counterexample` then shows
-            this.
+    Without the `condition`, the statement is false. A check marked `counterexample` then shows this.
     """
 
     id: str

@@ -8,20 +8,8 @@ import numpy as np
 
 from attendo.display.i18n import Language
 from attendo_course.book import passage, translated
+from attendo_course.figures import style
 from attendo_course.figures.arrays import EntropyByDimension, Rates, WeightsByTemperature, weights_at
-from attendo_course.figures.style import (
-    BLUE,
-    FAINT,
-    GREEN,
-    INK,
-    ORANGE,
-    PURPLE,
-    VERMILION,
-    emphasis,
-    heading,
-    label_axes,
-    scientific,
-)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,12 +32,14 @@ def draw_temperature(found: WeightsByTemperature, figure: Figure, language: Lang
     scores = ", ".join(f"{score:g}" for score in found.scores)
     title = translated("From soft to hard attention")
     note = passage("draw_curves.draw_temperature", scores=scores)
-    heading(figure, language, title, note)
+    style.heading(figure, language, title, note)
     axes = figure.add_subplot()
     axes.set_xscale("log")
     low, high = float(found.betas[0]), float(found.betas[-1])
     ends = (low / 4, high * 4)
-    for key, (color, size) in enumerate(zip((BLUE, VERMILION, GREEN), (14, 9.5, 5), strict=True)):
+    for key, (color, size) in enumerate(
+        zip((style.BLUE, style.VERMILION, style.GREEN), (14, 9.5, 5), strict=True)
+    ):
         axes.plot(found.betas, found.weights[:, key], color=color, label=f"s = {found.scores[key]:g}")
         for at, beta, weights in ((ends[0], low, found.soft), (ends[1], high, found.hard)):
             nearest = found.weights[0 if beta == low else -1, key]
@@ -71,21 +61,21 @@ def draw_temperature(found: WeightsByTemperature, figure: Figure, language: Lang
     axes.minorticks_off()
     axes.set_xlim(ends[0] / 2, ends[1] * 2)
     axes.set_ylim(-0.03, 1.04)
-    label_axes(axes, language, translated("inverse temperature β"), translated("attention weight"))
+    style.label_axes(axes, language, translated("inverse temperature β"), translated("attention weight"))
     axes.legend(loc="center left", bbox_to_anchor=(0.13, 0.72))
 
 
 def _mark_beta(axes: Axes, found: WeightsByTemperature) -> None:
     """Write the weight of the best key at one β into the graph."""
     weight = float(weights_at(found.scores, MARKED_BETA).max())
-    axes.plot([MARKED_BETA], [weight], "o", color=INK, markersize=6, zorder=3)
+    axes.plot([MARKED_BETA], [weight], "o", color=style.INK, markersize=6, zorder=3)
     axes.annotate(
         f"β = {MARKED_BETA:g}: {weight:.5f}",
         (MARKED_BETA, weight),
         xytext=(12, -34),
         textcoords="offset points",
         fontsize=11.5,
-        arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.9},
+        arrowprops={"arrowstyle": "-", "color": style.FAINT, "linewidth": 0.9},
     )
 
 
@@ -104,12 +94,12 @@ def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) 
     low, high = (f"{share:.0%}".rstrip("%") for share in QUANTILES)
     title = translated("Why the scores are divided by √d")
     note = passage("draw_curves.draw_entropy", n_keys=n_keys, draws=draws, low=low, high=high)
-    heading(figure, language, title, note)
+    style.heading(figure, language, title, note)
     axes = figure.add_subplot()
     axes.set_xscale("log", base=2)
     names = translated("softmax(qKᵀ/√d)"), translated("softmax(qKᵀ)")
     for entropies, name, color, rise in zip(
-        (found.scaled, found.unscaled), names, (BLUE, VERMILION), (0, 9), strict=True
+        (found.scaled, found.unscaled), names, (style.BLUE, style.VERMILION), (0, 9), strict=True
     ):
         axes.fill_between(
             found.dimensions, *np.quantile(entropies, QUANTILES, axis=1), color=color, alpha=0.18, linewidth=0
@@ -124,16 +114,18 @@ def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) 
             color=color,
             va="center",
             fontsize=11.5,
-            fontweight=emphasis(language),
+            fontweight=style.emphasis(language),
             annotation_clip=False,
         )
-    axes.axhline(found.uniform, color=FAINT, linewidth=1.2, linestyle="--")
+    axes.axhline(found.uniform, color=style.FAINT, linewidth=1.2, linestyle="--")
     uniform = translated("uniform: ln {n_keys} = {found.uniform:.4f}", n_keys=n_keys, found=found)
-    axes.text(found.dimensions[0], found.uniform + 0.05, uniform.text(language), fontsize=11, color=FAINT)
+    axes.text(
+        found.dimensions[0], found.uniform + 0.05, uniform.text(language), fontsize=11, color=style.FAINT
+    )
     axes.set_xticks(found.dimensions, [f"{d}" for d in found.dimensions])
     axes.minorticks_off()
     axes.set_ylim(0, 3.1)
-    label_axes(axes, language, translated("dimension d of query and key"), translated("entropy (nats)"))
+    style.label_axes(axes, language, translated("dimension d of query and key"), translated("entropy (nats)"))
 
 
 def draw_noam(found: Rates, figure: Figure, language: Language) -> None:
@@ -148,9 +140,9 @@ def draw_noam(found: Rates, figure: Figure, language: Language) -> None:
     """
     title = translated("The learning rate of the Transformer")
     note = passage("draw_curves.draw_noam")
-    heading(figure, language, title, note)
+    style.heading(figure, language, title, note)
     axes = figure.add_subplot()
-    colors = (BLUE, ORANGE, GREEN, PURPLE, VERMILION)
+    colors = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.VERMILION)
     order = sorted(range(len(found.warmups)), key=lambda row: found.warmups[row])
     for row in order:
         main = row == 0
@@ -163,27 +155,27 @@ def draw_noam(found: Rates, figure: Figure, language: Language) -> None:
             label=f"w = {found.warmups[row]:,}",
         )
     peak, warmup = float(found.peaks[0]), found.warmups[0]
-    axes.plot([warmup], [peak * 1e4], "o", color=INK, markersize=8, zorder=4)
-    marked = translated("peak {peak} at step {warmup:,}", peak=scientific(peak), warmup=warmup)
+    axes.plot([warmup], [peak * 1e4], "o", color=style.INK, markersize=8, zorder=4)
+    marked = translated("peak {peak} at step {warmup:,}", peak=style.scientific(peak), warmup=warmup)
     axes.annotate(
         marked.text(language),
         (warmup, peak * 1e4),
         xytext=(30, 22),
         textcoords="offset points",
-        arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.9},
+        arrowprops={"arrowstyle": "-", "color": style.FAINT, "linewidth": 0.9},
     )
     last, end = int(found.steps[-1]), float(found.rates[0, -1])
     axes.annotate(
-        scientific(end),
+        style.scientific(end),
         (last, end * 1e4),
         xytext=(-4, 22),
         textcoords="offset points",
         ha="right",
-        arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.9},
+        arrowprops={"arrowstyle": "-", "color": style.FAINT, "linewidth": 0.9},
     )
-    axes.set_title(f"d = {found.d_model}", loc="left", color=FAINT, fontsize=12)
+    axes.set_title(f"d = {found.d_model}", loc="left", color=style.FAINT, fontsize=12)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlim(0, last * 1.01)
     axes.set_ylim(0, float(found.peaks.max()) * 1.06e4)
-    label_axes(axes, language, translated("step s"), translated("learning rate × 10⁴"))
+    style.label_axes(axes, language, translated("step s"), translated("learning rate × 10⁴"))
     axes.legend(loc="upper right", title=translated("warm-up steps").text(language))

@@ -12,18 +12,8 @@ from jaxtyping import Float
 from attendo.display.i18n import Language
 from attendo.microscope.pictures import heat_map
 from attendo_course.book import passage, translated
+from attendo_course.figures import style
 from attendo_course.figures.arrays import PositionCurves, PositionProducts
-from attendo_course.figures.style import (
-    BLUE,
-    FAINT,
-    INK,
-    VERMILION,
-    emphasis,
-    heading,
-    label_axes,
-    lay_out,
-    scientific,
-)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,13 +33,13 @@ def draw_heatmap(table: Float[np.ndarray, "d_model max_len"], figure: Figure, la
     'Sinusoidal Positional Encoding (max_len=64, d_model=128)'
     """
     d_model, max_len = table.shape
-    lay_out(figure, top=0.985)
+    style.lay_out(figure, top=0.985)
     axes = figure.add_subplot()
     bar = heat_map(axes, table, "viridis", -1.0, 1.0, upward=True, ticks=[-1, -0.5, 0, 0.5, 1])
     sizes = f"max_len={max_len}, d_model={d_model}"
     title = translated("Sinusoidal Positional Encoding ({sizes})", sizes=sizes)
-    axes.set_title(title.text(language), fontsize=16, fontweight=emphasis(language), pad=12)
-    label_axes(axes, language, translated("Position"), translated("Embedding Dimension"))
+    axes.set_title(title.text(language), fontsize=16, fontweight=style.emphasis(language), pad=12)
+    style.label_axes(axes, language, translated("Position"), translated("Embedding Dimension"))
     axes.set_xticks([*range(0, max_len - 4, 8), max_len - 1])
     axes.set_yticks([*range(0, d_model - 8, 16), d_model - 1])
     axes.grid(visible=False)
@@ -70,21 +60,23 @@ def draw_curves(formula: PositionCurves, plotted: PositionCurves, figure: Figure
     title = translated("One positional encoding: its formula, and what was plotted")
     sizes = f"L = {length}, d_e = {n_rows}"
     note = passage("draw_positions.draw_curves", sizes=sizes)
-    heading(figure, language, title, note, rows_apart=0.03)
+    style.heading(figure, language, title, note, rows_apart=0.03)
     graphs = figure.subplots(n_rows, 2, sharex="col", sharey=True)
     heads = (
-        (translated("formula"), FORMULA, translated("position t"), BLUE),
-        (translated("as plotted"), PLOTTED, translated("position x"), VERMILION),
+        (translated("formula"), FORMULA, translated("position t"), style.BLUE),
+        (translated("as plotted"), PLOTTED, translated("position x"), style.VERMILION),
     )
     for column, (curves, head) in enumerate(zip((formula, plotted), heads, strict=True)):
         name, equation, across, color = head
         top: Axes = graphs[0, column]
-        top.set_title(name.text(language), loc="left", color=color, fontweight=emphasis(language), pad=24)
+        top.set_title(
+            name.text(language), loc="left", color=color, fontweight=style.emphasis(language), pad=24
+        )
         top.text(0, 1.12, equation, transform=top.transAxes, fontsize=11, va="bottom")
         for row in range(n_rows):
             axes: Axes = graphs[row, column]
             number = translated("row {number}", number=row + 1).text(language)
-            _beside(axes, -0.1, number, "right", INK)
+            _beside(axes, -0.1, number, "right", style.INK)
             if row < len(curves.rows):
                 _draw_row(axes, language, curves, row, color)
             else:
@@ -99,7 +91,7 @@ def _draw_row(axes: Axes, language: Language, curves: PositionCurves, row: int, 
     axes.set_ylim(-1.25, 1.25)
     axes.set_yticks([-1, 0, 1])
     period = translated("period").text(language)
-    _beside(axes, 1.02, f"{period} {curves.periods[row]:.2f}", "left", FAINT)
+    _beside(axes, 1.02, f"{period} {curves.periods[row]:.2f}", "left", style.FAINT)
 
 
 def _leave_undefined(axes: Axes, language: Language, d_e: int) -> None:
@@ -109,7 +101,7 @@ def _leave_undefined(axes: Axes, language: Language, d_e: int) -> None:
     axes.tick_params(axis="y", length=0, labelleft=False)
     i = d_e // 2
     text = translated("undefined: i ends at {i},\nwhich gives {column} rows", i=i, column=2 * i)
-    _beside(axes, 0.5, text.text(language), "center", FAINT)
+    _beside(axes, 0.5, text.text(language), "center", style.FAINT)
 
 
 def _beside(axes: Axes, x: float, text: str, side: Literal["left", "right", "center"], color: str) -> None:
@@ -129,15 +121,15 @@ def draw_products(found: Sequence[PositionProducts], figure: Figure, language: L
     """
     title = translated("Dot products of position vectors depend on their distance only")
     deviation = max(each.deviation for each in found)
-    limit = scientific(10.0 ** math.ceil(math.log10(max(deviation, 1e-16))), 0)
+    limit = style.scientific(10.0 ** math.ceil(math.log10(max(deviation, 1e-16))), 0)
     note = passage("draw_positions.draw_products", limit=limit)
-    heading(figure, language, title, note)
+    style.heading(figure, language, title, note)
     graphs = figure.subplots(1, len(found), squeeze=False)[0]
-    for axes, each, color in zip(graphs, found, (BLUE, VERMILION), strict=False):
+    for axes, each, color in zip(graphs, found, (style.BLUE, style.VERMILION), strict=False):
         distances = np.arange(len(each.products))
         axes.plot(distances, each.products, color=color)
         k = each.first_rise
-        axes.plot([k], [each.products[k]], "o", color=INK, markersize=7, zorder=3)
+        axes.plot([k], [each.products[k]], "o", color=style.INK, markersize=7, zorder=3)
         rise = translated(
             "first rise after k = {k}\n{product:.3f} → {next_product:.3f}",
             k=k,
@@ -151,9 +143,9 @@ def draw_products(found: Sequence[PositionProducts], figure: Figure, language: L
             xytext=(14, 46),
             textcoords="offset points",
             fontsize=11.5,
-            arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.9},
+            arrowprops={"arrowstyle": "-", "color": style.FAINT, "linewidth": 0.9},
         )
-        axes.set_title(f"d = {each.d_model}", loc="left", color=color, fontweight=emphasis(language))
+        axes.set_title(f"d = {each.d_model}", loc="left", color=color, fontweight=style.emphasis(language))
         axes.set_ylim(0, each.products[0] * 1.04)
         axes.set_xlim(-1, len(distances))
-        label_axes(axes, language, translated("distance k"), translated("PE[p] · PE[p+k]"))
+        style.label_axes(axes, language, translated("distance k"), translated("PE[p] · PE[p+k]"))

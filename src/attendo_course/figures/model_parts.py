@@ -141,8 +141,7 @@ class Sublayer:
 class Stack:
     """An encoder or a decoder from its ids to its last norm, with the sub-layers of one block.
 
-    Attributes:
-        positions, embedding_norm, last_norm: The part, or None if the model does not have it.
+    `positions`, `embedding_norm` and `last_norm` are None if the model has no such part.
     """
 
     name: Localized

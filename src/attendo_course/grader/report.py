@@ -17,20 +17,6 @@ from attendo_course.grader.trials import Failure, Property, numbers
 
 Status = Literal["holds", "fails", "not offered", "not tried"]
 
-JAPANESE = {
-    "shapes": "形",
-    "rows": "行の和",
-    "scale": "スケール",
-    "agreement": "一致",
-    "mask": "マスク",
-    "empty row": "見てよいキーのない行",
-    "permutation": "順序",
-    "stability": "安定性",
-    "gradient": "勾配",
-    "inputs": "入力",
-}
-"""The Japanese names of the properties by property id."""
-
 NEVER_THERE = ("gradient",)
 """Properties that are not counted if the function does not offer them. A NumPy function cannot offer gradients."""
 
@@ -43,8 +29,7 @@ SMALL = 12
 class Outcome:
     """The outcome of one property: the number of tested inputs, and the smallest input that fails.
 
-    Attributes:
-        note: The reason why the property is not offered or was not tested.
+    `note` is the reason why the property is not offered or was not tested.
     """
 
     property: Property
@@ -142,7 +127,7 @@ def named(ids: Sequence[str]) -> Localized:
     >>> named(["scale", "mask"]).ja
     'scale（スケール）、mask（マスク）'
     """
-    return Localized(", ".join(ids), "、".join(f"{id}（{JAPANESE[id]}）" for id in ids))
+    return Localized(", ".join(ids), "、".join(f"{id}（{translated(id).ja}）" for id in ids))
 
 
 def _outcome_lines(outcome: Outcome, language: Language) -> list[str]:

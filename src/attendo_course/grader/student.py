@@ -51,8 +51,7 @@ class Case:
 class Answer:
     """The result of a function: the output, and the weights if the function returned (output, weights).
 
-    Attributes:
-        is_tensor: Whether the output was a torch tensor.
+    `is_tensor` is True if the output was a torch tensor.
     """
 
     output: Tensor

@@ -23,8 +23,7 @@ TOLERANCE = 1e-6
 class Suspect:
     """A common mistake: its description, and the output that it causes for an input and a scale.
 
-    Attributes:
-        misshapes: Whether the mistake causes a wrong shape or an exception for some inputs.
+    `misshapes` is True if the mistake causes a wrong shape or an exception for some inputs.
     """
 
     hint: Localized

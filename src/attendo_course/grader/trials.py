@@ -40,8 +40,7 @@ IMPRECISE = passage("trials.text")
 class Failure:
     """An input on which a property fails, with the expected output and the output of the function.
 
-    Attributes:
-        is_refusal: Whether the function raised an exception or did not return an array.
+    `is_refusal` is True if the function raised an exception or did not return an array.
     """
 
     case: Case
@@ -59,8 +58,7 @@ Trials = Iterator[Failure | None]
 class Property:
     """A property of attention, and its test on a function.
 
-    Attributes:
-        missing: A function that returns the reason why a tested function does not offer the property, otherwise None.
+    `missing` returns the reason why a tested function does not offer the property, otherwise None.
     """
 
     id: str

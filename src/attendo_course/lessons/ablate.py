@@ -19,18 +19,7 @@ from attendo.display.i18n import Localized
 from attendo.model_config import ModelConfig
 from attendo.models import EncoderDecoder, parameter_count
 from attendo_course.book import passage, translated
-from attendo_course.lessons.arrays import (
-    ArrayTask,
-    Examples,
-    Training,
-    loss_curves,
-    margin,
-    mean_and_deviation,
-    recorded_weights,
-    seeded,
-    sequence_pairs,
-    trained,
-)
+from attendo_course.lessons import arrays
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 
 DATES = ("today", "tomorrow", "this weekend", "on Monday", "on Sunday")
@@ -82,8 +71,8 @@ def turned_round(forecast: Forecast) -> Forecast:
 class Pieces:
     """The subwords of the small corpus, with contiguous ids. Unused subwords of the tokenizer have no id.
 
-    Attributes:
-        ids: The tokenizer's id of each subword. The first four ids are pad, unk, bos and eos in both numberings.
+    `ids` contains the tokenizer's id of each subword. In both numberings, the first four ids are pad, unk, bos and
+    eos.
     """
 
     tokenizer: Tokenizer
@@ -121,10 +110,10 @@ def small_pieces() -> Pieces:
     return Pieces(tokenizer, (*range(Tokenizer.eos_id + 1), *sorted(used)))
 
 
-def translations(forecasts: Sequence[Forecast], pieces: Pieces) -> Examples:
+def translations(forecasts: Sequence[Forecast], pieces: Pieces) -> arrays.Examples:
     """Return forecasts as input for an EncoderDecoder that translates English to Japanese."""
     sources = [pieces.encode(english(forecast)) for forecast in forecasts]
-    return sequence_pairs(sources, [pieces.encode(japanese(forecast)) for forecast in forecasts])
+    return arrays.sequence_pairs(sources, [pieces.encode(japanese(forecast)) for forecast in forecasts])
 
 
 def unordered_limit(forecasts: Sequence[Forecast], pieces: Pieces) -> tuple[float, float]:
@@ -153,8 +142,7 @@ PAPER_PERPLEXITY = 4.92
 class Variant:
     """A model with one change. Its name contains the letter of the row in the paper, if there is such a row.
 
-    Attributes:
-        paper: The change in the paper and the resulting perplexity, or None if the paper has no such row.
+    `paper` contains the change in the paper and the resulting perplexity, or None if the paper has no such row.
     """
 
     name: Localized
@@ -221,10 +209,10 @@ class Data:
     pieces: Pieces
     test: Sequence[Forecast]
 
-    def task(self, seed: int) -> ArrayTask:
+    def task(self, seed: int) -> arrays.ArrayTask:
         """Return the training task for this seed, with the common test data."""
         train = small_forecasts(np.random.default_rng(seed), TRAIN_ROWS, self.test)
-        return ArrayTask(
+        return arrays.ArrayTask(
             translations(train, self.pieces), translations(self.test, self.pieces), batch_rows=BATCH_ROWS
         )
 
@@ -234,15 +222,15 @@ def small_data() -> Data:
     return Data(small_pieces(), small_forecasts(np.random.default_rng(TEST_SEED), TEST_ROWS))
 
 
-def ablated(config: ModelConfig, task: ArrayTask, steps: int, seed: int) -> Training:
+def ablated(config: ModelConfig, task: arrays.ArrayTask, steps: int, seed: int) -> arrays.Training:
     """Train a variant with Adam, a warm-up over a tenth of the steps and a linear decay over the second half.
 
     The measure "exact" is the share of sentences that greedy search translates exactly. A translation is exact if and
     only if each reference token is the most probable token after the previous reference tokens.
     """
-    model = seeded(lambda: EncoderDecoder(config), seed)
+    model = arrays.seeded(lambda: EncoderDecoder(config), seed)
     warmup = max(1, round(WARMUP_SHARE * steps))
-    return trained(model, task, steps, RATE, seed, warmup_steps=warmup, decay_share=DECAY_SHARE)
+    return arrays.trained(model, task, steps, RATE, seed, warmup_steps=warmup, decay_share=DECAY_SHARE)
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
@@ -251,7 +239,7 @@ def interval(differences: Sequence[float]) -> tuple[float, float]:
     >>> [round(x, 2) for x in interval([1.0, 2.0, 3.0])]
     [-0.48, 4.48]
     """
-    mean, half = statistics.fmean(differences), margin(differences)
+    mean, half = statistics.fmean(differences), arrays.margin(differences)
     return mean - half, mean + half
 
 
@@ -260,8 +248,8 @@ class Result:
     """The runs of a variant with seeds 1, 2, ..., and the runs of the base model with the same seeds."""
 
     variant: Variant
-    runs: list[Training]
-    base: list[Training]
+    runs: list[arrays.Training]
+    base: list[arrays.Training]
 
     @property
     def losses(self) -> list[float]:
@@ -293,8 +281,8 @@ class Result:
     def row(self) -> tuple[Cell, ...]:
         """Return the cells of the variant's row in the table."""
         weights = parameter_count(self.runs[0].model)
-        exact, loss = mean_and_deviation(self.exact, ".0f"), mean_and_deviation(self.losses)
-        difference = "" if self.runs is self.base else mean_and_deviation(self.differences)
+        exact, loss = arrays.mean_and_deviation(self.exact, ".0f"), arrays.mean_and_deviation(self.losses)
+        difference = "" if self.runs is self.base else arrays.mean_and_deviation(self.differences)
         if difference and not difference.startswith("-"):
             difference = f"+{difference}"
         return self.variant.name, weights, exact, loss, difference, self.variant.paper_cell
@@ -352,7 +340,7 @@ def _curves(results: Sequence[Result]) -> Picture:
     ranked = sorted(results[1:], key=lambda result: statistics.fmean(result.losses))
     shown = [results[0], ranked[0], ranked[-1]]
     title = translated("Training loss: the base, then the best and the worst on the test")
-    return loss_curves(title, {result.variant.name.en: result.runs for result in shown})
+    return arrays.loss_curves(title, {result.variant.name.en: result.runs for result in shown})
 
 
 def cross_weights(
@@ -360,11 +348,11 @@ def cross_weights(
 ) -> Float[np.ndarray, "tgt_len src_len"]:
     """Return the cross-attention in the last decoder block: the mean over heads, one row per target subword and eos."""
     path = f"decoder.blocks.{model.config.n_decoder_layers - 1}.cross_attention"
-    weights = recorded_weights(model.eval(), path, **translations([forecast], pieces).inputs)
+    weights = arrays.recorded_weights(model.eval(), path, **translations([forecast], pieces).inputs)
     return weights[0].mean(0).double().numpy()
 
 
-def _cross_attention(run: Training, data: Data) -> Picture:
+def _cross_attention(run: arrays.Training, data: Data) -> Picture:
     assert isinstance(run.model, EncoderDecoder)
     texts = english(data.test[0]), japanese(data.test[0])
     source, target = ((*data.pieces.names(data.pieces.encode(text)), "$") for text in texts)

@@ -19,6 +19,7 @@ from attendo.inference.translator import Translator
 from attendo.inspecting.recording import recording
 from attendo.models import EncoderDecoder, MaskedLM
 from attendo_course.book import passage, translated
+from attendo_course.lessons import contexts_words as corpus
 from attendo_course.lessons.arrays import Training, loss_curves, mean_and_deviation
 from attendo_course.lessons.contexts_models import (
     N_LAYERS,
@@ -31,17 +32,6 @@ from attendo_course.lessons.contexts_models import (
     noun_vectors,
     tokenizer,
     translator,
-)
-from attendo_course.lessons.contexts_words import (
-    AMBIGUOUS,
-    KINDS,
-    Clause,
-    Kind,
-    Noun,
-    Sentence,
-    nouns,
-    synonyms,
-    two_meanings,
 )
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 
@@ -97,7 +87,7 @@ def _unit(x: Float[ndarray, "n d"]) -> Float[ndarray, "n d"]:
 
 
 NEIGHBORS = 3
-CUES: dict[Kind, str] = {"animal": "hungry", "thing": "broken"}
+CUES: dict[corpus.Kind, str] = {"animal": "hungry", "thing": "broken"}
 """The adjective before the noun in the displayed sentences."""
 Vectors = Float[ndarray, "sentences d_model"]
 Measures = Mapping[str, tuple[float, ...]]
@@ -114,16 +104,18 @@ class Material:
     """
 
     tokens: Tokenizer
-    fit: Sequence[Sentence]
-    test: Sequence[Sentence]
-    synonyms_fit: Sequence[Sentence]
-    synonyms_test: Sequence[Sentence]
+    fit: Sequence[corpus.Sentence]
+    test: Sequence[corpus.Sentence]
+    synonyms_fit: Sequence[corpus.Sentence]
+    synonyms_test: Sequence[corpus.Sentence]
 
     @classmethod
     def drawn(cls) -> Material:
         """Draw the sentences, which are the same for all seeds."""
         rng = np.random.default_rng(0)
-        two, one = ([noun for pair in pairs for noun in pair] for pairs in (two_meanings(), synonyms()))
+        two, one = (
+            [noun for pair in pairs for noun in pair] for pairs in (corpus.two_meanings(), corpus.synonyms())
+        )
         return cls(
             tokenizer(),
             contexts(two, "first", rng, unseen=False),
@@ -133,23 +125,25 @@ class Material:
         )
 
     @cached_property
-    def held_out(self) -> list[Sentence]:
+    def held_out(self) -> list[corpus.Sentence]:
         """The test sentences of the models. The first clause of each sentence does not occur in the training data."""
         return [*self.test, *self.synonyms_test]
 
 
-def nouns_of(sentences: Sequence[Sentence]) -> list[Noun]:
+def nouns_of(sentences: Sequence[corpus.Sentence]) -> list[corpus.Noun]:
     """Return the noun in the first clause of each sentence."""
     return [sentence.clauses[0].noun for sentence in sentences]
 
 
-def likeness(vectors: Vectors, about: Sequence[Noun], pairs: Sequence[tuple[Noun, Noun]]) -> float:
+def likeness(
+    vectors: Vectors, about: Sequence[corpus.Noun], pairs: Sequence[tuple[corpus.Noun, corpus.Noun]]
+) -> float:
     """Return the mean cosine between the vectors of two nouns, averaged over pairs of nouns.
 
     `about` contains the noun of each vector. The mean of all vectors is subtracted first, since it contains no
     information about a noun.
 
-    >>> cat, dog = (Noun(source, "", "animal") for source in ("cat", "dog"))
+    >>> cat, dog = (corpus.Noun(source, "", "animal") for source in ("cat", "dog"))
     >>> likeness(np.array([[2.0, 1.0], [0.0, 1.0]]), [cat, dog], [(cat, dog)])
     -1.0
     """
@@ -167,7 +161,7 @@ def kind_read(fit: Vectors, test: Vectors, material: Material) -> tuple[float, f
     kinds, true = [noun.kind for noun in fitted], [noun.kind for noun in asked]
     known = share_right(read_by_probe(fit, kinds, test), true)
     shares = []
-    for source in AMBIGUOUS:
+    for source in corpus.AMBIGUOUS:
         others = [i for i, noun in enumerate(fitted) if noun.source != source]
         own = [i for i, noun in enumerate(asked) if noun.source == source]
         read = read_by_probe(fit[others], [kinds[i] for i in others], test[own])
@@ -182,7 +176,7 @@ def masked_measures(model: MaskedLM, material: Material) -> Measures:
     a fitted noun and of a new noun, and the share of nearest nouns of the right kind.
     """
     fit, test = (noun_vectors(model, material.tokens, part) for part in (material.fit, material.test))
-    about, pairs = nouns_of(material.test), two_meanings()
+    about, pairs = nouns_of(material.test), corpus.two_meanings()
     same = [(noun, noun) for pair in pairs for noun in pair]
     return {
         layer: (
@@ -214,37 +208,37 @@ def translator_measures(model: EncoderDecoder, material: Material) -> Measures:
             kind_read(fit[layer], test[layer], material)[0],
             share_right(targets, [noun.target for noun in asked]),
             share_right(sources, [noun.source for noun in one_asked]),
-            likeness(both, [*asked, *one_asked], two_meanings()),
-            likeness(both, [*asked, *one_asked], synonyms()),
+            likeness(both, [*asked, *one_asked], corpus.two_meanings()),
+            likeness(both, [*asked, *one_asked], corpus.synonyms()),
         )
 
     return {layer: measured(layer) for layer in test}
 
 
-def shown_sentence(source: str, kind: Kind) -> Sentence:
+def shown_sentence(source: str, kind: corpus.Kind) -> corpus.Sentence:
     """Return the sentence "the hungry … is here" for an animal, or "the broken … is here" for a thing.
 
     >>> shown_sentence("bat", "thing").english
     'the broken bat is here'
     """
-    noun = next(noun for noun in nouns() if (noun.source, noun.kind) == (source, kind))
-    return Sentence((Clause(noun, CUES[kind], "is here"),))
+    noun = next(noun for noun in corpus.nouns() if (noun.source, noun.kind) == (source, kind))
+    return corpus.Sentence((corpus.Clause(noun, CUES[kind], "is here"),))
 
 
 def neighbors(
     model: MaskedLM, tokens: Tokenizer, source: str, layer: str
-) -> Mapping[Kind, list[tuple[float, Noun]]]:
+) -> Mapping[corpus.Kind, list[tuple[float, corpus.Noun]]]:
     """Return the unambiguous nouns nearest to an ambiguous noun as an animal and as a thing, as (cosine, noun).
 
     The unambiguous nouns are in a sentence without a cue: "the white … is here".
     """
-    others = [noun for noun in nouns() if noun.source not in AMBIGUOUS]
-    plain = [Sentence((Clause(noun, "white", "is here"),)) for noun in others]
+    others = [noun for noun in corpus.nouns() if noun.source not in corpus.AMBIGUOUS]
+    plain = [corpus.Sentence((corpus.Clause(noun, "white", "is here"),)) for noun in others]
     rows = noun_vectors(model, tokens, plain)[layer]
-    own = noun_vectors(model, tokens, [shown_sentence(source, kind) for kind in KINDS])[layer]
+    own = noun_vectors(model, tokens, [shown_sentence(source, kind) for kind in corpus.KINDS])[layer]
     return {
         kind: [(cosine, others[row]) for cosine, row in nearest_rows(vector, rows, NEIGHBORS)]
-        for kind, vector in zip(KINDS, own, strict=True)
+        for kind, vector in zip(corpus.KINDS, own, strict=True)
     }
 
 
@@ -254,7 +248,7 @@ def right_neighbors(model: MaskedLM, tokens: Tokenizer, layer: str) -> float:
         np.mean(
             [
                 noun.kind == kind
-                for source in AMBIGUOUS
+                for source in corpus.AMBIGUOUS
                 for kind, found in neighbors(model, tokens, source, layer).items()
                 for _, noun in found
             ]
@@ -273,7 +267,7 @@ def teach(options: Options) -> Iterator[Piece]:
     """Compare the vectors of ambiguous nouns in a masked model, then in the encoder and decoder of a translator."""
     material, seeds = Material.drawn(), range(1, 1 + (options.seeds or SEEDS))
     tokens = material.tokens
-    yield passage("contexts.teach", n_nouns=len(AMBIGUOUS))
+    yield passage("contexts.teach", n_nouns=len(corpus.AMBIGUOUS))
     masked = [masked_model(tokens, material.held_out, options.steps(MASKED_STEPS), seed) for seed in seeds]
     yield from in_context(masked, [new_masked_model(tokens, seed) for seed in seeds], material)
     translators = [
@@ -335,7 +329,7 @@ def _bat(model: MaskedLM, tokens: Tokenizer) -> Iterator[Piece]:
     yield Picture("matrix", title, weights, names, (*sentence.english.split(), "$"))
 
 
-def gaze(model: MaskedLM, tokens: Tokenizer, sentence: Sentence) -> Float[np.ndarray, "heads places"]:
+def gaze(model: MaskedLM, tokens: Tokenizer, sentence: corpus.Sentence) -> Float[np.ndarray, "heads places"]:
     """Return the attention from the first clause's noun to each word and eos, with one row per layer and head."""
     paths = [f"encoder.blocks.{layer}.self_attention" for layer in range(N_LAYERS)]
     with torch.no_grad(), recording(model, "*.self_attention.weights") as record:
@@ -413,7 +407,7 @@ def _where_words(found: Sequence[Measures], control: Sequence[Measures]) -> Loca
 
 
 def _translations(model: EncoderDecoder, tokens: Tokenizer) -> Localized:
-    texts = [shown_sentence("bat", kind).english for kind in KINDS]
+    texts = [shown_sentence("bat", kind).english for kind in corpus.KINDS]
     found = [
         translation.text for translation in Translator(model, tokens, segment="none").translate(texts, beam=1)
     ]
@@ -439,7 +433,7 @@ def _rows(found: Sequence[Measures]) -> tuple[tuple[Cell, ...], ...]:
     )
 
 
-def _listed(found: Sequence[tuple[float, Noun]]) -> str:
+def _listed(found: Sequence[tuple[float, corpus.Noun]]) -> str:
     return ", ".join(f"{noun.source} {cosine:.2f}" for cosine, noun in found)
 
 

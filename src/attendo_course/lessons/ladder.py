@@ -22,19 +22,7 @@ from attendo.nn.blocks import Encoder, EncoderBlock, Residual
 from attendo.nn.layers import FeedForward, xavier
 from attendo.nn.positions import LearnedPositions
 from attendo_course.book import passage, translated
-from attendo_course.lessons.arrays import (
-    ArrayTask,
-    Draw,
-    Examples,
-    Training,
-    logits_of,
-    loss_curves,
-    mean_and_deviation,
-    measures,
-    recorded_weights,
-    seeded,
-    trained,
-)
+from attendo_course.lessons import arrays
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 
 SYMBOLS = " ABC^"
@@ -61,7 +49,7 @@ def letter_counts(ids: Int[np.ndarray, "rows length"]) -> Int[np.ndarray, "rows 
     return np.stack([(ids == letter).sum(1) for letter in range(1, N_LETTERS + 1)], axis=1)
 
 
-def counting(lengths: Sequence[int], *, begin: bool, difference: bool = False) -> Draw:
+def counting(lengths: Sequence[int], *, begin: bool, difference: bool = False) -> arrays.Draw:
     """Return a function that draws examples of tasks T06a and T06b.
 
     The input x contains letters or blanks as one-hot vectors `[rows, length, 4]`. The targets are the counts of A, B
@@ -69,7 +57,7 @@ def counting(lengths: Sequence[int], *, begin: bool, difference: bool = False) -
     letter, and the vectors have 5 entries. With `difference`, the fourth target is |count of A - count of B|.
     """
 
-    def draw(rng: np.random.Generator, n: int) -> Examples:
+    def draw(rng: np.random.Generator, n: int) -> arrays.Examples:
         length = int(rng.choice(np.asarray(lengths)))
         ids = rng.integers(0, N_LETTERS + 1, (n, length))
         targets = letter_counts(ids)
@@ -78,22 +66,22 @@ def counting(lengths: Sequence[int], *, begin: bool, difference: bool = False) -
         if begin:
             ids = np.column_stack([np.full(n, BEGIN), ids])
         x = one_hot(ids, len(SYMBOLS) if begin else BEGIN)
-        return Examples({"x": x}, torch.from_numpy(targets))
+        return arrays.Examples({"x": x}, torch.from_numpy(targets))
 
     return draw
 
 
-def signals(n_signals: int, length: int) -> Draw:
+def signals(n_signals: int, length: int) -> arrays.Draw:
     """Return a function that draws examples of tasks T06c and T06d: the first letters select the letters to count.
 
     The input x has the shape `[rows, n_signals + length, 3]` and contains no blanks. The targets `[rows, n_signals]`
     contain one count per signal.
     """
 
-    def draw(rng: np.random.Generator, n: int) -> Examples:
+    def draw(rng: np.random.Generator, n: int) -> arrays.Examples:
         ids = rng.integers(0, N_LETTERS, (n, n_signals + length))
         targets = (ids[:, :n_signals, None] == ids[:, None, n_signals:]).sum(-1)
-        return Examples({"x": one_hot(ids, N_LETTERS)}, torch.from_numpy(targets))
+        return arrays.Examples({"x": one_hot(ids, N_LETTERS)}, torch.from_numpy(targets))
 
     return draw
 
@@ -356,19 +344,19 @@ class Contender:
 
     name: str
     build: Callable[[], QueryModel]
-    draw: Draw
+    draw: arrays.Draw
     steps: int
     learning_rate: float
 
-    def trained(self, seed: int) -> Training:
+    def trained(self, seed: int) -> arrays.Training:
         """Train the model on `BATCH_ROWS` new rows per step, and test it on `TEST_ROWS` other rows."""
         test = self.draw(np.random.default_rng(TEST_SEED), TEST_ROWS)
-        task = ArrayTask(self.draw, test, BATCH_ROWS)
-        model = seeded(self.build, seed)
-        return trained(model, task, self.steps, self.learning_rate, seed, decay_share=DECAY_SHARE)
+        task = arrays.ArrayTask(self.draw, test, BATCH_ROWS)
+        model = arrays.seeded(self.build, seed)
+        return arrays.trained(model, task, self.steps, self.learning_rate, seed, decay_share=DECAY_SHARE)
 
 
-def contest(contenders: Sequence[Contender], seeds: int) -> dict[str, list[Training]]:
+def contest(contenders: Sequence[Contender], seeds: int) -> dict[str, list[arrays.Training]]:
     """Train each model with seeds 1, 2, ..., and return the runs by model name."""
     return {c.name: [c.trained(seed) for seed in range(1, seeds + 1)] for c in contenders}
 
@@ -390,11 +378,11 @@ def counting_step(options: Options) -> Iterator[Piece]:
         (NOTHING_SEEN, f"{entropy(chance):.3f}", f"{chance.max():.3f}", "", "", "")
     ]
     for name, of in runs.items():
-        cells = [mean_and_deviation(values) for values in zip(*by_length[name], strict=True)]
+        cells = [arrays.mean_and_deviation(values) for values in zip(*by_length[name], strict=True)]
         rows.append((name, *_cells(of, "loss", "accuracy"), *cells))
     lengths = [translated("{EXACT.en}, length {n}", EXACT=EXACT, n=n) for n in _lengths()]
     yield Table("counting", translated("Counting letters"), (MODEL, LOSS, ACCURACY, *lengths), tuple(rows))
-    yield loss_curves(TRAINING_LOSS, runs)
+    yield arrays.loss_curves(TRAINING_LOSS, runs)
     last = contenders[-1]
     yield _letters_map(runs[last.name][0].model, last.draw)
     bare, marked = (
@@ -445,11 +433,11 @@ def difference_step(options: Options) -> Iterator[Piece]:
     rows: list[tuple[Cell, ...]] = [(NOTHING_SEEN, f"{chance:.3f}", "", f"{difference.max():.3f}")]
     right = {name: [_fourth_right(run.model, draw) for run in of] for name, of in runs.items()}
     for name, of in runs.items():
-        rows.append((name, *_cells(of, "loss", "exact"), mean_and_deviation(right[name])))
+        rows.append((name, *_cells(of, "loss", "exact"), arrays.mean_and_deviation(right[name])))
     columns = (MODEL, LOSS, EXACT, translated("difference right"))
     yield Table("difference", translated("Counts and a difference"), columns, tuple(rows))
     test = draw(np.random.default_rng(TEST_SEED), TEST_ROWS)
-    each = recorded_weights(runs["self"][0].model, "self_attention", **test.inputs)
+    each = arrays.recorded_weights(runs["self"][0].model, "self_attention", **test.inputs)
     weights = each[:, 0].mean(0).double().numpy()
     answers = ("A", "B", "C", "|A-B|")
     title = translated("Self-attention among the answers, mean of the test rows")
@@ -492,7 +480,7 @@ def signal_step(options: Options) -> Iterator[Piece]:
     ]
     rows += [(name, *_cells(of, "loss", "accuracy")) for name, of in runs.items()]
     yield Table("signal", translated("A signal"), (MODEL, LOSS, ACCURACY), tuple(rows))
-    yield loss_curves(TRAINING_LOSS, runs)
+    yield arrays.loss_curves(TRAINING_LOSS, runs)
     model = cast(QueryModel, runs["positions"][0].model)
     places = cast(SetEncoder, model.encoder).positions
     assert places is not None, "this contender has positions"
@@ -531,7 +519,7 @@ def several_signals_step(options: Options) -> Iterator[Piece]:
     )
     columns = (MODEL, translated("parameters"), LOSS, EXACT)
     yield Table("signals", translated("Three signals"), columns, rows)
-    yield loss_curves(TRAINING_LOSS, runs)
+    yield arrays.loss_curves(TRAINING_LOSS, runs)
     source, bare, one, four = (float(np.mean([run.measures["loss"] for run in of])) for of in runs.values())
     said = passage(
         "ladder.several_signals_step-2", source=source, bare=bare, one=one, four=four, ratio=one / four
@@ -543,36 +531,37 @@ def _lengths() -> tuple[int, int, int]:
     return LENGTH - 1, LENGTH, LENGTH + 1
 
 
-def _exact_by_length(draw: Draw, model: nn.Module) -> list[float]:
+def _exact_by_length(draw: arrays.Draw, model: nn.Module) -> list[float]:
     """Return the share of completely correct rows at each length."""
     begin = draw(np.random.default_rng(0), 1).inputs["x"].shape[-1] == len(SYMBOLS)
     rng = np.random.default_rng(TEST_SEED)
-    return [measures(model, counting([n], begin=begin)(rng, TEST_ROWS))["exact"] for n in _lengths()]
+    return [arrays.measures(model, counting([n], begin=begin)(rng, TEST_ROWS))["exact"] for n in _lengths()]
 
 
-def _fourth_right(model: nn.Module, draw: Draw) -> float:
+def _fourth_right(model: nn.Module, draw: arrays.Draw) -> float:
     test = draw(np.random.default_rng(TEST_SEED), TEST_ROWS)
-    return float((logits_of(model, test).argmax(-1) == test.targets)[:, 3].double().mean())
+    return float((arrays.logits_of(model, test).argmax(-1) == test.targets)[:, 3].double().mean())
 
 
 @torch.no_grad()
-def _doubling(model: nn.Module, draw: Draw) -> float:
+def _doubling(model: nn.Module, draw: arrays.Draw) -> float:
     """Return the largest change of a logit if each row is repeated."""
     x = draw(np.random.default_rng(TEST_SEED), 100).inputs["x"]
     return float((model(torch.cat([x, x], dim=1)) - model(x)).abs().max())
 
 
-def _cells(runs: Sequence[Training], *names: str) -> tuple[str, ...]:
+def _cells(runs: Sequence[arrays.Training], *names: str) -> tuple[str, ...]:
     forms = {"loss": ".4f"}
     return tuple(
-        mean_and_deviation([run.measures[name] for run in runs], forms.get(name, ".3f")) for name in names
+        arrays.mean_and_deviation([run.measures[name] for run in runs], forms.get(name, ".3f"))
+        for name in names
     )
 
 
-def _letters_map(model: nn.Module, draw: Draw) -> Picture:
+def _letters_map(model: nn.Module, draw: arrays.Draw) -> Picture:
     """Return the attention of each query in one row."""
     x = draw(np.random.default_rng(TEST_SEED), 1).inputs["x"]
-    weights = recorded_weights(model, "cross_attention", x=x)[0, 0].double().numpy()
+    weights = arrays.recorded_weights(model, "cross_attention", x=x)[0, 0].double().numpy()
     title = translated("What the queries for A, B and C attend to")
     columns = tuple(text(x[0]).replace(" ", "_"))
     return Picture("matrix", title, weights, tuple(SYMBOLS[1 : N_LETTERS + 1]), columns)

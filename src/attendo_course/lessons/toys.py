@@ -21,18 +21,7 @@ from attendo.model_config import ModelConfig, Positions
 from attendo.models import EncoderDecoder
 from attendo.nn.cache import DecoderCache
 from attendo_course.book import passage, translated
-from attendo_course.lessons.arrays import (
-    ArrayTask,
-    Draw,
-    Examples,
-    Training,
-    loss_curves,
-    mean_and_deviation,
-    recorded_weights,
-    seeded,
-    sequence_pairs,
-    trained,
-)
+from attendo_course.lessons import arrays
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 
 Symbols = list[int]
@@ -84,12 +73,12 @@ def random_rows(rng: np.random.Generator, n: int, n_symbols: int, lengths: range
     return [rng.integers(0, n_symbols, length).tolist() for length in drawn.tolist()]
 
 
-def pairs(rows: Sequence[Symbols], rule: Rule) -> Examples:
+def pairs(rows: Sequence[Symbols], rule: Rule) -> arrays.Examples:
     """Return rows and their targets as input for an EncoderDecoder: src, tgt, src_lengths and targets."""
-    return sequence_pairs([symbol_ids(row) for row in rows], [symbol_ids(rule(row)) for row in rows])
+    return arrays.sequence_pairs([symbol_ids(row) for row in rows], [symbol_ids(rule(row)) for row in rows])
 
 
-def drawn_pairs(rule: Rule, n_symbols: int, lengths: range) -> Draw:
+def drawn_pairs(rule: Rule, n_symbols: int, lengths: range) -> arrays.Draw:
     """Return a function that draws new rows of these lengths with their targets."""
     return lambda rng, n: pairs(random_rows(rng, n, n_symbols, lengths), rule)
 
@@ -153,23 +142,23 @@ def toy_config(n_symbols: int, d_model: int, positions: Positions) -> ModelConfi
 
 def learned(
     config: ModelConfig,
-    task: ArrayTask,
+    task: arrays.ArrayTask,
     steps: int,
     seed: int,
     *,
     rate: float = 3e-3,
     weight_decay: float = 0.0,
-) -> Training:
+) -> arrays.Training:
     """Train a model with Adam, 100 steps of warm-up and a linear decay over the second half."""
-    model = seeded(lambda: EncoderDecoder(config), seed)
-    return trained(
+    model = arrays.seeded(lambda: EncoderDecoder(config), seed)
+    return arrays.trained(
         model, task, steps, rate, seed, warmup_steps=100, decay_share=0.5, weight_decay=weight_decay
     )
 
 
 def cross_weights(model: EncoderDecoder, row: Symbols, rule: Rule) -> Float[np.ndarray, "tgt_len src_len"]:
     """Return the weights of the decoder's only cross-attention head, with one row per target symbol and eos."""
-    weights = recorded_weights(model, "decoder.blocks.0.cross_attention", **pairs([row], rule).inputs)
+    weights = arrays.recorded_weights(model, "decoder.blocks.0.cross_attention", **pairs([row], rule).inputs)
     return weights[0, 0].double().numpy()
 
 
@@ -204,7 +193,7 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
     rng = np.random.default_rng(TEST_SEED)
     test = random_rows(rng, TEST_ROWS, N_SYMBOLS, lengths)
     longer = random_rows(rng, TEST_ROWS, N_SYMBOLS, range(LONGEST + 1, LONGER + 1))
-    task = ArrayTask(drawn_pairs(toy.rule, N_SYMBOLS, lengths), pairs(test, toy.rule), batch_rows=64)
+    task = arrays.ArrayTask(drawn_pairs(toy.rule, N_SYMBOLS, lengths), pairs(test, toy.rule), batch_rows=64)
     kinds: tuple[Positions, ...] = ("sinusoidal", "rotary", "none")
     runs = {
         kind: [
@@ -221,8 +210,8 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
         rows.append((unordered, f"{loss:.4f}", f"{limit:.3f}", ""))
     for kind, of in runs.items():
         far = [exact_share(_model(run), longer, toy.rule) for run in of]
-        losses = mean_and_deviation([run.measures["loss"] for run in of], ".4f")
-        rows.append((kind, losses, mean_and_deviation(exact[kind]), mean_and_deviation(far)))
+        losses = arrays.mean_and_deviation([run.measures["loss"] for run in of], ".4f")
+        rows.append((kind, losses, arrays.mean_and_deviation(exact[kind]), arrays.mean_and_deviation(far)))
     columns = (
         translated("positions"),
         translated("loss (nats)"),
@@ -231,7 +220,7 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
     )
     yield Table(toy.name, toy.title, columns, tuple(rows))
     yield _columns_explained(toy.ordered)
-    yield loss_curves(TRAINING_LOSS, runs)
+    yield arrays.loss_curves(TRAINING_LOSS, runs)
     yield from _attention(toy, _model(runs["sinusoidal"][0]), test)
     none, best = float(np.mean(exact["none"])), float(np.mean(exact["sinusoidal"]))
     if toy.ordered:
@@ -273,15 +262,15 @@ class Sum:
 
     name: Localized
     rule: Rule
-    train: Examples | Draw
+    train: arrays.Examples | arrays.Draw
     test: Sequence[Symbols]
     steps: int
     rate: float = 2e-3
     weight_decay: float = 0.0
 
-    def trained(self, steps: int, seed: int) -> Training:
+    def trained(self, steps: int, seed: int) -> arrays.Training:
         """Train a model with the width of the source, 50."""
-        task = ArrayTask(self.train, pairs(self.test, self.rule), batch_rows=72)
+        task = arrays.ArrayTask(self.train, pairs(self.test, self.rule), batch_rows=72)
         config = toy_config(CLOCK, 50, "sinusoidal")
         return learned(config, task, steps, seed, rate=self.rate, weight_decay=self.weight_decay)
 
@@ -328,21 +317,21 @@ def teach_add(options: Options) -> Iterator[Piece]:
     rows = tuple(
         (
             task.name,
-            mean_and_deviation([run.measures["loss"] for run in of], ".4f"),
-            mean_and_deviation(shares),
+            arrays.mean_and_deviation([run.measures["loss"] for run in of], ".4f"),
+            arrays.mean_and_deviation(shares),
         )
         for task, of, shares in zip(tasks, runs, exact, strict=True)
     )
     columns = (translated("task"), translated("loss (nats)"), translated("exact"))
     yield Table("add", ADD.title, columns, rows)
-    yield loss_curves(TRAINING_LOSS, {"z + 5": runs[0]})
-    yield loss_curves(TRAINING_LOSS, {"a + b": runs[1]})
+    yield arrays.loss_curves(TRAINING_LOSS, {"z + 5": runs[0]})
+    yield arrays.loss_curves(TRAINING_LOSS, {"a + b": runs[1]})
     shifted, known, once, never = (float(np.mean(shares)) for shares in exact)
     said = passage("toys.teach_add", shifted=shifted, known=known, once=once, never=never, guess=1 / CLOCK)
     yield Conclusion(said)
 
 
-def _model(run: Training) -> EncoderDecoder:
+def _model(run: arrays.Training) -> EncoderDecoder:
     assert isinstance(run.model, EncoderDecoder)
     return run.model
 

@@ -19,6 +19,7 @@ from attendo.display.formats import plural
 from attendo.display.i18n import Localized
 from attendo.models import DecoderLM, parameter_count
 from attendo_course.book import passage, translated
+from attendo_course.lessons import weather_models as models
 from attendo_course.lessons.arrays import (
     Examples,
     Training,
@@ -29,31 +30,10 @@ from attendo_course.lessons.arrays import (
     recorded_weights,
 )
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
-from attendo_course.lessons.weather_models import (
-    BLOG_ATTENTION,
-    BLOG_HEADS,
-    LINEAR,
-    LONGEST,
-    N_SEEN,
-    N_STATES,
-    TABLE_DAYS,
-    TEST_ROWS,
-    Contender,
-    Data,
-    NextDay,
-    all_days,
-    fresh_chain,
-    generated,
-    last_day,
-    shifted,
-    tasks,
-    trained_on_chain,
-    transformer_contender,
-    transition_counts,
-)
+from attendo_course.lessons.weather_models import tasks
 
-ONE_LAYER, DEEP = transformer_contender(1, 4), transformer_contender(2, 4)
-CONTENDERS = (LINEAR, BLOG_ATTENTION, ONE_LAYER, DEEP)
+ONE_LAYER, DEEP = models.transformer_contender(1, 4), models.transformer_contender(2, 4)
+CONTENDERS = (models.LINEAR, models.BLOG_ATTENTION, ONE_LAYER, DEEP)
 IN_THE_BLOG = {  # accuracy: of the linear model and of attention
     "markov": ("", ".498"),
     "1-4-8": (".423", ".389"),
@@ -76,9 +56,9 @@ EVERY_DAY = translated("decoder, told every day")
 class Contest:
     """The runs of each model by seed, with the tasks and the data of each seed."""
 
-    tasks: list[NextDay]
-    data: list[Data]
-    contenders: Sequence[Contender]
+    tasks: list[models.NextDay]
+    data: list[models.Data]
+    contenders: Sequence[models.Contender]
     runs: list[list[Training]]
 
     def values(self, contender: int, measure: str) -> list[float]:
@@ -86,7 +66,9 @@ class Contest:
         return [run.measures[measure] for run in self.runs[contender]]
 
 
-def contest(name: str, contenders: Sequence[Contender], seeds: int, steps: Callable[[int], int]) -> Contest:
+def contest(
+    name: str, contenders: Sequence[models.Contender], seeds: int, steps: Callable[[int], int]
+) -> Contest:
     """Train all models on a task with seeds 1, 2, ... All models use the same data for a seed."""
     chosen = [tasks(seed)[name] for seed in range(1, seeds + 1)]
     data = [task.data(seed) for seed, task in enumerate(chosen, 1)]
@@ -102,7 +84,7 @@ def contest(name: str, contenders: Sequence[Contender], seeds: int, steps: Calla
 
 def task_steps(options: Options) -> Iterator[Piece]:
     """Yield tasks T07a to T07d with a table each, the attention for the table of days, and the curves for the sum."""
-    yield passage("weather.task_steps", TEST_ROWS=TEST_ROWS)
+    yield passage("weather.task_steps", TEST_ROWS=models.TEST_ROWS)
     for name in IN_THE_BLOG:
         seeds = options.seeds or (5 if name == "dotmod" else 3)
         held = contest(name, CONTENDERS, seeds, options.steps)
@@ -124,7 +106,9 @@ def task_table(held: Contest, name: str, extra: Sequence[tuple[Cell, ...]] = ())
     """
     limits = [task.limit for task in held.tasks]
     accuracy = statistics.fmean(limit.accuracy for limit in limits)
-    blog = dict(zip((LINEAR.name, BLOG_ATTENTION.name), IN_THE_BLOG.get(name, ("", "")), strict=True))
+    blog = dict(
+        zip((models.LINEAR.name, models.BLOG_ATTENTION.name), IN_THE_BLOG.get(name, ("", "")), strict=True)
+    )
     rows: list[tuple[Cell, ...]] = [(LIMIT, "", f"{accuracy:.3f}", "0", "")]
     last = BLOG_SAYS if name in IN_THE_BLOG else WORST
     for i, contender in enumerate(held.contenders):
@@ -145,9 +129,9 @@ def _decoder_row(held: Contest, options: Options) -> tuple[Cell, ...]:
     found: list[dict[str, float]] = []
     size = 0
     for seed, data in enumerate(held.data, 1):
-        train = shifted(all_days(data.train))
-        model = trained_on_chain(train, train, options.steps(200), seed).model
-        found.append(last_day(model, data))
+        train = models.shifted(models.all_days(data.train))
+        model = models.trained_on_chain(train, train, options.steps(200), seed).model
+        found.append(models.last_day(model, data))
         size = parameter_count(model)
     cells = (mean_and_deviation([measured[name] for measured in found]) for name in ("accuracy", "excess"))
     return (EVERY_DAY, size, *cells, "")
@@ -203,7 +187,7 @@ def table_map(held: Contest) -> Iterator[Piece]:
     title = passage("weather.table_map", ONE_LAYER=ONE_LAYER)
     yield Picture("matrix", title, weights[0].T, rows, heads)
     share = shares_of_days(weights)
-    yield passage("weather.table_map-2", share=share, expected=len(TABLE_DAYS) / N_SEEN)
+    yield passage("weather.table_map-2", share=share, expected=len(models.TABLE_DAYS) / models.N_SEEN)
 
 
 def shares_of_days(weights: Float[np.ndarray, "rows heads days"]) -> float:
@@ -212,19 +196,19 @@ def shares_of_days(weights: Float[np.ndarray, "rows heads days"]) -> float:
     >>> round(shares_of_days(np.full((1, 1, 10), 0.1)), 6)
     0.3
     """
-    return float(weights[:, :, [day - 1 for day in TABLE_DAYS]].sum(-1).mean())
+    return float(weights[:, :, [day - 1 for day in models.TABLE_DAYS]].sum(-1).mean())
 
 
 VARIANTS = (
-    BLOG_ATTENTION,
-    BLOG_HEADS,
-    transformer_contender(1, 1),
+    models.BLOG_ATTENTION,
+    models.BLOG_HEADS,
+    models.transformer_contender(1, 1),
     ONE_LAYER,
-    transformer_contender(2, 1),
+    models.transformer_contender(2, 1),
     DEEP,
-    transformer_contender(3, 4),
-    transformer_contender(1, 4, norm=False),
-    transformer_contender(2, 4, norm=False),
+    models.transformer_contender(3, 4),
+    models.transformer_contender(1, 4, norm=False),
+    models.transformer_contender(2, 4, norm=False),
 )
 
 
@@ -260,7 +244,7 @@ def effect_of(
 def ablation_step(options: Options) -> Iterator[Piece]:
     """Yield the sum of any ten days, learned by models with one part more or less."""
     yield passage("weather.ablation_step")
-    held = contest("dotmod-any", (LINEAR, *VARIANTS), options.seeds or 5, options.steps)
+    held = contest("dotmod-any", (models.LINEAR, *VARIANTS), options.seeds or 5, options.steps)
     yield task_table(held, "dotmod-any")
     accuracy = {
         contender.name: held.values(i, "accuracy") for i, contender in enumerate(held.contenders) if i
@@ -331,7 +315,7 @@ SAMPLES = 2000
 """The number of rows of generated weather."""
 CLOUD = weather.STATES.index("cloud")
 NAMES = tuple(Localized(*names) for names in zip(weather.STATES, ("雨", "曇り", "晴れ"), strict=True))
-DEGREES = N_STATES * (N_STATES - 1)
+DEGREES = models.N_STATES * (models.N_STATES - 1)
 RARELY = 12.59
 """The value that χ² with 6 degrees of freedom exceeds with a probability of 5 %."""
 
@@ -352,7 +336,7 @@ def squared_error_floor() -> tuple[float, float]:
     >>> [round(value, 4) for value in squared_error_floor()]
     [0.5444, 0.6543]
     """
-    numbers, stationary = np.arange(N_STATES) - 1.0, weather.stationary_distribution()
+    numbers, stationary = np.arange(models.N_STATES) - 1.0, weather.stationary_distribution()
     transition = weather.transition_matrix()
     floor = stationary @ (transition @ numbers**2 - (transition @ numbers) ** 2)
     return float(floor), float(stationary @ numbers**2 - (stationary @ numbers) ** 2)
@@ -389,12 +373,12 @@ def chain_step() -> Iterator[Piece]:
 def generation_step(options: Options) -> Iterator[Piece]:
     """Train a decoder on the chain day by day, generate weather with it, and count its transitions."""
     yield passage("weather.generation_step", next_day=ROW + 1)
-    draw, rng = fresh_chain(ROW + 1), np.random.default_rng(0)
+    draw, rng = models.fresh_chain(ROW + 1), np.random.default_rng(0)
     test = draw(rng, FRESH_DAYS // ROW)
-    done = trained_on_chain(draw, test, options.steps(800), 1)
+    done = models.trained_on_chain(draw, test, options.steps(800), 1)
     yield fresh_days(done)
     model = cast(DecoderLM, done.model)
-    days = generated(model, CLOUD, ROW, SAMPLES, seed=1)
+    days = models.generated(model, CLOUD, ROW, SAMPLES, seed=1)
     yield translated(
         "{ROW} days made by the model after {cloud}:\n{days}",
         ROW=ROW,
@@ -402,7 +386,7 @@ def generation_step(options: Options) -> Iterator[Piece]:
         days=symbols(days[0]),
     )
     with_first = np.column_stack([np.full(SAMPLES, CLOUD), days])
-    yield from transitions(transition_counts(with_first))
+    yield from transitions(models.transition_counts(with_first))
     yield from today_map(model, with_first[0, : ROW // 2])
 
 
@@ -455,7 +439,7 @@ def transitions(counts: Int[np.ndarray, "3 3"]) -> Iterator[Piece]:
 
 def today_map(model: DecoderLM, days: Int[np.ndarray, " n"]) -> Iterator[Piece]:
     """Yield the attention of each day to the previous days."""
-    assert len(days) <= LONGEST
+    assert len(days) <= models.LONGEST
     token_ids = torch.from_numpy(days)[None]
     each = recorded_weights(model, "decoder.blocks.0.self_attention", token_ids=token_ids)
     weights = each[0, 0].double().numpy()
