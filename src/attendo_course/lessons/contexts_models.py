@@ -50,10 +50,7 @@ def pairs(sentences: Sequence[Sentence], tokens: Tokenizer) -> Examples:
 
 
 def hidden_words(sentences: Sequence[Sentence], tokens: Tokenizer, rng: np.random.Generator) -> Examples:
-    """Return input for a masked model: `src` is English with a quarter of the words masked, and eos.
-
-    The targets are the masked words.
-    """
+    """Return English + eos with a quarter of the words masked as `src`, and the masked words as targets."""
     source = english(sentences, tokens)
     shown, wanted = zip(
         *(
@@ -85,10 +82,7 @@ def new_masked_model(tokens: Tokenizer, seed: int) -> MaskedLM:
 
 
 def masked_model(tokens: Tokenizer, test: Sequence[Sentence], steps: int, seed: int) -> Training:
-    """Train an encoder that predicts masked English words in newly drawn sentences. It sees no Japanese.
-
-    The measures are computed on `test`.
-    """
+    """Train an encoder on masked words of newly drawn English sentences, and compute its measures on `test`."""
     held = hidden_words(test, tokens, np.random.default_rng(0))
     task = ArrayTask(lambda rng, n: hidden_words(drawn(rng, n), tokens, rng), held, BATCH_ROWS)
     return _trained(new_masked_model(tokens, seed), task, steps, seed)

@@ -19,7 +19,7 @@ Kind = Literal["animal", "thing"]
 KINDS: tuple[Kind, ...] = ("animal", "thing")
 CueSet = Literal["first", "second"]
 
-_TABLES: dict[str, dict[str, Any]] = tomllib.loads(
+_TABLES: dict[str, Any] = tomllib.loads(
     (files("attendo_course") / "lessons" / "contexts_words.toml").read_text(encoding="utf-8")
 )
 AMBIGUOUS: dict[str, list[str]] = _TABLES["ambiguous"]

@@ -329,9 +329,7 @@ def teach(options: Options) -> Iterator[Piece]:
 
 
 def squared_error_floor() -> tuple[float, float]:
-    """Return the least mean squared error of a prediction of tomorrow from today, and the variance of the weather.
-
-    The weather has the values -1, 0 and 1.
+    """Return the least mean squared error of tomorrow's weather (-1, 0, 1), given today, and its variance.
 
     >>> [round(value, 4) for value in squared_error_floor()]
     [0.5444, 0.6543]
@@ -397,9 +395,7 @@ def fresh_days(done: Training) -> Localized:
 
 
 def chi_square(counts: Int[np.ndarray, "3 3"]) -> float:
-    """Return χ² = Σ (count - expected)² / expected (Pearson 1900).
-
-    The expected count is the row sum times the probability of the chain.
+    """Return Σ (count - expected)² / expected (Pearson 1900), with the counts that the chain predicts as expected.
 
     >>> chi_square(np.array([[6, 3, 1], [3, 4, 3], [2, 3, 5]]))
     0.0

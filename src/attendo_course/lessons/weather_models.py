@@ -379,12 +379,7 @@ def without_norms(model: EncoderClassifier) -> EncoderClassifier:
 def chain_decoder() -> DecoderLM:
     """Return a decoder of width 16 with one layer and one head that predicts the next day after each day."""
     config = ModelConfig(
-        architecture="decoder",
-        n_heads=1,
-        n_encoder_layers=0,
-        n_decoder_layers=1,
-        max_len=LONGEST,
-        **_SIZES,
+        architecture="decoder", n_heads=1, n_encoder_layers=0, n_decoder_layers=1, max_len=LONGEST, **_SIZES
     )
     return DecoderLM(config)
 
