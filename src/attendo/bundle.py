@@ -130,9 +130,7 @@ class Bundle:
         return model
 
     def sized_model(self, where: Path, stored: Mapping[str, Sequence[int]]) -> Model:
-        """Return a new model with the parameter shapes `stored` of the file `where`, or raise AttendoError if they
-        differ.
-        """
+        """Return a new model, or raise AttendoError if its shapes differ from `stored`, those of the file `where`."""
         config = self.model_config
         if config.n_encoder_layers + config.n_decoder_layers > len(stored):
             raise AttendoError(
@@ -153,9 +151,7 @@ class Bundle:
         return model
 
     def require_own_parts(self, folder: Path, call: str = LOAD) -> None:
-        """Raise AttendoError if the model needs custom modules, but none are given. The message suggests the line
-        `call`.
-        """
+        """Raise AttendoError if custom modules are needed but not given. The message suggests the line `call`."""
         if self.own_parts is None and (name := self.card.get("own_parts")) is not None:
             raise AttendoError(
                 f"{folder} was trained with custom modules ({name}). Their code is not stored in the run "
@@ -303,9 +299,7 @@ def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]
 
 
 def load_model(folder: Path, bundle: Bundle) -> Model:
-    """Return a run folder's trained model in evaluation mode. Raises AttendoError if the weights are missing or
-    damaged.
-    """
+    """Return a run folder's trained model in evaluation mode. Raises AttendoError for missing or damaged weights."""
     path = folder / "model.safetensors"
     if not path.is_file():
         raise AttendoError(

@@ -33,7 +33,7 @@ _IN_FILE = re.compile(r"(.+) \[([^\[\]]+)\]")  # for example, F.toml [model]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file as plain values. Raises AttendoError with the line of invalid TOML."""
+    """Return the tables of a TOML file as plain values. Raises AttendoError, with the line, for invalid TOML."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
         if _DEEP_KEY.search(_QUOTED.sub("", _COMMENT.sub("", text))):  # takes quadratic time
@@ -110,7 +110,7 @@ def check_keys(section: "type[DataclassInstance]", table: Mapping[str, Any], whe
 
 
 def to_table(value: "DataclassInstance") -> dict[str, Any]:
-    """Return a config dataclass as a TOML table for `build`. Fields that are None are omitted, so None must be their
+    """Return a config dataclass as a TOML table for `build`. Fields that are None are omitted. None must be their
     default.
     """
     return _plain(dataclasses.asdict(value))

@@ -1,7 +1,7 @@
 """Files that are complete or absent: atomic writing, and folders that can be verified.
 
-Errors of the operating system, such as a full disk or a missing permission, raise OSError. Existing files are then
-unchanged.
+Errors of the operating system, such as a full disk or a missing permission, raise OSError. After an error, existing
+files are unchanged.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Quality measures: BLEU and chrF as sacreBLEU defines them, exact match, perplexity; measures of classifiers."""
+"""Quality measures: BLEU and chrF as in sacreBLEU, exact match, perplexity, and measures of classifiers."""
 
 import math
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ class Score:
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> Score:
-    """Compute corpus BLEU in percent with sacreBLEU (Papineni et al. 2002; Post 2018), for one reference per
-    hypothesis.
+    """Compute corpus BLEU in percent with sacreBLEU (Papineni et al. 2002; Post 2018). Each hypothesis has one
+    reference.
 
     Raises AttendoError if the lists are empty or differ in length, or if the tokenizer is not available.
 

@@ -53,9 +53,7 @@ class _Model(nn.Module):
         return self.output_proj(hidden)
 
     def _begin(self, tokens: TokenEmbedding | None) -> None:
-        """Draw the initial weights, and share the embedding matrix of `tokens` with the output layer if the two are
-        tied.
-        """
+        """Draw the initial weights, and tie the output layer to the embedding matrix of `tokens` if configured."""
         initialize(self, self.config.initialization)
         if tokens is not None and self.config.tie in ("all", "output"):
             self.output_proj.weight = tokens.weight
@@ -171,8 +169,7 @@ class EncoderClassifier(_Model):
 
 
 class DecoderLM(_Model):
-    """A decoder-only language model, which predicts each token from those before it (Phuong & Hutter 2022, algorithm
-    10).
+    """A decoder-only model, which predicts each token from the tokens before it (Phuong & Hutter 2022, algorithm 10).
 
     >>> import torch
     >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=0, n_decoder_layers=1, dropout=0.0)

@@ -29,9 +29,7 @@ Cut = Callable[[Rows, np.random.Generator], Sequence[Rows]]
 
 @dataclass(frozen=True)
 class Grouping:
-    """The sizes for shuffling: up to `at_once` rows together, otherwise groups of about `shards` shards of `shard`
-    rows.
-    """
+    """The sizes for shuffling: up to `at_once` rows together, or about `shards` shards of `shard` rows at a time."""
 
     at_once: int = 1 << 22
     shard: int = 1 << 15
@@ -469,9 +467,7 @@ def _pieces(batches: Sequence[Rows]) -> Iterator[list[Rows]]:
 
 
 def _counted(batches: Sequence[Rows], positions: NDArray[np.int32]) -> tuple[int, int]:
-    """Return the number of real and of padded positions of these batches. `positions` are the concatenated rows'
-    lengths.
-    """
+    """Return the number of real and of padded positions of these batches. `positions` are the rows' lengths."""
     sizes = np.array([len(batch) for batch in batches], np.int64)
     longest = np.maximum.reduceat(positions, np.cumsum(sizes) - sizes)
     return int(positions.sum(dtype=np.int64)), int((sizes * longest).sum())
@@ -480,9 +476,7 @@ def _counted(batches: Sequence[Rows], positions: NDArray[np.int32]) -> tuple[int
 def _padded(
     rows: Sequence[NDArray[np.integer]], before: Sequence[int], behind: Sequence[int], nothing: int
 ) -> tuple[Rows, Rows]:
-    """Return the rows between the ids `before` and `behind` as an array `[batch longest]`, and the new lengths
-    `[batch]`.
-    """
+    """Return the rows with the ids `before` and `behind` as an array `[batch longest]`, and their lengths `[batch]`."""
     first = len(before)
     ends = np.array([len(row) + first for row in rows], np.int64)
     padded = np.full((len(rows), int(ends.max()) + len(behind)), nothing, np.int64)

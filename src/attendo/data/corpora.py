@@ -108,9 +108,7 @@ def beside(
     both: str = AGAINST,
     instead: str = "",
 ) -> PairSource:
-    """Return a source for other pairs that are read like the training pairs. Parallel files have no columns and no
-    header.
-    """
+    """Return a source for other pairs that are read in the same way. Parallel files have no columns and no header."""
     alone = len(files) == 1
     return PairSource(
         tuple(files), columns if alone else None, header and alone, reverse, both, instead if alone else ""
@@ -118,7 +116,8 @@ def beside(
 
 
 def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
-    """Parse `columns`: `role=name` for each role in any order, or the names or numbers in the order of the roles.
+    """Parse the option `columns`: `role=name` for each role in any order, or names or numbers in the order of the
+    roles.
 
     Raises AttendoError for any other text.
 
@@ -146,7 +145,7 @@ def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
 
 
 def parse_kept(text: str, taken: Sequence[str]) -> Columns:
-    """Parse `keep` to columns, by name or 1-based number. Raises AttendoError for invalid text or a name in `taken`.
+    """Parse the option `keep` into columns. Raises AttendoError for invalid text or a name in `taken`.
 
     >>> parse_kept("id, opened", ("label",))
     ('id', 'opened')
@@ -231,7 +230,7 @@ def read_lines(
         strict: Whether the first unusable row raises an error (default: unusable rows are skipped and counted).
         row_report: The report in which the rows are counted (default: a new report).
         keep_empty: Whether empty lines of a text file are also yielded.
-        keep_skipped: Whether "" is yielded for each skipped row. Every row then yields one text.
+        keep_skipped: Whether "" is yielded for each skipped row. With this option, every row yields one text.
 
     Raises:
         AttendoError: A file is missing, empty or unusable, or `strict` is set and a row is unusable.

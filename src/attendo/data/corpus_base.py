@@ -26,8 +26,7 @@ class Corpus(ABC, Generic[DataT]):
     Attributes:
         data: The data settings of the run.
         say: A function that prints a message.
-        trained: The training rows of the run from which this run starts. Such training rows are not used for
-            validation.
+        trained: The training rows of the run from which this run starts. Rows in `trained` are not used for validation.
     """
 
     data: DataT
@@ -109,9 +108,7 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
     def _validation(
         self, most: int, left_out: dict[str, Callable[[RowT], bool]]
     ) -> tuple[list[RowT], list[RowT]]:
-        """Return up to `most` rows for each evaluation (0: all) and the rows for the final choice, as
-        `validation_rows`.
-        """
+        """Return up to `most` rows for each evaluation (0: all) and the rows for the final choice of a checkpoint."""
         if self.data.valid and len(self.trained):
             left_out = left_out | {KNOWN: lambda row: self.text_of(row) in self.trained}
         return validation_rows(self._all_validation, most, self.noun, self.say, left_out)

@@ -53,7 +53,8 @@ _BATCH_CHARACTERS = 1 << 18
 
 
 def parse_drop(text: str) -> frozenset[str]:
-    """Parse `drop` to check names. Raises AttendoError for an unknown name, and suggests the most similar known name.
+    """Parse the option `drop` into names of checks. Raises AttendoError for an unknown name, and suggests the most
+    similar known name.
 
     >>> sorted(parse_drop("leaks,duplicates"))
     ['duplicates', 'leaks']
@@ -167,7 +168,8 @@ def filtered(pairs: Iterable[Pair], report: Report, row_report: RowReport) -> It
 def even_sample(pairs: Iterable[Pair], most: int) -> list[tuple[str, str]]:
     """Return a sample of truncated pairs at equal distances, with `most` / 2 to `most` pairs. `most` must be even.
 
-    Fewer pairs are all returned. When the sample is full, every second pair is dropped and the distance doubles.
+    If there are not more pairs, all are returned. When the sample is full, every second pair is dropped and the
+    distance doubles.
     """
     sample: list[tuple[str, str]] = []
     distance = 1

@@ -6,8 +6,8 @@ day. Both languages are generated from the structure. The English text determine
 one correct Japanese text. Japanese is head-final: the innermost clause comes first, the main verb comes last, and a
 relative clause precedes its noun.
 
-The split depends on the structure without its temperatures. A held-out and a training forecast therefore never differ
-only in numbers.
+The split depends on the structure without its temperatures. Held-out and training forecasts therefore never differ only
+in their numbers.
 """
 
 import hashlib

@@ -95,8 +95,7 @@ def held_out(
 def _smallest_hashes(
     sources: Iterable[str], trained: Callable[[int], bool]
 ) -> tuple[int, int, dict[int, int], list[int]]:
-    """Return the numbers of rows and new rows, the rows per hash of the MOST smallest hashes, and these hashes as a
-    heap.
+    """Return the numbers of rows and new rows, the rows per hash of the MOST smallest hashes, and a heap of these.
 
     A hash that leaves the heap never returns, because the largest hash in the heap only decreases. All counts are
     exact.
@@ -167,9 +166,7 @@ class TrainedRows:
 def split_of_new(
     split: Callable[[Callable[[int], bool]], HeldOut], trained: TrainedRows, say: Callable[[str], None]
 ) -> HeldOut:
-    """Return the rows that `split` holds out among the new rows. If too few rows are new, it uses all rows, with a
-    warning.
-    """
+    """Return the rows that `split` holds out among new rows, or among all rows, with a warning, if too few are new."""
     if not len(trained):
         return split(lambda key: False)
     held = split(trained.has)
@@ -206,8 +203,7 @@ def validation_rows(
     say: Callable[[str], None],
     left_out: dict[str, Callable[[Row], bool]],
 ) -> tuple[list[Row], list[Row]]:
-    """Return the validation rows for each evaluation, at most `most` (0: all), and for the final choice of a
-    checkpoint.
+    """Return the validation rows for each evaluation, at most `most` (0: all), and for the final checkpoint choice.
 
     The second list has at most FINAL times as many rows. The rows of both lists have equal distances. `left_out` maps
     reasons for exclusion to conditions. Rows that meet a condition are excluded, unless the condition is true for all

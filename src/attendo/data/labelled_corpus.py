@@ -174,9 +174,7 @@ class LabelledData:
                 require_file(file)
 
     def source(self, file: Path, columns: str | None = None, header: bool | None = None) -> LabelledSource:
-        """Return the labeled texts of a file, folder or pattern. By default, columns and header are read as in
-        training.
-        """
+        """Return the labeled texts of a file, folder or pattern. By default, columns and header are as in training."""
         columns = self.columns if columns is None else columns
         chosen = None if columns is None else parse_columns(columns, LABELLED)
         return LabelledSource(file, chosen, self.header if header is None else header)
@@ -228,7 +226,9 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
         return counts
 
     def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
-        """Return the rows for evaluations and the final choice of a checkpoint. Print how many are training texts."""
+        """Return the rows for evaluations and the final checkpoint choice, and print how many of them are training
+        texts.
+        """
         if self.data.valid:
             hashes = Counter(source_hash(row.text) for row in self._all_validation())
             known = hashes.keys() & (source_hash(row.text) for row in self.rows())

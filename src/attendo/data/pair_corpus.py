@@ -103,9 +103,7 @@ class PairData:
         require_code("`target_language`", self.target_language)
 
     def direction_warning(self, seen: tuple[Seen, Seen]) -> tuple[str, bool]:
-        """Return a warning if the rows are not in the stated languages, otherwise "", and whether the sides are
-        swapped.
-        """
+        """Return a warning if the rows are not in the stated languages (otherwise ""), and whether they are swapped."""
         if (found := misfit(self.languages, seen)) is None:
             return "", False
         option = "`source_language`" if found.side == "source" else "`target_language`"
@@ -196,7 +194,7 @@ class PairCorpus(RowCorpus[Pair]):
 
     @cached_property
     def report(self) -> Report | None:
-        """The doctor's report, or None for built-in data. The first access prints its summary and language warning."""
+        """The doctor's report, or None for built-in data. The first access prints a summary and language warning."""
         if self.embedded:
             self.say(f"{FORECASTS}: {FORECAST_PAIRS:,} generated pairs")
             return None

@@ -1,9 +1,9 @@
 """Token stores: rows of token ids in memory-mapped files, built once for given files, options and tokenizer.
 
 A store is a folder in the cache, named by its key. The folder contains a manifest, the concatenated ids (two bytes per
-id, or four for a large vocabulary), and the offsets of the rows. It also contains the row numbers in the file, and the
-first row of each file. Pairs have ids and offsets for each side, and labeled texts have a class for each row. Each item
-is one file of any size, because memory maps do not require smaller files.
+id, or four for a large vocabulary), and the offsets of the rows. The folder also contains the row numbers in the file,
+and the first row of each file. Pairs have ids and offsets for each side, and labeled texts have a class for each row.
+Each item is one file of any size, because memory maps do not require smaller files.
 """
 
 import hashlib

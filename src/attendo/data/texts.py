@@ -51,7 +51,7 @@ class TextSource:
         documents: The unit of a document in a text file: the whole file, a line, or the lines between blank lines
             ("blank"). The text of a whole file is unchanged, except that a byte-order mark is removed.
         suffixes: The file extensions that a folder selects.
-        tolerant: Whether files that are not UTF-8 text are skipped and counted (default: they raise an error).
+        tolerant: Whether files that are not UTF-8 text are skipped and counted (default: such files raise an error).
         label: The name of the source in messages (default: the file names).
     """
 
@@ -173,7 +173,7 @@ def read_documents(
 
     Args:
         source: The location of the documents.
-        strict: Whether the first unusable row or line raises an error (default: it is skipped and counted).
+        strict: Whether the first unusable row or line raises an error (default: the row is skipped and counted).
         reading: The progress report, which is updated while reading (default: a new report).
 
     Raises:

@@ -186,8 +186,8 @@ class TokenStream:
         """Return documents with a given total of tokens, drawn in a fixed random order. The last document is truncated.
 
         Args:
-            n_tokens: The total number of tokens, including the end of each document. A smaller stream is returned
-                whole.
+            n_tokens: The total number of tokens, including the end of each document. A smaller stream is fully
+                returned.
             tokenizer: The tokenizer of the stream.
         """
         order: Iterable[int] = range(len(self))

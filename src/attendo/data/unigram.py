@@ -40,7 +40,7 @@ class Lattice:
     counts: Floats
 
     def expected_counts(self, probabilities: Floats) -> Floats:
-        """Return the expected count of each subword `[pieces]`, weighting all segmentations by probability (the E
+        """Return the expected count of each subword `[pieces]` over all segmentations, by their probability (the E
         step).
         """
         ends = np.searchsorted(self.place, np.arange(1, _LONGEST_WORD + 2))

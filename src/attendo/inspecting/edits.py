@@ -52,7 +52,7 @@ class OffByRow:
 
 @dataclass(frozen=True, eq=False)
 class Mean:
-    """Replace the mixed values of heads by a fixed vector at every query, for example by their mean over a file.
+    """Replace the mixed values of heads by a fixed vector at every query, for example the mean over a file.
 
     Attributes:
         mean: The vectors `[heads, value_dim]` of all heads in the layer, of which only the vectors of `heads` are used.
