@@ -162,14 +162,15 @@ _PER_SOURCE = (
 
 
 class BeamSearch:
-    """A beam search over a batch of sources. `advance` decodes one token and returns the sources that are done.
+    """A beam search over a batch of sources. `advance` decodes one token per row and returns the finished sources.
 
     In every step, the candidates of a source are its hypotheses, each extended by each token of the vocabulary. The
     candidates are ranked by log-probability, then token id, then beam. Each source has `beam` slots for hypotheses. A
     finished hypothesis keeps its slot, so a less likely candidate cannot replace it.
 
-    A source is done in four cases: all its slots are finished; it has reached its length limit; no token can follow; or
-    no unfinished hypothesis can still beat the `n_best`-th finished hypothesis (`best_possible_score`). The finished
+    A source is finished when all its slots are finished, when it reaches its length limit, or when no token can follow.
+    A source is also finished when no unfinished hypothesis can still beat the `n_best`-th finished hypothesis
+    (`best_possible_score`). The finished
     hypotheses of a source are returned by descending score. If a source reaches its length limit with fewer than
     `n_best` finished hypotheses, unfinished hypotheses follow.
 
@@ -239,7 +240,7 @@ class BeamSearch:
         )
 
     def join(self, cache: Cache, limits: list[int], prefixes: TokenRows | None = None) -> list[int]:
-        """Add sources with a cache of new rows during the search, and return the numbers of the new sources.
+        """Add sources to a running search, with a cache of their rows, and return the numbers of the new sources.
 
         The result of a source does not depend on the other sources. Sources cannot join a search with traces or a
         coverage penalty. Raises AttendoError if a length limit or a prefix is invalid.
@@ -270,7 +271,7 @@ class BeamSearch:
         return numbers
 
     def advance(self) -> list[tuple[int, list[Hypothesis]]]:
-        """Decode one token of every row, and return the number and the hypotheses of each source that is now done."""
+        """Decode one token of every row, and return the number and the hypotheses of each finished source."""
         row_tokens, row_log_probs = self._next_tokens()
         taken = np.zeros((len(self.sources), 0), dtype=np.int64)
         groups = []
@@ -302,7 +303,7 @@ class BeamSearch:
         return results
 
     def to_end(self) -> list[list[Hypothesis]]:
-        """Search until all sources are done, and return the hypotheses of each source in the order of the sources."""
+        """Search until all sources are finished, and return the hypotheses of each source, in order."""
         results: list[list[Hypothesis]] = [[] for _ in range(self.n_known)]
         while len(self.sources):
             for source, hypotheses in self.advance():

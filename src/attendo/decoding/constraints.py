@@ -36,9 +36,9 @@ def repeating_tokens(
 class Constraints:
     """The constraints on the texts of a batch: a prefix, a minimum length, and no repeated n-grams.
 
-    The n-grams of a prefix must not occur again after the prefix, but a prefix itself can repeat n-grams. A length
-    limit below the minimum length takes precedence. The log-probabilities of forbidden tokens are set to -inf after
-    normalization. Raises AttendoError if a prefix reaches its length limit or contains a special token id.
+    The n-grams of a prefix must not occur again after the prefix, but a prefix itself can repeat n-grams. If a length
+    limit is below the minimum length, the limit applies. The log-probabilities of forbidden tokens are set to -inf
+    after normalization. Raises AttendoError if a prefix reaches its length limit or contains a special token id.
     """
 
     def __init__(

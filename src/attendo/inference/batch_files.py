@@ -1,8 +1,8 @@
 """Processing of files of any size: in chunks, in order, in constant memory, and resumable after a kill.
 
 Finished lines are written to `OUT.part`. The journal `OUT.part.json` contains the request and the number of valid lines
-and bytes in `OUT.part`. The journal is replaced atomically after each chunk is on the disk. A resumed command continues
-after the valid lines. At the end, `OUT.part` is renamed to `OUT`.
+and bytes in `OUT.part`. After each chunk is on the disk, the journal is replaced atomically. A resumed command
+continues after the valid lines. At the end, `OUT.part` is renamed to `OUT`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Work = Callable[[int, list[str]], Done] | Ahead
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress in a file.
+    """The progress of the work on a file.
 
     Attributes:
         done: Number of lines that are finished.
@@ -96,7 +96,7 @@ def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]
     The whole input (UTF-8, optionally gzipped) is checked before the work starts. A partial output is resumed only if
     the `request` is equal. The results must not depend on chunks or neighboring lines, except for rounding. Chunk
     borders are fixed, so even rounding is reproducible. Raises AttendoError if the input is unreadable, if the output
-    exists, or if a partial output is damaged, in use or from another request. An OSError keeps the finished part.
+    exists, or if a partial output is damaged, in use or from another request. After an OSError, finished lines remain.
 
     >>> import tempfile
     >>> def shout(first, lines):

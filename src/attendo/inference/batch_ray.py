@@ -61,11 +61,11 @@ class Cluster:
 
 @contextmanager
 def on_ray(make: Make, files: Mapping[str, bytes], cluster: Cluster) -> Iterator[Ahead]:
-    """Provide work for `through_file` that the workers of a cluster do, within the `with` block.
+    """Provide the `work` of `through_file`, which the workers of a Ray cluster do, within the `with` block.
 
     `files` are copied to each worker, which then calls `make` on its copy. The results must not depend on the worker,
-    so the number and the failures of workers have no effect. Raises AttendoError if Ray or the cluster is unavailable.
-    During the work, raises AttendoError for errors of the work and for repeatedly dying workers.
+    because any worker can compute a chunk, and workers can fail. Raises AttendoError if Ray or the cluster is
+    unavailable. During the work, raises AttendoError for errors of the work and for repeatedly dying workers.
     """
     ray = _ray()
     connected = not ray.is_initialized()

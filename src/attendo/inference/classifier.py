@@ -1,4 +1,4 @@
-"""Classification of raw text with calibrated probabilities, with a trained classifier and its tokenizer."""
+"""Classification of raw text by a trained classifier and its tokenizer, with calibrated probabilities."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def classify_table(
     show: Callable[[int], None] = lambda n_done: None,
     kept: Sequence[str] = (),
 ) -> tuple[int, int]:
-    """Classify the texts of a table with bounded memory, and write a table with the kept columns and `FOUND`.
+    """Classify the texts of a table with bounded memory, and write the kept columns and the columns `FOUND`.
 
     A text without content has no label. `show` receives the number of finished rows. Returns the number of all rows and
     the number of rows whose text was truncated.

@@ -125,7 +125,7 @@ class _SearchQueue:
 
 
 class Translating:
-    """Translations in progress. Each result equals `Translator.translate`, whatever else is translated at the time.
+    """Translations in progress. Each result equals that of `Translator.translate`, independent of other requests.
 
     For equal search settings, at most `rows` beam rows are decoded at a time, but always at least one text. Further
     texts wait in a queue. A coverage penalty is not supported.

@@ -185,7 +185,7 @@ class WrittenText:
         return self._stops.found
 
     def add(self, token: SampledToken) -> str:
-        """Add a token, and return the new text that can be shown, which is possibly empty."""
+        """Add a token, and return the new text that can be shown (possibly none)."""
         self._log_probs.append(token.log_prob)
         if token.token_id == self._eos_id:
             return ""
