@@ -83,7 +83,7 @@ def train(
         cpu_minutes: The limit of CPU time in minutes.
         epochs: The number of passes over the training data.
         steps: The number of updates.
-        preset: The name of a preset.
+        preset: The name of a preset, for example "small".
         settings: Tables as in config.toml that override the preset, for example `{"model": {"positions": "alibi"},
             "data": {"reverse": True}}`.
         init_from: The folder of a run whose weights initialize the model.

@@ -198,7 +198,7 @@ class RunRecord:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Curve of a run, which is given by its number from 0: title, coordinates of the points, and style."""
+    """Curve of the run with the number `run` (from 0): title, coordinates of the points, and style."""
 
     run: int
     what: Localized
@@ -209,7 +209,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves on the same axes. `logarithmic` is whether the vertical axis is logarithmic."""
+    """Curves on the same axes. `logarithmic` states whether the vertical axis is logarithmic."""
 
     name: str
     title: Localized
@@ -357,7 +357,7 @@ def _speed(run: RunRecord, across: Across) -> tuple[Float[ndarray, " points"], F
                 points.append((_x(entry, across), (so_far - tokens) / (now - seconds)))
             tokens, seconds, step = so_far, now, entry["step"]
         elif entry["kind"] == "evaluation":
-            seconds = now if _is_number(now) else seconds  # the next interval begins after it
+            seconds = now if _is_number(now) else seconds  # the next interval begins after the evaluation
             tokens = tokens if entry["step"] == step else None
     xs, ys = np.array(points, np.float64).reshape(-1, 2).T
     xs, ys = thinned(xs, ys)

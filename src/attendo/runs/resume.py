@@ -69,7 +69,7 @@ def resumed_run(
     run = restored(folder, bundle, config, path, say, device, clock or Clock(), ranks)
     set_threads(threads, run.progress.threads, say)
     say_other_torch(bundle.card, say)
-    if (before := run.progress.planned_end) not in ("", run.training.planned_end):  # the end was moved since
+    if (before := run.progress.planned_end) not in ("", run.training.planned_end):  # config.toml has changed
         if not changes:
             say(
                 f"the end in config.toml has changed since {path.name}: {run.training.planned_end}, was {before}"
@@ -141,7 +141,7 @@ def restored(
         corpus = family.open(config.data, say)
         corpus.trained = trained_rows(folder, "before") or TrainedRows()
         material = same_material(family, config, corpus, bundle, say)
-    started = bundle if path is None else replace(bundle, card={})  # its weights are overwritten
+    started = bundle if path is None else replace(bundle, card={})  # the checkpoint overwrites its weights
     model = new_model(started, config, pick_device(device, ranks.local if ranks.world > 1 else None), say)
     task = family.task(corpus, material, family.user(bundle, model), config.training)
     if path is not None:

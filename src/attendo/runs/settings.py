@@ -230,7 +230,7 @@ def choose_tokenizer(
             tokenizer = train_tokenizer(corpus.texts(), config)
             break
         except AttendoError:
-            # a script of many characters may need more than its rows alone suggest
+            # a script with many characters may require more entries than the number of rows suggests
             if not automatic or table["vocab_size"] >= LARGEST_VOCABULARY:
                 raise
             table["vocab_size"] *= 2

@@ -1,4 +1,4 @@
-"""The kinds of tasks: the parts of each kind that training and the commands need, and one value per kind."""
+"""The kinds of tasks. A `TaskSpec` contains everything that training and the commands need for one kind."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ class TaskSpec:
         extra: The dataclasses of additional sections, by section name.
         sizes: The model sizes, largest first.
         default_epochs: The number of epochs if the user sets no limit.
-        open: Opens the corpus that a [data] section describes.
-        material: Returns the tokenized training rows, which are cached.
-        user: Builds the inference object for a model.
-        task: Builds the batches and the evaluation for the training loop.
+        open: A function that opens the corpus of a [data] section.
+        material: A function that returns the tokenized training rows from the cache, or adds them to it.
+        user: A function that builds the inference object for a model.
+        task: A function that builds the batches and the evaluation for the training loop.
     """
 
     name: TaskName

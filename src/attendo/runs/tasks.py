@@ -228,7 +228,7 @@ class ClassificationTask(TokenTask[LabelledDataset]):
 
     def __post_init__(self) -> None:
         for rows in (self.validation, self.all_validation):
-            self.classifier.ids_of(rows, self.name)  # an unseen label is an error before anything is trained
+            self.classifier.ids_of(rows, self.name)  # raises an error for an unseen label before training
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
         """Fit the temperature and compute accuracy, macro-F1, loss (nats per text), calibration error and baselines."""

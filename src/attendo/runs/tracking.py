@@ -45,7 +45,7 @@ class MetricsLog:
         self.path = folder / LOG_NAME
         self._events_folder = folder / EVENTS_NAME if tensorboard else None
         self._events: Any = None  # torch's SummaryWriter
-        self._whole = False  # whether the last line is known to be
+        self._whole = False  # whether the last line is known to be complete
         self._lines = self._steps = 0
         self._loss = 0.0
         self._last_step: dict[str, Any] = {}
@@ -90,7 +90,7 @@ class MetricsLog:
                 self._step(report, line)
             case "evaluation":
                 assert report.evaluation is not None
-                # the state of an earlier step that is chosen at the end has its own line
+                # an earlier state that is chosen at the end already has its own line
                 best = report.is_best and not 0 < progress.best_step < progress.step
                 found = report.evaluation.measures | {"best": best, "note": report.note}
                 self._write(line | found | _clock(progress))

@@ -96,7 +96,7 @@ class TrainingRun:
             return
         first = self.run.ranks.is_first
         with locked(self.folder / LOCK) if first else nullcontext(True) as free:
-            # before the first step another process may still replace the description
+            # before the first step, another process may replace the description
             begins = first and not self.run.progress.step
             if not free or (begins and read_toml(self.folder / "config.toml") != self.bundle.tables):
                 refuse_second(self.folder)
@@ -198,7 +198,7 @@ def refuse_second(folder: Path) -> NoReturn:
 
 def is_restarted(folder: Path, ranks: Ranks) -> bool:
     """Return whether torchrun has restarted these processes and the run in the folder has a checkpoint."""
-    # a machine that replaces another counts its restarts from 0
+    # a replacement machine counts its restarts from 0
     restarted = any(ranks.gathered(ranks.restarts > 0))
     return restarted and ranks.broadcast(newest_checkpoint(folder / "checkpoints")[0] is not None)
 
@@ -230,8 +230,8 @@ def new_run(
     Raises:
         AttendoError: The folder already contains a run, settings are invalid, or the data cannot be used.
     """
-    clock = clock or Clock()  # the preparation counts
-    # torchrun starts a run again that has no checkpoint yet
+    clock = clock or Clock()  # the time budget includes the preparation
+    # torchrun may restart a run that has no checkpoint yet
     if not ranks.restarts or checkpoints(folder / "checkpoints"):
         require_no_run(folder)
     found = chosen(family, tables, say, say, device, init_from, ranks)
@@ -275,7 +275,7 @@ def describe(folder: Path, bundle: Bundle, corpus: Corpus[Any]) -> None:
     """Write the description of a new run, and the list of its training rows."""
     own = TrainedRows.of(corpus.identifying_texts())
     with locked(folder / LOCK) if (folder / LOCK).exists() else nullcontext(True) as free:
-        if not free:  # the description and the log of the other process stay
+        if not free:  # keep the description and the log of the other process
             refuse_second(folder)
     save_description(folder, bundle)
     if len(own):
@@ -319,7 +319,7 @@ def chosen(
         tables, tokenizer = choose_tokenizer(tables, family, corpus, say_choice)
     else:
         corpus.trained = rows_before(init_from, family, say)
-        _ = corpus.size  # its account is said, and sides in the wrong order are refused
+        _ = corpus.size  # prints the row report, and raises an error for sides in the wrong order
         tables, tokenizer = shape_of(init_from, family, given)
         tables = joined(tables, {"model": corpus.model_facts()})
         say_unknown_words(tokenizer, corpus, say)
@@ -330,7 +330,7 @@ def chosen(
     if init_from is not None and config.lora.rank and "trained" not in tables["lora"]:
         tables["lora"]["trained"] = new_parts(init_from, config.model)
         config = RunConfig.from_tables(family, tables, "the settings")
-    count_trained(config)  # raises for parts that the model has not
+    count_trained(config)  # raises an error for parts that the model does not have
     return Chosen(config, tokenizer, corpus, material, where)
 
 
@@ -378,7 +378,7 @@ def require_no_run(folder: Path) -> None:
     if (folder / "config.toml").exists():
         can_go_on = bool(checkpoints(folder / "checkpoints"))
         if not (folder / "model.safetensors").exists() and not can_go_on:
-            return  # a run that never began: its description is replaced
+            return  # a run that never began: its description may be replaced
         if not can_go_on:
             raise AttendoError(
                 f"{folder} already holds a model, but no checkpoint to resume from. Give another `out`, or remove it"

@@ -246,7 +246,7 @@ def kept_weights(folder: Path, checkpoint: Path) -> Mapping[str, Tensor]:
     if not any(name.endswith(DOWN) for name in weights):
         return weights
     config = folder / "config.toml"
-    tables = read_toml(config) if config.is_file() else {}  # checkpoints alone have none
+    tables = read_toml(config) if config.is_file() else {}  # a folder with only checkpoints has none
     return merged_tensors(weights, build(LoraConfig, tables.get("lora", {}), f"{config} [lora]").scale)
 
 
@@ -329,7 +329,7 @@ def write_checkpoint(folder: Path, taken: Snapshot, ranks: Ranks = ALONE) -> Pat
         (temporary / CLOCK).write_text(json.dumps(clock))
         write_manifest(temporary, {"format": 1, "step": taken.step})
 
-    # it replaces a checkpoint of the same step, after an end was prolonged
+    # after a run was prolonged, a checkpoint of the same step is replaced
     distributed.write_together(path, write, finish, ranks)
     return path
 
@@ -387,7 +387,7 @@ def sound_checkpoints(folder: Path, most: int) -> tuple[list[Path], list[str]]:
         try:
             verify_manifest(path)
             sound.append(path)
-        except OSError as error:  # a DamagedFile, or what the system itself cannot read
+        except OSError as error:  # a DamagedFile, or a file that the system cannot read
             damaged.append(f"skipped damaged checkpoint {path.name}: {error}")
     return sound, damaged
 

@@ -288,7 +288,7 @@ def no_fall(
     """
     if step < max(PATIENCE, warmup + AFTER_WARMUP) or len(blocks) < RECENT_BLOCKS:
         return None
-    now = median(blocks[-RECENT_BLOCKS:])  # a leap is another matter
+    now = median(blocks[-RECENT_BLOCKS:])  # a single jump has its own rule
     suspect = now >= STILL_UNTRAINED * untrained or peak >= HIGH_RATE
     if now < ((1 - FALL) if suspect else RISE) * early:
         return None
@@ -474,7 +474,7 @@ class Coach:
         """Return whether the rules on outputs and heads apply to this report."""
         is_evaluation = (
             report.kind == "evaluation" and not report.note
-        )  # a note: of other weights than the run's
+        )  # a note means other weights than those of the run
         return is_evaluation and report.done >= SETTLED and report.progress.step > self.training.warmup_steps
 
     def hear(self, report: Report, heads: Sequence[HeadMeasure] = ()) -> list[Advice]:

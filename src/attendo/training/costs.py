@@ -150,7 +150,7 @@ def reached(model: nn.Module) -> set[str]:
         if isinstance(residual, Residual) and residual.norm_first:
             comes[side] = comes[side] or learns(residual.norm)
         before[path] = dict(comes)
-        # parallel layers and A of an adapter read the input of the first of them; B reads the output of A
+        # parallel layers, and A of an adapter, read the input of the first such layer; B reads the output of A
         gives = path.endswith("lora.up")
         at = before[parent] if name in PARALLEL and not gives else comes
         if at["source" if memory and not gives else side]:
@@ -377,10 +377,10 @@ def activation_bytes(
                 rest += n * module.tokens.weight.shape[1] * formats.mask(FLOAT)
             case nn.LayerNorm() | nn.RMSNorm() if ".blocks." not in path:
                 rest += n * _norm_bytes(module)
-            case nn.Linear() if path == "output_hidden":  # and its activation
+            case nn.Linear() if path == "output_hidden":  # the layer and its activation
                 rest += n * formats.product * (module.in_features + module.out_features)
             case nn.Linear() if path == "decoder.blocks.0.cross_attention.k_proj" and not formats.half:
-                rest += cells.source * FLOAT * module.in_features  # the memory, kept once for all blocks
+                rest += cells.source * FLOAT * module.in_features  # the encoder output, kept once
             case _:
                 pass
     return rest + (inputs + max(blocks) if checkpointing else sum(blocks))
@@ -420,12 +420,12 @@ def _attention_bytes(
     given = heads * values * queries
     kept = (queries * heads * scores + keys * heads * (scores + values) + given) * formats.heads
     biased = isinstance(attention.positions, DistanceBias)
-    # the logarithm of each row's sum, and the mask, or a bias of each head in its place
+    # the log-sum-exp of each row, and the mask or, instead of it, a bias for each head
     kept += FLOAT * heads * queries + FLOAT * mask * (heads if biased else 1)
     if formats.half:  # each projection has its own copy of its input
         kept += HALF * (queries * width + 2 * keys * memory)
         return kept + (0 if formats.on_gpu and not mask else HALF * given)
-    copied = mask or isinstance(attention.positions, Rotary)  # the kernel's output, for the projection
+    copied = mask or isinstance(attention.positions, Rotary)  # a copy for the output projection
     return kept + FLOAT * queries * width + (FLOAT * given if copied else 0)
 
 
@@ -436,7 +436,7 @@ def _feed_forward_bytes(net: FeedForward, formats: Formats) -> float:
     is_relu, is_gated = net.activation is nn.functional.relu, net.gate_proj is not None
     numbers = (1 if is_relu else 2) + (2 if is_gated else 0)
     kept = inputs + numbers * inner * formats.product
-    if net.dropout.p:  # its mask, and its output beside ReLU's
+    if net.dropout.p:  # the dropout mask, and the output in addition to the output of ReLU
         kept += inner * (formats.mask(formats.product) + (formats.product if is_relu and not is_gated else 0))
     return kept
 

@@ -142,7 +142,7 @@ def joined(device: str, timeout_seconds: float) -> Iterator[Ranks]:
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
         restarts = _from_environment("TORCHELASTIC_RESTART_COUNT")
         yield Ranks(rank, world, local, _from_environment("GROUP_RANK"), restarts, store=store)
-        dist.destroy_process_group()  # after an error it would wait for the lost rank
+        dist.destroy_process_group()  # after an error, this call would wait for the lost rank
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and not any(word in str(error).lower() for word in LOST):
             raise
@@ -286,7 +286,7 @@ def save_rows(tensors: Mapping[str, Rows], path: Path) -> None:
     values = {name: rows.tensor for name, rows in tensors.items()}
     try:
         save_file(values, path, {FIRST_ROWS: json.dumps(places)})
-    except SafetensorError as error:  # a full disk, most often
+    except SafetensorError as error:  # usually a full disk
         raise OSError(*refusal(error), str(path)) from error
 
 
@@ -399,7 +399,7 @@ def write_together(
         if isinstance(begun, str):
             _failures(Path(begun), write, ranks)
             failed = ranks.broadcast(None)
-        else:  # the first rank could not even begin
+        else:  # the first rank failed before it could begin
             failed = begun
     if failed:
         raise OSError(*failed[0], str(path))

@@ -169,7 +169,7 @@ def measure(run: Run, task: Task, *, to_the_end: bool = False) -> Evaluation:
             evaluation = task.evaluate(run.model, run.ranks)
             if run.ranks.world == 1:
                 return evaluation
-            # the first rank's, on all ranks: their decisions must be bit-equal
+            # all ranks use the evaluation of the first rank, because their decisions must be bit-equal
             values = run.ranks.broadcast(asdict(evaluation))
             return Evaluation(**values | {"samples": list(map(tuple, values["samples"]))})
     finally:
@@ -345,7 +345,7 @@ def summed_gradients(run: Run, batches: Sequence[Batch], factor: float, trial: b
                 raise
             require_divisible(run, parts[place][0], trial, error)
             progress.too_large = positions(parts[place][0])
-        undo_update(run, before)  # here, since the traceback above kept the memory
+        undo_update(run, before)  # after the `except` block, because its traceback keeps the memory
 
 
 def require_divisible(run: Run, batch: Batch, trial: bool, error: BaseException) -> None:

@@ -44,7 +44,7 @@ def batch_loss(model: nn.Module, batch: Batch, label_smoothing: float, factor: f
     batch = batch.to(reader.output_proj.weight.device)
     hidden = reader.hidden(**batch.inputs).flatten(0, -2)
     targets = batch.targets.flatten()
-    if batch.weights is not None:  # for classes, which are few
+    if batch.weights is not None:  # class labels; their logits are few
         losses = token_losses(reader.output_proj(hidden).float(), targets, label_smoothing)
         return factor * (batch.weights.flatten() * losses).sum()
     if batch.n_targets < targets.numel():
@@ -53,7 +53,7 @@ def batch_loss(model: nn.Module, batch: Batch, label_smoothing: float, factor: f
     return linear_cross_entropy(hidden, reader.output_proj, targets, label_smoothing, factor)
 
 
-# one chunk's logits stay in a processor's cache: about 250 rows at a vocabulary of 8,000
+# the logits of one chunk fit into a CPU's cache: about 250 rows at a vocabulary of 8,000
 CHUNK_VALUES = 2_000_000
 
 
@@ -127,7 +127,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight = ctx.saved_tensors
         (upstream,) = grads
-        # in place: a second backward pass through the same loss is refused by torch
+        # in place, because PyTorch rejects a second backward pass through the same loss
         of_weight = None if grad_weight is None else grad_weight.mul_(upstream)
         return grad_hidden.mul_(upstream), of_weight, None, None, None, None
 
@@ -246,7 +246,7 @@ class TrainStepExecutor:
         return norm
 
     def warm_up(self, batch: Batch) -> None:
-        """Run a pass without effect at the start of a run.
+        """Run a forward and backward pass without effect at the start of a run.
 
         DDP orders its buckets by the first pass, and the order of its sums follows from the buckets.
         """
@@ -293,7 +293,7 @@ def _replicated(with_loss: ModelWithLoss) -> DistributedDataParallel:
     names = [name for name, _ in with_loss.named_buffers()]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(with_loss, names)
     wrapped = DistributedDataParallel(with_loss, gradient_as_bucket_view=True)
-    # without annotations: DDP would compare their text with its own types
+    # no annotations, because DDP would compare their text with its own types
     wrapped.register_comm_hook(None, lambda state, bucket: _summed(bucket))
     return wrapped
 
@@ -317,8 +317,8 @@ def _sharded(with_loss: ModelWithLoss, ranks: Ranks) -> nn.Module:
     parts = [module for module in with_loss.modules() if isinstance(module, EncoderBlock | DecoderBlock)]
     for module in (*parts, with_loss):
         fsdp = cast(FSDPModule, fully_shard(module, mesh=mesh))
-        fsdp.set_gradient_divide_factor(1.0)  # sums, as above
-        fsdp.set_force_sum_reduction_for_comms(True)  # gloo can do nothing else
+        fsdp.set_gradient_divide_factor(1.0)  # sums instead of means, as in `_summed`
+        fsdp.set_force_sum_reduction_for_comms(True)  # gloo supports nothing else
     return with_loss
 
 

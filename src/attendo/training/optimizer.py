@@ -66,8 +66,8 @@ def cosine(step: int, peak: float, warmup: int, end: int) -> float:
 class MuonWithAdamW(torch.optim.Optimizer):
     """Optimizer that combines Muon and AdamW. Its state is saved and loaded like that of any optimizer.
 
-    Muon (Jordan et al. 2024) makes the momentum of each gradient orthogonal by a Newton-Schulz iteration. The result
-    is multiplied by 0.2 · √max(rows, columns). An update is then as large as an AdamW update at the same learning rate
+    Muon (Jordan et al. 2024) orthogonalizes the momentum of each gradient by a Newton-Schulz iteration. The result is
+    multiplied by 0.2 · √max(rows, columns). An update is then as large as an AdamW update at the same learning rate
     (Liu et al. 2025, eq. 4).
 
     >>> matrix, norm = nn.Parameter(torch.eye(2)), nn.Parameter(torch.ones(2))
@@ -89,7 +89,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # loading a state replaces groups and state
+        # loading a saved optimizer replaces its groups and its state
         first, *rest = self.param_groups
         for part, groups in ((self._muon, [first]), (self._adamw, rest)):
             part.state, part.param_groups = self.state, groups
@@ -120,7 +120,7 @@ class TrainingConfig:
         schedule: Learning rate schedule after the warm-up. `wsd` is constant and then decays linearly, `cosine`
             follows half a cosine, and `noam` decays with `1 / √step`.
         warmup_steps: Number of steps in which the learning rate rises to its peak.
-        decay_share: Last share of the run, in which the `wsd` schedule lowers the learning rate to almost 0.
+        decay_share: Final share of the run, in which the `wsd` schedule lowers the learning rate to almost 0.
         label_smoothing: Share of the target probability that label smoothing spreads over all tokens or labels.
         clip_norm: Largest norm of the gradient, for gradient clipping. 0 disables clipping.
         beta1: Decay rate of AdamW's moving average of the gradients.
@@ -268,7 +268,7 @@ OFF = LoraConfig()
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Build AdamW (Loshchilov & Hutter 2019), or with `muon` the combination of Muon for `hidden_matrices` and AdamW.
+    """Build the optimizer: AdamW (Loshchilov & Hutter 2019), or Muon for `hidden_matrices` with AdamW for the rest.
 
     Biases and normalization layers have no weight decay.
     """

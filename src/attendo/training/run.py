@@ -186,7 +186,7 @@ class Run:
         ranks: The processes that train the model.
         lora: The settings of adapters, which are trained instead of the weights.
         stopping: Whether all ranks have to save and return, as requested by `stop`.
-        executor: Computes losses and gradients. Its `trained_model` has the parameters that the optimizer changes.
+        executor: Executor of training steps. Its `trained_model` has the parameters that the optimizer changes.
     """
 
     model: nn.Module
@@ -271,7 +271,7 @@ class Run:
     def interruption(self) -> Iterator[None]:
         """Allow `stop` to raise Interrupted at any time during the `with` block, which must have no side effects."""
         try:
-            self._can_be_interrupted = self.ranks.world == 1  # other ranks would wait
+            self._can_be_interrupted = self.ranks.world == 1  # other ranks would wait for this one
             if self._can_be_interrupted and self.stopping:
                 self.interrupt()
             yield
@@ -285,8 +285,9 @@ class Run:
 def plan_end(run: Run) -> str | None:
     """Decide when the decay starts and when the run ends. Return the reason for the end, or None before the end.
 
-    With a number of steps or epochs, both are known from the start. With a time budget, the clock decides when the
-    decay starts. The last step is then computed from the speed so far. Both decisions are stored in the progress.
+    With a number of steps or epochs, both decisions are known from the start. With a time budget, the clock decides
+    when the decay starts. The last step is then computed from the speed so far. Both decisions are stored in the
+    progress.
     """
     progress, config = run.progress, run.training
     spent = run.clock.spent(progress, config)
@@ -304,7 +305,7 @@ def plan_end(run: Run) -> str | None:
 def horizon(run: Run, spent: float) -> Horizon:
     """Return the start of the decay and the end of the run, in steps.
 
-    With a time budget, both are None as long as more time is left than the decay takes.
+    With a time budget, both values are None as long as more time is left than the decay takes.
     """
     progress, config = run.progress, run.training
     if (total := total_steps(run)) is not None:
@@ -398,7 +399,7 @@ def stopping(stop: Callable[[], None], ends_process: bool = True) -> Iterator[St
     instead.
     """
     stopped = Stopped(stop)
-    if threading.current_thread() is not threading.main_thread():  # only the main one may handle signals
+    if threading.current_thread() is not threading.main_thread():  # signals require it
         yield stopped
         return
     before = {number: signal.signal(number, stopped.note) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -456,7 +457,7 @@ def advice_lines(note: str) -> list[str]:
     >>> advice_lines("the loss is high; lower it")
     ['coach: the loss is high; lower it']
     """
-    # what is to be typed stays together
+    # non-breaking spaces keep each command on one line
     whole = re.sub(r"(--set|attendo) (?=\w)", "\\1\xa0", f"coach: {note}")
     lines = wrap(whole, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
     return [line.replace("\xa0", " ") for line in lines]
@@ -488,7 +489,7 @@ def evaluation_lines(report: Report) -> list[str]:
 
 
 def kept_lines(report: Report) -> list[str]:
-    """Return lines on the kept model: its step and its deciding measure. A loss is followed by its perplexity.
+    """Return lines about the kept model: its step and its deciding measure. A loss is followed by its perplexity.
 
     If a naive Bayes baseline scores higher than the model, the lines include advice.
     """

@@ -207,8 +207,8 @@ def sharded_bytes(
 ) -> float:
     """Return the bytes on each accelerator, computed from the states and activations of a single process.
 
-    With DDP, each accelerator has all states. With FSDP2, it has a share of the states, the weights of two units (the
-    present and the next unit) and the gradient of one unit.
+    With DDP, each accelerator has all states. With FSDP2, each accelerator has a share of the states, the weights of
+    two units (the present and the next unit) and the gradient of one unit.
     """
     if sharding == "ddp":
         return states + activations
