@@ -31,7 +31,7 @@ def demo(
 ) -> int:
     """Train a translator of weather forecasts, test it on held-out forecasts, and show its attention.
 
-    The demo takes a few minutes. Its data is part of attendo, so nothing is downloaded.
+    The demo takes a few minutes. The data of the demo is part of attendo, so nothing is downloaded.
 
     Example: attendo demo
     """

@@ -11,9 +11,9 @@ from attendo.cli.reporting import say
 def eject(folder: Folder, out: Path = argument("FILE", "The Python file to write.")) -> int:
     """Write a model as one readable file of plain PyTorch.
 
-    The file requires torch and safetensors, but not attendo. It contains only the code that this model uses, so you can
-    read and change the whole model. `python FILE DIR` loads the weights of the run folder and compares the logits with
-    those of attendo.
+    The file requires torch and safetensors, but not attendo. The file contains only the code that this model uses, so
+    you can read and change the whole model. `python FILE DIR` loads the weights of the run folder and compares the
+    logits with those of attendo.
 
     Example: attendo eject runs/mine model.py
     """

@@ -73,12 +73,12 @@ def evaluate(
     """Measure a model on a file that it was not trained on.
 
     For a translator, the metrics are BLEU and chrF from sacreBLEU with their signatures, the share of exact matches,
-    and the perplexity of the targets. For a classifier, they are the accuracy, macro-F1, calibration error, scores per
-    label and the confusion matrix. For a language model, they are the perplexity and the bits per byte of whole
-    documents, printed with the context length and the stride.
+    and the perplexity of the targets. For a classifier, the metrics are the accuracy, macro-F1, calibration error,
+    scores per label and the confusion matrix. For a language model, the metrics are the perplexity and the bits per
+    byte of whole documents, printed with the context length and the stride.
 
-    --out writes a new file. For a classifier, the file is a table (.tsv, .csv or .jsonl) with the line number, the
-    label, the predicted label, the probability of the predicted label, and the text. Skipped rows are not in the table.
+    The option --out writes a new file. For a classifier, this file is a table (.tsv, .csv or .jsonl) with the line
+    number, the label, the predicted label with its probability, and the text. Skipped rows are not in the table.
 
     Example: attendo evaluate runs/mine test.tsv
     """
@@ -272,7 +272,7 @@ def _perplexity(
 def texts_of(data: TextData, files: list[Path], column: str | None, header: bool | None) -> TextSource:
     """Return files as a text source that is read like the training data.
 
-    The run's column and header apply only to tables, and its document unit applies only to text files.
+    The column and header settings of the run apply only to tables. The document unit applies only to text files.
     """
     from attendo.data.texts import TextSource, has_rows
 

@@ -66,12 +66,12 @@ def generate(
     """Generate text that continues a prompt. The text is printed while it is generated.
 
     The section [decoding] of the run sets the defaults. If PROMPT is -, the prompt is the whole of stdin without the
-    last line break. --json prints prompt, text, token_ids, log_probs (nats), finished_by, cut, unknown, slides, seed
-    and window (the final token ids).
+    last line break. The option --json prints the fields prompt, text, token_ids, log_probs (nats), finished_by, cut,
+    unknown, slides, seed and window (the final token ids).
 
-    --input reads one prompt per line. Each output line contains a prompt and its continuation, with line breaks written
-    as spaces. The seed of a line depends on --seed (default: 0) and the line number. The input file can have any size.
-    To resume an interrupted command, run the same command again.
+    The option --input reads one prompt per line. Each output line contains a prompt and its continuation, with line
+    breaks written as spaces. The seed of a line depends on --seed (default: 0) and the line number. The input file can
+    have any size. To resume an interrupted command, run the same command again.
 
     Example: attendo generate runs/mine "Once upon a time" --temperature 0.8
 

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 def rank(
     user: User, folder: Path, file: Path, alignments: Path | None, as_json: bool, language: Language
 ) -> int:
-    """Measure how the log-probability of a file changes when each attention head is off, and print a ranking. Return
-    the exit code.
-    """
+    """Measure how the log-probability of a file changes when each attention head is off, and print the ranking."""
     from attendo.inference import Translator
     from attendo.inference.batch_files import Progress
     from attendo.microscope.effects import importance

@@ -160,17 +160,17 @@ def look(
     """Show the attention of a model while it reads TEXT and generates its output.
 
     The command accepts models of all tasks. It prints the text, the answer, and a map of one attention layer. The map
-    has one line per query token and one shaded character per key token. --out page.html writes a page with all views to
-    one file that opens offline. --serve serves this page live. There you can enter other texts, switch off heads, make
-    attention hard or soft, and see the beam search as a tree.
+    has one line per query token and one shaded character per key token. The option --out page.html writes a page with
+    all views to one file that opens offline. The option --serve serves the page live. On the live page, you can enter
+    other texts, switch off heads, make attention hard or soft, and see the beam search as a tree.
 
     An example of PATH is decoder.blocks.0.cross_attention. A path consists of encoder or decoder, a block number (from
     0), and self_attention, cross_attention or feed_forward. An asterisk matches any part of a path. In the output of
     --json, the numbers of layers and heads begin at 0. For a masked language model, write <mask> in TEXT for a token to
     predict.
 
-    --query N prints the computation of one row of the map: q·k, score, mask, exp and weight of each key, and the
-    weighted sum of the values. If --head is not given, --query uses the head with the sharpest attention.
+    The option --query N prints the computation of one row of the map: q·k, score, mask, exp and weight of each key, and
+    the weighted sum of the values. If --head is not given, --query uses the head with the sharpest attention.
 
     Example: attendo look runs/mine "It will rain tomorrow."
 

@@ -58,7 +58,7 @@ class OptionGroup:
     """
 
     def given(self) -> dict[str, Any]:
-        """Return the options that are not None, by field name."""
+        """Return the options that are not None, as a dict by field name."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # pyright: ignore[reportArgumentType]
         return {name: value for name, value in values.items() if value is not None}
 
@@ -149,7 +149,7 @@ class RayOptions(OptionGroup):
     ray_workers: int | None = option("N", "Number of Ray workers (default: as many as fit).", min=1)
 
     def check(self, in_files: bool, int8: bool, device: str) -> None:
-        """Raise BadParameter for options that cannot be combined."""
+        """Raise BadParameter if options of the group cannot be combined."""
         has_cluster = self.ray_address is not None or self.ray_workers is not None
         refuse_if(has_cluster and not self.ray, "--ray-address and --ray-workers require --ray")
         refuse_if(self.ray and not in_files, "--ray requires --input and --output")
@@ -222,7 +222,7 @@ Spoken = Annotated[Language, option("en|ja", "Output language.", default=...)]
 
 
 def use_threads(threads: int | None) -> None:
-    """Set the number of CPU threads of torch. None keeps the current number."""
+    """Set the number of CPU threads of torch. If `threads` is None, keep the current number."""
     import torch
 
     if threads is not None:
@@ -266,7 +266,8 @@ def drawing_of(given: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tup
     Args:
         given: The DrawOptions that are set, by field name.
         n_texts: The number of texts on the command line.
-        in_files: Whether a file is processed. The seed then defaults to 0, because resuming requires the same seed.
+        in_files: Whether a file is processed. For files, the seed defaults to 0, because resuming requires the same
+            seed.
 
     Raises:
         BadParameter: An option is out of range, or is given without a temperature.
@@ -446,7 +447,7 @@ def file_done(
 
 
 class FileScreen:
-    """The progress in a file on stderr, with speed and remaining time."""
+    """The progress output on stderr while a file is processed, with speed and remaining time."""
 
     def __init__(self, what: str = "lines"):
         self.line = ProgressLine()
@@ -455,7 +456,7 @@ class FileScreen:
         self.done = "no"
 
     def show(self, progress: Progress) -> None:
-        """Print the progress if enough time has passed since the last line."""
+        """Print the progress in the file if enough time has passed since the last line."""
         now = time.monotonic()
         self.done = f"{progress.done:,} of {progress.total:,}"
         if progress.done == progress.resumed:

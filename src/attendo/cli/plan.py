@@ -75,9 +75,9 @@ def plan(
 ) -> int:
     """Predict the model size, memory, speed and time of a training run, without training.
 
-    The command reads the data and chooses the settings that you leave out, as `attendo train` does. It then runs
-    updates for 5 seconds. Each number is marked as measured, counted, predicted or assumed. --accelerators N adds an
-    estimate for N accelerators.
+    The command reads the data and chooses the settings that you leave out, as `attendo train` does. Then the command
+    runs updates for 5 seconds. Each printed number is marked as measured, counted, predicted or assumed. The option
+    --accelerators N adds an estimate for N accelerators.
 
     Example: attendo plan --train pairs.tsv --accelerators 8 --accelerator h100
     """

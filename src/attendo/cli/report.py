@@ -24,7 +24,7 @@ def report(
     """Draw the learning curves of runs in two files: report.html, which opens offline, and curves.png.
 
     The page shows the loss, validation metrics, learning rate, gradient norm and speed, the events of the training, and
-    a summary of each run. Several runs are drawn on the same axes. A run that is still training can also be drawn.
+    a summary of each run. The curves of several runs share their axes. A run that is still training can also be drawn.
 
     Example: attendo report runs/mine runs/other --out report
     """

@@ -69,9 +69,7 @@ def numbered_chunks(stream: BufferedReader, name: str = "stdin") -> Iterator[tup
 
 
 def stdin_text() -> str:
-    """Return the whole of stdin as one text without the last line break. Raise AttendoError as `numbered_chunks`
-    does.
-    """
+    """Return the whole of stdin as one text without the last line break. Raise AttendoError for invalid lines."""
     return "\n".join(line for _, lines in numbered_chunks(stdin_bytes()) for line in lines)
 
 
@@ -96,7 +94,7 @@ def _decoded(lines: list[bytes], number: int, name: str) -> Iterator[tuple[int, 
 def arguments_as_lines(texts: list[str]) -> Iterator[tuple[int, list[str]]]:
     """Yield the texts of the command line in the form of `numbered_chunks`.
 
-    Raise AttendoError for a text that is not UTF-8. Python stores its invalid bytes as lone surrogates.
+    Raise AttendoError for a text that is not UTF-8. Python stores invalid bytes as lone surrogates.
     """
     from attendo.errors import AttendoError
 
@@ -255,7 +253,7 @@ class Screen:
         self.first: tuple[float, float, int, int] | None = None
 
     def show(self, report: Report) -> None:
-        """Print a report of the training loop. Progress is printed only if enough time has passed."""
+        """Print a report of the training loop. Print progress only if enough time has passed since the last output."""
         from attendo.training.run import report_lines
 
         if report.kind == "step":
@@ -302,7 +300,7 @@ class Counter:
         self.began = self.shown = time.monotonic()
 
     def show(self, done: int) -> None:
-        """Print the number of processed lines if enough time has passed."""
+        """Print the number of processed lines if enough time has passed since the last output."""
         now = time.monotonic()
         if self.is_shown and now - self.shown > self.line.every:
             self.shown = now

@@ -19,10 +19,10 @@ def resume(
     threads: int | None = option("N", "Number of CPU threads (default: as in the last training).", min=1),
     device: Device = "auto",
 ) -> int:
-    """Resume a run from its newest checkpoint. The result is the same as without the interruption.
+    """Resume a run from its newest checkpoint. The result equals that of an uninterrupted run.
 
-    --steps, --epochs, --minutes and --cpu-minutes are totals that include work already done. --more-steps counts from
-    the checkpoint.
+    The options --steps, --epochs, --minutes and --cpu-minutes are totals that include work already done. The option
+    --more-steps counts from the checkpoint.
 
     Example: attendo resume runs/mine --more-steps 2000
     """

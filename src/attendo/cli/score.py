@@ -38,7 +38,7 @@ def score(
     """Print the log-probability of given translations, and their score, which is normalized by length.
 
     The command prints one line per usable sentence pair: the log-probability, a tab and the score. The log-probability
-    is in nats and includes the end token. --json also prints the line number of the pair.
+    is in nats and includes the end token. The option --json also prints the line number of the pair.
 
     Example: attendo score runs/mine pairs.tsv
     """

@@ -93,7 +93,7 @@ class SettingOptions(OptionGroup):
 
         Args:
             family: The task.
-            options: The values of the other options by "section.key", None if not given.
+            options: The values of further options by "section.key". None means that an option is not given.
         """
         from attendo.config import override, read_toml
         from attendo.runs.settings import check_names, check_tables, joined, preset_tables
@@ -128,7 +128,7 @@ class TrainingOptions(OptionGroup):
     strict: bool = switch("--strict", "Stop at the first unusable row instead of skipping it.")
 
     def settings(self) -> dict[str, Any]:
-        """Return the options that are settings, by "section.key"."""
+        """Return the settings among the options, as a dict by "section.key"."""
         ends = one_end(
             steps=self.steps, epochs=self.epochs, minutes=self.minutes, cpu_minutes=self.cpu_minutes
         )
@@ -211,12 +211,12 @@ def translation(
     """Train a translator from sentence pairs.
 
     Settings that you leave out (model size, vocabulary size, batch size, learning rate) are chosen from your data, the
-    measured speed of this machine and the time budget. The chosen settings are printed. --config overrides the preset,
-    --set overrides both, and the other options override all of these. The number of skipped rows is printed for each
-    reason. Ctrl-C saves a checkpoint, from which `attendo resume` continues.
+    measured speed of this machine and the time budget. The chosen settings are printed. Settings of --config override
+    the preset, assignments of --set override --config, and all other options override --set. The number of skipped rows
+    is printed for each reason. Ctrl-C saves a checkpoint, from which `attendo resume` continues.
 
-    --init-from fine-tunes a trained model. By default, all weights are trained. --set lora.rank=8 trains only LoRA
-    adapters, and --set 'training.frozen=["encoder"]' trains everything except the encoder.
+    --init-from fine-tunes a trained model. By default, all weights are trained. With --set lora.rank=8, only LoRA
+    adapters are trained. With --set 'training.frozen=["encoder"]', everything except the encoder is trained.
 
     --set also selects parts of the model. For example, model.positions can be sinusoidal, learned, rotary, alibi,
     relative or none, and model.norm can be layer or rms.
@@ -254,8 +254,8 @@ def classification(
     Labels can be any words. Settings that you leave out are chosen from your data and printed. The number of skipped
     rows is printed for each reason.
 
-    --init-from starts from the encoder of a masked language model. --set lora.rank=8 then trains only LoRA adapters in
-    the encoder, and --set 'training.frozen=["encoder"]' leaves the encoder unchanged.
+    --init-from starts from the encoder of a masked language model. With --set lora.rank=8, only the output layer and
+    LoRA adapters in the encoder are trained. With --set 'training.frozen=["encoder"]', the encoder remains unchanged.
 
     Example: attendo train classification --train reviews.tsv --out runs/mine
     """

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class TranslationLines:
-    """Turns chunks of lines into translated lines and counts."""
+    """A function object that translates chunks of lines and counts special cases."""
 
     translator: Translator
     config: DecodingConfig
@@ -65,9 +65,7 @@ class TranslationLines:
     def __call__(
         self, number: int, texts: list[str], counter: Counter | None = None
     ) -> tuple[list[str], Counts[str]]:
-        """Return the output of each line, and the counts for `notes`. A counter also prints each unfinished
-        translation.
-        """
+        """Return the output of each line, and the counts for `notes`. With a counter, print unfinished translations."""
         counts = Counts[str]()
         found = self._found(number, texts)
         for line, translation in enumerate(found, number):
@@ -182,20 +180,20 @@ def translate(
 ) -> int:
     """Translate texts, the lines of stdin, or a file. The command prints one output line per input line, in order.
 
-    Each line is translated sentence by sentence, because most models are trained on sentences. --segment none
-    translates each line as a whole. If text is probably missing in a translation, the field "omission" of --json is
+    Each line is translated sentence by sentence, because most models are trained on sentences. With --segment none,
+    each line is translated as a whole. If text is probably missing in a translation, the field "omission" of --json is
     "short" or "unaligned".
 
     Line breaks in a translation are written as spaces. The translation of an empty line is an empty line. With --n-best
-    N above 1, the command prints up to N lines per input line, with the best translation first. Each of these lines has
-    three fields separated by tabs: the line number from 1, the score, and the text. The score is the log-probability
-    (nats) with length normalization. --alignments adds a last field such as 0-0 1-2, which contains pairs of source and
-    target token numbers from 0. With --json, the alignment also contains weights, texts and positions. The input file
-    can have any size. To resume an interrupted command, run the same command again.
+    N above 1, the command prints up to N lines per input line, with the best translation first. Each output line then
+    has three fields separated by tabs: the line number from 1, the score, and the text. The score is the
+    log-probability (nats) with length normalization. The option --alignments adds a last field such as 0-0 1-2, which
+    contains pairs of source and target token numbers from 0. With --json, the alignment also contains weights, texts
+    and positions. The input file can have any size. To resume an interrupted command, run the same command again.
 
-    --temperature T samples each translation. You can add --top-k, --top-p or --min-p. A single TEXT uses --seed
-    unchanged. With several lines, each line has its own seed, computed from --seed and the line number. --json prints
-    the seed.
+    The option --temperature T samples each translation. You can add --top-k, --top-p or --min-p. A single TEXT uses
+    --seed unchanged. With several lines, the seed of a line is computed from --seed and the line number. The option
+    --json prints the seed.
 
     Example: attendo translate runs/mine < input.txt > output.txt
 

@@ -85,7 +85,8 @@ def model_source(config: ModelConfig, model: Model, file: str) -> str:
 
     Args:
         config: The configuration of the model.
-        model: The model in evaluation mode. The source code contains its logits for a few token ids, for a check.
+        model: The model in evaluation mode. The source code contains the logits of the model for a few token ids, for a
+            check.
         file: The name of the file, which the module docstring contains.
 
 

@@ -1,4 +1,4 @@
-"""The export of a trained model, which is only kept if its results equal those of attendo."""
+"""The export of a trained model, and the check that the exported model computes the results of attendo."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def export(
 
     Args:
         folder: The run folder.
-        out: The folder to create. It is removed if the export fails.
+        out: The folder to create. If the export fails, the folder is removed.
         target: The export format.
         options: The options of the export format.
         valid: Files with rows for the comparison (default: see `examples_of`).

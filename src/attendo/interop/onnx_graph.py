@@ -122,7 +122,7 @@ class Graph:
         return self.op("Range", self.constant(0), end, self.constant(1))
 
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
-        """Add a reshaped value, and return its name. 0 keeps the size of an axis, and -1 infers the size."""
+        """Add a reshaped value, and return its name. In `shape`, 0 keeps the size of an axis, and -1 infers it."""
         return self.op("Reshape", value, self.constant(list(shape)))
 
     def model(self, name: str, opset: int = OPSET, ir_version: int = IR_VERSION) -> ModelProto:

@@ -100,8 +100,8 @@ class Places:
 
     Attributes:
         positions: The positions of the queries `[rows or 1, n]`.
-        distances: The position of each key minus that of each query `[n, keys]`.
-        bias: 0 for allowed keys, and FLOOR for masked keys `[rows, 1, n or 1, keys]`.
+        distances: The position of each key minus the position of each query `[n, keys]`.
+        bias: The mask as a term of the scores: 0 for allowed keys, and FLOOR for masked keys `[rows, 1, n or 1, keys]`.
         max_len: The number of positions of the model.
     """
 

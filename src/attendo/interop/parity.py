@@ -43,8 +43,8 @@ class Examples:
 def examples_of(bundle: Bundle, valid: Sequence[Path] = (), most: int = 500) -> Examples:
     """Return at most `most` example texts for a comparison.
 
-    The texts come from the files in `valid` or from the validation set of the run. If there is neither, built-in texts
-    are used.
+    The texts come from the files in `valid` or from the validation set of the run. If there are no such files, built-in
+    texts are used.
 
     >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
     >>> bundle = Bundle({"data": {"train": ["gone.tsv"]}}, train_tokenizer(["a"], TokenizerConfig(kind="byte")))

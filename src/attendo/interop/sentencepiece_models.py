@@ -1,4 +1,4 @@
-"""The conversion of SentencePiece models to documents of the `tokenizers` library, and of attendo's tokenizers."""
+"""The conversion between SentencePiece models and tokenizers of attendo and the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def sentencepiece_proto(path: Path) -> Any:
 def sentencepiece_document(path: Path) -> dict[str, Any]:
     """Convert a SentencePiece model to a document of the `tokenizers` library with the same subwords and ids.
 
-    Its added tokens include the unknown, control, unused and user-defined tokens. Raise AttendoError for an invalid
-    file.
+    The added tokens of the document include the unknown, control, unused and user-defined tokens. Raise AttendoError
+    for an invalid file.
 
     >>> sentencepiece_document(Path("none.model"))
     Traceback (most recent call last):
@@ -151,9 +151,9 @@ def why_no_sentencepiece(kind: str) -> str | None:
 def sentencepiece_model(tokenizer: Tokenizer, file: Path) -> bytes:
     """Return the bytes of a `sentencepiece.model` with the tokenizer's ids.
 
-    attendo also splits texts at changes of script. The model omits these splits, because no subword crosses them. BPE
-    can differ, because SentencePiece joins any neighbors that form a subword. The character "▁" in a text becomes a
-    space. Raise AttendoError for other kinds of tokenizers, and if a package is missing.
+    attendo also splits texts at changes of script. The SentencePiece model omits the splits, because no subword crosses
+    a split. BPE can differ, because SentencePiece joins any neighbors that form a subword. The character "▁" in a text
+    becomes a space. Raise AttendoError for other kinds of tokenizers, and if a package is missing.
 
     >>> import tempfile
     >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer

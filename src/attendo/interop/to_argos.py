@@ -194,10 +194,10 @@ _LAST = 0xFFFF
 def sentence_splitter() -> bytes:
     """Return a small ONNX network that marks sentence ends: from characters [batch, len] to labels [batch, len, 3].
 
-    Without this network, Argos Translate would download one (MiniSBD). The rules are those of `data.segments` that need
-    at most six characters. A period ends a sentence if a space follows without a lowercase letter after it, except in
-    "Dr." or "J.". A full-width stop ends a sentence unless a closing mark follows. Raise AttendoError if `onnx` is
-    missing.
+    Without this network, Argos Translate would download another network (MiniSBD). The rules are those of
+    `data.segments` that need at most six characters. A period ends a sentence if a space follows without a lowercase
+    letter after it, except in "Dr." or "J.". A full-width stop ends a sentence unless a closing mark follows. Raise
+    AttendoError if `onnx` is missing.
 
     >>> from onnxruntime import InferenceSession
     >>> network = InferenceSession(sentence_splitter())

@@ -7,8 +7,8 @@
     out/onnx.json       the inputs and outputs of the graphs, the special ids, and instructions for the decoding loop
 
 The folder also contains tokenizer.json and card.json. `onnx_models` builds the graphs from the modules of the model,
-without tracing. `opened` runs an exported model with onnxruntime and attendo's search. It serves to check an export,
-and as an example of the decoding loop that `onnx.json` describes.
+without tracing. `opened` runs an exported model with onnxruntime and attendo's search. The function serves as a check
+of an export, and as an example of the decoding loop that `onnx.json` describes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Rows:
         self.lengths, self.past, self.memory = lengths, past, memory
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
-        """Replace each row i by the old row `rows[i]`, which must have the same source."""
+        """Replace each row i by the old row `rows[i]`. Both rows must have the same source."""
         self.lengths = self.lengths[rows.numpy()]
         self.past = {name: values[rows.numpy()] for name, values in self.past.items()}
 
@@ -152,9 +152,7 @@ class Stepper:
         return Rows(np.zeros(rows, np.int64), past, memory)
 
     def step(self, token_ids: Int[Tensor, "rows n"], rows: Rows, /) -> Float[Tensor, "rows vocab"]:
-        """Process the next n tokens of every row, and return the logits after the last token. Long prompts are
-        split.
-        """
+        """Process the next n tokens of every row, in parts if necessary, and return the logits after the last token."""
         *read, last = token_ids.split(max(1, MOST_LOGITS // (len(token_ids) * self.vocab_size)), dim=1)
         for part in read:
             self.logits(part, rows)
@@ -219,9 +217,7 @@ class ExportedTranslator(Exported):
 
     @property
     def same_search(self) -> Mapping[str, Any]:
-        """The options that differ from the run's search: no coverage penalty, because graphs do not return
-        attention.
-        """
+        """The changed options: no coverage penalty, because the exported graphs do not return attention."""
         return {"coverage_penalty": 0.0}
 
     def translations(self, texts: Sequence[str], beam: int | None = None) -> list[Translation]:
@@ -283,9 +279,7 @@ class ExportedReader(Exported):
         return Session(self.folder / "model.onnx")
 
     def outputs(self, rows: Sequence[Sequence[int]]) -> Arrays:
-        """Return states `[rows, len, d_model]` and logits `[rows, classes]` or `[rows, len, vocab]`, padded at the
-        end.
-        """
+        """Return padded states `[rows, len, d_model]` and logits `[rows, classes]` or `[rows, len, vocab]`."""
         token_ids, lengths = pad_rows(rows, self.tokenizer.pad_id)[0], np.array([len(row) for row in rows])
         check_lengths(lengths, self.max_len)
         return self.model(token_ids=token_ids.numpy(), lengths=lengths)

@@ -262,9 +262,9 @@ MANY = 48
 def darkest(weights: Float[np.ndarray, "queries keys"], *, causal: bool = False) -> float:
     """Return the weight above which an image uses the darkest color.
 
-    For at most `MANY` keys, the weight is 1. For more keys, it is the largest weight, but at least four times the
-    weight of uniform attention. Uniform attention therefore has a light color. If `causal` is true, the first rows are
-    ignored.
+    For at most `MANY` keys, the result is 1. For more keys, the result is the largest weight, but at least four times
+    the weight of uniform attention. Uniform attention therefore has a light color. If `causal` is true, the first rows
+    are ignored.
 
     >>> darkest(np.eye(3) / 2), darkest(np.full((1, 100), 0.01))
     (1.0, 0.04)
@@ -317,7 +317,7 @@ def tensor_answer(result: LookResult, path: str, head: int | None = None) -> byt
 def matrices_answer(result: LookResult, path: str) -> MatricesAnswer:
     """Return the rank and the Frobenius norm of W^(h) = W_hᵒ W_hᵛ of each head, and the norm of its contributions.
 
-    There is one contribution per query, computed with the edits. The sum of all contributions and the bias is the
+    Each head has one contribution per query, computed with the edits. The sum of all contributions and the bias is the
     output of the layer (Vaswani et al. 2017, section 3.2.2; Bishop & Bishop 2024, exercise 12.5). Raise AttendoError if
     the path is not an attention layer.
     """
@@ -338,7 +338,7 @@ def matrices_answer(result: LookResult, path: str) -> MatricesAnswer:
 def next_answer(result: LookResult, position: int, n: int = 10) -> NextAnswer:
     """Return the n most probable tokens at a position, with cumulative probabilities, and the entropy in nats.
 
-    Positions are target positions. For a masked language model, they are source positions. `actual` is the token that
+    `position` is a target position, or a source position for a masked language model. `actual` is the token that
     follows, with its rank from 1, or None at the end. The probabilities include the edits, but not the tokens that a
     search excludes. Raise AttendoError for a classifier, and if `position` or `n` is out of range.
     """
@@ -375,8 +375,8 @@ def rollout_answer(result: LookResult, stack: str) -> RolloutAnswer:
     """Return the share of each input token in each position of the last layer, `[q_len, k_len]`, by attention rollout.
 
     For the stack "encoder" or "decoder", each row sums to 1. For "cross", the shares are those of source tokens in
-    target positions, and the remainder to 1 comes from target tokens. Only edits of attention weights have an effect.
-    Switching off a head does not change its weights. Raise AttendoError if the stack does not exist.
+    target positions, and the remainder to 1 comes from target tokens. Edits of attention weights change the result, but
+    switching off a head does not. Raise AttendoError if the stack does not exist.
     """
     layers = stack_weights(result, stack)
     if stack == "cross":
@@ -404,11 +404,11 @@ def lens_answer(result: LookResult, stack: str) -> LensAnswer:
     """Return the logit lens (nostalgebraist 2020): the most probable prediction at each position after each layer.
 
     `tokens` is indexed by layer and position. Layer 0 is the embedding, and the last layer is the output of the model.
-    Each entry has its probability, and the rank and probability of the final prediction. The `kind` of the predictions
-    is "vocabulary" (the next tokens, or the tokens at the position for a masked language model), "classes" or "nearest
-    embedding". For "classes", `pooled` contains the label probabilities of the whole text after each layer. For the
-    encoder of a translator, the kind is "nearest embedding": the source token with the nearest embedding, where p is
-    the cosine. Raise AttendoError if the stack does not exist.
+    Each entry contains the predicted token with its probability, and the rank and probability of the final prediction.
+    The `kind` of the predictions is "vocabulary" (the next tokens, or the tokens at the position for a masked language
+    model), "classes" or "nearest embedding". For "classes", `pooled` contains the label probabilities of the whole text
+    after each layer. For the encoder of a translator, the kind is "nearest embedding": the source token with the
+    nearest embedding, where p is the cosine. Raise AttendoError if the stack does not exist.
     """
     states = _states(result, stack)
     last = _values(result, states[-1], stack)
@@ -496,9 +496,9 @@ def positions_answer(result: LookResult, side: Literal["source", "target"]) -> P
     float32.
 
     For RoPE, the rows contain cos and sin of each angle, and the products are those of a rotated unit vector. Position
-    biases (ALiBi, relative, custom) have no rows. They are in the data of the layers (`layer_of`), and n is the length
-    of the text. `name` is the class of custom positions. `trained` is the `max_len` of the model. Raise AttendoError if
-    the side does not exist.
+    biases (ALiBi, relative, custom) have no rows. The data of the layers (`layer_of`) contains the biases, and n is the
+    length of the text. `name` is the class of custom positions. `trained` is the `max_len` of the model. Raise
+    AttendoError if the side does not exist.
     """
     embedding, tokens = _side(result, side)
     config, within = result.model.config, _within(result, side)

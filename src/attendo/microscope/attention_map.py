@@ -42,8 +42,9 @@ class AttentionMap:
 
     Attributes:
         stack: The stack: "encoder", "decoder" or "cross".
-        query_pieces: The tokens of the queries. For cross-attention, they are the predicted tokens, ending with the
-            end token, or with … if the output was truncated. Otherwise, they are tokens that the model reads.
+        query_pieces: The tokens of the queries. In cross-attention, the queries are the predicted tokens, ending with
+            the end token, or with … if the output was truncated. In self-attention, the queries are tokens that the
+            model reads.
         key_pieces: The tokens of the keys, which are tokens that the model reads.
         weights: The attention weights `[layers, heads, queries, keys]`. A row sums to 1, or is 0 if all keys are
             masked.
@@ -109,7 +110,7 @@ class AttentionMap:
         return darkest(self.shown(layer, head), causal=self.stack == "decoder")
 
     def caption(self, layer: int | None = None, head: int | None = None, language: Language = "en") -> str:
-        """Return the caption of an image of `shown`. It marks the sharpest layer.
+        """Return the caption of an image of `shown`, which marks the sharpest layer.
 
         Args:
             layer: The number of the layer, as in `shown`.
@@ -155,7 +156,7 @@ def map_of(result: LookResult, stack: Stack | None = None) -> AttentionMap:
 
 
 def pieces_of(result: LookResult, ids: tuple[int | None, ...]) -> tuple[str, ...]:
-    """Return the texts of token ids. None, which marks a truncated output, becomes …."""
+    """Return the texts of token ids. The value None, which marks a truncated output, becomes …."""
     return tuple("…" if token is None else result.piece(token) for token in ids)
 
 
@@ -350,7 +351,7 @@ class Steps:
 
     Attributes:
         piece: The token of the query.
-        written: The predicted token, or None except in cross-attention.
+        written: The predicted token in cross-attention, or None in self-attention.
         q: The query vector of this head.
         scale: The factor of the products q·k.
         biased: Whether the scores include a position bias.

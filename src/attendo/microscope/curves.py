@@ -63,7 +63,8 @@ class Axis:
     def ticks(self, most: int = 6) -> list[float]:
         """Return at most `most` round numbers on the axis.
 
-        On a linear axis, their distance is 1, 2 or 5 times a power of 10. On a logarithmic axis, they are such numbers.
+        On a linear axis, the distance between two numbers is 1, 2 or 5 times a power of 10. On a logarithmic axis, the
+        numbers are 1, 2, 3 or 5 times a power of 10.
 
         >>> Axis(0.3, 9.4).ticks(), Axis(0.3, 40, logarithmic=True).ticks()
         ([2.0, 4.0, 6.0, 8.0], [0.5, 1.0, 2.0, 5.0, 10.0, 20.0])

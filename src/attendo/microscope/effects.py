@@ -1,4 +1,4 @@
-"""The effect of a head, a layer or a token: the change of the output's log-probability when it is removed."""
+"""The effects of heads, layers and tokens: the change of the output's log-probability without them."""
 
 from __future__ import annotations
 
@@ -149,11 +149,11 @@ TOKENS_AT_ONCE = 8192
 def tokens_answer(result: LookResult) -> TokensAnswer:
     """Return the contribution of each token to the label of a classifier, by four measures.
 
-    `left_out` is the loss of log p(label) without the token, in nats (Li et al. 2016). It is 0 for special tokens, and
-    None if the computation is too slow. `gradient_times_input` is Σ_d x_d ∂ log p(label) / ∂x_d at the encoder's input,
-    in nats (Denil et al. 2014; Shrikumar et al. 2016). `pooled` contains the shares of `pooled_shares`, which sum to 1.
-    `rollout` contains these shares traced back to the encoder's input. Raise AttendoError if the model is not a
-    classifier.
+    `left_out` is the loss of log p(label) without the token, in nats (Li et al. 2016). `left_out` is 0 for special
+    tokens, and None if the computation is too slow. `gradient_times_input` is Σ_d x_d ∂ log p(label) / ∂x_d at the
+    encoder's input, in nats (Denil et al. 2014; Shrikumar et al. 2016). `pooled` contains the shares of
+    `pooled_shares`, which sum to 1. `rollout` contains these shares traced back to the encoder's input. Raise
+    AttendoError if the model is not a classifier.
     """
     if not isinstance(result.user, Classifier):
         raise AttendoError(
@@ -177,8 +177,8 @@ def tokens_answer(result: LookResult) -> TokensAnswer:
 def pooled_shares(states: Float[Tensor, "len d_model"], kind: Pooling) -> Float[Tensor, " len"]:
     """Return the share of the pooled vector that comes from each position.
 
-    For "max" pooling, it is the share of the d_model maxima at the position (the first position in a tie). For "mean"
-    pooling, all shares are 1 / len. For "first" pooling, the first position has the share 1.
+    For "max" pooling, the share is the fraction of the d_model maxima at the position (the first position in a tie).
+    For "mean" pooling, all shares are 1 / len. For "first" pooling, the first position has the share 1.
 
     >>> pooled_shares(torch.tensor([[1.0, 5.0, 2.0, 0.0], [3.0, 4.0, 1.0, 0.0]]), "max")
     tensor([0.7500, 0.2500])
@@ -253,8 +253,8 @@ class HeadEffect:
         effect: The mean change of a row's log-probability without the head, in nats. If the effect is negative, the
             model needs the head.
         standard_error: The standard error of `effect`, in nats.
-        alignment_error: The alignment error rate of the largest weights, or None. Only for cross-attention with given
-            links.
+        alignment_error: The alignment error rate of the largest weights, for cross-attention with given links.
+            Otherwise None.
     """
 
     path: str
@@ -312,8 +312,8 @@ def importance(
 ) -> Importance:
     """Rank the heads by the log-probability that is lost when a head is switched off, and return the ranking.
 
-    Effects do not add up. If two heads have the same function, each of them can seem unnecessary (Michel et al. 2019,
-    "Are Sixteen Heads Really Better than One?", section 3.2).
+    Effects do not add up. If two heads have the same function, each head can seem unnecessary (Michel et al. 2019, "Are
+    Sixteen Heads Really Better than One?", section 3.2).
 
     Args:
         user: The loaded model of any task.

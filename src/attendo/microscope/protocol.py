@@ -30,7 +30,7 @@ class EditRequest:
 
     Attributes:
         path: The path of an attention layer or feed-forward network, or a shell pattern of paths.
-        head: The number of the head, from 0. None means all heads.
+        head: The number of the head, from 0, or None for all heads.
         kind: The kind of change. "off" switches a part off. "beta" sets the inverse temperature of attention.
         how: The replacement of a part that is off: "zero" adds 0, and "mean" adds the mean over the positions of the
             text.
@@ -213,7 +213,7 @@ def request_of(name: str, body: Mapping[str, Any]) -> Any:
 
 
 class Token(TypedDict):
-    """A token with its id, piece and text. `unknown` marks unknown words. `out` is the prediction at its position."""
+    """A token with its id, piece and text. `unknown` marks unknown words. `out` is the prediction at the position."""
 
     id: int
     piece: str
@@ -223,7 +223,7 @@ class Token(TypedDict):
 
 
 class LikelyToken(Token):
-    """A token with its log-probability in nats. `rank` is its rank among all tokens, from 1."""
+    """A token with its log-probability in nats. `rank` is the rank among all tokens, from 1."""
 
     log_prob: float
     rank: NotRequired[int]

@@ -93,9 +93,9 @@ def tree_answer(result: LookResult, beam: int) -> TreeAnswer:
     """Return the tree of a beam search as a list of nodes, with parents before children.
 
     A node contains its id, its parent (None at the root), its step (from 0), its token, the log-probability of the
-    token and the sum of log-probabilities on its path. If a text ends at the node, it also contains the score with
-    length normalization. `kept` is False for rejected candidates, and `best` marks the path of the best text. Raise
-    AttendoError as `searched` does.
+    token and the sum of log-probabilities on its path. If a text ends at the node, the node also contains the score
+    with length normalization. `kept` is False for rejected candidates, and `best` marks the path of the best text.
+    Raise AttendoError as `searched` does.
     """
     found = searched(result, beam)
     nodes, names = _nodes(result, found), _best_path(found)
@@ -188,11 +188,11 @@ def _best_path(found: Searched) -> list[str]:
 def why_answer(result: LookResult, target: str, beam: int) -> WhyAnswer:
     """Return the comparison of a given text with the best text of a beam search.
 
-    The `verdict` is "same" if the texts are equal, and "model" if the model prefers the text of the search. It is
-    "search" if the search lost a text that the model prefers (a search error; Stahlberg & Byrne 2019, "On NMT Search
-    Errors and Model Errors"). It is "forced" if the output had to begin with other tokens. `diverges_at` is the first
-    different token. `lost_at` is the step in which the beam rejected the text, or None. A `rank` of 1 is the most
-    probable token.
+    The `verdict` is "same" if the texts are equal, and "model" if the model prefers the text of the search. The verdict
+    is "search" if the search lost a text that the model prefers (a search error; Stahlberg & Byrne 2019, "On NMT Search
+    Errors and Model Errors"). The verdict is "forced" if the output had to begin with other tokens. `diverges_at` is
+    the first different token. `lost_at` is the step in which the beam rejected the text, or None. A `rank` of 1 is the
+    most probable token.
 
     For a language model, both texts are compared over the number of tokens in the given text. Raise AttendoError as
     `searched` does, and for an empty or overlong text.
@@ -297,9 +297,7 @@ def _score(result: LookResult, found: Searched, ids: tuple[int, ...], log_probs:
 
 
 def _best_score(result: LookResult, found: Searched, n_tokens: int) -> float:
-    """Return the score of the best text. For a language model, the text is truncated to the length of the given
-    text.
-    """
+    """Return the score of the best text. For a language model, truncate it to the length of the given text."""
     if result.family == "translation":
         return found.best.score
     return sum(found.best.token_log_probs[:n_tokens])
@@ -330,7 +328,7 @@ class _Compared:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict of `why_answer`. If the scores are equal up to rounding, it is "model"."""
+        """The verdict of `why_answer`, which is "model" if the scores are equal up to rounding."""
         if self.diverges_at is None:
             return "same"
         kept_on = (

@@ -102,7 +102,7 @@ class LookServer(uvicorn.Server):
 
     @property
     def is_computing(self) -> bool:
-        """Whether an answer is still being computed after `run`. In this case, torch aborts if Python exits."""
+        """Whether an answer is still being computed after `run`, so torch would abort if Python exited."""
         return self._worker.is_alive()
 
     def stop(self) -> None:

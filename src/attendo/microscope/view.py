@@ -57,17 +57,16 @@ MOST_TOKENS = 160
 class View:
     """A model output with its attention. `str` returns a map for the terminal, and a notebook shows the page.
 
-    In arguments, the numbers of layers and heads begin at 0. In maps, images and tables, they begin at 1. A `stack` is
-    "encoder", "decoder" or "cross". If it is None, the last of these stacks in the model is used.
+    In arguments, the numbers of layers and heads begin at 0. In maps, images and tables, the numbers of layers and
+    heads begin at 1. A `stack` is "encoder", "decoder" or "cross". If a `stack` is None, the last of these stacks in
+    the model is used.
     """
 
     result: LookResult
 
     @property
     def outcome(self) -> Outcome:
-        """The output of the model: text, log_prob, score and finished of a generated text, or labels with
-        probabilities.
-        """
+        """The output of the model: a text with its log-probability and score, or labels with probabilities."""
         return outcome(self.result)
 
     @property

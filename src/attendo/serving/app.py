@@ -45,7 +45,7 @@ async def livez(request: ApiRequest) -> Response:
 
 @health.get("/readyz", responses=documented_errors(Fault, 403, 503))
 async def readyz(request: ApiRequest) -> Response:
-    """Return status 200 when all models are loaded. While they are loading or the server shuts down, return 503."""
+    """Return status 200 when all models are loaded, or 503 while models are loading or the server is shutting down."""
     state = request.server
     if state.ready:
         return _status("ready")
@@ -71,8 +71,8 @@ def _status(status: str) -> Response:
 def create_app(state: State) -> FastAPI:
     """Return the ASGI application of a server.
 
-    The application responds with status 503 until the models are loaded. `serving.run` loads them, or the lifespan of
-    the application under another ASGI server.
+    The application responds with status 503 until the models are loaded. `serving.run` loads the models. Under another
+    ASGI server, the lifespan of the application loads them.
 
     Args:
         state: The state of the server, available to routes as `request.server`.

@@ -83,7 +83,8 @@ class LogProbs(BaseModel):
     """The tokens of a text and their log-probabilities in nats. The first token that the model reads has the value
     null.
 
-    top_logprobs contains the most likely tokens at each position. It is null in a stream and if logprobs is 0.
+    top_logprobs contains the most likely tokens at each position. top_logprobs is null in a stream and if logprobs is
+    0.
     """
 
     tokens: list[str]
@@ -110,9 +111,7 @@ class Usage(BaseModel):
 
 
 class CompletionAnswer(BaseModel):
-    """The response to a completion request. The choices are n texts for the first prompt, then n for the next
-    prompt.
-    """
+    """The response to a completion request. The choices are ordered by prompt, with n texts per prompt."""
 
     id: str
     object: Literal["text_completion"]
@@ -478,9 +477,7 @@ def _check(body: CompletionBody) -> None:
 
 
 class EventStream(EventSourceResponse):
-    """A response with the server-sent events of a job, followed by `[DONE]`. An unfinished job is canceled at the
-    end.
-    """
+    """A response with the server-sent events of a job, followed by `[DONE]`. An unfinished job is canceled."""
 
     def __init__(self, stack: AsyncExitStack, messages: AsyncIterator[ServerSentEvent]) -> None:
         ping = ServerSentEvent(comment="ping", sep="\n")

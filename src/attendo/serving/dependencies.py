@@ -130,9 +130,7 @@ class ApiRequest(Request):
     async def with_choice(
         self, choose: Callable[[], ServedModel], work: Callable[[ServedModel], Awaitable[T]]
     ) -> T:
-        """Return the result of `work` on the chosen model. If the model was reloaded meanwhile, repeat `work` on the
-        new one.
-        """
+        """Return the result of `work` on the chosen model. If the model was reloaded meanwhile, run `work` again."""
         while True:
             served = choose()
             self.context.model = served.name

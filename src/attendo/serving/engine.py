@@ -279,8 +279,9 @@ class Engine:
         return len(self._jobs) + len(self._new)
 
     def submit(self, job: Job) -> None:
-        """Add a job with at least one text. Its last event is Done or Failed. Raise EngineStopped if the engine was
-        stopped.
+        """Add a job with at least one text. The last event of the job is Done or Failed.
+
+        Raise EngineStopped if the engine was stopped.
         """
         with self._wake:
             if self._stopping:
@@ -391,7 +392,7 @@ async def call(
 
     Raises:
         ApiError: The server is full now (status 429), or the cost exceeds the server's limit (413).
-        DeadlineExceeded: The time limit has passed. Other errors of the job are also raised.
+        DeadlineExceeded: The time limit has passed. If the job fails, its error is raised.
     """
     loop = asyncio.get_running_loop()
     events = asyncio.Queue[JobEvent]()

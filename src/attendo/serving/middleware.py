@@ -59,7 +59,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
 class ResponseLog:
-    """The middleware that completes the headers of every response, and writes it to the log and the metrics."""
+    """The middleware that completes the headers of responses, and records requests in the log and metrics."""
 
     def __init__(self, app: ASGIApp, state: State) -> None:
         self.app = app
@@ -102,7 +102,7 @@ class ResponseRecord:
         scope[RECORD] = self
 
     async def send(self, message: Message) -> None:
-        """Send a part of the response. Raise TimeoutError if the client does not accept it in time."""
+        """Send a part of the response. Raise TimeoutError if the client does not accept the part in time."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self._complete(MutableHeaders(scope=message))
@@ -122,7 +122,7 @@ class ResponseRecord:
             raise
 
     def finish(self, method: str) -> None:
-        """Count the request and write its line to the log. An incomplete response counts as status 499."""
+        """Count the request and write its log line. An incomplete response counts as status 499."""
         seconds = time.perf_counter() - self.began
         status = self.status if self.complete else errors.GONE
         path = self.scope["path"]
@@ -167,8 +167,8 @@ class Guard:
         state: The state of the server.
         is_public: Returns whether a path requires no API key. Unknown paths require a key.
         early: The paths that are served while the models load and while the server shuts down.
-        direct: The routes, by method and path, that run without FastAPI's route search. This search takes more CPU time
-            than everything else in this class.
+        direct: The routes, by method and path, that run without FastAPI's route search. FastAPI's route search takes
+            more CPU time than everything else in this class.
     """
 
     def __init__(
@@ -234,9 +234,7 @@ class Guard:
     async def _let_in(
         self, record: ResponseRecord, scope: Scope, receive: Receive, early: bool
     ) -> bytes | None:
-        """Return the body of an admitted request, or None if the client disconnected. Raise ApiError for a rejected
-        request.
-        """
+        """Return the body of an admitted request, or None if the client disconnected. Otherwise raise ApiError."""
         state = self.state
         headers = Headers(scope=scope)
         has_body = "content-length" in headers or "transfer-encoding" in headers
@@ -313,9 +311,7 @@ def _check_sender(state: State, headers: Headers, method: str) -> None:
 
 
 def _is_elsewhere(headers: Headers) -> bool:
-    """Return whether a page of another site or port sends the request. Over plain HTTP, Sec-Fetch-Site may be
-    missing.
-    """
+    """Return whether a page of another site or port sends the request. Plain HTTP may lack Sec-Fetch-Site."""
     if (site := headers.get("sec-fetch-site")) is not None:
         return site not in ("same-origin", "none")
     origin = headers.get("origin")

@@ -1,7 +1,7 @@
-"""The log and the metrics of the server. They contain no texts, API keys or query strings.
+"""The log and the metrics of the server, which contain no texts, API keys or query strings.
 
-The log has one line per request or event, as JSON or as text. The metrics are in the format of Prometheus. Their labels
-are route patterns and model names, which are a fixed set.
+The log has one line per request or event, as JSON or as text. The metrics are in the format of Prometheus. The labels
+of the metrics are route patterns and model names, which are a fixed set.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Log:
     """A log that writes one line per event to a stream.
 
     Args:
-        form: "text" or "json".
+        form: The format of the lines, "text" or "json".
         stream: The output stream (default: stderr).
 
     >>> import sys
@@ -95,8 +95,8 @@ class Log:
         self.event("request", facts)
 
     def fault(self, context: RequestContext, error: BaseException) -> None:
-        """Write the type and the location of an unexpected error. Its message is left out, because it may contain a
-        text.
+        """Write the type and the location of an unexpected error. The message of the error is left out, because it may
+        contain a text.
 
         Args:
             context: The id and the measurements of the request.

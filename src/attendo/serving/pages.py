@@ -47,9 +47,7 @@ While a module is loaded, it uses only earlier modules.
 
 @router.get("/", response_class=Response)
 async def page(request: ApiRequest) -> Response:
-    """Return the web page for translation, classification and completion. The page itself contains no data of
-    models.
-    """
+    """Return the web page for translation, classification and completion, which contains no data of models."""
     state = request.server
     document, policy, tag = document_of(state.look, state.config.max_characters)
     # no-cache: after an update, an old page must not call the new API
@@ -123,7 +121,7 @@ def _look_document(language: Language) -> bytes:
 
 
 def is_look_page(path: str) -> bool:
-    """Return whether a path is a microscope page or redirects to one. These responses contain no data of models.
+    """Return whether a path is a microscope page or redirects to one. Microscope pages contain no data of models.
 
     >>> [is_look_page(path) for path in ("/look/enja", "/look/enja/", "/look/", "/look/enja/api/model")]
     [True, True, False, False]

@@ -129,7 +129,7 @@ class ModelRegistry:
             name: The name of the model.
 
         Raises:
-            AttendoError: The run folder is damaged. In this case, the old model remains in use.
+            AttendoError: The run folder is damaged. The old model then remains in use.
         """
         with self._swapping:
             new = self._loaded(name)
@@ -197,7 +197,7 @@ def stamp_of(folder: Path) -> Stamp:
 
 
 class Reloading:
-    """The loading of models and the reloading of changed models. Both are slow and must run outside the event loop.
+    """The loading of models and the reloading of changed models, which are slow and must run outside the event loop.
 
     If a changed folder is damaged, the old model remains in use, and the reason is written to the log.
     """

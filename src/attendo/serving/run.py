@@ -36,7 +36,8 @@ def steady() -> None:
     """Configure memory for a long-running server: return free memory to the system, and shorten garbage collections.
 
     By default, glibc raises its threshold for large blocks with each freed block, up to 32 MB, which fragments memory.
-    It also uses a separate memory arena per thread. Python would scan all imported objects in every garbage collection.
+    glibc also uses a separate memory arena per thread. Python would scan all imported objects in every garbage
+    collection.
     """
     if (library := _glibc()) is not None:
         library.mallopt(MMAP_THRESHOLD, LARGE)
@@ -48,7 +49,7 @@ def steady() -> None:
 
 
 def give_back() -> None:
-    """Return free pages of the heap to the system. This takes a few milliseconds."""
+    """Return free pages of the heap to the system, in a few milliseconds."""
     if (library := _glibc()) is not None:
         library.malloc_trim(0)
 
@@ -114,7 +115,7 @@ def serve(
         state: The state of the server.
         host: The IP address or host name to listen on.
         port: The port to listen on. 0 selects a free port.
-        watch: The interval in seconds of the checks for changed models. None disables the checks.
+        watch: The interval in seconds of the checks for changed models, or None for no checks.
         on_listening: The function that is called with the address when the server listens.
         on_ready: The function that is called with the address when the models are loaded.
 

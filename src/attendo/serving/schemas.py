@@ -32,7 +32,7 @@ BodyT = TypeVar("BodyT", bound="Body")
 
 
 class Body(BaseModel):
-    """The base class of request bodies. It rejects unknown fields, numbers in strings, infinity and NaN."""
+    """The base class of request bodies, which rejects unknown fields, numbers in strings, infinity and NaN."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 

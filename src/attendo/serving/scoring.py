@@ -86,7 +86,7 @@ def _logits(model: DecoderLM, token_ids: np.ndarray) -> Float[Tensor, "len vocab
 def pair_scores(translator: Translator, pairs: Sequence[ScoringChunk], n: int) -> list[list[TokenScore]]:
     """Return the scores of each pair's target and end token, with the n most probable tokens at each position.
 
-    The PyTorch model computes the scores. They equal the scores of the search up to rounding.
+    The PyTorch model computes the scores, which equal the scores of the search up to rounding.
     """
     tokenizer = translator.tokenizer
     first = len(tokenizer.specials.begin) - 1

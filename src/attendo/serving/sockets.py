@@ -63,9 +63,7 @@ class Connections:
         return Connection(self, config, server_state, app_state, _loop)
 
     def make_room(self) -> bool:
-        """Close the connection that has waited longest if there are too many. Return whether there is room for a new
-        one.
-        """
+        """Close the longest waiting connection if there are too many. Return whether there is room for another."""
         if self.open <= self.most:
             return True
         oldest = next(iter(self.waiting), None)

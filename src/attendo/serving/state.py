@@ -54,7 +54,8 @@ class Admission:
 
         Args:
             cost: The cost: tokens x beams x n.
-            again: Whether the request was admitted before. It is then always admitted, so its results are not lost.
+            again: Whether the request was admitted before. Such a request is always admitted, so its results are not
+                lost.
 
         Raises:
             ApiError: The server is full now (status 429), or the cost exceeds the limit of the server (413).
@@ -141,8 +142,8 @@ class Keys:
 def read_keys(file: Path) -> Keys:
     """Return the API keys of a file with one key per line. Empty lines and lines that begin with # are skipped.
 
-    Raise AttendoError if the file is unreadable, contains no key, or contains an invalid key. The message contains no
-    key.
+    Raise AttendoError if the file is unreadable, contains no key, or contains an invalid key. The error message never
+    contains a key.
     """
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
@@ -209,11 +210,11 @@ class State:
     Attributes:
         models: The served models.
         config: The limits of the server.
-        keys: The accepted API keys. Without keys, requests require no key.
+        keys: The accepted API keys. If there are none, requests require no key.
         look: Whether the microscope is served.
         page: Whether the web page is served at /.
         cors: The origins of other websites that may send requests. `*` allows all origins.
-        hosts: The accepted host names. None accepts all names.
+        hosts: The accepted host names, or None for all names.
         log: The log of the server.
         draining: Whether the server is shutting down.
         working: The number of requests in progress.

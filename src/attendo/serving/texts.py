@@ -90,8 +90,8 @@ class TokenizeBody(Body):
 class TokenizeAnswer(BaseModel):
     """The token ids of a text without begin and end tokens, the text of each token, and the span of each token.
 
-    A span consists of the start and the end in the text, in characters. spans is null for an uncased tokenizer, because
-    it changes the text.
+    A span consists of the start and the end in the text, in characters. For an uncased tokenizer, which changes the
+    text, spans is null.
     """
 
     model: str
@@ -128,9 +128,9 @@ class Pair(Body):
 class ScoreBody(Body):
     """The body of a scoring request.
 
-    For a translator, the body contains source and target, or pairs. For a language model, it contains text or texts.
-    length_penalty applies to translation scores (default: that of the run). top is the number of alternatives per
-    position.
+    For a translator, the body contains source and target, or pairs. For a language model, the body contains text or
+    texts. The field length_penalty applies to translation scores (default: that of the run). The field top is the
+    number of alternatives per position.
     """
 
     model_config = ConfigDict(
@@ -305,9 +305,7 @@ async def _score_pairs(request: ApiRequest, served: ServedModel, body: ScoreBody
 
 
 def _check_lengths(translator: Translator, pairs: Sequence[Pair]) -> None:
-    """Raise ApiError with status 400 for a text that exceeds the context length, because a scored text is never
-    split.
-    """
+    """Raise ApiError with status 400 if a text exceeds the context length. Scored texts are never split."""
     for pair in pairs:
         own = translator.tokenizer
         for tokenizer, text in ((own, pair.source), (own.target, pair.target)):

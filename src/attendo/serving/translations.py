@@ -36,7 +36,7 @@ ALTERNATIVES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateOptions:
-    """The options of a translation request. None means the setting of the run.
+    """The options of a translation request. An option that is None uses the setting of the run.
 
     Attributes:
         beam: The beam size.
@@ -104,9 +104,7 @@ async def prepared(
 
 
 def _config(translator: Translator, how: TranslateOptions) -> DecodingConfig:
-    """Return the run's decoding settings with the requested beam size, which is at least n and fills the beam
-    groups.
-    """
+    """Return the run's decoding settings with a beam size that is at least n and fills the beam groups."""
     groups = translator.decoding.beam_groups
     beam = max(how.beam or translator.decoding.beam, how.n)
     return translator.config(beam=-(-beam // groups) * groups, n_best=how.n)
@@ -122,9 +120,7 @@ def _at_most(config: DecodingConfig, n: int, sources: Sources) -> DecodingConfig
 async def translations(
     request: ApiRequest, served: ServedModel, texts: Sequence[str], how: TranslateOptions
 ) -> tuple[TranslationRequest, list[Translation]]:
-    """Return the prepared request, and the translation of each text. The results equal those of
-    `Translator.translate`.
-    """
+    """Return the prepared request, and the translation of each text as in `Translator.translate`."""
     ready = await prepared(request, served, texts, how)
     if ready.config.coverage_penalty:
         found = await _by_itself(request, served, ready, how)
@@ -260,11 +256,11 @@ Code = Annotated[str, Field(max_length=50)]
 
 
 class TranslateBody(Body):
-    """The body of a translation request. q is a text, or a list of texts.
+    """The body of a translation request. The field q is a text, or a list of texts.
 
-    source is a language code, or "auto" if the target language has only one source language. These fields extend the
-    LibreTranslate API: model (instead of source and target), beam, segment (the unit of translation), prefix (the
-    required beginning, one for all texts or one per text) and details. Unknown fields are ignored, as in
+    The field source is a language code, or "auto" if the target language has only one source language. Further fields
+    extend the LibreTranslate API: model (instead of source and target), beam, segment (the unit of translation), prefix
+    (the required beginning, one for all texts or one per text) and details. Unknown fields are ignored, as in
     LibreTranslate.
     """
 
@@ -302,7 +298,7 @@ class Detected(BaseModel):
 class TranslateAnswer(BaseModel):
     """The response to a translation request. Each field is a single value for a text, or a list for a list of texts.
 
-    omission is present if text is probably missing in a translation.
+    The field omission is present if text is probably missing in a translation.
     """
 
     translatedText: str | list[str]
@@ -405,7 +401,7 @@ def translator_for(state: State, asked: TranslateBody) -> ServedModel:
     A model without languages has the language "und" (undetermined) on both sides.
 
     Raises:
-        ApiError: No translator fits. The message lists the available language pairs.
+        ApiError: No translator fits the request. The message lists the available language pairs.
     """
     source, target = asked.source, asked.target
     if asked.model is not None:

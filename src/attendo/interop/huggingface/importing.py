@@ -52,13 +52,12 @@ def import_model(
         source: The Hugging Face folder with config.json, safetensors and tokenizer files.
         out: The run folder to create.
         say: The function that receives progress messages.
-        source_language: The source language of a translator. For a multilingual model, a code of its vocabulary
+        source_language: The source language of a translator. A multilingual model requires a code of its vocabulary
             ("en_XX").
-        target_language: The target language of a translator, as `source_language`.
+        target_language: The target language of a translator, in the form of `source_language`.
 
     Raises:
-        AttendoError: The model is incomplete, damaged, contradictory or not supported. In this case, nothing is
-            written.
+        AttendoError: The model is incomplete, damaged, contradictory or not supported, so nothing is written.
 
     >>> import_model(Path("nowhere"), Path("out"))
     Traceback (most recent call last):

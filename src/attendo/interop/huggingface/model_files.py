@@ -292,7 +292,7 @@ class Place:
 
 
 def place_of(config: ModelConfig) -> Place:
-    """Return the first family that supports all options of a model. Raise AttendoError if there is none.
+    """Return the first family that supports all options of a model. Raise AttendoError if no family supports them.
 
     >>> place_of(ModelConfig(vocab_size=9)).name, place_of(ModelConfig(vocab_size=9, norm_first=True)).name
     ('MarianMTModel', 'PegasusForConditionalGeneration')

@@ -46,7 +46,7 @@ class TokenizerFacts:
 
     @cached_property
     def own(self) -> dict[str, Any]:
-        """The merged contents of tokenizer_config.json and special_tokens_map.json. The former takes precedence."""
+        """The contents of special_tokens_map.json, overridden by those of tokenizer_config.json."""
         return self.table("special_tokens_map.json") | self.table("tokenizer_config.json")
 
     @cached_property
@@ -63,9 +63,7 @@ class TokenizerFacts:
         return {int(i): one for i, one in table.items() if isinstance(one, dict) and "content" in one}
 
     def id(self, *keys: str) -> int | None:
-        """Return the token id of the first key that exists. generation_config.json takes precedence over
-        config.json.
-        """
+        """Return the token id of the first existing key, from generation_config.json or otherwise from config.json."""
         for key in keys:
             for table in (self.generation, self.config):
                 value = table.get(key)
@@ -459,7 +457,7 @@ class SpelledApart:
 
 
 def spelled_apart(document: Mapping[str, Any], special: Collection[int]) -> SpelledApart:
-    r"""Remove the post-processor, and prevent that encoded texts contain special tokens.
+    r"""Remove the post-processor, and ensure that encoded texts contain no special tokens.
 
     The library finds added tokens in every text, and vocabulary entries in every word. Therefore, added tokens are
     removed unless they are text. Vocabulary entries of special tokens get a leading space, which no word contains.
