@@ -158,7 +158,7 @@ def laid_out(model: ModelT, *, int8: bool) -> ModelT:
 def best_decoder(model: DecoderLM, *, int8: bool = False) -> DecoderBackend:
     """Return the fastest available backend for a decoder-only model.
 
-    The model is compiled for this CPU if possible. If not, the backend runs the PyTorch modules of the model.
+    The model is compiled for this CPU if possible. Otherwise, the backend runs its PyTorch modules.
 
     Args:
         model: The decoder-only model. After further training, create a new backend, because weights are copied.
@@ -210,7 +210,7 @@ def best_backend(
 ) -> SearchBackend:
     """Return the fastest available backend for an encoder-decoder model.
 
-    The model is compiled for this CPU if possible (`native`). If not, the matrices of the model are rearranged
+    The model is compiled for this CPU if possible (`native`). Otherwise, the matrices of the model are rearranged
     (`prepared`) or, on a GPU, converted to bfloat16. All results equal those of the original model up to rounding. The
     results of a compiled model do not depend on the batch, bit for bit.
 

@@ -174,8 +174,8 @@ class BeamSearch:
     hypotheses of a source are returned by descending score. If a source reaches its length limit with fewer than
     `n_best` finished hypotheses, unfinished hypotheses follow.
 
-    With `refill`, a finished hypothesis frees its slot, and `beam` finished hypotheses end the search. In this mode,
-    finished and unfinished hypotheses are ranked together at the length limit.
+    With `refill`, a finished hypothesis frees its slot, and `beam` finished hypotheses end the search. At the
+    length limit, `refill` ranks finished and unfinished hypotheses together.
 
     With `beam_groups`, each group has its own slots, and the groups rank their candidates one after another. A text
     that several groups find is returned once.

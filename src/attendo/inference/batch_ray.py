@@ -65,7 +65,7 @@ def on_ray(make: Make, files: Mapping[str, bytes], cluster: Cluster) -> Iterator
 
     `files` are copied to each worker, which then calls `make` on its copy. The results must not depend on the worker,
     because any worker can compute a chunk, and workers can fail. Raises AttendoError if Ray or the cluster is
-    unavailable. During the work, raises AttendoError for errors of the work and for repeatedly dying workers.
+    unavailable. Errors of the work, and workers that die repeatedly, also raise AttendoError.
     """
     ray = _ray()
     connected = not ray.is_initialized()

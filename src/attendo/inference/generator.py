@@ -23,10 +23,7 @@ from attendo.models import DecoderLM
 
 
 class SamplingOptions(TypedDict, total=False):
-    """The options of `Generator.generate`, which are the fields of `SamplingConfig`.
-
-    Missing options and the value None select the default of the run.
-    """
+    """The options of `Generator.generate`, as in `SamplingConfig`. None selects the default of the run."""
 
     max_tokens: int | None
     temperature: float | None
@@ -77,7 +74,7 @@ class Generator(TextModel):
     """A trained language model and its tokenizer, which continue raw text.
 
     The model reads at most `max_len` tokens, its context length. A longer prompt is truncated from the left, and
-    `Generation.cut` is the number of removed tokens. If a text exceeds this length, the window slides (`Windows`).
+    `Generation.cut` is the number of removed tokens. If a text becomes longer, its window slides (`Windows`).
 
     Attributes:
         model: The decoder-only model.

@@ -51,10 +51,7 @@ class TextAsFound:
 
 
 def text_as_found(found: Iterable[Found], segments: Segments, tokenizer: Tokenizer) -> Iterator[str]:
-    """Return an iterator over the non-empty results of `TextAsFound.add`.
-
-    `found` contains the tokens of the parts. The tokens of different parts can alternate.
-    """
+    """Return an iterator over the non-empty results of `TextAsFound.add`. Tokens of different parts can alternate."""
     text = TextAsFound(segments, tokenizer)
     return filter(None, (text.add(*tokens) for tokens in found))
 

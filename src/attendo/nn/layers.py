@@ -87,7 +87,7 @@ def keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
 
 
 class Dropout(nn.Module):
-    """Dropout: in training, values are set to zero with probability `p`, and other values are scaled by 1/(1 - p).
+    """Dropout, which in training sets values to zero with probability `p` and scales other values by 1/(1 - p).
 
     The expected value of each entry is unchanged (Srivastava et al. 2014).
 

@@ -34,9 +34,7 @@ def within_lengths(lengths: Int[Tensor, " batch"], k_len: int) -> Bool[Tensor, "
 def banded(
     q_len: int, k_len: int, window: int, device: torch.device | None = None
 ) -> Bool[Tensor, "q_len k_len"]:
-    """Return the mask of local attention, which is True for keys fewer than `window` positions from the query.
-
-    Source: restricted self-attention in Vaswani et al. 2017, section 4.
+    """Return the local attention mask, True for keys less than `window` positions away (Vaswani et al. 2017, section 4).
 
     >>> banded(3, 3, 2).int()
     tensor([[1, 1, 0],
@@ -49,7 +47,7 @@ def banded(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Mask:
-    """The conditions under which a query can attend to a key. All conditions must be true.
+    """The conditions under which a query can attend to a key. A key is hidden if one condition is false.
 
     The value None or False disables a condition. If no key is allowed for a query, the attention output is zero.
 

@@ -275,9 +275,7 @@ def relative_buckets(
 
 
 class RelativeBias(DistanceBias):
-    """The relative position bias of T5: a trainable bias for each head and each bucket of distances.
-
-    Source: Raffel et al. 2020, section 2.1.
+    """The trainable bias of T5 for each head and each bucket of distances (Raffel et al. 2020, section 2.1).
 
     Args:
         n_heads: Number of attention heads.

@@ -77,10 +77,7 @@ class NoLibrary(Exception):
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """Return the compiled functions, which are compiled within seconds on first use.
-
-    Raises NoLibrary if the functions cannot be compiled or loaded.
-    """
+    """Return the library, which is compiled within seconds on first use. Raises NoLibrary if compilation fails."""
     compiler = find_compiler()
     try:
         folder = cache_folder() / _name(compiler)
