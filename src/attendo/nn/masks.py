@@ -34,7 +34,7 @@ def within_lengths(lengths: Int[Tensor, " batch"], k_len: int) -> Bool[Tensor, "
 def banded(
     q_len: int, k_len: int, window: int, device: torch.device | None = None
 ) -> Bool[Tensor, "q_len k_len"]:
-    """Return the local attention mask, True for keys less than `window` positions away (Vaswani et al. 2017, section 4).
+    """Return a local attention mask, True for keys less than `window` positions away (Vaswani et al. 2017, section 4).
 
     >>> banded(3, 3, 2).int()
     tensor([[1, 1, 0],
