@@ -132,7 +132,7 @@ def test_intervals_cover_the_truth_in_95_of_100_test_sets():
 
 def test_what_cannot_be_compared_is_refused():
     one, two = ratio_sums("x", np.ones(3), np.ones(3)), ratio_sums("x", np.ones(2), np.ones(2))
-    with pytest.raises(AttendoError, match="3 rows meet 2"):
+    with pytest.raises(AttendoError, match="3 and 2 rows"):
         paired_bootstrap(one, two)
     with pytest.raises(AttendoError, match=r"99 bootstrap samples are too few \(expected at least 100"):
         paired_bootstrap(one, one, 99)

@@ -108,6 +108,8 @@ def paired_bootstrap(first: RowSums, second: RowSums, n_samples: int = 1000, see
 
 def _check_rows(first: ndarray, second: ndarray) -> None:
     if len(first) != len(second):
-        raise AttendoError(f"{len(first)} rows meet {len(second)}; give the same rows for both")
+        raise AttendoError(
+            f"the systems have {len(first)} and {len(second)} rows (expected equal numbers). Use the same rows for both"
+        )
     if not len(first):
-        raise AttendoError("there is nothing to compare; give at least one row")
+        raise AttendoError("nothing to compare (expected at least one row)")

@@ -24,7 +24,7 @@ def cache_folder() -> Path:
     try:
         return Path.home() / ".cache" / "attendo"
     except RuntimeError:
-        raise AttendoError(f"the cache has no place: this user has no home folder. {_REMEDY}") from None
+        raise AttendoError(f"no cache folder: this user has no home folder. {_REMEDY}") from None
 
 
 def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[Path], None]) -> S:

@@ -103,7 +103,7 @@ class PairData:
         require_code("`target_language`", self.target_language)
 
     def direction_warning(self, seen: tuple[Seen, Seen]) -> tuple[str, bool]:
-        """Return a warning if the rows are not in the stated languages (otherwise ""), and whether they are swapped."""
+        """Return a warning, or "" if the rows are in the stated languages, and whether the sides are swapped."""
         if (found := misfit(self.languages, seen)) is None:
             return "", False
         option = "`source_language`" if found.side == "source" else "`target_language`"
