@@ -213,6 +213,9 @@ def test_progress_over_a_file(run, pairs, monkeypatch):
     shown = [line for line in outcome.err.splitlines() if " batches  " in line]
     assert [line.split("%")[0].strip() for line in shown] == [f"{n / 7:.0%}"[:-1] for n in range(1, 8)]
     assert re.fullmatch(r" 29%  2 of 7 batches  [\d,.]+ per second  .* left", shown[1])
+    told = attendo("look", run, "--over", pairs[0], "--language", "ja").err.splitlines()
+    assert told[0] == f"{pairs[0]}：4 行を読み、4 行を使用、0 行を除外"
+    assert re.fullmatch(r" 29%  2 / 7 バッチ  毎秒 [\d,.]+  残り .*", told[2])
 
 
 def test_ranking_over_a_file(run, pairs, tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from attendo.data.corpora import PairSource, read_lines, read_pairs, read_rows
 from attendo.data.data_files import count_lines, physical_lines
-from attendo.data.row_report import LINE_CAP, RowError, RowReport
+from attendo.data.row_report import LINE_CAP, REASONS_JA, REMEDIES, RowError, RowReport
 from attendo.errors import AttendoError
 
 # --- line rules -------------------------------------------------------------------------------------------
@@ -64,6 +64,17 @@ def test_only_the_first_three_line_numbers_are_kept(tmp_path):
     assert read(write(tmp_path / "a.tsv", "a\tb\n" + "x\n" * 9))[1] == {
         "wrong number of columns": (9, [2, 3, 4])
     }
+
+
+def test_the_report_is_in_japanese():
+    row_report = RowReport("a.tsv", read=7, used=7)
+    row_report.drop(2, "leaks")
+    for line in (3, 4, 5, 6):
+        row_report.skip(line, RowError("empty line"))
+    assert row_report.line("ja") == (
+        "a.tsv：7 行を読み、6 行を使用、5 行を除外（leaks 1 行：a.tsv:2、空行 4 行：a.tsv:3、a.tsv:4、a.tsv:5、…）"
+    )
+    assert REASONS_JA.keys() == REMEDIES.keys()
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ def rank(
     user: User, folder: Path, file: Path, alignments: Path | None, as_json: bool, language: Language
 ) -> int:
     """Measure how the log-probability of a file changes when each attention head is off, and print the ranking."""
+    from attendo.display.i18n import Localized
     from attendo.inference import Translator
     from attendo.inference.batch_files import Progress
     from attendo.microscope.effects import importance
@@ -30,9 +31,9 @@ def rank(
 
     if alignments is not None and not isinstance(user, Translator):
         raise typer.BadParameter("--alignments applies only to translation models. Leave it out")
-    rows = _rows(user, folder, file)
+    rows = _rows(user, folder, file, language)
     links = None if alignments is None else _links(alignments, rows)
-    screen = FileScreen("batches")
+    screen = FileScreen(Localized("batches", "バッチ"), language)
     try:
         found = importance(
             user, rows, links=links, say=lambda done, of: screen.show(Progress(done, of, 0, {}))
@@ -48,7 +49,7 @@ def rank(
     return 0
 
 
-def _rows(user: User, folder: Path, file: Path) -> list[Any]:
+def _rows(user: User, folder: Path, file: Path, language: Language) -> list[Any]:
     """Return the usable rows of a file, read as in training, and print their number."""
     from attendo.cli.evaluate import pairs_of, warn_of_order
     from attendo.data.corpora import read_lines
@@ -72,7 +73,7 @@ def _rows(user: User, folder: Path, file: Path) -> list[Any]:
         case _:
             row_report = RowReport(str(file))
             rows = [line for _, line in read_lines(file, row_report=row_report)]
-    say(row_report.line())
+    say(row_report.line(language))
     return rows
 
 
@@ -137,14 +138,14 @@ def _legend(user: User, found: Importance, has_errors: bool) -> list[Localized]:
         told.append(
             Localized(
                 "AER: alignment error rate of the head's largest weights, from 0 (no errors) to 1.",
-                "AER：ヘッドが最もよく見ている先の、単語対応の誤り率。0（誤りなし）から 1 まで。",
+                "AER：重みが最大の位置を対応先としたときの、単語対応の誤り率。0（誤りなし）から 1 まで。",
             )
         )
     if found.n_cut:
         told.append(
             Localized(
                 f"{found.n_cut:,} rows were truncated to the context length of the model.",
-                f"{found.n_cut:,} 行は、モデルが読める長さまでしか読んでいない。",
+                f"{found.n_cut:,} 行は、モデルの文脈長に切り詰めた。",
             )
         )
     return told

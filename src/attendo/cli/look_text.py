@@ -78,7 +78,8 @@ def text_lines(
     lines += [f"    {line}" for line in _facts(view, language)]
     lines += [f"    {line}" for line in _without_tokens(view, language)]
     if view.result.note:
-        lines += _marked("  ", f"({view.result.note})")
+        note = view.result.note
+        lines += _marked("  ", Localized(f"({note.en})", f"（{note.ja}）").text(language))
     if shows == "answer":
         return lines
     if shows == "heads":
@@ -398,7 +399,7 @@ def json_text(
         "text": shown.text,
         "outcome": view.outcome,
         "change": view.change,
-        "note": view.result.note,
+        "note": view.result.note.en if view.result.note else "",
         "map": {
             "stack": shown.stack,
             "layer": layer,

@@ -17,7 +17,7 @@ import typer
 
 from attendo.cli.reporting import say
 from attendo.display.formats import duration
-from attendo.display.i18n import Language
+from attendo.display.i18n import Language, Localized
 from attendo.display.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -446,12 +446,16 @@ def file_done(
     return 0
 
 
+LINES = Localized("lines", "行")
+
+
 class FileScreen:
     """The progress output on stderr while a file is processed, with speed and remaining time."""
 
-    def __init__(self, what: str = "lines"):
+    def __init__(self, what: Localized = LINES, language: Language = "en"):
         self.line = ProgressLine()
         self.what = what
+        self.language: Language = language
         self.began = self.shown = time.monotonic()
         self.done = "no"
 
@@ -467,9 +471,12 @@ class FileScreen:
             self.shown = now
             rate = (progress.done - progress.resumed) / (now - self.began)
             left = duration((progress.total - progress.done) / rate)
-            self.line.show(
-                f"{progress.done / progress.total:4.0%}  {self.done} {self.what}  {rate:,.1f} per second  {left} left"
+            share = f"{progress.done / progress.total:4.0%}"
+            said = Localized(
+                f"{share}  {self.done} {self.what.en}  {rate:,.1f} per second  {left} left",
+                f"{share}  {progress.done:,} / {progress.total:,} {self.what.ja}  毎秒 {rate:,.1f}  残り {left}",
             )
+            self.line.show(said.text(self.language))
 
 
 def _interrupt() -> NoReturn:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attendo.display.formats import plural
+from attendo.display.i18n import Language
 from attendo.errors import AttendoError
 
 LINE_CAP = 1_048_576
@@ -27,6 +28,24 @@ REMEDIES = {
     "lone surrogate": r"write the character as a pair of \u escapes, or as UTF-8",
 }
 """The suggested fix for each reason why a reader skips a row. {option} becomes the option that selects columns."""
+
+REASONS_JA = {
+    "empty line": "空行",
+    "no source": "原文なし",
+    "no target": "訳文なし",
+    "no label": "ラベルなし",
+    "no text": "テキストなし",
+    "wrong number of columns": "列の数の誤り",
+    "invalid UTF-8": "UTF-8 でない",
+    "NUL character": "NUL 文字",
+    "too long": "長すぎる行",
+    "broken quoting": "引用符の誤り",
+    "invalid JSON": "JSON の誤り",
+    "missing key": "キーなし",
+    "not text": "テキストでない値",
+    "lone surrogate": "単独のサロゲート",
+}
+"""The Japanese name of each reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +200,23 @@ class RowReport:
                 f"{self._reasons()}{detail}; {self._remedy(reason)}"
             )
 
-    def line(self) -> str:
-        """Return the report in one line for display."""
+    def line(self, language: Language = "en") -> str:
+        """Return the report in one line for display.
+
+        Args:
+            language: The language of the line, "en" or "ja".
+
+        >>> RowReport("train.tsv", read=2000, used=2000).line("ja")
+        'train.tsv：2,000 行を読み、2,000 行を使用、0 行を除外'
+        """
+        if language == "ja":
+            counts = f"{self.read:,} 行を読み、{self.used:,} 行を使用、{self.n_skipped:,} 行を除外"
+            reasons = "、".join(
+                f"{REASONS_JA.get(reason, reason)} {e.count:,} 行：{'、'.join(map(self.place, e.lines))}"
+                + ("、…" if e.count > len(e.lines) else "")
+                for reason, e in self.skipped.items()
+            )
+            return f"{self.file}：{counts}" + (f"（{reasons}）" if reasons else "")
         text = f"{self.file}: {self.counts()}"
         return f"{text} ({self._reasons()})" if self.skipped else text
 

@@ -78,7 +78,8 @@ def look_answer(result: LookResult, baseline: LookResult | None, began: float) -
         "stacks": stacks_of(result),
         "outcome": outcome(result),
         "baseline": None if baseline is None else compared(result, baseline),
-        "note": result.note,
+        "note": result.note.en if result.note else "",
+        "note_ja": result.note.ja if result.note else "",
         "seconds": round(time.perf_counter() - began, 3),
     }
 

@@ -202,15 +202,15 @@ LONGEST = 16
 READ = {
     "encoder": Localized(
         "Rows: queries. Columns: keys. Right: the largest weights.",
-        "縦は見ているトークン、横は見られているトークン、右端は最もよく見ている先。",
+        "縦はクエリのトークン、横はキーのトークン、右端は重みが最大のキー。",
     ),
     "decoder": Localized(
         "Rows: tokens. Columns: tokens so far. Right: the largest weights.",
-        "縦は最後に読んだトークン、横はそれ自身とそれより前、右端は最もよく見ている先。",
+        "縦はクエリのトークン、横はそこまでのトークン、右端は重みが最大のトークン。",
     ),
     "cross": Localized(
         "Rows: the output. Columns: the source. Right: the largest weights.",
-        "縦は出力されたトークン、横は原文、右端は最もよく見ている先。",
+        "縦は出力されたトークン、横は原文、右端は重みが最大の原文のトークン。",
     ),
 }
 

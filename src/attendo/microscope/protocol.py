@@ -330,6 +330,7 @@ class LookAnswer(TypedDict):
     outcome: Outcome
     baseline: Baseline | None
     note: str
+    note_ja: str
     seconds: float
 
 

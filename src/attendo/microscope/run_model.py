@@ -24,6 +24,7 @@ from attendo.decoding.options import SpecialIds
 from attendo.decoding.protocols import Hypothesis
 from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.decoding.trace import SearchTrace, TraceRecorder
+from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inference.alignment import attending_step
@@ -61,7 +62,7 @@ class LookResult:
             outputs of all modules.
         logits: The logits of the output layer.
             folder: The run folder, or None for a model in memory.
-        note: A note about truncated texts, or "".
+        note: A note about omitted tokens or a text that repeats itself, or None.
     """
 
     user: User
@@ -80,7 +81,7 @@ class LookResult:
     record: Recording[Any]
     logits: Float[Tensor, "*positions n"]
     folder: Path | None = None
-    note: str = ""
+    note: Localized | None = None
 
     def token(self, token_id: int) -> Token:
         """Return the id, the piece and the text of a token, as the page shows them.
@@ -251,7 +252,7 @@ class Reading:
     prompt_tokens: int = 1
     score: float | None = None
     finished: bool = True
-    note: str = ""
+    note: Localized | None = None
 
     def inputs(self, family: TaskName, device: torch.device) -> dict[str, Tensor]:
         """Return the arguments of the forward pass: one row without padding."""
@@ -296,11 +297,11 @@ def read(user: User, request: LookRequest, edits: Sequence[Edit] = (), draft: Se
         case Classifier():
             ids = user.tokenizer.encode(request.text)
             part = list(user.long_texts.parts(ids)[0])
-            note = _note(len(ids), len(part), "the limit of the classifier")
+            note = _note(len(ids), len(part))
         case Embedder():
             ids = masked_ids(user.tokenizer, request.text)
             part = ids[: user.model.config.max_len - user.tokenizer.specials.n_around_text]
-            note = _note(len(ids), len(part), "the limit of the model")
+            note = _note(len(ids), len(part))
     _some(part, request.text)
     source = tuple(user.tokenizer.specials.text(part))
     wanted = _of_places(user, edits, source) if isinstance(user, Embedder) else ()
@@ -338,19 +339,19 @@ def _translation(
     ids = tokenizer.encode(request.text)
     _some(ids, request.text)
     part = ids[: user.longest]
-    note = _note(len(ids), len(part), "the limit of the model")
+    note = _note(len(ids), len(part))
     source = tuple(tokenizer.specials.source(part))
     if request.search == "forced":
         whole = tokenizer.target.encode(request.target or "")
         found = whole[: user.longest]
-        note = note or _note(len(whole), len(found), "the limit of the model", "of the target")
+        note = note or _note(len(whole), len(found), Localized("target", "指定した文"))
         score, finished = None, len(found) == len(whole)
     else:
         best = _found_translation(user, request, source, edits, draft)
         found, finished = list(best.token_ids)[: user.longest], best.finished
         score = best.score if best.token_log_probs else None  # a search with a draft computes no score
         if is_looping(source, best):
-            note = note or "the text repeats itself; attendo translate would search again, without repetition"
+            note = note or REPEATS
     begin = tokenizer.specials.begin
     target = (*begin, *found)
     last = tokenizer.eos_id if finished or request.search == "forced" else None
@@ -404,10 +405,15 @@ def _continuation(
     whole = [*prompt, *found]
     kept = whole[-most:]
     left_out = len(ids) + len(found) - len(kept)
-    note = f"the first {left_out:,} tokens are left out: the context length is {most:,}" if left_out else ""
+    note = Localized(
+        f"the first {left_out:,} tokens are left out: the context length is {most:,}",
+        f"文脈長が {most:,} トークンなので、先頭の {left_out:,} トークンを省いた",
+    )
     last = tokenizer.eos_id if finished else None
     prompt_tokens = max(1, len(prompt) - (len(whole) - len(kept)))
-    return Reading((), tuple(kept), (*kept[1:], last), prompt_tokens, None, finished, note)
+    return Reading(
+        (), tuple(kept), (*kept[1:], last), prompt_tokens, None, finished, note if left_out else None
+    )
 
 
 def _found_text(
@@ -437,8 +443,20 @@ def _some(ids: Sequence[int], text: str) -> None:
         raise AttendoError("the text is empty. Give a sentence")
 
 
-def _note(n: int, kept: int, reason: str, of: str = "of the text") -> str:
-    return "" if n == kept else f"{kept:,} of {n:,} tokens {of} are used, {reason}"
+TEXT = Localized("text", "テキスト")
+REPEATS = Localized(
+    "the text repeats itself; attendo translate would search again, without repetition",
+    "訳文に繰り返しがある。attendo translate では、繰り返しを禁じて探索し直す",
+)
+
+
+def _note(n: int, kept: int, of: Localized = TEXT) -> Localized | None:
+    if n == kept:
+        return None
+    return Localized(
+        f"{kept:,} of {n:,} tokens of the {of.en} are used, the limit of the model",
+        f"{of.ja}の {n:,} トークンのうち、モデルの上限の {kept:,} トークンだけを使用",
+    )
 
 
 PASSED_OVER = 3

@@ -1,5 +1,5 @@
 // What is asked and what came out: the text, how the answer is searched, tokens with their ids.
-import { addWords, say } from "./words.js";
+import { addWords, inJapanese, say } from "./words.js";
 import { button, clear, el, field, formatted, ordinal, pieceElement, pieceText, select, signed } from "./dom.js";
 import { searchOf } from "./app.js";
 import { lockNote, onlyLive } from "./locks.js";
@@ -146,7 +146,8 @@ export function makeInput(app, root) {
     if (look.outcome.labels) row("answer", labelBars(look));
     else if (look.outcome.text !== undefined) row("answer", outcomeText(look.outcome));
     row("changed-name", changes(app));
-    if (look.note) said.append(el("dt", {}, ""), el("dd", { class: "note" }, look.note));
+    const note = inJapanese() ? look.note_ja : look.note;
+    if (note) said.append(el("dt", {}, ""), el("dd", { class: "note" }, note));
   }
 
   app.on("answer", update);
