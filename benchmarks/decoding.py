@@ -94,7 +94,7 @@ def work(options):
     rows_of = {sources: random_sources()[:sources] for sources in (1, 8, 64)}
     for sources, beam, repeats, first in orders():
         rows = rows_of[sources]
-        if first:  # warms up; JoeyNMT's encoder runs here, and is kept
+        if first:  # warm-up; JoeyNMT's encoder runs here, and its output is cached
             tell({"found": search(rows, beam, STEPS, STEPS)})
             continue
 

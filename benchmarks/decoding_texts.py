@@ -142,7 +142,7 @@ def one_case(options, workers, pairs, beam, alone):
     speeds, texts = {name: [] for name in workers}, {}
     for number in range(options.rounds + 1):
         for name, worker in workers.items():
-            given = lines if number else lines[:64]  # the first round warms up
+            given = lines if number else lines[:64]  # the first round is a warm-up
             answer = asked(name, worker, [given, beam, alone])
             if number:
                 speeds[name].append(len(lines) / answer["seconds"])

@@ -267,7 +267,7 @@ def joey_array(name, weights, swapped, shape):
     place = name.split(".")
     if (
         place[-2] == "layer_norm" and "feed_forward" not in name
-    ):  # a stack's last, or an encoder block's first
+    ):  # the last norm of a stack, or the first norm of an encoder block
         own = "norm" if len(place) == 3 else f"blocks.{place[2]}.self_attention_residual.norm"
         return weights[f"{place[0]}.{own}.{place[-1]}"]
     return weights[renamed(name, JOEY)]

@@ -121,7 +121,7 @@ def step_times(model, narrow, beam, rounds, steps):
     for number in range(rounds + 1):
         nothing = seconds(narrow, tokens, narrow.start(1, beam, capacity), steps)
         for length, cache in caches.items():
-            model.step(tokens, cache)  # what it reads is where the next step finds it
+            model.step(tokens, cache)  # loads the data that the next step reads into the caches
             clock.read()
             step = seconds(model, tokens, cache, steps)
             attention = clock.read() / steps
@@ -136,7 +136,7 @@ def step_times(model, narrow, beam, rounds, steps):
             if beam > 1:
                 cache.reorder(swap)
             reordered = time.process_time() - began
-            if number:  # the first round warms up
+            if number:  # the first round is a warm-up
                 figures = step, attention, reordered, cold
                 for name, value in zip(spent[length], figures, strict=True):
                     spent[length][name].append(value)

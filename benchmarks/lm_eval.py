@@ -98,13 +98,13 @@ def write_tasks(texts, folder):
         "metric_list": [{"metric": "word_perplexity"}],
     }
     for task in (choice, rolling):
-        # YAML holds JSON
+        # JSON is valid YAML
         (folder / f"{task['task']}.yaml").write_text(json.dumps(task | common))
 
 
 def work(folder):
     """Run the peer. For each order [backend, arguments], return all log-likelihoods by task."""
-    sys.path.remove(str(HERE))  # where this file would be taken for the package of its name
+    sys.path.remove(str(HERE))  # otherwise this file would hide the package lm_eval
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "home")}
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager

@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from turns import shared_options, store
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command has it
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in the command
 KINDS = {
     "30 tokens, 6 layers x 8 heads": {
         "family": "translation",
@@ -126,9 +126,7 @@ def session_of(kind):
         architecture=architecture, vocab_size=tokenizer.vocab_size, dropout=0.0, max_len=600, **kind["shape"]
     )
     model = build_model(config).eval()
-    search = DecodingConfig(
-        max_length_ratio=1.0, max_length_extra=1
-    )  # random weights come to no end by themselves
+    search = DecodingConfig(max_length_ratio=1.0, max_length_extra=1)  # random weights do not generate an end
     user = Translator(model, tokenizer, search) if translates else Generator(model, tokenizer)
     return Session.prepared(user)  # as `attendo look --serve` does
 
@@ -162,7 +160,7 @@ def private_megabytes(name):
                 rollup = (folder / "smaps_rollup").read_text()
                 found.append(sum(map(int, re.findall(r"^Private_\w+:\s+(\d+) kB", rollup, re.M))) / 1000)
         except OSError:
-            continue  # it has ended, or is not ours
+            continue  # the process has ended, or belongs to another user
     return max(found)
 
 
@@ -184,7 +182,7 @@ def measured(browser, kind, rounds):
             page.wait_for_timeout(20)
         first = page.evaluate("window.firstMap")
         forward = 1000 * forward_seconds(session, page.evaluate("window.attendo.app.look"))
-        if seed:  # the first is to warm up
+        if seed:  # the first round is a warm-up
             found["first map"].append(first)
             found["forward"].append(forward)
             found["beside the forward"].append(first - forward)

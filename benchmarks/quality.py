@@ -69,7 +69,7 @@ def train_attendo(files, plan, out):
         return [one.text for one in found], json.loads((folder / "facts.json").read_text())
 
     config = (last / "config.toml").read_text()
-    for path in files.values():  # where they lie on this machine is nobody's matter
+    for path in files.values():  # results contain no paths of this machine
         config = config.replace(str(path.resolve()), path.name)
     return translations, {"config": config, "card": json.loads((last / "card.json").read_text())}
 

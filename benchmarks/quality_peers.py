@@ -166,7 +166,7 @@ def train_joeynmt(rows, plan, out):
     from joeynmt.training import TrainManager
 
     torch.set_num_threads(1)
-    # two words that newer versions of what it stands on have dropped; both changed nothing here
+    # an argument and a method that newer libraries have removed; neither had an effect here
     plateau = builders.ReduceLROnPlateau
     builders.ReduceLROnPlateau = lambda verbose=False, **options: plateau(**options)
     sentencepiece.SentencePieceProcessor.SetVocabulary = lambda pieces, words: None
@@ -187,7 +187,7 @@ def train_joeynmt(rows, plan, out):
                     weights = {name: tensor.numpy() for name, tensor in self.model.state_dict().items()}
                     np.savez(out / f"at-{mark:g}.npz", **weights)
             if spent.now() >= 60 * plan["marks"][-1]:
-                raise KeyboardInterrupt  # the manager's own way to end: it saves
+                raise KeyboardInterrupt  # the manager then saves and ends
             if spent.due():
                 self._save_checkpoint(False, float("nan"))
                 spent.save()
@@ -221,7 +221,7 @@ def train_joeynmt(rows, plan, out):
         )
         return found[2], json.loads((out / f"at-{mark:g}.json").read_text())
 
-    config["training"].pop("load_model", None)  # where it went on from says nothing of the settings
+    config["training"].pop("load_model", None)  # the checkpoint to resume from is not a setting
     sizes = {"parameters": sum(p.numel() for p in model.parameters()), "pieces": len(model.src_vocab)}
     return translations, {**sizes, "config": {k: config[k] for k in ("training", "model", "testing")}}
 
@@ -318,7 +318,7 @@ def train_transformers(rows, plan, out):
         made = trainer(model, max_steps=plan["steps"])
         made.add_callback(Timed())
         made.train(resume_from_checkpoint=bool(spent.before) and any(Path(state).glob("checkpoint-*")))
-        if not last.exists():  # the planned steps took less than was planned
+        if not last.exists():  # the planned steps took less time than planned
             made.model.save_pretrained(last)
             facts = {"steps": made.state.global_step, "epochs": made.state.epoch, "cpu_seconds": spent.now()}
             (last / "facts.json").write_text(json.dumps(facts))

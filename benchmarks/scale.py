@@ -77,7 +77,7 @@ def memory_case(train, size, tokens, precision, *recomputed):
     ctypes.CDLL(None).malloc_trim(0)
     before = resident()
     shape = {**model, **SHAPES[size], "norm_first": True}
-    few = batches[:1]  # again and again, so that the optimizer's states are there at its peak
+    few = batches[:1]  # repeated, so the optimizer state exists at the peak
     seconds = measured_pace(shape, training, few, cpu, 0.0, 3)
     measured = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     formats = Formats(precision == "bfloat16")
@@ -106,7 +106,7 @@ def memory(options):
     for case in MEMORY_CASES:
         order, name = json.dumps([str(options.train), *case]), " ".join(map(str, case))
         result = json.loads(work("memory", order))
-        # every large block of memory is given back at once, and no room is held back between them
+        # malloc returns every large block of memory at once, and keeps no free memory
         exact = json.loads(work("memory", order, {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}))
         found[name] = result = result | {"measured without malloc's own room": exact["measured"]}
         for key in ("measured", "measured without malloc's own room"):
@@ -231,7 +231,7 @@ def reduced(world, repeats=40):
         formula = world * ring_bytes(n_bytes, world)
         rows.append([n_bytes, statistics.median(seconds), min(seconds), statistics.median(counted), formula])
     table = np.array(rows)
-    # relative errors are made small, so that the short messages count as much as the long ones
+    # relative errors are minimized, so short messages count as much as long messages
     matrix = np.stack([np.full(len(table), 1.0), 2 * (world - 1) / world * table[:, 0]], axis=1)
     fit, *_ = np.linalg.lstsq(matrix / table[:, 2:3], np.ones(len(table)), rcond=None)
     return {
@@ -263,7 +263,7 @@ def ddp_updates(order, repeats=25):
 
     wrapped.register_comm_hook(None, noted)
     taken = {"alone": [], "ddp": []}
-    for _ in range(repeats + 1):  # the first of each warms up
+    for _ in range(repeats + 1):  # the first repeat is a warm-up
         for name, module in (("alone", model), ("ddp", wrapped)):
             dist.barrier()
             start = time.perf_counter()

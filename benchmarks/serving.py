@@ -67,7 +67,7 @@ def offline(run, core):
         tell({"tokens": n, "cpu": cpu, "wall": wall, "texts": texts, "median": statistics.median(each)})
 
 
-# what is measured
+# the measurements
 
 
 async def closed_loop(port, lines, clients=CLIENTS, pace=0.0, **body):
@@ -117,7 +117,7 @@ async def throughput(server, engine, lines, options):
         texts, seconds, statuses = await closed_loop(server.port, lines)
         cpu = server.cpu_seconds - before
         assert statuses == {200: len(lines)} and texts == there["texts"], statuses
-        if number:  # the first warms up
+        if number:  # the first round is a warm-up
             served.append(there["tokens"] / cpu)
             alone.append(there["tokens"] / there["cpu"])
             waits.append([quantile(seconds, share) for share in (0.5, 0.99)])
@@ -152,7 +152,7 @@ async def mixed(server, engine, lines, options):
         beam: asked("attendo", engine, {"lines": lines, "batch": 64, "beam": beam})["texts"]
         for beam in (1, 2, 4)
     }
-    order = {"lines": lines, "batch": 64, "beam": 1, "guard": False}  # a stream cannot be searched again
+    order = {"lines": lines, "batch": 64, "beam": 1, "guard": False}  # a stream is searched only once
     streamed = asked("attendo", engine, order)["texts"]
     left, statuses, wrong = list(range(n)), Counter(), 0
     kinds = [draw.choice(("one", "list", "beam", "stream", "bad")) for _ in range(n)]
@@ -197,7 +197,7 @@ async def mixed(server, engine, lines, options):
 async def overload(server, engine, lines, options):
     """Run an open loop at ten times the throughput of the server. Then compare the server with its earlier state."""
     lines, _ = of_one_length(engine, lines, 320)
-    for _ in range(3):  # the first two warm up: memory is that of a server at work
+    for _ in range(3):  # the first two are a warm-up, so memory is that of a busy server
         began = time.perf_counter()
         _, calm, _ = await closed_loop(server.port, lines)
     rate = 10 * len(lines) / (time.perf_counter() - began)

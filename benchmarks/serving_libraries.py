@@ -143,7 +143,7 @@ async def _honest(port):
 
 
 async def _dawdle(port, stopping):
-    """Sends a head a byte per second, and begins again when the server closes."""
+    """Send one byte of a request head per second. Start again when the server closes the connection."""
     while not stopping.is_set():
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -215,7 +215,7 @@ def routing(rounds):
     routers = (completions.router, translations.router, texts.router)
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     fixed = [route for route in routes if "{" not in route.path]
-    short.user_middleware.append(Middleware(Shortcut, routes=fixed))  # the innermost
+    short.user_middleware.append(Middleware(Shortcut, routes=fixed))  # the innermost middleware
     bodies = {
         "/translate": {"q": "It will rain.", "source": "en", "target": "ja"},
         "/tokenize": {"text": "rain", "model": "enja"},

@@ -125,7 +125,7 @@ def compared(options, names):
         commands = {name: command(name, file, options) for name in names}
         if options.memory:
             facts = {}
-            for name in names:  # one after the other, each alone
+            for name in names:  # one process at a time
                 with contenders({name: commands[name]}, options.threads) as (workers, found):
                     facts |= found
                     said[name].append(asked(name, workers[name], [0, len(batches) - 1]))
@@ -135,7 +135,7 @@ def compared(options, names):
                 order = [number * options.steps_per_round, options.steps_per_round]
                 for name, worker in workers.items():
                     found = asked(name, worker, order)
-                    if number:  # the first round warms up
+                    if number:  # the first round is a warm-up
                         said[name].append(found)
                 latest = {name: rounds[-1] for name, rounds in said.items() if rounds}
                 print(

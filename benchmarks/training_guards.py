@@ -33,7 +33,7 @@ def prepared(options, folder):
     trained = new_run(family_of("translation"), tables, folder, device="cpu")
     run = trained.run
     apart = run.checkpoint.every_steps or run.training.evaluate_every
-    # no evaluation comes within the measure, and each second block ends with a checkpoint
+    # no evaluation runs during the measurement, and every second block ends with a checkpoint
     run.training = replace(run.training, evaluate_every=10**9)
     run.checkpoint = replace(run.checkpoint, every_steps=2 * options.steps_per_round)
     return trained, apart
@@ -114,7 +114,7 @@ def measured(options, trained):
         for number in range(options.rounds + 1):
             for name, block in zip(found, (whole, bare, whole, bare), strict=True):
                 seconds = timed(block, now)
-                if number:  # the first round warms up
+                if number:  # the first round is a warm-up
                     found[name].append(seconds)
     whole.close()
     return found

@@ -107,7 +107,7 @@ def torch_loop(vocab, sizes, everywhere, losses):
     if not everywhere:
         for module in model.modules():
             if isinstance(module, nn.MultiheadAttention):
-                module.dropout = 0.0  # on the weights; without it torch has a faster kernel
+                module.dropout = 0.0  # on attention weights; PyTorch has a faster kernel without it
             if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
                 module.dropout.p = 0.0  # between the two layers of the feed-forward net
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), eps=1e-9, fused=True)
@@ -188,7 +188,7 @@ def joey_loop(vocab, sizes, everywhere, losses):
         {"optimizer": "adamw", "learning_rate": RATE, "adam_betas": [0.9, 0.98]}, model.parameters()
     )
     swapped = np.arange(vocab)
-    swapped[[PAD, UNK]] = UNK, PAD  # its padding is id 1
+    swapped[[PAD, UNK]] = UNK, PAD  # JoeyNMT's padding has id 1
 
     def step(src, tgt):
         src, tgt = torch.from_numpy(swapped[src]), torch.from_numpy(swapped[tgt])
@@ -265,7 +265,7 @@ def marian_loop(vocab, sizes, everywhere, losses):
     class Fed(Trainer):
         def get_train_dataloader(self):
             yield from (inputs(*batch) for batch in self.feed)
-            raise Fed.Over  # it would begin another epoch
+            raise Fed.Over  # otherwise, another epoch would begin
 
         def training_step(self, *things, **more):
             loss = super().training_step(*things, **more)

@@ -48,7 +48,7 @@ class Calls:
 
     def of(self, action: Callable[[], Any]) -> list[str]:
         """Return the files in src/attendo that an action executes, sorted."""
-        action()  # what is made once is made here
+        action()  # objects that are built only once are built here
         self.files.clear()
         self.counting = True
         action()

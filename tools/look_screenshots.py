@@ -185,7 +185,7 @@ def taken(browser: Browser, address: str, shot: Shot, text: str, translates: boo
     settled(page)
     shot.act(page)
     settled(page)
-    # a time would differ from run to run, a caret from instant to instant
+    # times differ between runs, and a caret blinks
     page.evaluate("document.getElementById('status').textContent = ''; document.activeElement.blur()")
     parts = [page.locator(part) for part in shot.parts]
     picture = page.screenshot(full_page=True, clip=around(parts), animations="disabled")
@@ -224,7 +224,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=IMAGES, help="the folder of the pictures")
     parser.add_argument("--only", nargs="+", default=[], help="names of pictures, as look-tree")
     given = parser.parse_args()
-    torch.set_num_threads(1)  # sums in one order: the same digits every time
+    torch.set_num_threads(1)  # a fixed order of sums, for equal digits every time
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
         print("error: no Chromium on this machine; apt install chromium", file=sys.stderr)

@@ -178,7 +178,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         elif (ROOT / place).exists():
             return link["label"]
         else:
-            return link[0]  # mkdocs says that it leads nowhere
+            return link[0]  # mkdocs reports the broken link
         return f"[{link['label']}]({posixpath.relpath(found, posixpath.dirname(path) or '.')})"
 
     return LINK.sub(turned, markdown)
@@ -214,7 +214,7 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
 
     Each page is in one navigation. The Japanese navigation has links to pages that are only in English.
     """
-    nav.pages[0].next_page = None  # the page that asks for the language
+    nav.pages[0].next_page = None  # the page on which a reader chooses the language
     for language, title in LANGUAGES.items():
         section = next(
             (item for item in nav.items if isinstance(item, Section) and item.title == title), None
@@ -288,7 +288,7 @@ def on_post_build(config: MkDocsConfig) -> None:
             path.startswith(("log.", "changelog.", "decisions/", "reference/"))
             and path != "reference/commands.md"
         ):
-            entry["boost"] = 0.2  # guides and theory come first
+            entry["boost"] = 0.2  # guides and theory rank first
         if language_of(path) == "en":
             entries["en"].append(entry)
         if language_of(path) == "ja" or counterpart(path, "ja", pages) == "ja/index.html":

@@ -60,7 +60,7 @@ def stumbles(page: Page, address: str, name: str, picture: Path | None) -> Itera
     page.on("request", lambda asked: None if asked.url.startswith(address) else found.append(asked.url))
     page.on("response", lambda got: found.append(f"{got.status} {got.url}") if got.status > 399 else None)
     page.goto(address + name)
-    page.wait_for_timeout(800)  # until what fades in is there
+    page.wait_for_timeout(800)  # until fade-ins have finished
     if picture:
         picture.parent.mkdir(parents=True, exist_ok=True)
         height = min(page.evaluate("document.documentElement.scrollHeight"), TALLEST)

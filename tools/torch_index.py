@@ -37,7 +37,7 @@ def answers(index: str) -> bool:
         except (OSError, ValueError):
             outcome.append(False)
 
-    asking = threading.Thread(target=ask, daemon=True)  # a look-up of a name has no timeout of its own
+    asking = threading.Thread(target=ask, daemon=True)  # a name lookup has no timeout of its own
     asking.start()
     asking.join(SECONDS)
     return outcome == [True]
