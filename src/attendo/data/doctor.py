@@ -168,7 +168,7 @@ def filtered(pairs: Iterable[Pair], report: Report, row_report: RowReport) -> It
 def even_sample(pairs: Iterable[Pair], most: int) -> list[tuple[str, str]]:
     """Return a sample of truncated pairs at equal distances, with `most` / 2 to `most` pairs. `most` must be even.
 
-    If there are not more pairs, all are returned. When the sample is full, every second pair is dropped and the
+    If there are at most `most` pairs, all are returned. When the sample is full, every second pair is dropped and the
     distance doubles.
     """
     sample: list[tuple[str, str]] = []
