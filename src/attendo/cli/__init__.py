@@ -184,9 +184,7 @@ def _without_debug(arguments: list[str]) -> tuple[list[str], bool]:
 def _speak_utf8() -> None:
     """Write UTF-8 and LF line endings on every system."""
     for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(
-            stream, "reconfigure", None
-        )  # a test or a notebook may have put something else there
+        reconfigure = getattr(stream, "reconfigure", None)  # tests and notebooks may replace the streams
         if reconfigure is not None:
             reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
 

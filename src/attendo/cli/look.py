@@ -115,7 +115,7 @@ class LookOptions(OptionGroup):
 
     text: str | None = argument("TEXT", "Text for the model to read.", default=None)
     target: str | None = option(
-        "T", "Show this answer instead of the model's own (translator, language model)."
+        "T", "Output text to use instead of the decoded output (translator, language model)."
     )
     beam: int | None = option(
         "N", "Beam size of a translator or language model (default: as in the run, or 1)."

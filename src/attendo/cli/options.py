@@ -323,7 +323,7 @@ def show(pieces: Iterator[str]) -> None:
 
 
 Folder = Annotated[Path, argument("DIR", "Run folder.")]
-Texts = Annotated[list[str] | None, argument("[TEXT]...", "Texts (default: the lines of stdin).")]
+Texts = Annotated[list[str] | None, argument("[TEXT]...", "Texts to process (default: the lines of stdin).")]
 Files = Annotated[
     list[Path], argument("F...", "Data: a file, a folder, 'a quoted/*.tsv' or two parallel files.")
 ]

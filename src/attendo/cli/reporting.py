@@ -32,7 +32,7 @@ MOST_LINES = 512
 
 def stdin_bytes() -> BufferedReader:
     """Return the bytes of stdin. If stdin is a terminal, print a prompt first."""
-    if sys.stdin is None:  # closed by who started us
+    if sys.stdin is None:  # the calling program closed stdin
         raise typer.BadParameter("stdin is closed. Give TEXT, or lines on stdin")
     if sys.stdin.isatty():
         print("Type one text per line; Ctrl-D ends the input.", file=sys.stderr, flush=True)

@@ -312,42 +312,42 @@ def opened(out: Path) -> ExportedTranslator | ExportedGenerator | ExportedReader
 
 FORMAT = 1
 _READ = [
-    "token_ids: for each text, the ids `text.before`, the ids of the text and `text.behind`, as in training; "
-    "shorter rows are padded at the end with `ids.pad`. lengths: the number of real ids of each row, from 1 "
+    "token_ids: for each text, the ids `text.before`, the ids of the text, and `text.behind`, as in training. "
+    "Shorter rows are padded at the end with `ids.pad`. lengths: the number of real ids of each row, from 1 "
     "to max_len.",
 ]
 _STEP = [
-    "Run decoder.onnx. logits[:, -1] predicts the next token of each row; never choose one of `ids.never`.",
-    "For the next step: token_ids = the chosen ids, [rows, 1]; lengths + 1; each past_… = the present_… of "
-    "the same name. A row ends with `ids.eos`, or when its length is max_len.",
-    "Rows can be removed, repeated and reordered (as in a beam search), by the same choice of rows in all inputs.",
-    "Several tokens can be given per step. Rows of different lengths are aligned at their ends: padding "
-    "comes first, in token_ids and in past_…, and lengths counts the real ids, those of this step included.",
+    "Run decoder.onnx. logits[:, -1] predicts the next token of each row. Never choose an id of `ids.never`.",
+    "For the next step, set token_ids to the chosen ids [rows, 1], add 1 to lengths, and set each past_… to "
+    "the present_… of the same name. A row ends with `ids.eos`, or when its length is max_len.",
+    "To remove, repeat or reorder rows (as in a beam search), choose the same rows in all inputs.",
+    "A step can process several tokens. Rows of different lengths are aligned at their ends: padding comes "
+    "first, in token_ids and in past_…, and lengths counts the real ids, including those of this step.",
 ]
 _LOOPS = {
     "encoder-decoder": [
-        "source_ids: for each text, the ids `source.before`, the ids of the text and `source.behind`; "
-        "shorter rows are padded at the end with `ids.pad`. source_lengths: the number of real ids of each "
-        "row, from 1 to max_len. Run encoder.onnx once.",
-        "Start with token_ids = `begin` for every row, [rows, n]; lengths = n for every row; past_key_… and "
-        "past_value_… of length 0, [rows, heads, 0, width]; memory_lengths = source_lengths; memory_key_… "
-        "and memory_value_… from the encoder, repeated once per hypothesis for a beam search.",
+        "source_ids: for each text, the ids `source.before`, the ids of the text, and `source.behind`. Shorter "
+        "rows are padded at the end with `ids.pad`. source_lengths: the number of real ids of each row, from 1 "
+        "to max_len. Run encoder.onnx once.",
+        "Start with these inputs. token_ids: `begin` for every row, [rows, n]. lengths: n for every row. "
+        "past_key_… and past_value_…: length 0, [rows, heads, 0, width]. memory_lengths: source_lengths. "
+        "memory_key_… and memory_value_…: from the encoder, repeated once per hypothesis for a beam search.",
         *_STEP,
     ],
     "decoder": [
-        "Start with token_ids = `prompt.before` and the ids of the prompt, [rows, n]; lengths = n for every "
-        "row; past_key_… and past_value_… of length 0, [rows, heads, 0, width].",
+        "Start with these inputs. token_ids: `prompt.before` and the ids of the prompt, [rows, n]. lengths: n "
+        "for every row. past_key_… and past_value_…: length 0, [rows, heads, 0, width].",
         *_STEP,
     ],
     "classifier": [
         *_READ,
         "Run model.onnx. softmax(logits / temperature) are the probabilities of the labels, in the order of "
-        "`labels` in card.json; the temperature is validation.temperature in card.json (default: 1). Without "
+        "`labels` in card.json. The temperature is validation.temperature in card.json (default: 1). Without "
         "labels, logits are the vectors of the texts.",
     ],
     "masked": [
         *_READ,
-        "Run model.onnx. logits[row, i] predicts the token at position i; states are the vectors of the "
+        "Run model.onnx. logits[row, i] predicts the token at position i. states are the vectors of the "
         "tokens, and their mean over the real tokens is a vector of the text.",
     ],
 }

@@ -374,7 +374,7 @@ def _happened(happened: Sequence[Event], names: Sequence[str], language: Languag
 
 
 def _evaluations(runs: Sequence[RunRecord], names: Sequence[str], language: Language) -> Iterator[str]:
-    """Every evaluation in numbers, folded up."""
+    """Yield the collapsed table of all evaluations."""
     rows = [(i, e) for i, run in enumerate(runs) for e in run.entries if e["kind"] == "evaluation"]
     keys = [key for key in ("loss", *MEASURES) if any(key in entry for _, entry in rows)]
     if not rows:
