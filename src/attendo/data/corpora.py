@@ -116,8 +116,7 @@ def beside(
 
 
 def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
-    """Parse the option `columns`: `role=name` for each role in any order, or names or numbers in the order of the
-    roles.
+    """Parse the option `columns`: `role=name` for each role in any order, or names or numbers in their order.
 
     Raises AttendoError for any other text.
 

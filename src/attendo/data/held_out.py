@@ -124,8 +124,7 @@ NAME = "trained_rows.safetensors"
 """The name of the file in a run folder, with 8 bytes per different text. Texts of the initial run are stored twice."""
 
 FINAL = 10
-"""The final choice of a checkpoint uses at least this many times the rows of each evaluation, or all validation rows.
-"""
+"""The final choice of a checkpoint uses at least this many times the rows of each evaluation, or all rows."""
 
 KNOWN = "are training rows of the run that this run starts from"
 """The reason in messages for validation rows that are not used."""
@@ -206,7 +205,7 @@ def validation_rows(
 ) -> tuple[list[Row], list[Row]]:
     """Return the validation rows for each evaluation, at most `most` (0: all), and for the final checkpoint choice.
 
-    The second list has at least FINAL times as many rows, or all rows. The rows of both lists have equal distances.
+    The final choice uses at least FINAL times as many rows, or all rows. The chosen rows have equal distances.
     `left_out` maps reasons for exclusion to conditions. Rows that meet a condition are excluded, unless the condition
     is true for all rows.
     """
