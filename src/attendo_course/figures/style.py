@@ -13,14 +13,13 @@ from attendo.display.i18n import Language, Localized
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.typing import RcKeyType
 
 WIDTH, HEIGHT = 9.6, 5.4  # inches; 16:9
 DOTS_PER_INCH = 200  # 1920 × 1080
 BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#0072b2", "#d55e00", "#009e73", "#a8568a", "#b87f00"
 """Colors after Okabe & Ito 2008. The last two are darker, which makes thin lines visible on a white background."""
 
-SETTINGS: dict[RcKeyType, Any] = tomllib.loads(
+SETTINGS: dict[Any, Any] = tomllib.loads(
     (files("attendo_course") / "figures" / "style.toml").read_text(encoding="utf-8")
 )
 """The settings of matplotlib. They replace the settings in the user's matplotlibrc file."""
