@@ -135,7 +135,7 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Float[Tensor, "bs heads q_len d_v"], Float[Tensor, "bs heads q_len k_len"]]:
         """Return (H, A) with A = softargmax(QKᵀ/√d_k) and H = AV.
 
-        The width d_k is that of the layer, even if Q and K have a different width.
+        The scale uses the width d_k of the layer, even if Q and K have a different width.
 
         >>> mha = MultiHeadAttention(512, 8, 0)
         >>> K, V = torch.tensor([[[[10.0, 0.0], [0.0, 10.0]]]]), torch.tensor([[[[1.0], [2.0]]]])

@@ -151,8 +151,8 @@ def edit_weights(
 def soft_get(dictionary: Mapping[str, float], query: str, inverse_temperature: float = 1.0) -> float:
     """Return the mean of a dictionary's values, weighted by `edit_weights` of a query that need not be a key.
 
-    At β = ∞, the result is the value of the nearest key (the first key in a tie). For a key, it is then
-    `dictionary[query]`.
+    At β = ∞, the result is the value of the nearest key (the first key in a tie). If the query is a key, the result
+    is `dictionary[query]`.
 
     >>> prices = {"apple": 3.0, "pear": 5.0}
     >>> soft_get(prices, "appel", math.inf), soft_get(prices, "appel", 0.0), round(soft_get(prices, "appel"), 3)

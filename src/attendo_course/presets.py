@@ -30,9 +30,9 @@ def vaswani_recipe(
 ) -> dict[str, dict[str, Any]]:
     """Return the tables [model], [tokenizer], [training] and [decoding] of Vaswani et al. 2017, sections 5 and 6.1.
 
-    The training has 100,000 steps (300,000 for "big") with about 25,000 source and 25,000 target tokens per step. It
-    uses Adam with the Noam schedule and the mean of the last 5 checkpoints (20 for "big"). The beam size is 4, and
-    the exponent of the length normalization is α = .6. A translation has at most 50 tokens more than the source.
+    The training has 100,000 steps (300,000 for "big") with about 25,000 source and 25,000 target tokens per step. The
+    recipe uses Adam with the Noam schedule and the mean of the last 5 checkpoints (20 for "big"). The beam size is 4,
+    and the exponent of the length normalization is α = .6. A translation has at most 50 tokens more than the source.
     Together with a [data] table, these tables form a file for `attendo train --config`.
 
     >>> vaswani_recipe("big")["training"]["average_last"]
@@ -68,7 +68,7 @@ def scalar_embedding(kind: Literal["ramp", "inverse"], length: int = 10) -> Inpu
     """Return an embedding of each day as one number: e_t = w_t + t/L ("ramp") or e_t = w_t + 1/t ("inverse") (F23).
 
     The weather is w_t = -1, 0, 1 for rain, cloud and sun, and t counts from 1. The embedding maps ids `[batch, len]`
-    to `[batch, len, 1]` in the default dtype. It has no trainable parameters.
+    to `[batch, len, 1]` in the default dtype. This embedding has no trainable parameters.
 
     >>> scalar_embedding("ramp")(torch.tensor([[0, 2]])).flatten()
     tensor([-0.9000,  1.2000])
@@ -82,7 +82,8 @@ def scalar_embedding(kind: Literal["ramp", "inverse"], length: int = 10) -> Inpu
 def one_hot_embedding(length: int = 20) -> InputEmbedding:
     """Return the embedding e_t = (one-hot of rain, cloud, sun; t/L), where t counts from 1 (F24).
 
-    The embedding maps ids `[batch, len]` to `[batch, len, 4]` in the default dtype. It has no trainable parameters.
+    The embedding maps ids `[batch, len]` to `[batch, len, 4]` in the default dtype. This embedding has no trainable
+    parameters.
 
     >>> one_hot_embedding()(torch.tensor([[2]]))
     tensor([[[0.0000, 0.0000, 1.0000, 0.0500]]])
@@ -132,10 +133,10 @@ def nyu_classifier(
     The source is NYU Deep Learning (2020), week 12, notebook 15. The model maps ids `[batch, len]` to logits `[batch,
     n_classes]`. It uses post-norm with ε = 1e-6, and ε = 1e-12 after the embedding. The projections of queries, keys
     and values have no bias, but the output projection has a bias. The embeddings are not scaled, and there is no
-    dropout. Id 1 is padding, and its embedding is 0. The notebook does not mask padding: attention and pooling
-    include it. To do the same here, pass no lengths. The notebook stores max_len × d_model = 320,000 sinusoid values
-    in a fixed table. Here, the values are computed when they are first needed. They are not parameters in either
-    case.
+    dropout. Id 1 is padding, and its embedding is 0. In the notebook, attention and pooling include padding. To
+    reproduce the notebook, pass no lengths. The notebook stores max_len × d_model = 320,000 sinusoid values in a
+    fixed table. Here, these values are computed when they are first needed. The values are not parameters in the
+    notebook or here.
 
     >>> from attendo.models import parameter_count
     >>> parameter_count(nyu_classifier(vocab_size=100)) - 100 * 32 == 1_612_802 - 50_002 * 32
@@ -323,8 +324,9 @@ def bert_base(
 
     The model maps ids `[batch, len]` to logits at each position. It has 109,512,762 parameters: 108,890,112 before
     the output head and 622,650 in the head. The well-known number of 110M parameters describes the released encoder,
-    with 109,482,240 parameters. The released encoder lacks this head. It has two embeddings for the token type
-    (1,536) and a pooling layer over the first token (590,592), which A9 lacks.
+    with 109,482,240 parameters. The released encoder does not contain this head. Instead, the released encoder
+    contains two embeddings for the token type (1,536) and a pooling layer over the first token (590,592), which A9
+    lacks.
 
     >>> 108_890_112 + 1_536 + 590_592
     109482240

@@ -161,8 +161,8 @@ def hard_coded_positions(
 ) -> Float[Tensor, "d_e ell_max"]:
     """Return the fixed W_p: W_p[2i-1, t] = sin(t/ℓ_max^(2i/d_e)), W_p[2i, t] = the cosine, t and i from 1.
 
-    The formula is in section 5 of Phuong & Hutter 2022. Its base is ℓ_max, and i starts at 1. In Vaswani et al. 2017,
-    the base is 10000, and i starts at 0. If d_e is odd, the paper leaves the last row undefined. This function then
+    The formula is in section 5 of Phuong & Hutter 2022. The base is ℓ_max, and i starts at 1. In Vaswani et al. 2017,
+    the base is 10000 and i starts at 0. If d_e is odd, the paper leaves the last row undefined, but this function
     uses the sine of the next i.
 
     Args:
@@ -221,8 +221,8 @@ def Attention(
         Z: The tokens to which X attends, one per column.
         W_qkv: The projection matrices and biases of the head.
         Mask: Mask[t_z, t_x] = 1 if token t_x of X may attend to token t_z of Z: `bidirectional` (the default) or
-            `unidirectional`. The output of a token that may attend to no token is 0. The formula of the paper returns
-            0/0.
+        `unidirectional`. The output of a token that may attend to no token is 0. The formula of the paper returns
+        0/0.
 
     Returns:
         The output, one column per token of X.
@@ -307,7 +307,7 @@ def unidirectional(ell_z: int, ell_x: int) -> Bool[Tensor, "ell_z ell_x"]:
     """Return Mask[t_z, t_x] = [[t_z ≤ t_x]]: no token may attend to later tokens (Phuong & Hutter 2022, section 5).
 
     This mask aligns the first tokens of Z and X, but the causal mask of the core aligns the last tokens. For ℓ_z =
-    ℓ_x, the two masks are equal.
+    ℓ_x, this mask equals the causal mask of the core.
 
     Args:
         ell_z: The number of tokens of Z.
@@ -335,7 +335,7 @@ def layer_norm(
         e: The vector of one token, or a matrix with one token per column.
         gamma: The scale γ.
         beta: The offset β (default: 0).
-        eps: The ε in √(v + ε). It is 0 in the paper. With ε = 0, a vector of equal entries returns 0/0 = NaN.
+        eps: The ε in √(v + ε) (default: 0, as in the paper). With ε = 0, a vector of equal entries returns 0/0 = NaN.
         rms: Whether to compute RMSNorm, with m = β = 0.
 
     Returns:
@@ -361,7 +361,7 @@ def unembedding(e: Float[Tensor, "d_e *ell"], W_u: Float[Tensor, "N_V d_e"]) -> 
 
     Args:
         e: The vector of one token, or a matrix with one token per column.
-        W_u: The unembedding matrix. It can be W_eᵀ (`W_e.T`).
+        W_u: The unembedding matrix, for example W_eᵀ (`W_e.T`).
 
     Returns:
         One probability distribution per token.

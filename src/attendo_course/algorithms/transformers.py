@@ -34,12 +34,12 @@ def EDTraining(
 ) -> Trained[EncoderDecoder]:
     """Compute algorithm 11: θ ← θ - η ∇loss for each pair (z_n, x_n), N_epochs times (Phuong & Hutter 2022).
 
-    The loss is -Σ_{t=1}^{ℓ-1} log P[x[t+1], t] with P = EDTransformer(z_n, x_n | θ). It is a sum over tokens, not a
-    mean.
+    The loss is -Σ_{t=1}^{ℓ-1} log P[x[t+1], t] with P = EDTransformer(z_n, x_n | θ). This loss is a sum over tokens,
+    not a mean.
 
     Args:
         texts: The pairs of texts (z_n, x_n).
-        theta: The initial model. It is copied, not changed.
+        theta: The initial model, which is copied and not changed.
         N_epochs: The number of epochs.
         eta: The learning rate η.
 
@@ -76,7 +76,7 @@ def ETraining(
 
     Args:
         texts: The texts.
-        theta: The initial model. It is copied, not changed.
+        theta: The initial model, which is copied and not changed.
         N_epochs: The number of epochs.
         eta: The learning rate η.
         p_mask: The probability that a token is masked.
@@ -104,11 +104,11 @@ def ETraining(
 def DTraining(texts: Sequence[Text], theta: DecoderLM, *, N_epochs: int, eta: float) -> Trained[DecoderLM]:
     """Compute algorithm 13: train a decoder on -Σ_{t=1}^{ℓ-1} log P[x[t+1], t] (Phuong & Hutter 2022).
 
-    P is DTransformer(x_n | θ). Each text x_n is one step of gradient descent.
+    P is DTransformer(x_n | θ). Training makes one step of gradient descent per text x_n.
 
     Args:
         texts: The texts x_n.
-        theta: The initial model. It is copied, not changed.
+        theta: The initial model, which is copied and not changed.
         N_epochs: The number of epochs.
         eta: The learning rate η.
 
@@ -263,8 +263,8 @@ def EDTransformer(z: Text, x: Text, theta: EncoderDecoder) -> Float[Tensor, "N_V
 def ETransformer(x: Text, theta: MaskedLM) -> Float[Tensor, "N_V ell_x"]:
     """Compute algorithm 9 (BERT): P ∈ (0,1)^{N_V×ℓ_x}, column t is the distribution of x[t] given all tokens of x.
 
-    The model of Phuong & Hutter 2022 uses post-norm, GELU and Mask ≡ 1. After the last layer, it computes GELU(W_f X
-    + b_f 1ᵀ), layer normalization and the unembedding.
+    The model of Phuong & Hutter 2022 uses post-norm, GELU and Mask ≡ 1. The layers are followed by GELU(W_f X + b_f
+    1ᵀ), layer normalization and the unembedding.
 
     Args:
         x: The text.
@@ -408,7 +408,7 @@ def DInference(
 
     Raises:
         ValueError: The model or the prompt is invalid, τ or ℓ_gen is negative, or x and y without its last token have
-            more than ℓ_max tokens. The last token needs no position because nothing is predicted from it.
+        more than ℓ_max tokens. The last token needs no position because nothing is predicted from it.
 
     >>> from attendo_course.algorithms import DTransformer, formal_d_config
     >>> theta = DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))

@@ -34,7 +34,7 @@ def attending(window: int | None = None) -> Spread:
     """Return self-attention with equal weights for all allowed keys.
 
     Self-attention with any other positive weights depends on the same tokens. With a `window`, a query attends to
-    keys less than `window` positions away, which are r = 2·window - 1 keys. The default is all keys.
+    keys less than `window` positions away, which are r = 2·window - 1 keys (default: all keys).
 
     >>> attending(2)(torch.eye(3), 0)[0]
     tensor([0.5000, 0.5000, 0.0000])

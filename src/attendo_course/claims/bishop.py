@@ -75,7 +75,7 @@ def n_gram_from_counts(text: list[str] = TEXT) -> tuple[Check, ...]:
 
 
 def recurrent_inference(length: int = 12) -> tuple[Check, ...]:
-    """Check exercise 12.14: h_t = tanh(W x_t + U h_{t-1}) is equal token by token and at once.
+    """Check exercise 12.14: h_t = tanh(W x_t + U h_{t-1}) is equal if computed token by token or at once.
 
     The state between two steps has a fixed size.
 
@@ -111,11 +111,11 @@ class Prefixes:
     rows: list[tuple[int, ...]]
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
-        """Replace each new row i by the old row rows[i]."""
+        """Reorder the rows: the new row i continues the old row rows[i]."""
         self.rows = [self.rows[row] for row in rows.tolist()]
 
     def keep(self, rows: Int[Tensor, " kept_rows"]) -> None:
-        """Keep the given rows, as in `reorder`, since there is only one source."""
+        """Keep only the given rows. The implementation is `reorder`, since there is only one source."""
         self.reorder(rows)
 
 

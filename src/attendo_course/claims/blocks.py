@@ -150,7 +150,7 @@ def answers(layer: Attention) -> Float[Tensor, " pairs"]:
 
 
 def errors(layer: Attention) -> Float[Tensor, " pairs"]:
-    """Return the answers minus the true differences c_1 - c_2.
+    """Return the error of each answer: the answer minus the true difference c_1 - c_2.
 
     >>> errors(by_hand()).abs().max().item()
     0.0

@@ -107,7 +107,7 @@ class Finding:
 class Claim:
     """A statement of a source, its derivation, and the function that checks it with computed numbers.
 
-    Without the `condition`, the statement is false. A check marked `counterexample` then shows this.
+    Without the `condition`, the statement is false, which a check marked `counterexample` shows.
     """
 
     id: str

@@ -99,7 +99,7 @@ def _texts(seed: int, length: int = LENGTH) -> Int[Tensor, "texts len"]:
 def has_more_early_letters(texts: Int[Tensor, "texts len"]) -> Int[Tensor, " texts"]:
     """Return 1 for texts in which letters of the first half of the alphabet are more frequent, otherwise 0.
 
-    The encoder is trained on this task.
+    Claim C26 trains an encoder on this task.
 
     >>> has_more_early_letters(torch.tensor([[0, 1, 5], [0, 4, 5]]))
     tensor([1, 0])

@@ -175,7 +175,7 @@ def _taught_log_prob(model: EncoderDecoder, src: Tensor, written: list[int]) -> 
 
 
 def targets_or_prediction(shift: Shift = shift_right, n: int = 9, limit: int = 12) -> Finding:
-    """Check that known targets give all logits at once, and that prediction without targets uses a cache.
+    """Check that known targets allow all logits at once, and that a cache replaces recomputation otherwise.
 
     Known targets are shifted one position to the right. The source is Kikuta 2025, exercise 3.7. `shift` is the
     tested function on the embedded targets `[batch, len, d_model]`.

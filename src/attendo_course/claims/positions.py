@@ -30,7 +30,7 @@ def shift_matrix(
 ) -> Float[Tensor, "d_model d_model"]:
     """Return M_k with M_k PE[p] = PE[p+k] for every p: a rotation by kω_i in the plane of each sine and its cosine.
 
-    This is the linear function that section 3.5 of Vaswani et al. 2017 mentions. It is block-diagonal for "sincos".
+    This is the linear function that section 3.5 of Vaswani et al. 2017 mentions. M_k is block-diagonal for "sincos".
     Raises ValueError if a sine or a cosine has no partner: for an odd width, or for "cossin".
 
     >>> from attendo.nn.positions import sinusoidal_encoding

@@ -1,4 +1,4 @@
-"""Claims about the softmax of edit distances (C27), and four results that are no softmax of their scores (C17)."""
+"""Claims about the softmax of edit distances (C27), and four numbers that are not the softmax of their scores (C17)."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def products_spread_with_dimension(
     """Check that E[(aᵀb)²] = D for independent a, b ~ N(0, I_D), which implies that aᵀb/√D has variance 1.
 
     The source is Bishop & Bishop 2024, exercise 12.4. `draws` is the number of products per D. A squared product has
-    the variance 2D² + 6D. The tolerance is four standard errors. For the comparison with the mean of another sample
-    of 200,000 draws, it is four standard errors of the difference of two means.
+    the variance 2D² + 6D. The tolerance is four standard errors. For the comparison with another sample of 200,000
+    draws, the tolerance is four standard errors of the difference of the means.
 
     >>> products_spread_with_dimension(draws=20_000).holds
     True
@@ -102,8 +102,8 @@ def root_keeps_temperature(
 
     The source is NYU Deep Learning 2020, week 12-3. `scale` maps d to the factor of qᵀk (default: 1/√d). For each d,
     `sets` sets of 8 queries and 16 keys are drawn from N(0, I_d), and the mean of the largest of the 16 weights is
-    computed. Its tolerance .015 is three standard errors at d = 4 (one draw has the standard deviation .21) for the
-    difference between our mean of 8,000 draws and a mean of 2,000.
+    computed. The tolerance .015 of the mean is three standard errors at d = 4 (one draw has the standard deviation
+    .21). The error is that of the difference between our mean of 8,000 draws and a mean of 2,000.
 
     >>> root_keeps_temperature(sets=500).holds
     True

@@ -186,7 +186,7 @@ class PositionProducts:
     """The dot products PE[p]·PE[p+k] for k = 0, 1, ... in d dimensions.
 
     Attributes:
-        first_rise: The smallest k whose product is less than that of k + 1. The products decrease up to this k.
+        first_rise: The smallest k whose product is less than that of k + 1. The products decrease from 0 to this k.
         deviation: The largest difference between the products of two positions p for the same k.
     """
 
@@ -199,8 +199,8 @@ class PositionProducts:
 def products(d_model: int, n_distances: int = 101, n_positions: int = 64) -> PositionProducts:
     """Return PE[p]·PE[p+k] = Σ_i cos(k·10000^(-2i/d)), which is the same for every p and not monotone in k.
 
-    The products follow exercise 3.1 of the generative-AI book. They are computed from the encoding for each p below
-    `n_positions`.
+    The products follow exercise 3.1 of the generative-AI book. The products are computed from the encoding for each p
+    below `n_positions`.
 
     >>> products(128).products[:4].round(3)
     array([64.   , 62.094, 57.382, 52.186])

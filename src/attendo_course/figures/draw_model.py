@@ -96,7 +96,7 @@ class Sketch:
         self.axes.add_patch(FancyArrowPatch(points[-2], points[-1], arrowstyle=style, color=color, **ends))
 
     def text(self, at: Point, text: str, size: float, *, bold: bool = False, **style: Any) -> None:
-        """Draw a text at mid-height. By default, its left end is at the given point."""
+        """Draw a text at mid-height. By default, the left end of the text is at the given point."""
         weight = emphasis(self.language) if bold else "normal"
         settings = {"va": "center", "parse_math": False, "zorder": 5, "fontsize": size, **style}
         self.axes.text(*at, text, fontweight=weight, **settings)

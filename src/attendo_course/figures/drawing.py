@@ -32,8 +32,8 @@ def draw(name: str, path: Path, language: Language = "en", config: ModelConfig |
     The language is English if no installed font contains the Japanese characters. `config` is the configuration for
     the figure "model" (default: the base model of Vaswani et al. 2017).
 
-    Raises AttendoError for an unknown name, another file suffix, a missing folder, or a configuration for another
-    figure. It is also raised if matplotlib is not installed.
+    Raises AttendoError for an unknown name, another file suffix, a missing folder, a configuration for another
+    figure, or missing matplotlib.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -102,22 +102,23 @@ def check(function: Callable[..., Any], name: str | None = None, require: Sequen
     """Test an attention function `f(query, key, value[, mask][, scale])` for the properties of attention (F07).
 
     The function takes float64 arrays `[..., q_len, head_dim]`, `[..., k_len, head_dim]`, `[..., k_len, value_dim]` of
-    torch or NumPy. It returns the output `[..., q_len, value_dim]` or the pair (output, weights). After these three,
-    the first parameter with `mask` in its name is the mask `[..., q_len, k_len]`. The mask is boolean, and True means
-    that the query may attend to the key. If the function raises an exception for a boolean mask, the mask contains 0
-    and 1. The first parameter with `scale` in its name is the factor of the scores.
+    torch or NumPy. The function returns the output `[..., q_len, value_dim]` or the pair (output, weights). After
+    query, key and value, the first parameter with `mask` in its name is the mask `[..., q_len, k_len]`. The mask is
+    boolean, and True means that the query may attend to the key. If the function raises an exception for a boolean
+    mask, the mask contains 0 and 1. The first parameter with `scale` in its name is the factor of the scores.
 
     The inputs are fixed and ordered from small to large. The report contains the first failure of each property and
     the common mistake that explains it. Text that the function prints is hidden, and the report mentions it. Standard
     input is empty. A call that takes more than 10 seconds is stopped. The property then fails, and later properties
-    are not tested. The time limit requires an alarm signal. It does not work on Windows or outside the main thread.
+    are not tested. The time limit requires an alarm signal. There is no time limit on Windows or outside the main
+    thread.
 
     Args:
         function: The function to test.
-        name: The name of the function in the report (default: its own name).
+        name: The name of the function in the report (default: the name in its definition).
         require: The names of required parts: "mask", "scale" (a parameter for the scale) or "gradient". If the
-            function lacks a required part, the properties of this part fail. Otherwise, they are reported as not
-            offered.
+            function lacks a required part, the properties of this part fail. The properties of other missing parts
+            are reported as not offered.
 
     Returns:
         The result of each property.
@@ -213,7 +214,7 @@ def _whose(function: Callable[..., Any]) -> tuple[Localized, ...]:
 
 
 def check_file(place: str, require: Sequence[str] = ()) -> Report:
-    """Test the function at "FILE.py:FUNCTION" as in `check`. The report uses its name.
+    """Test the function at "FILE.py:FUNCTION" as in `check`. The report contains the function name.
 
     Raises AttendoError with the name of the file if the function cannot be loaded or does not take three arrays.
 
@@ -229,7 +230,7 @@ def check_file(place: str, require: Sequence[str] = ()) -> Report:
 
 
 def try_file(place: str, require: Sequence[str]) -> Report:
-    """Test a function as in `check_file`. Raise UnfitError if it cannot be loaded or does not take three arrays.
+    """Test a function as in `check_file`. Raise UnfitError for a function that cannot be loaded or tested.
 
     >>> try_file("none.py:attention", ())
     Traceback (most recent call last):

@@ -31,7 +31,7 @@ class Heard:
 
     @property
     def remarks(self) -> tuple[Localized, ...]:
-        """The remarks about printing and input. The prompt of an input does not count as printing."""
+        """Remarks if the code printed text or asked for input. The prompt of an input does not count as printing."""
         return (ASKS,) if self.asked else (PRINTS,) if self.printed else ()
 
 
@@ -90,7 +90,7 @@ AGAIN = 1.0
 
 
 class TimeUpError(BaseException):
-    """The exception at the time limit. `except Exception` in the tested code does not catch it."""
+    """The exception at the time limit, which `except Exception` in the tested code does not catch."""
 
 
 @contextmanager
@@ -170,8 +170,8 @@ ASKS_AT_LOADING = translated("it asks for input and gets none; take it out")
 def load_function(place: str) -> Callable[..., Any]:
     """Run a Python file, and return the function with the name in "FILE.py:FUNCTION". The file is not run as a script.
 
-    Raises UnfitError with a message of one line if the file is missing or unreadable, if it contains a syntax error,
-    if running it raises an exception or exceeds the time limit, or if the name is not a function in it.
+    Raises UnfitError if the file is missing or unreadable, contains a syntax error, raises an exception or exceeds
+    the time limit. It also raises UnfitError if the name is not a function in the file. The message has one line.
 
     >>> load_function("mine.py")
     Traceback (most recent call last):

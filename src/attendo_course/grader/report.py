@@ -41,7 +41,7 @@ class Outcome:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """The result of `check`. `print` shows it as a table.
+    """The result of `check`, which `print` shows as a table.
 
     Attributes:
         ok: Whether no property fails. A property that the function does not offer (for example a mask) fails only if

@@ -158,11 +158,10 @@ def _raised(error: BaseException) -> Localized:
 def meet(function: Callable[..., Any], name: str | None = None) -> Student:
     """Determine how a function must be called: with torch or NumPy, with or without a batch, a mask and a scale.
 
-    The first three parameters are query, key and value. After these, the mask is the first parameter with `mask` in
-    its name, and the scale is the first parameter with `scale` in its name. Both are passed by name. A function
-    counts as a NumPy function if it accepts arrays, but raises an exception or does not return a tensor for tensors.
-    `name` is the name of the function in the report. Raises UnfitError if the function cannot be called with three
-    arrays.
+    The first three parameters are query, key and value. Among the other parameters, the mask is the first with `mask`
+    in its name, and the scale is the first with `scale` in its name. Both are passed by name. A function counts as a
+    NumPy function if it accepts arrays, but raises an exception or does not return a tensor for tensors. `name` is
+    the name of the function in the report. Raises UnfitError if the function cannot be called with three arrays.
 
     >>> meet(lambda query, key, value, attn_mask=None: value).mask_name
     'attn_mask'

@@ -68,7 +68,7 @@ class Property:
 
 
 def draw(size: tuple[int, int, int, int], lead: tuple[int, ...] = (), seed: int = 0) -> Case:
-    """Return a random input of this size. Its entries are multiples of 1/2 from -2 to 2, which are short to print.
+    """Return a random input of this size, whose entries are multiples of 1/2 from -2 to 2 (short to print).
 
     >>> draw((1, 2, 1, 1)).key
     tensor([[-2.],
@@ -133,8 +133,7 @@ def close(first: Tensor, second: Tensor, tolerance: float = TOLERANCE) -> bool:
 def numbers(array: Tensor, other: Tensor | None = None) -> Localized:
     """Return an array as text: all entries of a small array, otherwise the shape and one entry.
 
-    `other` is an array to compare with. The text then shows an entry in which the two arrays differ, with enough
-    digits.
+    If the array differs from `other`, the text shows an entry that differs, with enough digits.
 
     >>> numbers(torch.tensor([[0.5, 1 / 3]])).en
     '[[0.5, 0.3333]]'

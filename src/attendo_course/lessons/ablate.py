@@ -61,7 +61,7 @@ def small_forecasts(rng: np.random.Generator, n: int, without: Collection[Foreca
 
 
 def turned_round(forecast: Forecast) -> Forecast:
-    """Return the forecast with the weather of its two clauses exchanged."""
+    """Return a forecast with the weather of the two clauses exchanged."""
     ((connective, below),) = forecast.below
     main = replace(forecast.main, event=below.event)
     return replace(forecast, main=main, below=((connective, replace(below, event=forecast.main.event)),))
@@ -97,7 +97,7 @@ class Pieces:
 
 @cache
 def small_pieces() -> Pieces:
-    """Train a BPE tokenizer for both languages on small forecasts. Most of its subwords are complete words.
+    """Train a BPE tokenizer for both languages on small forecasts. Most subwords are complete words.
 
     >>> pieces = small_pieces()
     >>> pieces.names(pieces.encode("Today it will be foggy in Kyoto"))
@@ -120,7 +120,8 @@ def unordered_limit(forecasts: Sequence[Forecast], pieces: Pieces) -> tuple[floa
     """Return the loss in nats per token and the exact share of the best translator that ignores the source order.
 
     The sentence "It will be clear, although it will be foggy" has the same subwords as its opposite, which is equally
-    likely. Each such sentence costs ln 2, and half of them are wrong. No other two forecasts have the same subwords.
+    likely. Each such sentence adds ln 2 to the loss, and half of these sentences are translated wrongly. No other two
+    forecasts have the same subwords.
     """
     alike = [
         sorted(pieces.encode(english(forecast))) == sorted(pieces.encode(english(turned_round(forecast))))

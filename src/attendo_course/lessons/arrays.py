@@ -59,7 +59,7 @@ class Examples:
         return len(self.targets)
 
     def rows(self, ids: Int[np.ndarray, " n"] | slice) -> Examples:
-        """Return the examples with these indices, in this order.
+        """Return the examples with the indices `ids`, in the order of `ids`.
 
         >>> Examples({"x": torch.tensor([[1], [2]])}, torch.tensor([5, 6])).rows(np.array([1])).targets
         tensor([6])
@@ -68,7 +68,7 @@ class Examples:
         return Examples({name: tensor[chosen] for name, tensor in self.inputs.items()}, self.targets[chosen])
 
     def batch(self, ids: Int[np.ndarray, " n"]) -> Batch:
-        """Return all examples as one batch. `ids` contains their row numbers."""
+        """Return all examples as one batch. `ids` contains the row numbers of the examples."""
         return Batch(self.inputs, self.targets, int((self.targets != NO_TARGET).sum()), ids, NO_TARGET)
 
 

@@ -43,9 +43,9 @@ def read_by_probe(
 ) -> list[str]:
     """Return the labels that a linear probe, fitted to vectors x and their labels, predicts for new vectors.
 
-    The probe is a ridge regression to +1 for the label of a vector and -1 for the other labels. Its weights are W =
-    (XᵀX + λI)⁻¹ XᵀY with centered X and Y. The label with the largest score is predicted, or the first label in a
-    tie. The source is Hoerl & Kennard 1970.
+    The probe is a ridge regression to +1 for the label of a vector and -1 for the other labels. The weights of the
+    probe are W = (XᵀX + λI)⁻¹ XᵀY with centered X and Y. The label with the largest score is predicted, or the first
+    label in a tie. The source is Hoerl & Kennard 1970.
 
     >>> read_by_probe(np.array([[0.0], [1.0]]), ["no", "yes"], np.array([[0.9], [0.2]]))
     ['yes', 'no']

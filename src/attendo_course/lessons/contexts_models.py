@@ -124,8 +124,8 @@ def noun_vectors(
 ) -> Mapping[str, Float[ndarray, "sentences d_model"]]:
     """Return, for each layer, the vectors at the noun in the first clause of each sentence.
 
-    In the encoder, these are the vectors of the noun itself. In the decoder, its translation is predicted from these
-    vectors.
+    In the encoder, these are the vectors of the noun itself. In the decoder, these vectors predict the translation of
+    the noun.
     """
     rows = np.arange(len(sentences))
     source = np.array([sentence.source_place(0) for sentence in sentences])
@@ -149,7 +149,7 @@ def contexts(
 ) -> list[Sentence]:
     """Return sentences whose first clause is about a noun and contains one cue for its kind, in all frames.
 
-    With `unseen`, the clauses are held out of training, otherwise they are in the training data. Half of the
+    With `unseen`, the clauses are held out of training. Without `unseen`, they are in the training data. Half of the
     sentences have a second clause about another noun, drawn as in training, which contains no information about the
     first noun.
     """

@@ -1,7 +1,8 @@
 """A small English-Japanese corpus in which some words have two meanings, and some pairs of words one meaning.
 
-A bat is コウモリ or バット, depending only on the words around it. Other nouns are pairs with one meaning: dog and
-hound are both 犬. The verb in "is in the garden" is いる for an animal and ある for a thing. The corpus is original.
+The word bat means コウモリ or バット, depending only on the surrounding words. Other nouns are pairs with one
+meaning: dog and hound are both 犬. The verb in "is in the garden" is いる for an animal and ある for a thing. The
+corpus is original.
 """
 
 from __future__ import annotations

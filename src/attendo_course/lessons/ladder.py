@@ -259,7 +259,8 @@ def counter(n_symbols: int, n_queries: int, n_classes: int, *, projected: bool) 
     """Return the model of T06a in attention-primer: cross-attention from trainable queries, a residual and a norm.
 
     The queries start at 0. With `projected`, the model has the usual projections of query, key, value and output.
-    Otherwise, as in attention-primer, it has a single projection, whose output is both key and value.
+    Without `projected`, the model has a single projection, whose output is both key and value, as in
+    attention-primer.
     """
     cross = Attention(D_MODEL, 1, d_memory=n_symbols, out_proj=None if projected else nn.Identity())
     if not projected:
@@ -368,7 +369,7 @@ def teach(options: Options) -> Iterator[Piece]:
 
 
 def counting_step(options: Options) -> Iterator[Piece]:
-    """Yield task T06a, counting A, B and C, with the sources' models, with and without a mark at the beginning."""
+    """Yield task T06a: the models of the sources count A, B and C, with and without a mark at the beginning."""
     yield passage("ladder.counting_step", LENGTH=LENGTH)
     contenders = counters(options.steps(2000))
     runs = contest(contenders, options.seeds or 2)
@@ -400,7 +401,7 @@ def counting_step(options: Options) -> Iterator[Piece]:
 
 
 def counters(steps: int) -> list[Contender]:
-    """Return the models of T06a. They train at length 10 with a learning rate of at most 1e-2 (the source's)."""
+    """Return the models of T06a, for training at length 10 with a learning rate up to 1e-2 (the source's rate)."""
     classes = LENGTH + 2  # 0 to 11, for the longest rows they are tested on
     letters = range(1, N_LETTERS + 1)
 
@@ -501,7 +502,7 @@ def signal_step(options: Options) -> Iterator[Piece]:
 
 
 def several_signals_step(options: Options) -> Iterator[Piece]:
-    """Yield task T06d, three signals, with one head with and without projections, and with four heads.
+    """Yield task T06d with three signals: models with one head (with or without projections) or four heads.
 
     One head with projections and four heads have equal numbers of parameters.
     """

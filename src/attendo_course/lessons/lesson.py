@@ -77,8 +77,8 @@ class Lesson:
         question: The question that the lesson answers.
         cpu_minutes: The approximate CPU time in minutes, summed over all threads.
         takes_files: Whether the lesson trains on files of the user.
-        seeds: The default number of models per kind, for each part of the lesson. It is empty if the lesson always
-            trains one model.
+        seeds: The default number of models per kind, for each part of the lesson. The tuple is empty if the lesson
+            always trains one model.
     """
 
     name: str

@@ -102,7 +102,7 @@ def task_table(held: Contest, name: str, extra: Sequence[tuple[Cell, ...]] = ())
     """Return the accuracy and the excess loss of each model, below the limit of the task.
 
     If each seed has another random table, the limit is the mean over seeds. The last column contains the accuracy in
-    the blog. For a task that the blog does not contain, it contains the accuracy of the worst seed.
+    the blog, or the accuracy of the worst seed if the task is not in the blog.
     """
     limits = [task.limit for task in held.tasks]
     accuracy = statistics.fmean(limit.accuracy for limit in limits)
@@ -255,7 +255,7 @@ def ablation_step(options: Options) -> Iterator[Piece]:
 
 
 def effects(accuracy: Sequence[Sequence[float]]) -> list[Effect]:
-    """Return the effect of each part. `accuracy` is ordered by variant, as in VARIANTS, and by seed."""
+    """Return the effect of each model part. `accuracy` is ordered by variant, as in VARIANTS, and by seed."""
     attention, heads_alone, one_one, one_four, two_one, two_four, three, bare_one, bare_two = accuracy
     return [
         effect_of(translated("4 heads in bare attention"), [heads_alone], [attention]),

@@ -194,8 +194,8 @@ def urn_days(balls: int, rng: np.random.Generator, n: int) -> Int[np.ndarray, "n
     """Draw the last eleven days of weather with P(w) = (m - count of w in the last m days) / 2m, where m = `balls`.
 
     In the long run, the last m days are m balls drawn without replacement from an urn with m balls of each state. A
-    new day is one more draw, after which the oldest of the m balls is put back. Therefore, m + 1 draws are a stretch
-    of such weather. With m = 15, five of the days that matter are not seen.
+    new day is one more draw, after which the oldest of the m balls is put back. Therefore, m + 1 draws from the urn
+    are m + 1 days of such weather. With m = 15, a model does not see five of the days on which day 11 depends.
     """
     urn = np.tile(np.repeat(np.arange(N_STATES), balls), (n, 1))
     return rng.permuted(urn, axis=1)[:, balls - N_SEEN : balls + 1]
@@ -333,8 +333,8 @@ class SingleQueryAttention(nn.Module):
     """The attention of the blog, from the last day to all ten days, without residual, norm or feed-forward network.
 
     A day is a one-hot vector and its number / 20. The formula is algorithm 3 of Phuong & Hutter 2022, with `n_heads`
-    heads of width 6 side by side. The blog masks the past instead of the future by mistake. This does not matter,
-    because the last day attends to all ten days in either case.
+    heads of width 6 side by side. The blog masks the past instead of the future by mistake. The mistake has no
+    effect, because the last day attends to all ten days in either case.
     """
 
     def __init__(self, n_heads: int = 1, head_dim: int = 6):
@@ -386,7 +386,7 @@ def chain_decoder() -> DecoderLM:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The training settings of a model with Adam, or AdamW with weight decay. None selects the value of the task."""
+    """The training settings of a model with Adam or AdamW. A setting of None selects the value of the task."""
 
     learning_rate: float
     batch_rows: int
