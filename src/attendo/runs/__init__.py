@@ -66,7 +66,7 @@ def train(
     device: str = "auto",
     say: Callable[[str], None] = lambda line: None,
 ) -> Any:
-    """Train a model as `attendo train TASK` does. Return its best weights as an inference object, as `load` does.
+    """Train a model as `attendo train TASK` does. Return an inference object with the best weights.
 
     In the main thread, Ctrl-C and SIGTERM save the run and then raise KeyboardInterrupt or SystemExit. To receive a
     report of each step, use `attendo.runs.training_run`.
@@ -77,7 +77,7 @@ def train(
         task: The task: "translation", "classification", "language-model" or "masked-language-model".
         valid: Validation files, in the form of `train` (default: a part of the training rows).
         columns: The columns of the files by role, in the form of `--columns`: "label=stars,text=review" or {"label":
-            "stars", "text": "review"}. For the two kinds of language model: the name of the text column.
+            "stars", "text": "review"}. For language models, `columns` is the name of the text column.
         minutes: The time limit in minutes, preparation included. Give at most one of `minutes`, `cpu_minutes`,
             `epochs` and `steps`.
         cpu_minutes: The limit of CPU time in minutes.

@@ -62,7 +62,7 @@ def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, 
 
 
 def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None = None) -> str:
-    """Copy the tensors with the same names and shapes. Return a message with their number and the new parts.
+    """Copy all tensors with equal names and shapes from another run. Return a message about copied and new parts.
 
     Raises AttendoError if no tensor matches.
     """
@@ -82,7 +82,7 @@ def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None
 
 
 def rows_before(folder: Path, family: TaskSpec, say: Say) -> TrainedRows:
-    """Return the training rows of a run and of the runs that it started from. Runs of another task have none.
+    """Return the training rows of a run and of the runs that it started from. For another task, there are none.
 
     If the run has no list of its training rows, its training files are read. If the files are missing, a warning is
     printed.

@@ -47,9 +47,9 @@ class Pace:
 
     Attributes:
         seconds: Number of seconds per update.
-        clock: Clock of `seconds`: "CPU" (the sum over all threads) or "wall".
+        clock: Type of time in `seconds`: "CPU" (the sum over all threads) or "wall".
         peak: FLOP/s of a product of two large matrices (2048 x 2048), in the number format of training.
-        measured: Whether `seconds` was measured. Otherwise, it is estimated with ASSUMED_SHARE of the peak.
+        measured: Whether `seconds` was measured. Otherwise, they are estimated with ASSUMED_SHARE of the peak.
     """
 
     seconds: float
@@ -328,7 +328,8 @@ def carried(
 
 
 def job_of(model: Model, flops: float) -> Job:
-    """Return the training job of a model. FSDP2 gathers each block as one unit, and all other parameters as another."""
+    """Return the training job of a model. FSDP2 gathers each block as one unit, and all other parameters as another
+    unit."""
     parameters, trained = sum(p.numel() for p in model.parameters()), parameter_count(model)
     blocks = [
         sum(p.numel() for p in module.parameters())

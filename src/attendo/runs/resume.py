@@ -1,4 +1,4 @@
-"""Resuming a run exactly from its newest checkpoint, and the verification that a run resumes exactly."""
+"""Functions that resume a run exactly from its newest checkpoint, or verify that a run resumes exactly."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def resumed_run(
         device: The device: "auto", "cpu" or "cuda".
         threads: The number of CPU threads (default: the number at the last checkpoint).
         clock: The clock for time budgets (default: a new clock).
-        ranks: The processes of the run. Their number may differ from before.
+        ranks: The processes of the run. The number of processes may differ from before.
         own_parts: The function that adds custom modules, as in training.
 
     Raises:
@@ -212,7 +212,7 @@ def forget_end(run: Run) -> None:
 
 
 def set_threads(wanted: int | None, before: int, say: Say) -> None:
-    """Set the number of CPU threads to `wanted` (default: `before`). If it changes, print a note on the results."""
+    """Set the number of CPU threads to `wanted` (default: `before`). If the number changes, print a note."""
     if wanted is not None and wanted != before:
         say(
             f"note: {wanted} threads instead of {before}, so the weights will differ slightly from an uninterrupted"
@@ -293,7 +293,7 @@ def verify_resume(
         The compared steps, and a description of the first difference.
 
     Raises:
-        AttendoError: There is nothing to replay.
+        AttendoError: The run has no valid checkpoint, or has only one and started from another run.
     """
     folder = Path(folder)
     bundle = load_bundle(folder, own_parts)
@@ -329,7 +329,7 @@ def verify_resume(
 
 
 def ends(folder: Path, init_from: str | None, say: Say) -> tuple[Path | None, Path]:
-    """Return the checkpoint to start from and the newest checkpoint. The start is None for the beginning of the run."""
+    """Return the checkpoint to start from (None: the beginning of the run), and the newest checkpoint."""
     sound, damaged = checkpoints.sound_checkpoints(folder / "checkpoints", 2)
     for line in damaged:
         say(line)
@@ -345,7 +345,7 @@ def ends(folder: Path, init_from: str | None, say: Say) -> tuple[Path | None, Pa
 
 
 def chains_of(run: Run, last: int, target: Progress) -> Iterator[tuple[int, str]]:
-    """Repeat the training steps up to `last` without evaluations. Yield each step and the hash chain after it."""
+    """Repeat the training steps up to step `last`, without evaluations. Yield each step and the hash chain after it."""
     no_end = dict.fromkeys(BUDGETS) | {"steps": NEVER, "evaluate_every": NEVER, "patience": 0}
     run.training = replace(run.training, **no_end)
     run.progress = replace(run.progress, horizon=target.horizon, ended=None, evaluation_due=False)

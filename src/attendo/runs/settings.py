@@ -46,7 +46,7 @@ EMBEDDED = ("forecasts", "stdlib")
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """All sections of a run, complete. `extra` contains the sections that only this kind of task has."""
+    """All settings of a run, in sections. `extra` contains the sections that only this kind of task has."""
 
     family: TaskSpec
     model: ModelConfig
@@ -212,8 +212,8 @@ def choose_tokenizer(
 ) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
     """Train the tokenizer. Return the completed tables and the tokenizer.
 
-    For models that only read texts with spaces, the default is lowercase words. For all other models it is BPE, with a
-    vocabulary size that depends on the size of the corpus.
+    For models that only read texts with spaces, the default is lowercase words. For all other models, the default is
+    BPE, with a vocabulary size that depends on the size of the corpus.
     """
     chosen = {name: dict(table) for name, table in tables.items()}
     table = chosen.setdefault("tokenizer", {})
@@ -338,7 +338,8 @@ def _fitting_size(
 
 
 def sizes_for(sizes: Sequence[Size], model: Mapping[str, Any], n_rows: int) -> list[Size]:
-    """Return the model sizes to try, largest first. If `model` sets a width, return only the size nearest to it."""
+    """Return the model sizes to try, largest first. If `model` sets a width, return only the size nearest to this
+    width."""
     if "d_model" in model:
         return [min(sizes, key=lambda size: abs(size.d_model - model["d_model"]))]
     return [size for size in sizes if size.least_rows <= n_rows]

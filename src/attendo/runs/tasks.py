@@ -421,7 +421,7 @@ class MaskedDataset(TokenDataset):
 
     @cached_property
     def stretches(self) -> Stretches:
-        """The limits of each part among the token ids of the stream."""
+        """Start and end of each part among the token ids of the stream."""
         return Stretches(self.stream.offsets, self.context - self.specials.n_around_text)
 
     @property

@@ -214,7 +214,7 @@ def new_run(
     ranks: Ranks = ALONE,
     own_parts: CustomModules | None = None,
 ) -> TrainingRun:
-    """Read the data, train the tokenizer and choose the missing settings. Return a run in a new folder.
+    """Return a new run, after reading the data, training the tokenizer and choosing the missing settings.
 
     Args:
         family: The kind of task.
@@ -224,7 +224,7 @@ def new_run(
         clock: The clock for time budgets (default: a new clock).
         device: The device: "auto", "cpu" or "cuda".
         init_from: The folder of a run whose tokenizer, model shape and matching weights are used.
-        ranks: The processes of the run. The first process prepares the run, and the others read its files.
+        ranks: The processes of the run. The first process prepares the run, and the other processes read its files.
         own_parts: A function that adds custom modules to the new model.
 
     Raises:
@@ -356,7 +356,7 @@ def new_model(bundle: Bundle, config: RunConfig, device: torch.device, say: Say)
 def loop_run(
     folder: Path, config: RunConfig, model: Model, task: Task, clock: Clock, ranks: Ranks = ALONE
 ) -> Run:
-    """Return the state of the training loop at step 0. From now on, each rank has its own random numbers."""
+    """Return the state of the training loop at step 0. Each rank then has its own random numbers."""
     if ranks.rank:
         seed_rank(config.training.seed, 0, ranks.rank)
     place = folder / "checkpoints"

@@ -123,7 +123,7 @@ def compile_blocks(model: nn.Module) -> None:
 
 
 def compiling_pays(model: nn.Module, step: Step) -> bool:
-    """Return whether compiled blocks reduce the time of a training step by more than 5%. The model is restored.
+    """Return whether compiled blocks reduce the time of a training step by more than 5%. The model does not change.
 
     The result is always False on a CPU, where compilation takes most of a minute and steps become slower.
     """

@@ -269,7 +269,7 @@ class Snapshot:
     """Copy of the state that this rank writes to a checkpoint.
 
     Attributes:
-        tensors: Tensors by file name stem, then by tensor name.
+        tensors: Tensors by the stem of their file name, then by tensor name.
         progress: Progress of the run as JSON values.
         is_sharded: Whether each rank has only some rows of each tensor.
     """
@@ -434,8 +434,8 @@ def average_weights(folders: list[Path], like: Mapping[str, Tensor] | None = Non
 class Saver:
     """Writer of checkpoints that also removes old ones, in a thread or synchronously.
 
-    Without a folder nothing is written. If the thread fails, the next `save`, `check` or `wait` raises its error, so
-    no run continues without checkpoints.
+    If the run has no folder, no checkpoint is written. If the thread fails, the next `save`, `check` or `wait` raises
+    its error, so no run continues without checkpoints.
     """
 
     def __init__(self, run: Run):

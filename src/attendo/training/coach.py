@@ -78,7 +78,7 @@ def outputs(samples: Sequence[tuple[str, str, str]]) -> Outputs:
 def is_repeating(text: str) -> bool:
     """Return whether a text mostly repeats one word, or one character if it has fewer than 8 words.
 
-    At least 70% of the words or characters must be equal, and there must be at least 8 of them.
+    At least 8 words or characters are required, of which 70% must be equal.
 
     >>> is_repeating("of of of of of of of of"), is_repeating("のののののののののの"), is_repeating("a b a b")
     (True, True, False)
@@ -368,9 +368,9 @@ class Evaluated:
 def overfitting(evaluations: Sequence[Evaluated], dropout: float) -> Advice | None:
     """Return advice if the validation loss rises while the training loss falls.
 
-    There are two cases. In the first case, the last two validation losses are at least OVER_BEST times the minimum,
-    and the deciding measure has not improved for EVALUATIONS evaluations. In the second case, the last EVALUATIONS
-    validation losses are at least FAR_OVER_BEST times the minimum.
+    The last two validation losses must be at least OVER_BEST times the minimum, while the deciding measure has not
+    improved for EVALUATIONS evaluations. Alternatively, the last EVALUATIONS validation losses must be at least
+    FAR_OVER_BEST times the minimum.
 
     >>> rows = [(716, 0.445, 0.481), (895, 0.403, 0.51), (1074, 0.359, 0.51), (1253, 0.318, 0.52)]
     >>> overfitting([Evaluated(*row, is_best=row[0] == 716) for row in rows], 0.1).seen
@@ -436,7 +436,7 @@ class Memory:
 
 
 class Coach:
-    """Coach that gives advice on the reports of a run. Each rule gives advice once.
+    """The coach of a run, which gives advice on reports. Each rule gives advice once per run.
 
     Args:
         training: Settings of training.

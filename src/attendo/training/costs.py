@@ -160,7 +160,7 @@ def reached(model: nn.Module) -> set[str]:
 
 
 def learns(module: nn.Module, recurse: bool = True) -> bool:
-    """Return whether a parameter of the module is trainable. With `recurse`, all modules in it are checked."""
+    """Return whether a parameter of the module is trainable. With `recurse`, inner modules are also checked."""
     return any(parameter.requires_grad for parameter in module.parameters(recurse))
 
 
@@ -212,7 +212,7 @@ FLOAT, HALF, BOOL = 4, 2, 1
 
 @dataclass(frozen=True)
 class Cells:
-    """Numbers of positions and mask entries in a batch, padding included. Without a mask, its number of entries is 0.
+    """Numbers of positions and mask entries in a batch, padding included. Without a mask, the number of entries is 0.
 
     Attributes:
         source, target: Numbers of encoder positions and decoder positions.
@@ -358,8 +358,9 @@ def activation_bytes(
     feed-forward layers, and two dropout masks. With `checkpointing`, only the input of each block is stored, and one
     block at a time is computed again (Chen et al. 2016).
 
-    Frozen parts store nothing, unless a module before them is trainable. Such frozen parts are counted fully. The
-    result is right within 5% with adapters on all layers, and up to a third too high with adapters on few layers.
+    Frozen parts store nothing, unless a module before them is trainable. Frozen parts after a trainable module are
+    counted fully. The result is right within 5% with adapters on all layers, and up to a third too high with adapters
+    on few layers.
     """
     blocks = [0.0]
     inputs = 0.0

@@ -125,7 +125,7 @@ def steps(run: Run, saver: Saver) -> Iterator[Report]:
 
 
 def evaluate_and_save(run: Run, saver: Saver) -> Iterator[Report]:
-    """Decide after a step whether the run has ended. Evaluate and save if they are due, and yield the reports."""
+    """Evaluate the model and save a checkpoint after a step, if they are due. Decide whether the run has ended."""
     progress, config = run.progress, run.training
     ended = plan_end(run)
     is_best = False
@@ -187,7 +187,7 @@ def save(run: Run, saver: Saver) -> Iterator[Report]:
 
 
 def evaluate_average(run: Run, saver: Saver, folder: Path) -> Iterator[Report]:
-    """Evaluate the mean weights of the last checkpoints. The model keeps them only if they are the best so far.
+    """Evaluate the mean weights of the last checkpoints. The model keeps the mean only if it is the best so far.
 
     If the evaluation is interrupted, the model has its own weights again, and the evaluation stays due.
     """
@@ -211,7 +211,7 @@ def evaluate_average(run: Run, saver: Saver, folder: Path) -> Iterator[Report]:
 
 
 def choose_best(run: Run, saver: Saver, task: Task, folder: Path) -> Iterator[Report]:
-    """Evaluate the last and the best weights on all validation rows, and report the better ones.
+    """Evaluate the last and the best weights on all validation rows, and report the better weights.
 
     The weights of the model do not change. The choice is stored in the last checkpoint. The evaluation cannot be
     interrupted, because the run has already ended.
@@ -261,7 +261,7 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
     """Perform one optimizer step on one or several batches. Skip the step if the loss or the gradient is non-finite.
 
     The loss is the sum over all targets without padding, divided once by their number. The number of batches and the
-    padding therefore do not change it. Raises AttendoError after MOST_SKIPPED_IN_A_ROW skipped updates in a row.
+    padding therefore do not change the loss. Raises AttendoError after MOST_SKIPPED_IN_A_ROW skipped updates in a row.
     Raises Interrupted if the run has to stop before the last batch; the state is then the state before the update.
     """
     progress, config = run.progress, run.training
@@ -320,7 +320,7 @@ def summed_gradients(run: Run, batches: Sequence[Batch], factor: float, trial: b
     `trial`, without the exchange, and never with FSDP2.
 
     Raises AttendoError if a batch does not fit and cannot be split. Raises Interrupted between two batches if the run
-    has to stop; nothing has changed then.
+    has to stop; the state is then unchanged.
     """
     before = torch_states()
     progress = run.progress
@@ -369,7 +369,7 @@ def undo_update(run: Run, before: dict[str, Tensor]) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that there was not enough memory. On a CPU, PyTorch has no error type for it.
+    """Return whether an error means that there was not enough memory. On a CPU, PyTorch has no type for this error.
 
     >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     True

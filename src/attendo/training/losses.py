@@ -187,10 +187,10 @@ class TrainStepExecutor:
     """Executor of training steps, which computes the losses and gradients of a model in one process or in all ranks.
 
     The given model is evaluated and saved. The optimizer changes the parameters of `trained_model`, which have the
-    same names as the parameters of the given model. There are three cases. Usually, `trained_model` is the given
-    model. With adapters, `trained_model` is a second tree of modules around the same parameters, with the adapters.
-    With FSDP2, `trained_model` is a copy in which each rank has some rows of each parameter, and the given model has
-    no weights. Inside `whole`, the given model has all weights, with the adapters merged.
+    same names as the parameters of the given model. Usually, `trained_model` is the given model. With adapters,
+    `trained_model` is a second tree of modules around the same parameters, with the adapters. With FSDP2,
+    `trained_model` is a copy in which each rank has some rows of each parameter, and the given model has no weights.
+    Inside `whole`, the given model has all weights, with the adapters merged.
     """
 
     def __init__(
@@ -224,16 +224,16 @@ class TrainStepExecutor:
     def loss(self, batch: Batch, factor: float, last: bool = True) -> Float[Tensor, ""]:
         """Return `factor` times the summed losses of this rank's part of a batch.
 
-        The backward pass of the result sums the gradients over the ranks. `last` is whether the part is the last one
-        whose gradients are added up. With DDP, only the backward pass of the last part exchanges gradients, so ranks
-        may process different numbers of parts. With FSDP2, every backward pass exchanges gradients.
+        The backward pass of the result sums the gradients over the ranks. `last` states whether the part is the last
+        one whose gradients are added up. With DDP, only the backward pass of the last part exchanges gradients, so
+        ranks may process different numbers of parts. With FSDP2, every backward pass exchanges gradients.
         """
         wait = not last and isinstance(self._forward, DistributedDataParallel)
         with cast(DistributedDataParallel, self._forward).no_sync() if wait else nullcontext():
             return self._forward(batch, factor)
 
     def clip(self, max_norm: float) -> float:
-        """Scale the summed gradient down to the norm `max_norm` if its norm is larger. Return its norm before clipping.
+        """Scale the summed gradient down to the norm `max_norm` if its norm is larger. Return the norm before clipping.
 
         With `max_norm=0`, the gradient is not clipped. A non-finite gradient is not changed.
         """

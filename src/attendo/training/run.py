@@ -63,7 +63,7 @@ class Clock:
         return time.process_time() - self.cpu_start, time.monotonic() - self.wall_start
 
     def agree(self, cpu_seconds: float, wall_seconds: float) -> None:
-        """Set the common time of several processes. All processes then make the same decisions."""
+        """Set the elapsed time that several processes have agreed on. All processes then make the same decisions."""
         self._agreed = cpu_seconds, wall_seconds
 
     def note(self, progress: Progress) -> None:
@@ -109,7 +109,7 @@ class Task(Protocol):
 
         Args:
             model: The model in training.
-            ranks: The processes that may share the work.
+            ranks: The processes that can share the evaluation.
         """
         ...
 
@@ -359,7 +359,7 @@ def more_time(run: Run) -> str:
 
 
 def due(step: int, every: int) -> bool:
-    """Return whether an action with an interval of `every` steps is due after this step. 0 means never."""
+    """Return whether an action with an interval of `every` steps (0: never) is due after this step."""
     return every > 0 and step % every == 0
 
 

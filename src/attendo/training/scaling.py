@@ -46,7 +46,7 @@ class Accelerator:
         """Return the bytes per second that each of `world` accelerators sends to its neighbor in a ring.
 
         Between machines, there is one ring per network adapter, so all adapters work at once. Each accelerator then
-        performs as if it had all adapters.
+        performs as if it had all adapters of its machine.
 
         >>> Accelerator("", 1e12, 1e9, bandwidth=50.0, inner=450.0, per_node=8).link(16)
         400.0
