@@ -158,7 +158,7 @@ def speed():
             "attendo / this tool",
         )
     ]
-    return table(["", *heads], rows)
+    return table(["tool", *heads], rows)
 
 
 def own_products():
@@ -176,7 +176,7 @@ def own_products():
             ]
         )
     heads = [f"{words} / {peer}" for words in ("torch's library", "bfloat16") for peer in peers.values()]
-    return table(["", *heads], rows)
+    return table(["model", *heads], rows)
 
 
 def shares():
@@ -202,7 +202,7 @@ def shares():
                 run[f"share_of_{which}_sgemm_quartiles"][name][1] for which in ("torch", "fastest")
             )
             row += [f"{run['gflops_quartiles'][name][1]:.0f}", f"{of_torch:.0%}", f"{of_fastest:.0%}"]
-    return table(["", *heads], rows)
+    return table(["tool", *heads], rows)
 
 
 def memory():

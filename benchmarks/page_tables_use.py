@@ -70,7 +70,7 @@ def decoding_joeynmt():
         ]
         for (size, _, _, sources, beam), case in cases.items()
     ]
-    return [*table(["", "attendo", "JoeyNMT", "ratio"], rows), "", met(cases)]
+    return [*table(["case", "attendo", "JoeyNMT", "ratio"], rows), "", met(cases)]
 
 
 def texts():
@@ -89,12 +89,14 @@ def texts():
     }
     rows = []
     for case in result("decoding-texts-2026-11-21.json")["threads"]["1"]["cases"]:
-        how = f"{'one by one' if case['alone'] else 'in batches'}, beam {case['beam']}"
+        how = f"{'one at a time' if case['alone'] else 'in batches'}, beam {case['beam']}"
         speeds = [f"{case['lines_per_second'][name]:,.0f}" for name in names]
         ratios = [f"{case['ratio_quartiles'][pair][1]:.2f}" for pair in pairs]
         same = ", ".join(str(case["same_texts"][name]) for name in ("ctranslate2-float32", "marian"))
         rows.append([how, *speeds, *ratios, f"{same} of {case['lines']:,}"])
-    return table(["", *names.values(), *pairs.values(), "texts equal to CTranslate2, to Hugging Face"], rows)
+    return table(
+        ["case", *names.values(), *pairs.values(), "texts equal to CTranslate2, to Hugging Face"], rows
+    )
 
 
 def int8_quality():
@@ -213,7 +215,7 @@ def interop():
         for form, of in run.items()
     ]
     heads = [
-        "",
+        "number format",
         "equal translations with `decoding.refill`",
         "BLEU of CTranslate2",
         "BLEU of attendo",
@@ -240,7 +242,7 @@ def serving():
         f"{clients}: output tokens per CPU-second of the server divided by `translate` in batches of 32": (
             f"{middle:.2f} ({low:.2f} to {high:.2f})"
         ),
-        "p50 and p99 latency of these clients": f"{load['p50 ms']:.0f} and {load['p99 ms']:.0f} ms",
+        f"{clients}: p50 and p99 latency": f"{load['p50 ms']:.0f} and {load['p99 ms']:.0f} ms",
         "one client: p50 latency minus the time of the Python call": f"{of['overhead']['p50 ms beyond the call']} ms",
         "1,000 slow connections: p99 latency of the other clients, divided by p99 latency without slow connections": (
             f"{slow['p99 with / without']:.2f} (pairs from {min(slow['pairs']):.2f} to {max(slow['pairs']):.2f})"
@@ -268,7 +270,7 @@ def counted(answers):
 def overload(of):
     """Return the rows of the overload test."""
     pace = f"{of['seconds'] / 60:.0f} minutes, {of['asked for per second']:,.0f} requests per second"
-    overloaded = "ten times the served rate"
+    overloaded = "requests at ten times the throughput"
     return {
         f"{overloaded} for {pace}: responses by status": counted(of["answers"]),
         f"{overloaded}: responses 429 without Retry-After": of["429 without Retry-After"],
@@ -309,7 +311,8 @@ def microscope():
             ("MB", ",.0f") if name == "memory" else ("ms", ".1f" if name in ("hover", "slider") else ",.0f")
         )
         rows.append([words, *(f"{of[name]['median']:{form}} {unit}" for of in kinds.values())])
-    return table(["measurement", *kinds], rows)
+    heads = [kind.replace("the same", "30 tokens, 6 layers x 8 heads") for kind in kinds]
+    return table(["measurement", *heads], rows)
 
 
 def startup():
