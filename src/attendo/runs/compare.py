@@ -197,8 +197,7 @@ def token_sizes(tokenizer: Tokenizer) -> Int[ndarray, " vocab"]:
 def target_losses(
     generator: Generator, documents: Iterable[Document], context: int
 ) -> Iterator[Float[ndarray, " targets"]]:
-    """Yield the losses -ln p of the targets of each document, in order. `text_loss` sums these losses if stride =
-    context."""
+    """Yield the losses -ln p of the targets of each document, in order. `text_loss` sums them if stride = context."""
     waiting: list[list[Window]] = []
     specials = generator.tokenizer.specials
     for document in documents:

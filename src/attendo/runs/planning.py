@@ -328,8 +328,7 @@ def carried(
 
 
 def job_of(model: Model, flops: float) -> Job:
-    """Return the training job of a model. FSDP2 gathers each block as one unit, and all other parameters as another
-    unit."""
+    """Return the training job of a model. FSDP2 gathers each block as a unit, and the other parameters as a unit."""
     parameters, trained = sum(p.numel() for p in model.parameters()), parameter_count(model)
     blocks = [
         sum(p.numel() for p in module.parameters())

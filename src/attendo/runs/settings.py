@@ -338,8 +338,7 @@ def _fitting_size(
 
 
 def sizes_for(sizes: Sequence[Size], model: Mapping[str, Any], n_rows: int) -> list[Size]:
-    """Return the model sizes to try, largest first. If `model` sets a width, return only the size nearest to this
-    width."""
+    """Return the model sizes to try, largest first. If `model` has a width, return only the size nearest to it."""
     if "d_model" in model:
         return [min(sizes, key=lambda size: abs(size.d_model - model["d_model"]))]
     return [size for size in sizes if size.least_rows <= n_rows]

@@ -237,7 +237,7 @@ class LoraConfig:
         dropout: Dropout probability of the input of the matrix A.
         targets: Linear layers that receive an adapter: `all` for all layers except the output layer, or a list of
             layer names or path endings such as `q_proj`.
-        trained: Paths of parts whose weights are all trained (default: the parts that the initial model does not
+        trained: Paths of modules whose weights are all trained (default: the modules that the initial model does not
             have).
     """
 
