@@ -164,7 +164,7 @@ def growth():
     ]
     return table(
         [
-            "",
+            "case",
             *heads,
             "longest / shortest time outside attention",
             "time outside attention / that of a step with equal cache use",
