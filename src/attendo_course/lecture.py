@@ -1,7 +1,7 @@
 """The classes of the NYU lecture, with their original names and arguments, as a thin adapter over `attendo.nn`.
 
-The lecture is NYU Deep Learning (2020), week 12, part 3, with notebook 15. To run the notebook on these classes,
-import them in the notebook:
+The lecture is NYU Deep Learning (2020), week 12, part 3, with notebook 15. To run the notebook on the classes of this
+module, import the classes in the notebook:
 
     from attendo_course.lecture import MultiHeadAttention, EncoderLayer, Encoder, TransformerClassifier
 
@@ -133,7 +133,7 @@ class MultiHeadAttention(nn.Module):
         K: Float[Tensor, "bs heads k_len d_q"],
         V: Float[Tensor, "bs heads k_len d_v"],
     ) -> tuple[Float[Tensor, "bs heads q_len d_v"], Float[Tensor, "bs heads q_len k_len"]]:
-        """Return (H, A) with A = softargmax(QKᵀ/√d_k) and H = AV.
+        """Return the output H = AV and the weights A = softargmax(QKᵀ/√d_k).
 
         The scale uses the width d_k of the layer, even if Q and K have a different width.
 

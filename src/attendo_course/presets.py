@@ -1,4 +1,4 @@
-"""The models of the sources, built from the core by the formulas of the source, with its sizes as defaults.
+"""The models of the sources, built from the core by the formulas and with the sizes of the source.
 
 `PRESETS` is the table of all presets by name. Each complete model has a `ModelConfig` as its attribute `config`. If a
 source describes only attention, the preset is an `Attention`.
@@ -131,12 +131,12 @@ def nyu_classifier(
     """Return the film review classifier of the NYU lecture: logits = W max_t Encoder(LN(E[x] + PE))_t + b.
 
     The source is NYU Deep Learning (2020), week 12, notebook 15. The model maps ids `[batch, len]` to logits `[batch,
-    n_classes]`. It uses post-norm with ε = 1e-6, and ε = 1e-12 after the embedding. The projections of queries, keys
-    and values have no bias, but the output projection has a bias. The embeddings are not scaled, and there is no
-    dropout. Id 1 is padding, and its embedding is 0. In the notebook, attention and pooling include padding. To
-    reproduce the notebook, pass no lengths. The notebook stores max_len × d_model = 320,000 sinusoid values in a
-    fixed table. Here, these values are computed when they are first needed. The values are not parameters in the
-    notebook or here.
+    n_classes]`. The model uses post-norm with ε = 1e-6, and ε = 1e-12 after the embedding. The projections of
+    queries, keys and values have no bias, but the output projection has a bias. The embeddings are not scaled, and
+    there is no dropout. Id 1 is padding, and its embedding is 0. In the notebook, attention and pooling include
+    padding. To reproduce the notebook, pass no lengths. The notebook stores max_len × d_model = 320,000 sinusoid
+    values in a fixed table. In this preset, the values are computed when they are first needed. The values are no
+    parameters, as in the notebook.
 
     >>> from attendo.models import parameter_count
     >>> parameter_count(nyu_classifier(vocab_size=100)) - 100 * 32 == 1_612_802 - 50_002 * 32
@@ -169,7 +169,7 @@ def nyu_classifier(
 def vaswani_base(vocab_size: int = 37_000, **sizes: Any) -> EncoderDecoder:
     """Return the base model of Vaswani et al. 2017, table 3: from source and target ids to logits over one vocabulary.
 
-    The settings are those of `attendo train --preset base`. `sizes` contains other `ModelConfig` settings by name.
+    The settings equal `attendo train --preset base`. `sizes` contains other `ModelConfig` settings by name.
 
     >>> vaswani_base(50, n_encoder_layers=1, n_decoder_layers=1).config.d_model
     512
@@ -180,7 +180,7 @@ def vaswani_base(vocab_size: int = 37_000, **sizes: Any) -> EncoderDecoder:
 def vaswani_big(vocab_size: int = 37_000, **sizes: Any) -> EncoderDecoder:
     """Return the big model of Vaswani et al. 2017, table 3, with the settings of `attendo train --preset big`.
 
-    The arguments are those of `vaswani_base`.
+    The arguments are as in `vaswani_base`.
 
     >>> vaswani_big(50, n_encoder_layers=1, n_decoder_layers=1).config.d_model
     1024
@@ -193,7 +193,7 @@ def slides(vocab_size: int = 37_000, **sizes: Any) -> EncoderDecoder:
 
     The source is 「ChatGPTの仕組みを理解したい! 3 Transformer編」.
 
-    The slides contain no sizes. All other settings are those of `vaswani_base`.
+    The slides contain no sizes. All other settings are as in `vaswani_base`.
 
     >>> model = slides(50, d_model=8, d_ff=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1)
     >>> model.encoder.blocks[0].self_attention.attend.scale
@@ -218,8 +218,8 @@ def pytorch_wlm(
     The input is embeddings × √d + sinusoids, and all dropout rates are equal. The output matrix is not tied to the
     embedding and has a bias. Embedding and output matrix are initialized uniformly in ±0.1. The model maps ids
     `[batch, len]` to logits, but the example returns the log-softmax of the logits. The default vocabulary size is
-    that of WikiText-2. With `last_norm`, the model ends with one more LayerNorm, as in later versions of the example,
-    which use the encoder of `nn.Transformer`.
+    the vocabulary size of WikiText-2. With `last_norm`, the model ends with one more LayerNorm, as in later versions
+    of the example, which use the encoder of `nn.Transformer`.
 
     >>> pytorch_wlm(vocab_size=10)(torch.tensor([[1, 2, 3]])).shape
     torch.Size([1, 3, 10])
@@ -322,11 +322,11 @@ def bert_base(
 ) -> MaskedLM:
     """Return BERT base (Devlin et al. 2019): A9 with W_u = W_eᵀ plus a bias, a norm after the embedding, ε = 1e-12.
 
-    The model maps ids `[batch, len]` to logits at each position. It has 109,512,762 parameters: 108,890,112 before
-    the output head and 622,650 in the head. The well-known number of 110M parameters describes the released encoder,
-    with 109,482,240 parameters. The released encoder does not contain this head. Instead, the released encoder
-    contains two embeddings for the token type (1,536) and a pooling layer over the first token (590,592), which A9
-    lacks.
+    The model maps ids `[batch, len]` to logits at each position. The model has 109,512,762 parameters: 108,890,112
+    before the output head and 622,650 in the head. The well-known number of 110M parameters describes the released
+    encoder, with 109,482,240 parameters. The released encoder does not contain this head. Instead, the released
+    encoder contains two embeddings for the token type (1,536) and a pooling layer over the first token (590,592),
+    which A9 lacks.
 
     >>> 108_890_112 + 1_536 + 590_592
     109482240

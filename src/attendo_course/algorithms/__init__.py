@@ -1,9 +1,9 @@
 """Algorithms 1 to 15 of Phuong & Hutter 2022, "Formal Algorithms for Transformers" (arXiv 2207.09238), on the core.
 
-Names and signatures are those of the paper. Columns are tokens, token ids count from 1, and the special ids are the
-last ids of the vocabulary. The last argument of each function contains the parameters `| θ` of the paper. Algorithms
-1 to 7 take arrays. Algorithms 8 to 15 take a model of the core. `build_formal_ed` builds the encoder-decoder from
-`formal_ed_config`. `MaskedLM(formal_e_config(...))` and `DecoderLM(formal_d_config(...))` are the other two models.
+Names and signatures are as in the paper. Columns are tokens, token ids count from 1, and the special ids are the last
+ids of the vocabulary. The last argument of each function contains the parameters `| θ` of the paper. Algorithms 1 to
+7 take arrays. Algorithms 8 to 15 take a model of the core: `build_formal_ed(formal_ed_config(...))`,
+`MaskedLM(formal_e_config(...))` or `DecoderLM(formal_d_config(...))`.
 """
 
 from attendo_course.algorithms.components import (

@@ -306,8 +306,8 @@ def bidirectional(ell_z: int, ell_x: int) -> Bool[Tensor, "ell_z ell_x"]:
 def unidirectional(ell_z: int, ell_x: int) -> Bool[Tensor, "ell_z ell_x"]:
     """Return Mask[t_z, t_x] = [[t_z ≤ t_x]]: no token may attend to later tokens (Phuong & Hutter 2022, section 5).
 
-    This mask aligns the first tokens of Z and X, but the causal mask of the core aligns the last tokens. For ℓ_z =
-    ℓ_x, this mask equals the causal mask of the core.
+    The unidirectional mask aligns the first tokens of Z and X, but the causal mask of the core aligns the last
+    tokens. For ℓ_z = ℓ_x, the unidirectional mask equals the causal mask of the core.
 
     Args:
         ell_z: The number of tokens of Z.

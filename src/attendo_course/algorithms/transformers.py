@@ -71,8 +71,8 @@ def ETraining(
     """Compute algorithm 12: train as in A11, with each token masked with probability p_mask (Phuong & Hutter 2022).
 
     The loss is -Σ_{t∈T̃} log P[x[t], t] over the masked positions T̃, with P = ETransformer(x̃ | θ). `masked` draws
-    new masks in each epoch, and `e_loss` computes the loss. The paper omits the case that no token is masked. The
-    loss is then 0, and the step does not change the model.
+    new masks in each epoch, and `e_loss` computes the loss. The paper omits the case without a masked token. If no
+    token is masked, the loss is 0 and the step does not change the model.
 
     Args:
         texts: The texts.
@@ -407,8 +407,9 @@ def DInference(
         The sampled tokens.
 
     Raises:
-        ValueError: The model or the prompt is invalid, τ or ℓ_gen is negative, or x and y without its last token have
-        more than ℓ_max tokens. The last token needs no position because nothing is predicted from it.
+        ValueError: The model or the prompt is invalid, τ or ℓ_gen is negative, or the prompt and all tokens of y
+        except the last are more than ℓ_max tokens. The last token of y needs no position, because no other token is
+        predicted from the last token.
 
     >>> from attendo_course.algorithms import DTransformer, formal_d_config
     >>> theta = DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
@@ -430,7 +431,8 @@ def EDInference(
     """Compute algorithm 15: return x̂ from bos to eos, given z (Phuong & Hutter 2022).
 
     Tokens are sampled as in A14 from p = P[:, last] of EDTransformer(z, x̂ | θ), until eos. The algorithm of the
-    paper has no length limit and may never stop. This function stops at `max_len` and then returns `ended` = False.
+    paper has no length limit and may never stop. At `max_len` tokens, this function stops and returns `ended` =
+    False.
 
     Args:
         z: The source text.

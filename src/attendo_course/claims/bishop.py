@@ -203,7 +203,7 @@ def weights_are_at_most_one(n: int = 50) -> tuple[Check, ...]:
 
 
 def orthogonal_inputs(n: int = 4, long: float = 10.0) -> tuple[Check, ...]:
-    """Check exercise 12.3: for orthogonal x_n, y_n = softmax(XXᵀ)X approaches x_n as their length grows.
+    """Check exercise 12.3: for orthogonal x_n, y_n = softmax(XXᵀ)X approaches x_n as the length of x_n grows.
 
     At length 1, y_n is far from x_n.
 

@@ -178,7 +178,7 @@ def by_hand() -> Attention:
 
 
 def trained(layer: Attention, steps: int = 300, rate: float = 0.3) -> Attention:
-    """Train the layer with plain gradient descent on the mean squared error over `PAIRS`, and return it.
+    """Return the layer after training with plain gradient descent on the mean squared error over `PAIRS`.
 
     >>> trained(differences(1), steps=0).n_heads
     1
@@ -213,8 +213,7 @@ def _learned_error(n_heads: int, seed: int) -> float:
 def two_heads_subtract(n_heads: int = 2, seeds: int = 3) -> Finding:
     """Check that c_1 - c_2 needs two heads: one head returns W·(a mean of contents), with a mean squared error of 1.
 
-    `n_heads` is the number of heads of the layer that must learn the task exactly, and `seeds` is the number of
-    trained layers of each kind.
+    The layer with `n_heads` heads must learn the task exactly. `seeds` is the number of trained layers of each kind.
 
     >>> two_heads_subtract().holds
     True

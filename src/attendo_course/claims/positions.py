@@ -30,8 +30,8 @@ def shift_matrix(
 ) -> Float[Tensor, "d_model d_model"]:
     """Return M_k with M_k PE[p] = PE[p+k] for every p: a rotation by kω_i in the plane of each sine and its cosine.
 
-    This is the linear function that section 3.5 of Vaswani et al. 2017 mentions. M_k is block-diagonal for "sincos".
-    Raises ValueError if a sine or a cosine has no partner: for an odd width, or for "cossin".
+    Section 3.5 of Vaswani et al. 2017 mentions the linear function M_k. M_k is block-diagonal for "sincos". Raises
+    ValueError if a sine or a cosine has no partner: for an odd width, or for "cossin".
 
     >>> from attendo.nn.positions import sinusoidal_encoding
     >>> shift_matrix(1, 2) @ sinusoidal_encoding(torch.tensor(4), 2)
@@ -69,7 +69,7 @@ def sines_and_cosines(positions: Int[Tensor, "*batch"], d_model: int) -> Float[T
 
 
 def sines_alone(positions: Int[Tensor, "*batch"], d_model: int) -> Float[Tensor, "*batch d_model"]:
-    """Return sin(pω_i) for d_model frequencies without cosines: every second entry of a row of twice this width.
+    """Return sin(pω_i) for d_model frequencies without cosines: every second entry of a row of width 2·d_model.
 
     >>> sines_alone(torch.tensor(1), 64)[:2]
     tensor([0.8415, 0.7617], dtype=torch.float64)

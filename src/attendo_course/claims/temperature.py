@@ -101,9 +101,9 @@ def root_keeps_temperature(
     """Check that qᵀk/√d has the standard deviation 1 for every d, which keeps the softmax equally soft.
 
     The source is NYU Deep Learning 2020, week 12-3. `scale` maps d to the factor of qᵀk (default: 1/√d). For each d,
-    `sets` sets of 8 queries and 16 keys are drawn from N(0, I_d), and the mean of the largest of the 16 weights is
-    computed. The tolerance .015 of the mean is three standard errors at d = 4 (one draw has the standard deviation
-    .21). The error is that of the difference between our mean of 8,000 draws and a mean of 2,000.
+    `sets` sets of 8 queries and 16 keys are drawn from N(0, I_d). The check uses the mean of the largest of the 16
+    weights. The tolerance .015 of the mean is three standard errors at d = 4 (one draw has the standard deviation
+    .21). The standard error is computed for the difference between our mean of 8,000 draws and a mean of 2,000.
 
     >>> root_keeps_temperature(sets=500).holds
     True

@@ -186,7 +186,8 @@ class PositionProducts:
     """The dot products PE[p]·PE[p+k] for k = 0, 1, ... in d dimensions.
 
     Attributes:
-        first_rise: The smallest k whose product is less than that of k + 1. The products decrease from 0 to this k.
+        first_rise: The smallest k whose product is less than the product of k + 1. The products decrease from 0 to
+            `first_rise`.
         deviation: The largest difference between the products of two positions p for the same k.
     """
 

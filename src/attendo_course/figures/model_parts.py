@@ -118,7 +118,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Part:
-    """A box of the diagram. Its parameter count excludes parameters that it shares with earlier boxes."""
+    """A box of the diagram. The parameter count of a box excludes parameters that it shares with earlier boxes."""
 
     kind: Kind
     name: Localized
@@ -180,7 +180,7 @@ class ModelDiagram:
         head_inputs: The input shape of each part of the head.
         result: The output of the model with its shape.
         total: The number of all trainable parameters. Shared parameters count once. The counts of the boxes sum to
-            this number.
+            the total.
     """
 
     title: Localized
@@ -205,7 +205,7 @@ def model_diagram(config: ModelConfig) -> ModelDiagram:
     """Return the parts of the model with this configuration.
 
     The parameters are counted in the model itself, which is built on the meta device without storage.
-    The blocks are those of Vaswani et al. 2017, figure 1, in the order that the configuration requires.
+    The blocks are as in figure 1 of Vaswani et al. 2017, in the order that the configuration requires.
 
     >>> base = ModelConfig(vocab_size=37000, d_model=512, d_ff=2048, n_heads=8, n_encoder_layers=6,
     ...                    n_decoder_layers=6, attention_bias=False)

@@ -109,9 +109,9 @@ def check(function: Callable[..., Any], name: str | None = None, require: Sequen
 
     The inputs are fixed and ordered from small to large. The report contains the first failure of each property and
     the common mistake that explains it. Text that the function prints is hidden, and the report mentions it. Standard
-    input is empty. A call that takes more than 10 seconds is stopped. The property then fails, and later properties
-    are not tested. The time limit requires an alarm signal. There is no time limit on Windows or outside the main
-    thread.
+    input is empty. A call that takes more than 10 seconds is stopped. After such a call, the property fails, and
+    later properties are not tested. The time limit requires an alarm signal. There is no time limit on Windows or
+    outside the main thread.
 
     Args:
         function: The function to test.

@@ -139,8 +139,8 @@ def too_late() -> Localized:
 class UnfitError(Exception):
     """The error for a file that cannot be run, or an object that is not a function of three arrays.
 
-    The message is in English and begins with the file and the line. `said` contains it in both languages, without
-    file and line. `check` and `check_file` raise this error as an AttendoError.
+    The message is in English and begins with the file and the line. `said` contains the message in both languages,
+    without file and line. `check` and `check_file` raise this error as an AttendoError.
 
     >>> str(UnfitError(Localized("it must run", "実行できること"), "ben.py", 3))
     'ben.py:3: it must run'

@@ -82,7 +82,7 @@ class Student:
     Attributes:
         mask_name, scale_name: The names of the mask and scale parameters, or None if the function has no such
             parameter.
-        needs_mask, needs_scale: Whether this parameter has no default value.
+        needs_mask, needs_scale: Whether the mask or scale parameter has no default value.
         has_signature: Whether the parameters of the function can be read.
         kind: The type of arrays that the function accepts: "torch" or "numpy".
         lead: The batch dimensions that the function requires.
@@ -158,10 +158,11 @@ def _raised(error: BaseException) -> Localized:
 def meet(function: Callable[..., Any], name: str | None = None) -> Student:
     """Determine how a function must be called: with torch or NumPy, with or without a batch, a mask and a scale.
 
-    The first three parameters are query, key and value. Among the other parameters, the mask is the first with `mask`
-    in its name, and the scale is the first with `scale` in its name. Both are passed by name. A function counts as a
-    NumPy function if it accepts arrays, but raises an exception or does not return a tensor for tensors. `name` is
-    the name of the function in the report. Raises UnfitError if the function cannot be called with three arrays.
+    The first three parameters are query, key and value. Among the other parameters, the first name that contains
+    `mask` is the mask, and the first name that contains `scale` is the scale. Both are passed by name. A function
+    counts as a NumPy function if it accepts arrays, but raises an exception or does not return a tensor for tensors.
+    `name` is the name of the function in the report. Raises UnfitError if the function cannot be called with three
+    arrays.
 
     >>> meet(lambda query, key, value, attn_mask=None: value).mask_name
     'attn_mask'

@@ -235,7 +235,7 @@ def ablated(config: ModelConfig, task: arrays.ArrayTask, steps: int, seed: int) 
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the mean by Student's t. It is unbounded for a single value.
+    """Return the 95 % confidence interval of the mean by Student's t, which is unbounded for a single value.
 
     >>> [round(x, 2) for x in interval([1.0, 2.0, 3.0])]
     [-0.48, 4.48]

@@ -84,7 +84,7 @@ class ArrayTask:
         train: The training examples, or a function that draws new examples. Fixed examples are shuffled by (seed,
             epoch) and split into batches. New examples are drawn from (seed, epoch, batch number).
         test: The test examples. The measures are the mean loss in nats per target, the accuracy over targets, and
-            "exact", the share of rows whose targets are all correct.
+            "exact", the share of rows without an error.
         batch_rows: The number of rows per batch.
         batches_per_epoch: The number of batches per epoch if new examples are drawn.
     """

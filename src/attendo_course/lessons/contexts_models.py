@@ -149,9 +149,9 @@ def contexts(
 ) -> list[Sentence]:
     """Return sentences whose first clause is about a noun and contains one cue for its kind, in all frames.
 
-    With `unseen`, the clauses are held out of training. Without `unseen`, they are in the training data. Half of the
-    sentences have a second clause about another noun, drawn as in training, which contains no information about the
-    first noun.
+    With `unseen`, the clauses are held out of training. Without `unseen`, the clauses are in the training data. Half
+    of the sentences have a second clause about another noun, drawn as in training, which contains no information
+    about the first noun.
     """
     others = [sentence.clauses[0] for sentence in drawn(rng, 200)]
     return [

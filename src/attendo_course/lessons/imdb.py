@@ -216,7 +216,7 @@ def lecture_model(config: ModelConfig, seed: int) -> EncoderClassifier:
 def lecture_run(
     data: Reviews, ids: dict[str, int], name: Localized, options: Options, *, masked: bool
 ) -> tuple[Result, EncoderClassifier]:
-    """Train the classifier of the lecture. With `masked`, padding is ignored, which corrects its one mistake."""
+    """Train the classifier of the lecture. With `masked`, the classifier ignores padding."""
     train, valid, test = (
         word_examples(part, data.ids(part), ids, LENGTH, masked=masked)
         for part in (data.train, data.valid, data.test)

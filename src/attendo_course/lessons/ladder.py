@@ -123,8 +123,8 @@ def difference_distribution(length: int) -> Float[np.ndarray, " counts"]:
 def unordered_signal_limit(length: int) -> tuple[float, float]:
     """Return the loss and the accuracy of the best guess in task T06c without the order of the letters.
 
-    Each of the 1 + length letters may have been the first letter. If letter l occurs k_l times, it was the signal
-    with probability k_l / (1 + length). The answer is then k_l - 1.
+    Each of the 1 + length letters may have been the first letter. If letter l occurs k_l times, l was the signal with
+    probability k_l / (1 + length), and the answer is k_l - 1.
 
     >>> [round(value, 4) for value in unordered_signal_limit(1)]
     [0.0, 1.0]

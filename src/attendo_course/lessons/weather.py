@@ -231,7 +231,7 @@ def effect_of(
 ) -> Effect:
     """Compare the accuracy of models with and without a part, for each pair of models and each seed.
 
-    The confidence interval is Student's interval over the seeds. For one seed, it is infinite.
+    The margin is that of Student's confidence interval over the seeds. For one seed, the margin is infinite.
 
     >>> found = effect_of(Localized("norm", "正規化"), [[0.9, 0.8]], [[0.5, 0.6]])
     >>> round(found.difference, 6), round(found.margin, 4), found.verdict

@@ -160,7 +160,7 @@ def chain_limit() -> Limit:
 def random_table(rng: np.random.Generator) -> Float[np.ndarray, "3 3 3 3"]:
     """Draw the probabilities of day 11 for each weather of days 1, 4 and 8.
 
-    The probabilities are positive multiples of 1/10, and all such triples are equally likely.
+    The probabilities are positive multiples of 1/10, and all possible triples of probabilities are equally likely.
 
     >>> table = random_table(np.random.default_rng(0))
     >>> table.shape, float(table.sum(axis=-1).round(12).min()), float(table.min())
@@ -264,7 +264,7 @@ def sum_limit() -> Limit:
 def sum_days(rng: np.random.Generator, n: int) -> Int[np.ndarray, "n 11"]:
     """Draw weather in which each day follows the sum of the previous ten days. Each row is drawn independently.
 
-    The rule converges to few of the 59,049 possible sequences, and some of them occur often.
+    The rule converges to few of the 59,049 possible sequences, and some sequences occur often.
     """
     days = any_days(rng, n)
     for _ in range(SETTLED):
@@ -399,7 +399,7 @@ class Recipe:
     def run(
         self, build: Callable[[], nn.Module], task: ArrayTask, steps: int, weight_decay: float, seed: int
     ) -> Training:
-        """Build a model from the seed and train it."""
+        """Build a model from the seed, train the model, and return the results."""
         return trained(
             seeded(build, seed),
             task,
@@ -480,7 +480,7 @@ def chain_loss(examples: Examples) -> float:
 
 
 def trained_on_chain(train: Examples | Draw, test: Examples, steps: int, seed: int) -> Training:
-    """Train the decoder to predict the next day. "excess" is its test loss minus that of the true chain."""
+    """Train the decoder to predict the next day. "excess" is the test loss minus the true chain's loss."""
     done = OURS.run(chain_decoder, ArrayTask(train, test, BATCH_ROWS), steps, 0.1, seed)
     return _above(chain_loss(test), done)
 

@@ -151,8 +151,8 @@ def transformer(vocab_size: int) -> DecoderLM:
 def unordered(vocab_size: int) -> DecoderLM:
     """Return a model with one block and no positions, and about as many parameters as the source's two blocks.
 
-    For its attention, the previous words are a set. The model knows which words occurred and which word is the last,
-    but not their order.
+    For the attention of this model, the previous words are a set. The model knows which words occurred and which word
+    is the last, but not their order.
     """
     # an attention has as many parameters as 2 d values of d_ff
     d_ff = LAYERS * WIDTH + (LAYERS - 1) * 2 * WIDTH
@@ -352,8 +352,8 @@ def unknown_share(ids: Iterable[np.ndarray]) -> float:
 def phrase(task: LanguageModelTask, n_words: int) -> list[int]:
     """Return words of the validation text from the beginning of a line, without unknown words if possible.
 
-    The first phrase with the largest number of different words is selected, not counting line ends. If there is no
-    such phrase, the first words of a document are returned.
+    The first phrase with the largest number of different words is selected, not counting line ends. If no phrase has
+    only known words, the first words of a document are returned.
     """
     [line] = task.tokenizer.encode(LINE)
     best: list[int] = []
