@@ -151,7 +151,7 @@ def measured(running, jobs, places):
 
 
 def told(figures, values, spent, failed, left):
-    """Print the table, the figures that were not run with their reasons, the time, and the figures that fell short."""
+    """Return the table, the figures that were not run with their reasons, the time, and the figures that fell short."""
     rows = [row(figure, values[figure.name]) for figure in figures if figure.name in values]
     text = lines(rows, ["figure", "asked", "measured now", "holds"])
     for figure in figures:

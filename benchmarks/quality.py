@@ -100,7 +100,7 @@ def keep_copy(run, folder, facts):
 
 
 def trained(options, plan, files):
-    """Train to the last mark. Return a function from a mark to translations and facts of the tool."""
+    """Train to the last mark. Return a function from a mark to translations, and facts about the tool."""
     if options.tool == "attendo":
         return train_attendo(files, plan, options.out_folder)
     import quality_peers

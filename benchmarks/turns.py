@@ -89,7 +89,7 @@ def tell(facts):
 
 
 def orders():
-    """Yield the orders that a contender receives."""
+    """Return an iterator over the orders that a contender receives."""
     return map(json.loads, sys.stdin)
 
 

@@ -92,7 +92,7 @@ FAMILIES: dict[TaskName, Tables] = {
 
 
 def data_lines(family: TaskName) -> Iterator[str]:
-    """Return the training rows of a task's run."""
+    """Yield the training rows of a task's run."""
     for source, target in forecasts.pairs(N_PAIRS if family == "translation" else N_TEXTS, "train"):
         match family:
             case "translation":

@@ -226,7 +226,7 @@ def of_sizes(name: str) -> set[Any]:
 
 
 def rows(table: Table, language: int) -> Iterator[str]:
-    """Return the rows of a table."""
+    """Yield the rows of a table."""
     hints = get_type_hints(table.kind)
     told = (meanings(table.kind), japanese_meanings(table) if language else {})[language]
     for field in dataclasses.fields(table.kind):

@@ -243,7 +243,7 @@ def owned(items: list[Any], language: str, parent: Section | None) -> list[Any]:
 
 
 def flat(items: list[Any]) -> Iterator[Page]:
-    """Return the pages of a navigation in order."""
+    """Yield the pages of a navigation in order."""
     for item in items:
         if isinstance(item, Section):
             yield from flat(item.children)

@@ -54,7 +54,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def stumbles(page: Page, address: str, name: str, picture: Path | None) -> Iterator[str]:
-    """Open a page, take its screenshot, and return its problems."""
+    """Open a page, take its screenshot, and yield its problems."""
     found: list[str] = []
     page.on("console", lambda said: found.append(said.text) if said.type == "error" else None)
     page.on("request", lambda asked: None if asked.url.startswith(address) else found.append(asked.url))
@@ -74,7 +74,7 @@ def stumbles(page: Page, address: str, name: str, picture: Path | None) -> Itera
 def look(
     browser: Browser, site: Path, names: Sequence[str], out: Path | None, scheme: Scheme
 ) -> Iterator[str]:
-    """Return all problems of the pages at each width. The screenshots are written to `out`."""
+    """Yield all problems of the pages at each width. The screenshots are written to `out`."""
     with served(site) as address:
         for width, name in product(WIDTHS, names):
             context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
