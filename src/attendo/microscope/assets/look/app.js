@@ -1,5 +1,5 @@
-// `app`: what the views share, that is the state, the model, the latest look, the numbers of its layers, and
-// what is pointed at.
+// The object `app`, which all views share: the state, the model, the latest result, the numbers of its layers,
+// and the query and key under the pointer.
 import { say } from "./words.js";
 import { formatted } from "./dom.js";
 import { makeLate } from "./late.js";
@@ -7,16 +7,16 @@ import { layerNumbers, numbersBytes } from "./numbers.js";
 import { shownMatrix } from "./shown.js";
 import { misfitsOfLook } from "./misfits.js";
 
-const MANY_TOKENS = 200; // beyond, to list them takes time that the map need not wait for
-const MANY_BYTES = 1e6; // of a layer's numbers
-const KEPT_BYTES = 16e6; // of all numbers, with the matrices of one head each
+const MANY_TOKENS = 200; // with more tokens, listing them takes too long before the map is drawn
+const MANY_BYTES = 1e6; // maximum bytes of a layer's numbers that are requested at once
+const KEPT_BYTES = 16e6; // maximum bytes of all cached numbers, including the matrices of heads
 
-// Everything the views share
+// Return the object that all views share
 export function makeApp(source, state, model) {
   const listeners = {};
   const numbersKept = new Map(); // "key path" → { promise, value }
-  let turn = 0; // of the latest look that was asked for
-  let settled = 0; // the latest turn that is over
+  let turn = 0; // number of the latest request
+  let settled = 0; // number of the latest finished request
   let gone = false;
   let pointedAt = null;
   let status = null;
@@ -33,12 +33,12 @@ export function makeApp(source, state, model) {
     layer: (path) => layersOf(app).find((layer) => layer.path === path),
     openLayer: () => app.look && app.layer(state.get("layer")),
     tokensOf: (side) => app.look[side],
-    // What the rows of a layer are called: across to the source, what is written there; else what is read there
+    // The rows of a layer: predicted tokens in cross-attention, otherwise tokens that are read
     rowTokens: (layer) =>
       layer.queries === layer.keys
         ? app.tokensOf(layer.queries)
         : app.tokensOf(layer.queries).map((token) => token.out ?? { piece: "…" }),
-    // of a layer of many numbers, those of the open head alone
+    // for a large layer, only the numbers of the open head
     numbers: (path) => numbersOf(path).promise,
     numbersNow: (path) => (app.look && numbersKept.get(JSON.stringify(numbersWanted(path)))?.value) ?? null,
     late: makeLate((fn) => !gone && guarded(app, fn)),
@@ -49,7 +49,7 @@ export function makeApp(source, state, model) {
   };
   const emitLate = (event) => (listeners[event] ?? []).forEach(app.late.add);
 
-  // The question for the numbers of a layer, or of its open head where the whole layer would be long to send
+  // The request for the numbers of a layer, or only for those of the open head if the layer is large
   function numbersWanted(path) {
     const layer = app.layer(path);
     const { key } = app.look;
@@ -75,13 +75,13 @@ export function makeApp(source, state, model) {
     forget();
     return found;
   }
-  // The oldest go; the latest stays, and the one before it while that may still be on the screen
+  // Remove the oldest results, but keep the latest result, and the one before it while it may still be shown
   function forget() {
     const bytes = () => [...numbersKept.values()].reduce((sum, one) => sum + (one.bytes ?? 0), 0);
     while (numbersKept.size > 2 && bytes() > KEPT_BYTES) numbersKept.delete(numbersKept.keys().next().value);
   }
 
-  // The numbers of the open head: "map" for the map alone, then "numbers" for all that shows them
+  // The numbers of the open head: "map" for the map alone, then "numbers" for all other views
   let opening = null;
   app.openOther = () => app.look && !app.numbersNow(state.get("layer")) && app.openNumbers();
   app.openNumbers = () => {
@@ -128,7 +128,7 @@ export function makeApp(source, state, model) {
     status.classList.toggle("failed", failed);
   }
 
-  let asked = ""; // the latest question
+  let asked = ""; // the latest request
   app.relookIfOther = () => (JSON.stringify(askOf(app)) === asked ? null : app.relook());
   app.relook = async () => {
     if (gone) return window.attendo.app.relook();
@@ -147,7 +147,7 @@ export function makeApp(source, state, model) {
       if (mine !== turn) return;
       settled = mine;
       if (!app.look && (state.get("edits").length || state.get("prefix").length)) {
-        state.amend({ edits: [], prefix: [] }); // an address with edits that this model can't have
+        state.amend({ edits: [], prefix: [] }); // the address contains edits that this model does not have
         await app.relook();
       }
       app.fail(error);
@@ -160,7 +160,7 @@ export function makeApp(source, state, model) {
     const layer = app.openLayer() ?? sharpest(look);
     const head =
       layer.path === state.get("layer") ? Math.min(state.get("head"), layer.heads - 1) : sharpestHead(layer);
-    // a saved page's slider changes no edits, so its address alone has its β
+    // a saved page's slider changes no edits, so its β is only in the address
     const keep = app.sliding || (!source.live && state.says("beta"));
     state.settle({ layer: layer.path, head, ...(keep ? {} : { beta: layer.beta[head] }) });
     state.amend(misfitsOfLook(look, layer, state.get));
@@ -172,7 +172,7 @@ export function makeApp(source, state, model) {
     const unfit = state.takeUnfit().reduce((a, b) => (a ? say("both", { a, b }) : b), "");
     tell(unfit ? `${done} · ${say("address-unfit", { unfit })}` : done, false);
   }
-  // The page is built anew: what is under way here comes to nothing. Whether a look was
+  // The page is built again: cancel everything in progress, and return whether a request was in progress
   app.retire = () => {
     const looking = turn !== settled;
     turn += 1;
@@ -180,7 +180,7 @@ export function makeApp(source, state, model) {
     app.look = null;
     return looking;
   };
-  // "answer" is for what stands before the map and comes with it, "look" for all others
+  // "answer" is for parts above the map that are drawn with it, "look" for all other parts
   let answered = null;
   const answer = () => {
     if (answered === app.look || !app.look) return;
@@ -198,7 +198,7 @@ export function makeApp(source, state, model) {
     const layer = app.look && app.layer(path);
     if (layer) state.set({ layer: path, head, beta: layer.beta[head] });
   };
-  // A head, or all of a part (null)
+  // A head, or a whole layer (null)
   const isOf = (path, head) => (edit) =>
     edit.kind === "off" && edit.path === path && (edit.head ?? null) === head;
   app.isOff = (path, head) => state.get("edits").some(isOf(path, head));
@@ -217,7 +217,7 @@ export function makeApp(source, state, model) {
   return app;
 }
 
-// What is pointed at for the moment, or held, or was chosen last: a query and a key of the open head
+// The query and the key under the pointer, or those that were fixed or chosen last
 function addPointing(app, pointedAt, setPointed) {
   const { state } = app;
   app.point = (spot) => {
@@ -249,7 +249,7 @@ function addPointing(app, pointedAt, setPointed) {
     state.set({ query, key, locked: true });
   };
   app.letGo = () => state.set({ locked: false });
-  // Positions where a text begins or ends and no word stands
+  // Positions at which a text begins or ends, without a word
   app.ends = (side) => {
     const last = app.look.source.length - 1;
     return new Set(side === "source" && app.look.family === "translation" ? [last] : [0]);
@@ -269,17 +269,17 @@ function layersOf(app) {
   return app.look.stacks.flatMap((stack) => stack.layers);
 }
 
-// How the answer is found: as the reader chose, or as the command does it
+// The search method: the reader's choice, or the default of the command
 export function searchOf({ state, model }) {
   return state.get("search") || model.search;
 }
 
-// Whether there is anything to look at; a language model begins with nothing before it, if need be
+// Whether there is a text; a language model can also start from an empty text
 function saysSomething({ state, model }) {
   return state.get("text").trim() !== "" || model.family === "language-model";
 }
 
-// The first question of all, put before the page is built
+// The first request, which is sent before the page is built
 export function askAhead(app) {
   if (saysSomething(app)) app.source.ahead("look", askOf(app));
 }
@@ -288,7 +288,7 @@ function askOf(app) {
   const { state, source, model } = app;
   const [search, first] = [searchOf(app), source.first];
   const free = model.family === "translation" || model.family === "language-model";
-  const other = (beam) => (beam === model.beam ? 0 : beam); // the model's own goes by no number
+  const other = (beam) => (beam === model.beam ? 0 : beam); // 0 stands for the model's default beam size
   const beam = other(state.get("beam"));
   const asFirst = first && other(first.beam ?? 0) === beam;
   return {
@@ -306,7 +306,7 @@ export function meanOf(numbers) {
   return numbers.reduce((sum, x) => sum + x, 0) / numbers.length;
 }
 
-// Where to begin: the layer with the least entropy, across from one text to the other where there are two
+// The first layer to open: the layer with the smallest entropy, in cross-attention if the model has it
 function sharpest(look) {
   const stack = look.stacks.find((one) => one.name === "cross") ?? look.stacks.at(-1);
   return stack.layers.reduce((best, layer) =>

@@ -1,16 +1,16 @@
-// A heat map of any matrix, with a value under the pointer or the arrow keys; the scale of its colors.
+// A heat map of any matrix, with the value under the pointer or the keyboard focus, and its color scale.
 import { addWords, say } from "./words.js";
 import { el, fitText, formatted, oncePerFrame, sized } from "./dom.js";
 import { cssColor, divergingColor, ink, picture, weightColor } from "./colors.js";
 
-const MAP_HIGH = 380; // CSS pixels that a heat map fills where its cells may be larger than 1
+const MAP_HIGH = 380; // height in CSS pixels of a heat map whose cells can be larger than 1 pixel
 const MAP_WIDE = 620;
-const NAMED_CELL = 13; // from this size on rows and columns have names, below it numbers
+const NAMED_CELL = 13; // cell size from which rows and columns are labeled with names instead of numbers
 
-// A heat map with a value under the pointer or the arrow keys. map.show({ rows, columns, data, most,
-// diverging, root, square, named, trained, rowName(i), columnName(j), label }): a number of size `most` has
-// the full color, root: by the square root, so that small ones can be seen; trained: how many rows (and
-// columns, where square) training saw, a dashed line is drawn behind them; first: what rows and columns count from.
+// A heat map with the value under the pointer or the keyboard focus. map.show({ rows, columns, data, most,
+// diverging, root, square, named, trained, rowName(i), columnName(j), label }): the value `most` has the
+// full color. root: square root scale for small values. trained: number of rows (and columns, if square)
+// seen in training; a dashed line is drawn after them. first: the number of the first row and column.
 export function cellMap(name, onPick = null) {
   addCellWords();
   const canvas = el("canvas", {
@@ -168,14 +168,14 @@ function walkCells(map, event) {
   map.mark.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-// A strip from one end of the colors to the other, with its two numbers
+// A strip of the color scale with its two end values
 export function colorScale(diverging) {
   const ends = [el("span"), el("span")];
   const strip = el("span", { class: diverging ? "scale-strip diverging" : "scale-strip" }, "");
   const node = el("span", { class: "color-scale", "aria-hidden": "true" }, ends[0], strip, ends[1]);
   return {
     node,
-    // middle: the number in the middle of the strip, where that isn't half way
+    // middle: the value in the middle of the strip, if it is not the mean of the ends
     set: (low, high, middle = "") => {
       [ends[0].textContent, ends[1].textContent, strip.textContent] = [low, high, middle];
     },

@@ -1,7 +1,7 @@
-// Rows of tokens: one of a row takes the Tab key, arrows go from one to the next; each stands for a query or
-// a key of the open layer.
+// Rows of tokens: one token per row is in the Tab order, and arrow keys move the focus. Each token represents a
+// query or a key of the open layer.
 
-// stops: the elements of a row, of which the arrows, Home and End focus one after another
+// stops: the elements of a row, which the arrow keys, Home and End focus in order
 export function roving(row, stops) {
   stops.forEach((stop, i) => (stop.tabIndex = i === 0 ? 0 : -1));
   const go = (to) => {
@@ -20,7 +20,7 @@ export function roving(row, stops) {
   return row;
 }
 
-// What a token of a side is in the open layer: a query, else a key, else nothing
+// The role of a token of a side in the open layer: a query, a key, or none
 function spotOf(app, side, i) {
   const layer = app.openLayer();
   if (layer?.queries === side && i < layer.q_len) return { query: i, key: app.strongestKey(i) };
@@ -28,7 +28,7 @@ function spotOf(app, side, i) {
   return null;
 }
 
-// A token points as the pictures do: with the mouse over it or the focus on it, and holds by a click or Enter
+// Pointer or focus selects a token's query or key, as in the images; a click or Enter fixes the selection
 export function pointsAt(app, chip, side, i) {
   const point = () => app.point(spotOf(app, side, i));
   const leave = () => app.point(null);
@@ -36,7 +36,7 @@ export function pointsAt(app, chip, side, i) {
   const handlers = {
     pointerenter: point,
     pointerleave: leave,
-    focus: () => (point(), told("polite")), // read aloud where the keys move, not where the mouse passes
+    focus: () => (point(), told("polite")), // announced for keyboard moves, but not for mouse moves
     blur: () => (leave(), told("off")),
     click: () => {
       const spot = spotOf(app, side, i);

@@ -1,4 +1,4 @@
-// A classifier's answer: the classes, the tokens it rests on, the heads that matter.
+// The answer of a classifier: the classes, the tokens that explain the label, and the important heads.
 import { addWords, inJapanese, say } from "./words.js";
 import { clear, el, field, formatted, ordinal, pieceElement, select, signed } from "./dom.js";
 import { divergingColor, weightColor } from "./colors.js";
@@ -68,7 +68,7 @@ async function loadClasses(app, view) {
   if (!answer) return;
   Object.assign(view, { answer, key: look.key });
   view.tokenPart.hidden = false;
-  view.way.options[0].disabled = !answer.left_out; // it takes too long in a large model
+  view.way.options[0].disabled = !answer.left_out; // too slow in a large model
   if (!answer.left_out && view.way.selectedIndex === 0) view.way.selectedIndex = 1;
   view.note.textContent = (inJapanese() ? answer.note_ja : answer.note_en) ?? "";
   drawClassTokens(app, view);
@@ -89,7 +89,7 @@ function drawClassBars(app, view) {
   );
 }
 
-// The number stands under each token: color alone would not tell it
+// The number is below each token, because color alone is not accessible
 function drawClassTokens(app, view) {
   if (!view.answer || view.key !== app.look?.key) return;
   const way = view.way.value;

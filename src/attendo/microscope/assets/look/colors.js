@@ -1,5 +1,5 @@
-// Colors of numbers, from the variables of the style sheet, so that dark and light have their own.
-let colorsRead = {}; // what was read from the style, until the theme changes
+// Colors of values, from the variables of the style sheet, so dark and light themes have their own colors.
+let colorsRead = {}; // colors read from the style sheet, until the theme changes
 
 export function forgetColors() {
   colorsRead = {};
@@ -38,7 +38,7 @@ export function divergingPalette() {
   return colorsRead.diverging;
 }
 
-// The colors of a palette as the words of an image's dots, 4 bytes each
+// The colors of a palette as 32-bit pixel values, 4 bytes each
 export function wordsOf(colors) {
   colorsRead.words ??= new Map();
   if (!colorsRead.words.has(colors)) {
@@ -61,7 +61,7 @@ export function divergingColor(x) {
   return divergingPalette()[Math.round(127.5 * (1 + Math.min(1, Math.max(-1, x || 0))))];
 }
 
-// Black or white, whichever can be read on the color (WCAG's contrast)
+// Black or white, whichever has more contrast with the color (WCAG)
 export function ink(rgb) {
   const [red, green, blue] = rgb.map((c) => (c <= 10 ? c / 3294 : ((c / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff";
@@ -71,8 +71,8 @@ export function rgbText(rgb) {
   return `rgb(${rgb.join(",")})`;
 }
 
-// numbers [rows × columns] as a picture of one dot a number; color(number, i) → [red, green, blue], or null:
-// nothing
+// numbers [rows × columns] as an image with one pixel per number; color(number, i) → [red, green, blue], or
+// null for a transparent pixel
 export function picture(numbers, rows, columns, color) {
   const image = new ImageData(columns, rows);
   for (let i = 0; i < rows * columns; i++) {

@@ -1,10 +1,10 @@
-// Two texts word by word.
+// The comparison of two texts, word by word.
 import { el } from "./dom.js";
 
-const MOST_WORDS = 1200; // of two texts that are compared word by word
+const MOST_WORDS = 1200; // maximum number of compared words per text
 
-// Both texts cut into words, each with whether the other has it too (longest common subsequence); what is
-// behind the first MOST_WORDS of a text is one part, not compared
+// Both texts split into words, each with whether it is in the longest common subsequence. The text after the
+// first MOST_WORDS words is one part that is not compared.
 export function comparedWords(before, after, locale) {
   const cut = (text) =>
     [...new Intl.Segmenter(locale, { granularity: "word" }).segment(text)].map((part) => part.segment);
@@ -40,7 +40,7 @@ export function comparedWords(before, after, locale) {
   return [old, now];
 }
 
-// A text with the words marked that the other has not; name: "del", "ins" or "mark"
+// A text in which words that the other text lacks are marked; name: "del", "ins" or "mark"
 export function markedText(words, name) {
   return el(
     "p",

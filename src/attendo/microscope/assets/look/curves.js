@@ -1,14 +1,14 @@
-// Curves over the slider's scale of β.
+// Curves over the β scale of the slider.
 import { say } from "./words.js";
 import { clear, el, formatted, signed, svgEl } from "./dom.js";
 import { entropy, softmaxRow } from "./numbers.js";
 import { svgText } from "./saving.js";
 
-const CURVE_ROWS = 48; // of the entropy curve
+const CURVE_ROWS = 48; // number of rows in the entropy curve
 export const MEASURED = [0, 0.25, 0.5, 1, 2, 4, 16, Infinity];
-const [WIDE, HIGH, EDGE] = [640, 200, 58]; // of a plot
+const [WIDE, HIGH, EDGE] = [640, 200, 58]; // width, height and margin of a plot
 
-// The slider's place, 0 to 1, and β: even steps to both sides of 1, where β and 1/β stand mirrored
+// The slider's position, 0 to 1, and β: the scale is symmetric around 1, so β and 1/β mirror each other
 export function betaAt(place) {
   return place >= 1 ? Infinity : place / (1 - place);
 }
@@ -17,7 +17,7 @@ export function placeOf(beta) {
   return beta === Infinity ? 1 : beta / (1 + beta);
 }
 
-// Entropy of the rows (some of them, where there are many) and of one row over the slider's scale
+// Entropy of the rows (a sample, if there are many) and of one row over the slider's scale
 export function entropies(numbers, head, query) {
   const { qLen, kLen } = numbers;
   const scores = numbers.scores(head);
@@ -76,7 +76,7 @@ export function showEntropy(box, { points, top }, beta) {
   );
 }
 
-// Axes of a plot over the slider's scale; heights: [number, y] of the rules
+// Axes of a plot over the slider's scale; heights: [number, y] of the grid lines
 function plotFrame(x, heights, place) {
   const svg = svgEl("svg", { class: "plot", viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img" });
   for (const beta of MEASURED) {

@@ -1,4 +1,4 @@
-// The open head: what it shows, its heat map and lines, the value that is pointed at.
+// The open head: the choice of values, its heat map and lines, and the value under the pointer.
 import { addWords, pathName, say } from "./words.js";
 import { afterPause, button, clear, el, field, formatted, ordinal, panel, pieceElement, select } from "./dom.js";
 import { entropy } from "./numbers.js";
@@ -31,12 +31,12 @@ const DETAIL_WORDS = {
   masked: ["masked", "マスク"],
 };
 
-// The open head: what it shows, its heat map and lines, the value that is pointed at
+// The open head: the choice of values, its heat map and lines, and the value under the pointer
 export function makeDetail(app) {
   addWords(DETAIL_WORDS);
   const { state } = app;
   const root = panel("detail", "");
-  const facts = el("p", { class: "note", id: "head-facts" }, "\u00a0"); // nothing moves when they come
+  const facts = el("p", { class: "note", id: "head-facts" }, "\u00a0"); // reserves the height
   const readout = el("p", { class: "readout", id: "readout" });
   const pictures = el("div", { class: "pictures" });
   const [left, right] = [el("div", { id: "heat" }), el("div", { id: "lines" })];
@@ -85,7 +85,7 @@ export function makeDetail(app) {
     tellSpot();
     tellRow();
   }
-  // read aloud where the keys move, not where the mouse passes
+  // announced for keyboard moves, but not for mouse moves
   heat.canvas.addEventListener("focus", () => readout.setAttribute("aria-live", "polite"));
   heat.canvas.addEventListener("blur", () => readout.removeAttribute("aria-live"));
   app.on("map", tellHead);
@@ -121,7 +121,7 @@ function detailControls({ state }) {
   ];
 }
 
-// Which query looks at which key, and by how much
+// The query, the key and the weight under the pointer
 function showSpot(app, readout) {
   const shown = shownMatrix(app);
   if (!shown) return;
@@ -144,7 +144,7 @@ function showSpot(app, readout) {
     readout.append(button(`${say("held")} ×`, app.letGo, { class: "held", id: "let-go" }));
 }
 
-// b: what is added by distance
+// b: the position bias
 const scoreName = (layer) => (layer.slopes || layer.biases ? "q·k·scale + b" : "q·k·scale");
 
 function fillRow(app, box) {

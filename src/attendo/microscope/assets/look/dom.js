@@ -1,7 +1,7 @@
-// Elements, numbers and tokens as text. Text goes in as text nodes, never as HTML.
+// Elements, numbers and tokens as text. Texts become text nodes, never HTML.
 const graphemes = new Intl.Segmenter(undefined, { granularity: "grapheme" });
-const shownPieces = new Map(); // piece -> how it is shown
-const LONGEST_PIECE = 40; // graphemes
+const shownPieces = new Map(); // piece -> displayed text
+const LONGEST_PIECE = 40; // in graphemes
 const SVG = "http://www.w3.org/2000/svg";
 
 // el("p", { class: "note", onclick: f, "aria-label": "…", style: { width: "3px" } }, "text", node)
@@ -37,7 +37,7 @@ export function button(text, onclick, properties = {}) {
   return el("button", { type: "button", onclick, ...properties }, text);
 }
 
-// A <section> with its heading; the heading's text can be changed through section.heading
+// A <section> with a heading, whose text can be changed through section.heading
 export function panel(id, title) {
   const heading = el("h2", { id: `${id}-name` }, title);
   const section = el("section", { id, class: "panel", "aria-labelledby": `${id}-name` }, heading);
@@ -58,7 +58,7 @@ export function select(options, chosen, onchange, properties = {}) {
   return made;
 }
 
-// -0.0000 would be a sign without a number
+// removes the sign of -0.0000
 export function formatted(number, digits = 4) {
   if (number === Infinity || number === -Infinity) return number > 0 ? "∞" : "−∞";
   if (number === null || number === undefined || !Number.isFinite(number)) return "–";
@@ -66,13 +66,13 @@ export function formatted(number, digits = 4) {
   return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
 }
 
-// Where a sign matters: +0.1200, −0.3000
+// A number with its sign: +0.1200, −0.3000
 export function signed(number, digits = 4) {
   const text = formatted(number, digits);
   return number > 0 && Number(text) !== 0 ? `+${text}` : text;
 }
 
-// Spaces, line breaks, control and bidirectional marks become visible
+// Make spaces, line breaks, control and bidirectional characters visible
 function visible(text) {
   return text
     .replace(/ /g, "␠")
@@ -88,7 +88,7 @@ function escaped(character) {
   return `\\u{${character.codePointAt(0).toString(16).toUpperCase()}}`;
 }
 
-// The piece of a token as it is shown: marks made visible, cut to 40 graphemes
+// The displayed text of a token: special characters visible, truncated to 40 graphemes
 export function pieceText(token) {
   const piece = token.piece ?? token.text ?? "";
   let shown = shownPieces.get(piece);
@@ -105,7 +105,7 @@ export function cutText(text, longest) {
   return start.length > longest ? `${start.slice(0, longest - 1).join("")}…` : start.join("");
 }
 
-// The text, cut until it takes at most so many pixels of a pen
+// The text, truncated to a width in pixels
 export function fitText(pen, text, room) {
   const whole = pen.measureText(text).width;
   if (whole <= room) return text;
@@ -116,12 +116,12 @@ export function fitText(pen, text, room) {
   return "…";
 }
 
-// Tokens count from 1 where a person reads them, and from 0 in the state, the address and the program's answers
+// Token numbers begin at 1 for readers, and at 0 in the state, the address and the answers of the program
 export function ordinal(i) {
   return String(i + 1);
 }
 
-// The token as an element: right-to-left pieces stand right, the whole piece is the tooltip
+// The element of a token: right-to-left tokens are right-aligned, and the tooltip has the whole token
 export function pieceElement(token, properties = {}) {
   const id = token.id === undefined ? "" : `  #${token.id}`;
   const title = visible(token.piece ?? "").slice(0, 2000) + id;
@@ -132,7 +132,7 @@ export function pieceElement(token, properties = {}) {
   );
 }
 
-// A canvas of css size width × height, sharp on the screen; at most 4,096 dots a side. Returns its pen.
+// A canvas of CSS size width × height, sharp on the screen, with at most 4,096 pixels per side. Returns its context.
 export function sized(canvas, width, height) {
   const dots = Math.min(window.devicePixelRatio || 1, 4096 / Math.max(width, height, 1));
   canvas.width = Math.max(1, Math.round(width * dots));
@@ -144,7 +144,7 @@ export function sized(canvas, width, height) {
   return pen;
 }
 
-// fn runs once in the next frame however often it is asked for
+// fn runs once in the next frame, even if it is requested several times
 export function oncePerFrame(fn) {
   let asked = false;
   return () => {
@@ -157,7 +157,7 @@ export function oncePerFrame(fn) {
   };
 }
 
-// fn runs when it hasn't been asked for during `wait` milliseconds
+// fn runs when it has not been requested for `wait` milliseconds
 export function afterPause(fn, wait) {
   let timer = 0;
   return (...values) => {

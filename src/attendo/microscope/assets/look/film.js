@@ -1,4 +1,4 @@
-// The film: one head on this text, as it was at each checkpoint of the training.
+// The film: the attention of one head on this text, at each checkpoint of the training.
 import { addWords, say } from "./words.js";
 import { button, clear, el, formatted, ordinal, pieceText, svgEl } from "./dom.js";
 import { floatsOf } from "./numbers.js";
@@ -6,7 +6,7 @@ import { drawWhenShown, partName, questions } from "./views.js";
 import { cellMap, colorScale } from "./cells.js";
 import { lock } from "./locks.js";
 
-const FILM_PACE = 700; // ms a frame
+const FILM_PACE = 700; // ms per frame
 const FILM_CHART = { width: 180, height: 52, edge: 6 };
 
 export function makeFilm(app, root) {
@@ -17,7 +17,7 @@ export function makeFilm(app, root) {
   app.on("theme", () => view.film && showFrame(app, view, view.frame));
   app.state.on(["layer", "head", "frame"], (changed) => {
     const same = view.film && changed.join() === "frame" && app.state.get("frame") === view.frame;
-    // another head has no film before it is asked for, unless an address says so
+    // a film is loaded on request, or if the address asks for it
     if (app.state.get("frame") !== null && !changed.includes("frame")) app.state.settle({ frame: null });
     else if (!same) update();
   });
@@ -92,7 +92,7 @@ function updateFilm(app, view) {
   if (view.film && view.name === filmName(app))
     return void showFrame(app, view, view.film[held] ? held : view.frame);
   stopFilm(view);
-  if (view.film && held !== null) app.state.settle({ frame: null }); // it was a frame of another look
+  if (view.film && held !== null) app.state.settle({ frame: null }); // the frame belonged to another result
   view.film = null;
   view.name = "";
   view.go.hidden = !ready;
@@ -170,7 +170,7 @@ function stopFilm(view) {
   view.play.textContent = say("film-play");
 }
 
-// One small chart a measure: its line over the checkpoints, a dot at the one that is shown
+// One small chart per measure: a line over the checkpoints, with a dot at the shown checkpoint
 
 function drawCharts(view) {
   const names = Object.keys(view.film[0].measures).filter((name) =>
@@ -185,7 +185,7 @@ function filmChart(view, name) {
   const steps = view.film.map((frame) => frame.step);
   const known = numbers.filter(Number.isFinite);
   const [low, high] = [Math.min(0, ...known), Math.max(...known, 1e-6)];
-  // even steps, as the slider has them: the trained weights may be older than the last checkpoint
+  // equal steps, as on the slider, because the trained weights may be older than the last checkpoint
   const x = (i) => edge + (i / Math.max(1, numbers.length - 1)) * (width - 2 * edge);
   const y = (number) => height - edge - ((number - low) / (high - low || 1)) * (height - 2 * edge);
   const points = numbers

@@ -1,4 +1,4 @@
-// A map of all heads: a thumbnail of each, by stack, layer and head, with one measure in numbers.
+// A map of all heads: a thumbnail and one measure of each, by stack, layer and head.
 import { addWords, pathName, say } from "./words.js";
 import { clear, el, field, formatted, oncePerFrame, select, sized } from "./dom.js";
 import { ink, palette, rgbText, wordsOf } from "./colors.js";
@@ -45,8 +45,8 @@ export function makeHeads(app, root) {
   const stacks = el("div", { id: "stacks" });
   root.append(el("div", { class: "bar" }, root.heading, chooser), stacks);
   let buttons = new Map(); // "path head" → its button
-  let grids = []; // of the stacks, each with the canvas of its thumbnails
-  let shape = ""; // what the buttons were built for
+  let grids = []; // the canvas of the thumbnails of each stack
+  let shape = ""; // the shape for which the buttons were built
   const resized = new ResizeObserver(
     oncePerFrame(() => grids.forEach((one, n) => one.room !== one.grid.clientWidth && drawThumbs(n))),
   );
@@ -93,7 +93,7 @@ export function makeHeads(app, root) {
         grid.append(...range(heads).map((head) => headButton(path, head)));
         grid.append(...range(widest - heads).map(() => el("span")));
       });
-      // one canvas for all: each of them costs time in every frame and memory
+      // one canvas per stack, because each canvas costs memory and time in every frame
       const canvas = el("canvas", { class: "thumbs", "aria-hidden": "true", dataset: { name: "thumb" } });
       grid.append(canvas);
       grids.push({ grid, canvas, room: 0 });
@@ -115,13 +115,13 @@ export function makeHeads(app, root) {
         onkeydown: (event) => onKey(event, path, head),
       },
       el("span", { class: "thumb" }),
-      el("span", { class: "measure" }, "\u00a0"), // as tall as it will be
+      el("span", { class: "measure" }, "\u00a0"), // reserves the height
     );
     buttons.set(`${path} ${head}`, made);
     return made;
   }
 
-  // Arrow keys walk over the map, from one stack into the next
+  // Arrow keys move the focus over the map, also across stacks
   function onKey(event, path, head) {
     if (!app.look) return;
     const layers = app.look.stacks.flatMap((stack) => stack.layers);
@@ -177,7 +177,7 @@ export function makeHeads(app, root) {
       });
       made.setAttribute("aria-label", off ? say("both", { a: said, b: say("off") }) : said);
       const key = scale.root ? "head-scale-root" : "head-scale";
-      const least = layer.causal && scale.top < 1 ? "≥ " : ""; // its first rows may have more
+      const least = layer.causal && scale.top < 1 ? "≥ " : ""; // the first rows may have larger weights
       made.title = say("head-title-long", {
         name: made.getAttribute("aria-label"),
         scale: say(key, { top: least + topText(scale.top) }),
@@ -185,7 +185,7 @@ export function makeHeads(app, root) {
     }
   }
 
-  // The thumbnails of a stack, each where its button has room for it
+  // Draw the thumbnails of a stack, each inside its button
   function drawThumbs(n) {
     const { grid, canvas } = grids[n];
     grids[n].room = grid.clientWidth;
@@ -216,7 +216,7 @@ export function makeHeads(app, root) {
     }
   }
 
-  // Where the map scrolls by itself; the page never moves
+  // Scroll the map, but never the page
   function bringIntoView(made) {
     if (root.scrollHeight <= root.clientHeight) return;
     const lowest = made.offsetTop + made.offsetHeight + 12 - root.clientHeight;
@@ -228,7 +228,7 @@ export function makeHeads(app, root) {
   app.on("theme", () => app.look && draw());
   state.on(["measure", "root"], () => chooser.hasChildNodes() && draw());
   state.on(["layer", "head"], () => app.look && markChosen());
-  // the model is known before anything is looked at; its heads are no buttons yet
+  // before the first result, the model is known, but its heads have no buttons
   stacks.inert = true;
   build(app.model.stacks.map(({ name, paths, heads }) => [name, paths.map((path) => [path, heads])]));
 }
@@ -237,7 +237,7 @@ function range(n) {
   return Array.from({ length: n }, (_, i) => i);
 }
 
-// The thumbnails of a layer side by side
+// Draw the thumbnails of a layer side by side
 function thumbsOf(app, layer) {
   const { rows, columns, data, darkest } = layer.thumb;
   const bytes = bytesOf(data);

@@ -1,5 +1,5 @@
-// The heat map of the open head: rows are queries, columns keys. What is pointed at is drawn on a second
-// canvas.
+// The heat map of the open head: rows are queries, columns are keys. A second canvas shows the cell under the
+// pointer.
 import { addWords, pathName, say } from "./words.js";
 import { cutText, el, fitText, formatted, oncePerFrame, pieceText, sized, svgEl } from "./dom.js";
 import { cssColor, ink, palette, rgbText } from "./colors.js";
@@ -8,7 +8,7 @@ import { svgText } from "./saving.js";
 
 const LABEL = 15; // pixels between two labels
 export const HEAT_FONT = "13px system-ui, 'Hiragino Sans', 'Noto Sans JP', 'Noto Sans CJK JP', sans-serif";
-const TURN = Math.PI / 3; // of the labels above
+const TURN = Math.PI / 3; // rotation of the labels above
 
 const HEAT_WORDS = {
   "heat-name": [
@@ -34,8 +34,8 @@ export function makeHeat(app, root) {
   const stage = el("div", { class: "stage" }, canvas, over);
   root.append(stage);
   let shown = null;
-  let plan = null; // where things stand
-  let cells = null; // their picture
+  let plan = null; // the layout
+  let cells = null; // the image of the cells
   let overPen = null;
 
   const draw = oncePerFrame(() => {
@@ -75,7 +75,7 @@ export function makeHeat(app, root) {
   });
   canvas.addEventListener("keydown", (event) => shown && onHeatKey(app, shown.layer, event));
 
-  // before there is anything to draw: what the first picture alone would wait for (fonts, colors, the pens)
+  // Prepare the parts that the first drawing would have to wait for: fonts, colors and drawing contexts
   app.late.add(() => {
     if (plan) return;
     for (const pen of [sized(canvas, 1, 1), sized(over, 1, 1)]) pen.clearRect(0, 0, 1, 1);
@@ -115,24 +115,24 @@ function clamped(i, n) {
   return Math.min(n - 1, Math.max(0, i));
 }
 
-// The width of each token as a label, which may have so many pixels at most
+// The width of each token as a label, up to a maximum in pixels
 function planWidths(tokens, most) {
   const pen = new OffscreenCanvas(1, 1).getContext("2d");
   pen.font = HEAT_FONT;
   return tokens.map((token) => Math.min(most, pen.measureText(cutText(pieceText(token), 16)).width));
 }
 
-// Where labels and cells stand: cells as wide and as tall as the room allows, square where both can be. A column's
-// label is upright where it is short enough to clear a slanted one beside it
+// The layout of labels and cells: cells fill the room, and are square if possible. The label of a column is
+// upright if it is short enough to clear a slanted label beside it
 function planOf(room, app, layer) {
   const [rows, columns] = [layer.q_len, layer.k_len];
   const [rowTokens, columnTokens] = [app.rowTokens(layer), app.tokensOf(layer.keys)];
   const left = Math.ceil(Math.max(20, ...planWidths(rowTokens, Math.min(112, room * 0.26)))) + 8;
   const above = planWidths(columnTokens, 110);
-  const about = (room - left) / (columns + 1); // a cell
+  const about = (room - left) / (columns + 1); // approximate width of a cell
   const lean = Math.ceil(
     Math.max(8, ...above.map((width, j) => width * Math.cos(TURN) + 10 - (columns - j - 0.5) * about)),
-  ); // over the right edge
+  ); // labels beyond the right edge
   const fitting = (size) => (size >= 4 ? Math.floor(size) : Math.max(0.5, size));
   const [across, down] = [(room - left - lean) / columns, 640 / rows];
   const wide = fitting(Math.min(across, 44, Math.max(down, LABEL + 1)));
@@ -162,7 +162,7 @@ function drawBase(pen, app, shown, plan, cells) {
   const { values, kind } = shown;
   const { left, top, wide, tall, rows, columns } = plan;
   pen.clearRect(0, 0, plan.width, plan.height);
-  pen.imageSmoothingEnabled = Math.min(wide, tall) < 1; // only where several cells share a dot
+  pen.imageSmoothingEnabled = Math.min(wide, tall) < 1; // only if several cells share a pixel
   pen.drawImage(cells, left, top, columns * wide, rows * tall);
   if (Math.min(wide, tall) >= 10) drawGaps(pen, plan);
   if (wide >= 34 && tall >= LABEL)
@@ -225,7 +225,7 @@ function columnLabel(pen, plan, j) {
   pen.restore();
 }
 
-// The row, the column and the cell, and their two labels before the others
+// Mark the row, the column and the cell, with their two labels on top of the others
 function drawMarks(pen, plan, query, key) {
   const { left, top, wide, tall, rows, columns } = plan;
   const [x, y] = [left + key * wide, top + query * tall];
@@ -260,7 +260,7 @@ function drawMarks(pen, plan, query, key) {
   columnLabel(pen, plan, key);
 }
 
-// The map as a drawing; a large one has its cells as one picture
+// The map as a drawing; a large map contains its cells as one image
 function heatSvg(canvas, app, shown, plan) {
   const { width, height, left, top, wide, tall, rows, columns } = plan;
   const made = svgEl("svg", {

@@ -1,4 +1,4 @@
-// What is asked and what came out: the text, how the answer is searched, tokens with their ids.
+// The input and the output: the text, the search method, and the tokens with their ids.
 import { addWords, inJapanese, say } from "./words.js";
 import { button, clear, el, field, formatted, ordinal, pieceElement, pieceText, select, signed } from "./dom.js";
 import { searchOf } from "./app.js";
@@ -198,7 +198,7 @@ function isUnknown(token) {
   return Boolean(token.unknown);
 }
 
-// The tokens that the answer is made to begin with: each can be taken away, with what stands after it
+// The tokens with which the output must begin: removing a token also removes all tokens after it
 function prefixChips(app) {
   const { look, state } = app;
   const begin = look.family === "translation" ? 1 : look.prompt_tokens;
@@ -253,7 +253,7 @@ function labelBars(look) {
   return el("div", { class: "labels", id: "labels" }, ...rows);
 }
 
-// How the model is changed, always in one line, so that nothing below moves when an edit comes or goes
+// The list of edits, always in one line, so the layout below does not move
 function changes(app) {
   const { state, look } = app;
   const undo = () => {
@@ -280,7 +280,7 @@ function changes(app) {
   );
 }
 
-// The chips of the query and the key that are pointed at
+// The chips of the query and the key under the pointer
 function mark(app, said) {
   for (const chip of said.querySelectorAll(".chip.here")) chip.classList.remove("here");
   const layer = app.openLayer();

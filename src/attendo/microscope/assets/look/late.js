@@ -1,12 +1,12 @@
-// What can wait: the map of the open head is drawn first; the rest comes right behind it, a little at a time.
-const SLICE = 8; // ms of work before the page may draw and hear events
-const PATIENCE = 300; // ms after which nothing waits for the map any more
+// Deferred work: the map of the open head is drawn first, and the rest follows in small slices.
+const SLICE = 8; // ms of work before the page can draw and handle events
+const PATIENCE = 300; // ms after which work no longer waits for the map
 
-// run(fn) calls what has waited. late.hold(): from now on it waits; late.release(): the map is drawn.
+// run(fn) runs deferred functions. late.hold(): defer from now on; late.release(): the map is drawn.
 export function makeLate(run) {
-  const queue = new Set(); // each function once
+  const queue = new Set(); // contains each function once
   let [held, planned, patience] = [false, false, 0];
-  let listeners = []; // who waits until nothing is left
+  let listeners = []; // callbacks for the moment when no work is left
 
   function work() {
     planned = false;
@@ -32,7 +32,7 @@ export function makeLate(run) {
     plan();
   }
   return {
-    // fn runs once, soon, however often it is asked for meanwhile
+    // fn runs once, soon, even if it is requested several times meanwhile
     add: (fn) => {
       queue.delete(fn);
       queue.add(fn);
@@ -43,7 +43,7 @@ export function makeLate(run) {
       patience = setTimeout(release, PATIENCE);
       held = true;
     },
-    // once the frame with the map is on the screen
+    // when the frame with the map is on the screen
     release: () => held && requestAnimationFrame(() => setTimeout(release)),
     settled: () => (held || queue.size ? new Promise((done) => listeners.push(done)) : Promise.resolve()),
   };

@@ -1,4 +1,4 @@
-// The lens: what each layer would answer if it were the last, position by position; and rollout below it.
+// The logit lens: the prediction of each layer at each position, as if the layer were the last; and rollout.
 import { addWords, inJapanese, say } from "./words.js";
 import { button, clear, el, formatted, ordinal, pieceElement, pieceText } from "./dom.js";
 import { weightColor } from "./colors.js";
@@ -6,7 +6,7 @@ import { drawWhenShown, questions, stackChoice } from "./views.js";
 import { colorScale, inkOf } from "./cells.js";
 import { makeRollout } from "./rollout.js";
 
-const LENS_WINDOW = 24; // positions shown at once
+const LENS_WINDOW = 24; // number of positions shown at once
 
 export function makeLens(app, root) {
   addLensWords();
@@ -63,7 +63,7 @@ async function loadLens(app, view) {
   drawLens(app, view);
 }
 
-// The tokens that stand above the columns, one a position
+// The tokens above the columns, one per position
 function lensInputs(app, view) {
   const { look } = app;
   return view.stack === "decoder" && look.target.length
@@ -143,7 +143,7 @@ function drawLens(app, view) {
   app.drew("lens");
 }
 
-// "embedding" and "block 3" come in English
+// the program sends "embedding" and "block 3" in English
 function lensLayer({ kind, layers }, layer) {
   const english = layers[layer];
   const block = /^block (\d+)$/.exec(english);
@@ -216,7 +216,7 @@ function lensSays(view, name, at, { rank_of_final: rank, p_of_final: final, p, .
   return rank === undefined || rank === null ? start : `${start}  ${say("lens-says-rank", words)}`;
 }
 
-// A column is a query where the chosen layer's queries are the same tokens
+// A column selects a query if the queries of the chosen layer are the same tokens
 function lensChoose(app, view, at) {
   if (sameSide(app, view)) app.state.set({ query: at });
 }

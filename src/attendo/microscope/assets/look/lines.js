@@ -1,4 +1,4 @@
-// The open head as lines: queries on the left, keys on the right, a line as strong as its weight.
+// The open head as lines: queries on the left, keys on the right; the strength of a line shows the weight.
 import { addWords, say } from "./words.js";
 import { afterPause, clear, el, field, fitText, formatted, oncePerFrame, pieceText, svgEl } from "./dom.js";
 import { shownMatrix } from "./shown.js";
@@ -6,7 +6,7 @@ import { svgText } from "./saving.js";
 import { HEAT_FONT } from "./heat.js";
 
 const MOST_LINES = 2000;
-const STRENGTHS = 12; // lines of about one strength are one path
+const STRENGTHS = 12; // lines of similar strength share a path
 
 const LINES_WORDS = {
   "lines-name": [
@@ -96,7 +96,7 @@ export function makeLines(app, root) {
   app.on("theme", draw);
   app.on("point", mark);
   state.on(["layer", "head", "shows", "hideEnds", "threshold"], draw);
-  const drawLater = afterPause(draw, 80); // thousands of lines would hold up the slider
+  const drawLater = afterPause(draw, 80); // drawing thousands of lines would slow down the slider
   state.on("beta", () => (plan && plan.left.length > 64 ? drawLater() : draw()));
   state.on("threshold", () => (range.value = state.get("threshold")));
   state.on(["query", "key", "locked"], mark);
@@ -104,7 +104,7 @@ export function makeLines(app, root) {
   return { svg: () => plan && svg };
 }
 
-// A value's part of the largest; lines of scores would mean nothing, so those show the weights
+// A value relative to the largest value; scores cannot be drawn as lines, so weights are drawn instead
 function shareOf(shown) {
   return shown.kind === "scores" ? (i) => shown.weights[i] : (i) => Math.min(1, shown.values[i] / shown.top);
 }
@@ -118,7 +118,7 @@ function strongest(shown, threshold) {
     if (share(i) >= least && !hidden.has(i % layer.k_len)) places.push(i);
   const total = places.length;
   if (total > MOST_LINES) {
-    const strengths = new Float64Array(total); // sorted as numbers, and quickly
+    const strengths = new Float64Array(total); // sorts numerically and fast
     for (let n = 0; n < total; n++) strengths[n] = share(places[n]);
     const last = strengths.sort().at(-MOST_LINES);
     const above = places.filter((i) => share(i) > last);
@@ -194,7 +194,7 @@ function tokenText(token, i, step, x, anchor, plan) {
   });
 }
 
-// The lines of one query (or into one key), its band and the bands of what it looks at
+// The lines of one query (or of one key), with the bands of both sides
 function drawChosen(group, shown, plan, query, key, by) {
   const { layer } = shown;
   const share = shareOf(shown);

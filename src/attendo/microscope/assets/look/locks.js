@@ -1,10 +1,10 @@
-// Controls whose question a saved page can't answer: they look so, and say why and what can.
+// Controls that a saved page cannot support: they look disabled, and explain the reason and the alternative.
 import { say } from "./words.js";
 import { el } from "./dom.js";
 
-const LOCKS_NOTE = "saved-note"; // the element that says it to all of them
+const LOCKS_NOTE = "saved-note"; // the element with the explanation for all of them
 
-// locked: whether the page has no answer for what the control does
+// locked: whether the page has no answer for the control
 export function lock(control, locked = true) {
   const looks = { "aria-disabled": "true", "aria-describedby": LOCKS_NOTE, title: say("not-live") };
   for (const [name, value] of Object.entries(looks)) {
@@ -16,7 +16,7 @@ export function lock(control, locked = true) {
   return control;
 }
 
-// A control for a question of a new look, which only a live page answers
+// A control that sends a new look request, which only a live page can answer
 export function onlyLive(app, control) {
   return app.source.live ? control : lock(control);
 }
@@ -25,7 +25,7 @@ export function lockNote(app) {
   return app.source.live ? null : el("p", { id: LOCKS_NOTE, class: "note" }, say("not-live"));
 }
 
-// A locked control can be reached, so that it can say why, but does nothing
+// A locked control can be focused, so it can show its explanation, but it does nothing
 export function heedLocks(appNow) {
   const stop = (event) => {
     if (!event.target.closest?.('[aria-disabled="true"]')) return;

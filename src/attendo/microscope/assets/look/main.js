@@ -1,4 +1,4 @@
-// The page: one state, one look at a time, and the views that draw it.
+// The page: one state, one result at a time, and the views that draw it.
 import { addCommonWords, addWords, say, setAgain, setLanguage } from "./words.js";
 import { button, clear, el, field, panel, select } from "./dom.js";
 import { forgetColors } from "./colors.js";
@@ -21,7 +21,7 @@ import { makePositions } from "./positions.js";
 import { makeClasses } from "./classes.js";
 import { makeFilm } from "./film.js";
 
-const ANSWER_PATIENCE = 1000; // ms without an answer before the page says what it waits for
+const ANSWER_PATIENCE = 1000; // ms without an answer before the page shows a waiting message
 
 const MAIN_WORDS = {
   title: ["Look inside {name}", "{name} の中を見る"],
@@ -91,7 +91,7 @@ function makeTop(app) {
   );
 }
 
-// The views that only some families have something to show in
+// The views that are only for some tasks
 const WRITERS = ["translation", "language-model"];
 const LABELLERS = ["classification"];
 const OF_FAMILIES = {
@@ -100,7 +100,7 @@ const OF_FAMILIES = {
   classes: LABELLERS,
 };
 
-// name → what fills it, of the views of this family; the tree has two parts
+// name → the function that fills the view, for the views of this task; the tree has two parts
 function viewMakers(family) {
   const makers = {
     classes: makeClasses,
@@ -172,7 +172,7 @@ function makeTabs(app) {
   return [list, ...panels];
 }
 
-// A label's reasons come first, since they are what its reader asks for
+// The explanation of a label comes first, because it is the main question of the reader
 function inOrder(model, heads, detail, tabs) {
   const views = el("div", { class: "views" }, ...tabs);
   return LABELLERS.includes(model.family) ? [views, heads, detail] : [heads, detail, views];
@@ -185,7 +185,7 @@ function applyTheme(state) {
   forgetColors();
 }
 
-// The whole page, in the language of the state; built anew when the language changes
+// Build the whole page in the language of the state; called again when the language changes
 function build(source, state, model, look) {
   setLanguage(state.get("language"));
   state.silence();
@@ -229,7 +229,7 @@ function build(source, state, model, look) {
   return app;
 }
 
-// The first answer; a notebook that is busy gives none for a while, and an empty page would not say why
+// The first answer; a busy notebook sends no answer for a while, so the page shows a message
 async function waitedFor(answer, page, framed) {
   const told = el("p", { class: "note", role: "status" });
   page.append(told);
@@ -259,7 +259,7 @@ async function start() {
   if (first && !state.get("text"))
     state.settle({ ...stateOf(first), ...(state.says("layer") ? {} : source.opens) });
   state.correctBy((values) => misfitsOf(model, source, values));
-  // what a reader asks of a label is why; of all else, how
+  // a classifier opens "why", all other models open "how"
   if (model.family === "classification" && !state.says("view")) state.settle({ view: "classes" });
   askAhead({ state, source, model });
   const app = build(source, state, model, null);
@@ -270,13 +270,13 @@ async function start() {
   window.attendo.ready = true;
 }
 
-// What concerns the whole window; window.attendo.app is the page as it stands now
+// Handlers for the whole window; window.attendo.app is the current page
 function listen(state) {
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") window.attendo.app.letGo();
   });
   heedLocks(() => window.attendo.app);
-  // a link pasted into this page, or one that the reader went back to
+  // a link that was pasted into this page, or an earlier address
   window.addEventListener("hashchange", () => window.attendo.app.relookIfOther());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     applyTheme(state);

@@ -1,9 +1,9 @@
-// The matrices of a layer's heads, loaded when they are opened.
+// The matrices of a layer's heads, loaded when the section is opened.
 import { addWords, pathName, say } from "./words.js";
 import { clear, el, formatted, pieceElement } from "./dom.js";
 import { barOf, largest, questions, scrolled, tableHead, withNumber } from "./views.js";
 
-// The matrices of a layer's heads, loaded when they are opened
+// The matrices of a layer's heads, loaded when the section is opened
 
 export function makeMatrices(app) {
   addWords({

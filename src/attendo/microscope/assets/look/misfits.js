@@ -1,6 +1,6 @@
-// What an address asks for that this model, this look or this saved page doesn't have.
+// Values of an address that this model, this result or this saved page does not support.
 
-// values of an address → what must stand in place of some of them
+// values of an address → replacements of unsupported values
 export function misfitsOf({ stacks, effects, vocab_size: vocabulary }, source, values) {
   const [layers, instead] = [stacks.flatMap((stack) => stack.paths), {}];
   const heads = (path) => stacks.find((stack) => stack.paths.includes(path))?.heads ?? 0;
@@ -16,7 +16,7 @@ export function misfitsOf({ stacks, effects, vocab_size: vocabulary }, source, v
   return instead;
 }
 
-// The same of what only a look can tell
+// As above, for values that only a result can check
 export function misfitsOfLook(look, layer, valueOf) {
   const instead = {};
   const longest = Math.max(look.source.length, look.target.length);
@@ -27,7 +27,7 @@ export function misfitsOfLook(look, layer, valueOf) {
   return instead;
 }
 
-// The question of a look as the page's state has it
+// The look request for the state of the page
 export function stateOf(ask) {
   return {
     text: ask.text,
@@ -62,7 +62,7 @@ function isEdit(edit, layers, effects, heads) {
   );
 }
 
-// A shell's pattern, as the command's --off may have it
+// A shell pattern, as in the option --off of the command
 function patternOf(path) {
   const parts = path.split(/(\*|\?|\[[^\]]+\])/).map((part, n) => {
     if (n % 2 === 0) return part.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&");

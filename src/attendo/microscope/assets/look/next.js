@@ -1,4 +1,4 @@
-// What could follow: the distribution at one position, and a token forced there.
+// The distribution of the next token at one position, and forced tokens.
 import { addWords, say } from "./words.js";
 import { button, clear, el, field, formatted, ordinal, pieceElement, pieceText, select } from "./dom.js";
 import { weightColor } from "./colors.js";
@@ -7,7 +7,7 @@ import { inkOf } from "./cells.js";
 import { onlyLive } from "./locks.js";
 
 const NEXT_TOKENS = 10;
-const STRIP_TOKENS = 64; // around the chosen one
+const STRIP_TOKENS = 64; // number of positions around the chosen position
 
 export function makeNext(app, root) {
   addNextWords();
@@ -37,13 +37,13 @@ export function makeNext(app, root) {
   load();
 }
 
-// The tokens behind which the model predicts one
+// The tokens after which the model predicts a token
 function nextTokens(look) {
   if (!look) return [];
   return look.family === "masked-language-model" ? look.source : look.target;
 }
 
-// Where to begin: at the token of the answer that was least probable
+// The first position to show: the least probable token of the answer
 function leastSure(look, tokens) {
   const p = (at) => tokens[at].out?.log_prob ?? 0;
   let best = look.family === "language-model" ? Math.max(0, look.prompt_tokens - 1) : 0;
@@ -51,7 +51,7 @@ function leastSure(look, tokens) {
   return best;
 }
 
-// A query of the target is a position
+// A query of the target selects a position
 function followQuery(app) {
   const layer = app.look && app.state.get("layer") ? app.layer(app.state.get("layer")) : null;
   const query = app.state.get("query");
@@ -80,9 +80,9 @@ async function loadNext(app, view) {
   app.drew("next");
 }
 
-// Which position
+// The choice of the position
 
-// The key of words that differ where a model tells each token itself, not the one behind it
+// The key of texts that differ between models that predict the token itself and models that predict the next token
 function nextWords(app, key) {
   return app.look.family === "masked-language-model" ? `${key}-masked` : key;
 }
@@ -148,9 +148,9 @@ function drawChoice(app, view, position) {
   );
 }
 
-// The distribution
+// The display of the distribution
 
-// The ids that the answer must begin with so that `id` stands behind the position; null inside a prompt
+// The ids with which the answer must begin so `id` follows the position; null inside a prompt
 function prefixFor(look, position, id) {
   const first = look.prompt_tokens ?? 1;
   return position < first - 1
@@ -227,7 +227,7 @@ function drawNext(app, view, position, { tokens, entropy: nats, actual }) {
   );
 }
 
-// What is forced so far, to be taken back
+// The forced tokens, which can be removed
 function drawForced(app, view) {
   const { look } = app;
   const prefix = app.state.get("prefix");

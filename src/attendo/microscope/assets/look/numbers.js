@@ -1,8 +1,8 @@
-// The formula of attention on the numbers of one layer: scores = q·k·scale, weights = softmax(β·scores),
-// mixed = Σ weights·v. It stands here and nowhere else in the page.
+// The attention formula on the numbers of one layer: scores = q·k·scale, weights = softmax(β·scores),
+// mixed = Σ weights·v. The page computes attention only here.
 const KEPT_HEADS = 2;
 
-// JSON has no infinity: "inf" stands for argmax
+// JSON has no infinity: "inf" means argmax
 export function betaNumber(beta) {
   return beta === "inf" ? Infinity : Number(beta);
 }
@@ -22,9 +22,9 @@ export function floatsOf(base64) {
   return Float32Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
 }
 
-// softmax(β·scores) over the keys with allowed(j) (null: all); the largest is subtracted first, so no β
-// overflows. β = Infinity: 1 at the first maximum. A key not allowed, or with the score −∞, has exactly 0; where
-// there is no other all are 0.
+// softmax(β·scores) over the keys with allowed(j) (null: all); the largest score is subtracted first, so no β
+// overflows. β = Infinity: 1 at the first maximum. Masked keys, and keys with the score −∞, have exactly 0. If
+// no key is left, all weights are 0.
 export function softmaxRow(scores, allowed, beta = 1, out = new Float32Array(scores.length)) {
   const open = (j) => scores[j] !== -Infinity && (!allowed || allowed(j));
   let top = -1;
@@ -61,7 +61,7 @@ export function dot(left, right) {
   return sum;
 }
 
-// out[j] = scale · query·key j, the keys one after another; four sums at a time are quicker than one
+// out[j] = scale · query·key j, for consecutive keys; four partial sums are faster than one
 function products(query, keys, scale, out) {
   const width = query.length;
   const even = width - (width % 4);
@@ -79,7 +79,7 @@ function products(query, keys, scale, out) {
   }
 }
 
-// The parts of a buffer of little-endian float32, of so many numbers each
+// The parts of a buffer of little-endian float32, with the given sizes
 function partsOf(path, buffer, sizes) {
   const all = new Float32Array(buffer);
   const wanted = sizes.reduce((sum, size) => sum + size, 0);
@@ -88,7 +88,7 @@ function partsOf(path, buffer, sizes) {
   return sizes.map((size) => all.subarray(from, (from += size)));
 }
 
-// A function of (head, β) that keeps its last answers
+// A function of (head, β) that caches its latest results
 function kept(make) {
   const answers = new Map();
   return (...asked) => {
@@ -101,7 +101,7 @@ function kept(make) {
   };
 }
 
-// Numbers of one head in each part: query, key, value, norms; and how many heads each part has
+// The size of each part for one head (query, key, value, norms), and the number of heads in each part
 function sizesOfHead({ q_len: qLen, k_len: kLen, head_dim: width, value_dim: valueWidth }) {
   return [qLen * width, kLen * width, kLen * valueWidth, kLen];
 }
@@ -109,7 +109,7 @@ function partsIn({ heads, kv_heads: kvHeads }) {
   return [heads, kvHeads, kvHeads, heads];
 }
 
-// Where the bytes of a layer's numbers end, and where, as [from, to), those of one head stand
+// The ends of the parts of a layer's numbers in bytes, and the ranges [from, to) of one head
 export function numbersBytes(layer) {
   const [sizes, parts] = [sizesOfHead(layer), partsIn(layer)];
   const starts = [0];
@@ -119,13 +119,13 @@ export function numbersBytes(layer) {
   return { end: starts.at(-1), of };
 }
 
-// What is added to a score by distance: ALiBi's slope, or a table, in which null is −∞: JSON has no infinity
+// The position bias of a score: ALiBi's slope, or a table in which null means −∞, because JSON has no infinity
 export function biasOf(layer, head, apart) {
   if (layer.slopes) return -layer.slopes[head] * Math.abs(apart);
   return layer.biases ? (layer.biases[head][apart + layer.k_len - 1] ?? -Infinity) : 0;
 }
 
-// layer: an entry of look.stacks[].layers; only: the head whose numbers alone are in the buffer, else
+// layer: an entry of look.stacks[].layers; only: the head if the buffer contains only its numbers, otherwise
 // undefined. Matrices are rows one after another, [q_len × k_len].
 export function layerNumbers(layer, buffer, only) {
   const {
@@ -145,13 +145,13 @@ export function layerNumbers(layer, buffer, only) {
   const key = (head, j) => vector(keys, kvPlace(head) * kLen + j, width);
   const value = (head, j) => vector(values, kvPlace(head) * kLen + j, valueWidth);
   const valueNorm = (head, j) => norms[place(head) * kLen + j];
-  // how many keys a query may look at
+  // the number of keys that a query can attend to
   const reach = (i) => (layer.causal ? Math.max(0, i + kLen - qLen + 1) : kLen);
   const allowed = (i, j) => j < reach(i);
   const bias = (head, i, j) => biasOf(layer, head, j - (i + kLen - qLen));
   const biased = layer.slopes || layer.biases;
 
-  // The scores of a head, first those that make weights; the keys behind the mask are for who asks for them
+  // The scores of a head: first those of allowed keys; the scores of masked keys are computed on request
   const scored = kept((head) => {
     const out = new Float32Array(qLen * kLen);
     fill(head, out, () => 0, reach);
@@ -183,7 +183,7 @@ export function layerNumbers(layer, buffer, only) {
   });
   const weights = (head, beta = betaNumber(layer.beta[head])) => weightsAt(head, beta);
 
-  // α·‖v Wᵒ‖: how much of each value reaches the output (Kobayashi et al. 2020)
+  // α·‖v Wᵒ‖: the contribution of each value to the output (Kobayashi et al. 2020)
   const weighted = (head, beta) => {
     const out = Float32Array.from(weights(head, beta));
     for (let i = 0; i < out.length; i++) out[i] *= valueNorm(head, i % kLen);

@@ -1,4 +1,4 @@
-// Positions: their encodings as a heat map, and how alike they are.
+// Positions: their encodings as a heat map, and the similarity of their encodings.
 import { addWords, inJapanese, say } from "./words.js";
 import { el, field, formatted, pieceText, select } from "./dom.js";
 import { biasOf, floatsOf } from "./numbers.js";
@@ -74,7 +74,7 @@ function addPositionWords() {
 
 function positionParts(app, root) {
   const onchange = { load: null, draw: null };
-  // what is chosen stands in the address
+  // the address contains the choice
   const choice = (name, words, done) =>
     select(
       words.map((word) => [word, say(`positions-${word}`)]),
@@ -153,7 +153,7 @@ async function loadPositions(app, view) {
   drawPositions(app, view);
 }
 
-// What a layer adds to its scores: for each distance of a key before the query by each head, and the open head's matrix
+// The position bias of a layer: a value per distance of the key and head, and the matrix of the open head
 function addedBy(app, { layers, n, d }) {
   const open = layers.findIndex(({ path }) => path === app.state.get("layer"));
   const [layer, head] = [layers[Math.max(0, open)], open < 0 ? 0 : app.state.get("head")];
@@ -168,7 +168,7 @@ function addedBy(app, { layers, n, d }) {
 function drawPositions(app, view) {
   if (!view.answer) return;
   const { kind, n, d, trained, tokens } = view.answer;
-  const byDistance = view.answer.layers.length > 0; // what is added to scores, and no encoding
+  const byDistance = view.answer.layers.length > 0; // added to scores instead of an encoding
   const { data, dots, whole, name: part } = byDistance ? addedBy(app, view.answer) : view.answer;
   const name = (i) => `${say("positions-row", { n: i })}${tokens[i] ? ` ${pieceText(tokens[i])}` : ""}`;
   const most = (numbers) => numbers.reduce((high, x) => (x === -Infinity ? high : Math.max(high, Math.abs(x))), 0);

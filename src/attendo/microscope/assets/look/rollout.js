@@ -1,4 +1,4 @@
-// Rollout: what each position has of each input, through all layers; an approximation.
+// Rollout: the share of each input token in each position after all layers (an approximation).
 import { addWords, say } from "./words.js";
 import { clear, el, formatted, ordinal, pieceText } from "./dom.js";
 import { floatsOf } from "./numbers.js";
@@ -11,12 +11,12 @@ const ROLLOUT_SIDES = {
   cross: ["target", "source"],
 };
 
-// The part, and a function that loads it for the look that is there
+// The section, and a function that loads it for the current result
 export function makeRollout(app) {
   addRolloutWords();
   const view = { stack: "", side: "" };
   view.map = cellMap("rollout", (row) => {
-    // a row is a query where the open layer's queries are the same tokens
+    // a row selects a query if the queries of the open layer are the same tokens
     if (app.openLayer()?.queries === view.side) app.state.set({ query: row });
   });
   view.said = el("p", { class: "view-said" });

@@ -1,4 +1,4 @@
-// Files the reader takes away: made here, sent nowhere.
+// Downloads: files that the page creates without sending data anywhere.
 import { addWords, say } from "./words.js";
 import { button, el, svgEl } from "./dom.js";
 import { cssColor } from "./colors.js";
@@ -23,7 +23,7 @@ function saveSvg(name, picture) {
   saveText(name, new XMLSerializer().serializeToString(picture), "image/svg+xml");
 }
 
-// Rows of cells as CSV (RFC 4180). A text that a spreadsheet would take for a formula gets an apostrophe
+// Rows of cells as CSV (RFC 4180). A text that looks like a formula to a spreadsheet gets an apostrophe
 function csvText(rows) {
   const cell = (value) => {
     if (typeof value === "number") return String(Number(value.toPrecision(7)));
@@ -37,7 +37,7 @@ function saveCsv(name, rows) {
   saveText(name, csvText(rows), "text/csv");
 }
 
-// A name for a file from a path and a head: decoder.blocks.0.cross_attention, 1 → decoder-1-cross-head-2
+// A file name from a path and a head: decoder.blocks.0.cross_attention, 1 → decoder-1-cross-head-2
 function fileName(path, head, ending) {
   const short = path.replace(/blocks\.(\d+)/, (whole, n) => String(Number(n) + 1)).replace("_attention", "").replaceAll(".", "-");
   return `${short}-head-${head + 1}.${ending}`;
@@ -61,7 +61,7 @@ const SAVING_WORDS = {
   "save-csv": ["Numbers as CSV", "数値を CSV で保存"],
 };
 
-// Buttons that save: [id, text on it, what it does]; ready(): whether there is something to save
+// Buttons that save files: [id, label, action]; ready(): whether there is something to save
 function saveButtons(ready, acts) {
   const made = acts.map(([id, text, act]) =>
     button(text, () => ready() && act(), { id, title: say(id), "aria-label": say(id) }),
@@ -70,11 +70,11 @@ function saveButtons(ready, acts) {
   return el("span", { class: "bar", role: "group", "aria-label": say("save-as") }, name, ...made);
 }
 
-// The buttons that save what the open head shows. heat, lines: what makeHeat and makeLines return; shown():
-// the numbers
+// The buttons that save the open head. heat, lines: the results of makeHeat and makeLines; shown(): the
+// displayed values
 export function exportButtons(app, heat, lines, shown) {
   addWords(SAVING_WORDS);
-  addWords(SAVING_WORDS); // one of them is said here already
+  addWords(SAVING_WORDS); // the label already contains this word
   const name = (ending) => fileName(app.state.get("layer"), app.state.get("head"), ending);
   return saveButtons(shown, [
     ["save-heat-png", "PNG", () => savePng(name("png"), onPaper(heat.canvas))],
@@ -84,7 +84,7 @@ export function exportButtons(app, heat, lines, shown) {
   ]);
 }
 
-// The same for a search's tree, all of it, and its nodes as a table. tree: { canvas(), svg(), rows() }
+// The buttons that save a search tree as an image and its nodes as a table. tree: { canvas(), svg(), rows() }
 export function treeButtons(ready, tree) {
   return saveButtons(ready, [
     ["save-tree-png", "PNG", () => savePng("beam-tree.png", onPaper(tree.canvas()))],
@@ -93,7 +93,7 @@ export function treeButtons(ready, tree) {
   ]);
 }
 
-// Every value of the open head, with the pieces as first row and first column
+// Every value of the open head, with the tokens as first row and first column
 function tableOf(app, shown) {
   const { layer, values } = shown;
   const rows = app.rowTokens(layer).map((token, i) => {
@@ -113,7 +113,7 @@ function onPaper(canvas) {
   return copy;
 }
 
-// A drawing that doesn't need the page's style sheet
+// A drawing that does not require the page's style sheet
 function styledCopy(svg) {
   const copy = svg.cloneNode(true);
   const looks = ["fill", "stroke", "opacity", "font-size", "text-anchor"];

@@ -1,14 +1,14 @@
-// What the open head shows: its values, and the colors they have in every picture of it.
+// The displayed values of the open head, and their colors in every image.
 import { say } from "./words.js";
 import { clear, el, formatted } from "./dom.js";
 import { divergingPalette, palette, wordsOf } from "./colors.js";
 import { betaNumber } from "./numbers.js";
 
-const MANY = 48; // keys in a row
-const lastShown = new WeakMap(); // numbers of a layer → what was made of them last
+const MANY = 48; // number of keys in a row
+const lastShown = new WeakMap(); // numbers of a layer → latest displayed values
 
-// What the open head shows now, or null before its numbers are there: weights at the slider's β, and
-// `values`, which are the weights, α·‖v Wᵒ‖ or the scores; share(i) is a value's part of the largest, 0 to 1
+// The displayed values of the open head, or null before its numbers are loaded: weights at the slider's β, and
+// `values`, which are the weights, α·‖v Wᵒ‖ or the scores; share(i) is a value relative to the largest, 0 to 1
 // (scores: −1 to 1).
 export function shownMatrix(app) {
   const { state } = app;
@@ -41,7 +41,7 @@ function matrixOf(numbers, head, beta, kind, hidden, own) {
     }
     return found;
   };
-  // as the thumbnails (shades.py): rows of few keys don't count, and even attention stays pale
+  // as for thumbnails (`darkest` in answers.py): rows with few keys are ignored, uniform attention has a light color
   const first = own && layer.causal && kind !== "scores" ? Math.max(0, MANY - kLen + qLen) : 0;
   let top = kind === "weights" && !own ? 1 : most(first, qLen);
   if (kind === "weights" && own) top = Math.min(1, Math.max(top, 4 / kLen));
@@ -49,13 +49,13 @@ function matrixOf(numbers, head, beta, kind, hidden, own) {
   return { numbers, layer, head, beta, kind, weights, values, top: top || 1, above, hidden };
 }
 
-// Whether the weights of long rows, which are small, are shown on a scale of their own
+// Whether the small weights of long rows have their own color scale
 function ownScale(app, layer) {
   return app.state.get("root") === "auto" && layer.k_len > MANY;
 }
 
-// How a thumbnail, whose bytes are parts of `darkest`, is shaded by the same scale: the color of each byte,
-// and the weight that is darkest
+// The colors of a thumbnail on this scale: the color of each byte (a fraction of `darkest`), and the weight with
+// the darkest color
 export function thumbScale(app, layer, darkest) {
   const top = ownScale(app, layer) ? darkest : 1;
   const root = rootScale(app, layer);
@@ -66,18 +66,18 @@ export function thumbScale(app, layer, darkest) {
   return { top, root, color };
 }
 
-// A weight that ends a scale
+// The largest weight of a scale, as text
 export function topText(top) {
   return top === 1 ? "1" : formatted(top, top < 0.1 ? 3 : 2);
 }
 
-// √ lets small weights be seen; alone where there are many keys unless the reader chose
+// √ makes small weights visible; it is the default if there are many keys
 function rootScale(app, layer) {
   const chosen = app.state.get("root");
   return chosen === "auto" ? layer.k_len > MANY : chosen === "root";
 }
 
-// What the colors mean; on the scale of √ the middle color is a quarter of the largest
+// The legend of the colors; on the √ scale, the middle color is a quarter of the largest value
 export function showRamp(ramp, app, { layer, kind, top, above }) {
   const both = kind === "scores";
   const bar = el("span", { class: both ? "ramp diverging" : "ramp" });
@@ -86,7 +86,7 @@ export function showRamp(ramp, app, { layer, kind, top, above }) {
     ramp.append(el("span", {}, say("color-middle", { x: topText(top / 4) })));
 }
 
-// The palette of what is shown, and the place of a value in it
+// The palette of the displayed values, and the index of a value in the palette
 function shading(app, { layer, kind, top }) {
   if (kind === "scores")
     return [divergingPalette(), (value) => Math.round(127.5 * (1 + Math.min(1, Math.max(-1, value / top))))];
@@ -95,7 +95,7 @@ function shading(app, { layer, kind, top }) {
   return [palette(), (value) => Math.round(255 * (root ? Math.sqrt(share(value)) : share(value)))];
 }
 
-// The color of a value, or null where the mask, a score of −∞ or the reader hides the cell
+// The color of a value, or null for a cell that is masked, has a score of −∞ or is hidden by the reader
 export function cellColor(app, shown) {
   const { numbers, layer, hidden } = shown;
   const [colors, shade] = shading(app, shown);
@@ -107,7 +107,7 @@ export function cellColor(app, shown) {
   };
 }
 
-// All cells so, one dot each, on a canvas; one made before is taken again where it fits
+// Draw all cells, one pixel each, on a canvas; an earlier canvas of the same size is reused
 export function cellsPicture(before, app, shown) {
   const { numbers, layer, values, hidden } = shown;
   const [rows, columns] = [layer.q_len, layer.k_len];

@@ -1,4 +1,4 @@
-// From soft to hard: weights = softmax(β·scores), β from 0 (even) over 1 (the model) to ∞ (argmax).
+// From soft to hard attention: weights = softmax(β·scores), β from 0 (uniform) over 1 (the model) to ∞ (argmax).
 import { addWords, say } from "./words.js";
 import { afterPause, button, clear, el, field, formatted, oncePerFrame, select, signed } from "./dom.js";
 import { betaJson, betaNumber } from "./numbers.js";
@@ -57,7 +57,7 @@ const SLIDER_WORDS = {
 export function makeSlider(app, root) {
   addWords(SLIDER_WORDS);
   const { state } = app;
-  const measured = new Map(); // what was changed → Map of β → change in log-probability
+  const measured = new Map(); // edit → Map of β → change in log-probability
   const input = el("input", {
     type: "range",
     id: "beta",
@@ -121,7 +121,7 @@ export function makeSlider(app, root) {
     app.relook();
   }, RERUN_PAUSE);
 
-  // What was changed so far goes back to 1, and what is chosen now takes the slider's β
+  // Reset the previous part to β = 1, and apply the slider's β to the newly chosen part
   function rescope(name) {
     const { path, head } = targetOf(state);
     const old = (edit) => edit.kind === "beta" && edit.path === path && (edit.head ?? null) === head;
@@ -148,7 +148,7 @@ export function makeSlider(app, root) {
     drawEntropy();
   }
 
-  let curve = null; // the entropies of the open head; they don't change with β
+  let curve = null; // the entropies of the open head for all β, which do not depend on the slider
   const drawEntropy = oncePerFrame(() => {
     const numbers = app.look && state.get("view") === "slider" && app.numbersNow(state.get("layer"));
     if (!numbers) return;
@@ -175,7 +175,7 @@ export function makeSlider(app, root) {
       curveBox.append(el("h3", {}, say("slider-curve")), curvePlot(points, betaNumber(state.get("beta"))));
   }
 
-  // The change at several β, this edit alone, without changing what the page shows
+  // The change at several β by this edit alone, without a change of the displayed page
   async function measure() {
     sweep.disabled = true;
     const target = targetOf(state);
@@ -191,7 +191,7 @@ export function makeSlider(app, root) {
           say("slider-running", { beta: formatted(beta, 2) }),
         );
         points.set(beta, look.baseline.total);
-        if (!app.look) return; // the page was built anew
+        if (!app.look) return; // the page was built again
         drawCurve();
       }
     } catch (error) {
@@ -214,7 +214,7 @@ export function makeSlider(app, root) {
   showBeta();
 }
 
-// What the slider changes, as an edit without its β
+// The edit of the slider without its β
 function targetOf(state) {
   const [scope, path] = [state.get("betaScope"), state.get("layer")];
   return {
@@ -224,7 +224,7 @@ function targetOf(state) {
   };
 }
 
-// The edits with the slider's: what it covers goes; β = 1 needs an edit only under a wider one
+// The edits with the slider's edit, which replaces narrower edits; β = 1 is only needed below a wider edit
 function editsWith(state) {
   const target = targetOf(state);
   const covers = (edit) =>

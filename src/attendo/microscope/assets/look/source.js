@@ -1,8 +1,8 @@
-// Where answers come from: the server that sent this page, what was saved in it, or the page around it.
+// The source of answers: the server of the page, data saved in the page, or a surrounding notebook.
 import { bytesOf } from "./numbers.js";
 import { say } from "./words.js";
 
-// Keys sorted, no spaces: the name under which a saved page keeps an answer
+// JSON with sorted keys and without spaces: the name of an answer in a saved page
 function canonicalJson(value) {
   if (Array.isArray(value)) return `[${value.map(canonicalJson).join(",")}]`;
   if (value === null || typeof value !== "object") return JSON.stringify(value);
@@ -13,16 +13,16 @@ function canonicalJson(value) {
     .join(",")}}`;
 }
 
-// source.ask(name, body) → Promise of the answer (of an ArrayBuffer for "tensor"); an Error with plain words
-// else. source.first: the question `look` that a saved page answers; source.opens: the layer and head that it opens.
+// source.ask(name, body) → Promise of the answer (an ArrayBuffer for "tensor"), or an Error with a plain message.
+// source.first: the request `look` that a saved page answers; source.opens: the layer and head that it opens.
 export function makeSource() {
   const saved = JSON.parse(document.getElementById("answers").textContent);
-  const has = () => true; // whether a question has an answer here
+  const has = () => true; // whether the page can answer a request
   if (saved === null || "live" in saved)
     return { live: true, first: null, model: saved?.live, has, ...withAhead(askServer) };
   if ("frame" in saved) return { live: true, first: saved.frame, has, ...withAhead(askParent()) };
   const first = Object.keys(saved).find((name) => name.startsWith("look "));
-  // Python writes some numbers otherwise, as 1.0
+  // Python writes some numbers in another form, such as 1.0
   const asWritten = (question) => question.replace(/ (.*)/s, (_, body) => ` ${canonicalJson(JSON.parse(body))}`);
   const answers = new Map(Object.entries(saved).map(([question, answer]) => [asWritten(question), answer]));
   return {
@@ -34,14 +34,14 @@ export function makeSource() {
   };
 }
 
-// ahead(name, body): a question put before its answer is needed; the next ask of the same takes that answer
+// ahead(name, body): send a request before its answer is needed; the next equal request gets this answer
 function withAhead(ask) {
   const early = new Map();
   const named = (name, body) => `${name} ${canonicalJson(body ?? {})}`;
   return {
     ahead: (name, body) => {
       const answer = ask(name, body);
-      answer.catch(() => null); // who asks hears of it
+      answer.catch(() => null); // the error is reported to the code that asks
       early.set(named(name, body), answer);
     },
     ask: (name, body, slices) => {
@@ -52,7 +52,7 @@ function withAhead(ask) {
   };
 }
 
-// The key that the page at / of `attendo serve` was given; the tab that it opens has it, too
+// The API key that was entered on the page at / of `attendo serve`; the tab that it opens also has the key
 function withKey() {
   const key = sessionStorage.getItem("attendo-key");
   return key ? { Authorization: `Bearer ${key}` } : {};
@@ -73,7 +73,7 @@ async function askServer(name, body) {
   return name === "tensor" ? answer.arrayBuffer() : answer.json();
 }
 
-// A page inside a notebook asks the page around it, which hands the question on
+// A page inside a notebook sends requests to the surrounding page, which forwards them
 function askParent() {
   const waiting = new Map();
   let last = 0;
@@ -101,11 +101,11 @@ async function errorText(answer) {
   }
 }
 
-// slices: where in the numbers of the whole layer those of the one head stand that is asked for
+// slices: the ranges of the requested head in the numbers of the whole layer
 async function askSaved(answers, name, body, slices) {
   const whole = slices ? { ...body, head: undefined } : body;
   const question = `${name} ${canonicalJson(whole ?? {})}`;
-  // numbers stand in elements of their own, and are read one layer at a time
+  // the numbers are in separate elements, and are decoded one layer at a time
   const numbers = [...document.querySelectorAll("script[data-answer]")].find(
     (one) => one.dataset.answer === question,
   );
@@ -116,7 +116,7 @@ async function askSaved(answers, name, body, slices) {
   return answer;
 }
 
-// Bytes [from, to) of a text in base64, of which 4 characters are 3 bytes; only those are read
+// Bytes [from, to) of a base64 text, in which 4 characters are 3 bytes; only these characters are decoded
 function slicesOf(base64, slices) {
   const out = new Uint8Array(slices.reduce((sum, [from, to]) => sum + to - from, 0));
   let at = 0;

@@ -1,14 +1,14 @@
-// The state of the page: plain values, mirrored in the address, so that a link shows what you see.
+// The state of the page: plain values that are mirrored in the address, so a link restores the view.
 import { afterPause } from "./dom.js";
 import { say } from "./words.js";
 
-// A text's default is a text: it stands in the address as it is, and so does a β of inf. Everything else stands
-// there as JSON.
+// A value whose default is a text is in the address as plain text, and so is the β "inf". All other values are
+// in the address as JSON.
 const DEFAULTS = {
   text: "",
   target: "",
-  search: "", // the model's own
-  beam: 0, // the model's own
+  search: "", // default: the model's own
+  beam: 0, // default: the model's own
   max_tokens: 20,
   prefix: [],
   edits: [],
@@ -30,8 +30,8 @@ const DEFAULTS = {
   lensStack: "",
   rolloutStack: "",
   position: null,
-  tree: false, // whether it was asked for
-  treeBeam: null, // the model's own
+  tree: false, // whether it was requested
+  treeBeam: null, // default: the model's own
   why: "",
   positionsSide: "",
   positionsLike: "",
@@ -49,9 +49,9 @@ const CHOICES = {
   positionsLike: ["", "dots", "cosine"],
 };
 const COUNTS = ["head", "query", "key", "position", "frame"];
-const HARD = ["inf", "infinity", "∞", "hard"]; // what says that β is infinite, as the command has it (look_edits.py)
+const HARD = ["inf", "infinity", "∞", "hard"]; // the texts for infinite β, as in the command (cli/look.py)
 const RANGES = { beam: [0, 16], max_tokens: [0, 1024], treeBeam: [1, 16] };
-// What the reader goes back to: a change of these is an entry of the browser's history
+// Values whose changes are entries in the history of the browser
 const ENTRIES = "text target search beam max_tokens prefix edits layer head view".split(" ");
 const ADDRESS_PAUSE = 200; // ms
 
@@ -64,7 +64,7 @@ function addressOf(values) {
   return out.toString();
 }
 
-// What an address says, and what can't be in it: that is left out. unfit: name → what can be there, in words
+// The values of an address without invalid values. unfit: name → a description of valid values
 function valuesIn(hash) {
   const [values, named, unfit] = [{ ...DEFAULTS }, new Set(), new Map()];
   for (const [name, text] of new URLSearchParams(hash.replace(/^#/, ""))) {
@@ -108,12 +108,12 @@ function fitting(name) {
 }
 
 export function makeState() {
-  let correct = () => ({}); // values of an address → what must stand in place of some
+  let correct = () => ({}); // values of an address → replacements of some values
   let { values, named, unfit } = valuesIn(location.hash);
-  let entry = false; // whether the address that is written next is one to go back to
+  let entry = false; // whether the next address gets an entry in the history
   const listeners = [];
   const write = afterPause(() => {
-    if (location.protocol === "about:") return; // a page inside a notebook has no address of its own
+    if (location.protocol === "about:") return; // a page inside a notebook has no address
     const hash = addressOf(values);
     const way = entry ? "pushState" : "replaceState";
     entry = false;
@@ -121,7 +121,7 @@ export function makeState() {
     try {
       history[way](null, "", hash ? `#${hash}` : location.pathname + location.search);
     } catch {
-      // a browser may refuse an address that is very long or changes very often; the page goes on without
+      // a browser may reject an address that is very long or changes very often; the page continues without it
     }
   }, ADDRESS_PAUSE);
 
@@ -134,19 +134,19 @@ export function makeState() {
     write();
     for (const listener of [...listeners]) {
       const { wanted, fn } = listener;
-      // one of them may have silenced the others: a language builds the page anew
+      // a listener may have removed other listeners, because a change of the language builds the page again
       if (listeners.includes(listener) && wanted.some((name) => changed.includes(name))) fn(changed);
     }
   }
 
-  // Values in place of some that can't be; where the address said those, that is told
+  // Replace invalid values; if they are from the address, report them
   function amended(read, instead) {
     for (const name of Object.keys(instead))
       if (named.has(name) && !unfit.has(name)) unfit.set(name, () => say("fits-elsewhere"));
     return { ...read, ...instead };
   }
 
-  // an address typed or pasted, or one that the reader went back to
+  // the reader typed or pasted an address, or went back in the history
   window.addEventListener("hashchange", () => {
     const read = valuesIn(location.hash);
     ({ named, unfit } = read);
@@ -156,20 +156,20 @@ export function makeState() {
   });
   return {
     get: (name) => values[name],
-    // a change by the reader, to go back behind; and one by the page itself
+    // a change by the reader, with an entry in the history; and a change by the page
     set: (some) => changedTo({ ...values, ...some }, true),
     settle: (some) => changedTo({ ...values, ...some }, false),
-    // fn(changed names) after a change of one of `names` (a name or several)
+    // fn(changed names) is called after a change of one of `names` (a name or several)
     on: (names, fn) => void listeners.push({ wanted: [names].flat(), fn }),
     silence: () => void listeners.splice(0),
     amend: (instead) => changedTo(amended(values, instead), false),
-    // fn(values): what must stand in place of some of an address's values, of this one and of those to come
+    // fn(values): the replacements of some values of this address and of later addresses
     correctBy: (fn) => {
       correct = fn;
       changedTo(amended(values, fn(values)), false);
     },
-    says: (name) => named.has(name), // whether the address does, until the first look
-    // what the address said in vain, and why, once
+    says: (name) => named.has(name), // whether the address sets it, until the first result
+    // invalid values of the address and the reasons, reported once
     takeUnfit: () => {
       const told = [...unfit].map(([name, why]) => say("fits", { name, what: why() }));
       [named, unfit] = [new Set(), new Map()];

@@ -6,9 +6,9 @@ import { dot } from "./numbers.js";
 import { shownMatrix } from "./shown.js";
 
 const MOST_KEYS = 24;
-const FIRST_NUMBERS = 8; // of a vector, before "all"
-const MOST_TERMS = 8; // of a dot product
-const MOST_ADDENDS = 4; // of the sum, before the rest
+const FIRST_NUMBERS = 8; // elements of a vector before "all"
+const MOST_TERMS = 8; // terms of a dot product
+const MOST_ADDENDS = 4; // terms of the sum before the rest
 
 const STEPS_WORDS = {
   "steps-written": ["writes", "が書くトークン"],
@@ -216,7 +216,7 @@ function vectorLine(name, vector, top, all, kind = "") {
   );
 }
 
-// One row a key; the heads of the columns are the formulas
+// One row per key; the column headings are the formulas
 function weightTable(row, all, point, hold) {
   const { layer, beta } = row;
   const heaviest = [...row.keys].sort((a, b) => b.weight - a.weight || a.j - b.j).slice(0, MOST_KEYS);
@@ -300,7 +300,7 @@ function keyRow(row, one, point, hold) {
   );
 }
 
-// q·k of one key: its largest terms
+// q·k of one key, with its largest terms
 function showProducts(box, row, j) {
   const [q, k] = [row.numbers.query(row.head, row.query), row.numbers.key(row.head, j)];
   const terms = Array.from(q, (x, d) => ({ d, x, y: k[d], xy: x * k[d] })).sort(
@@ -323,7 +323,7 @@ function showProducts(box, row, j) {
   box.append(el("strong", {}, `q·k = ${formatted(row.keys[j].product)}`));
 }
 
-// α·v of the heaviest keys, of all others together, and their sum: each column adds up
+// α·v of the keys with the largest weights, of all others together, and their sum; each column adds up
 function sumOf(row, all) {
   const top = vectorTop(row);
   const heaviest = [...row.keys].sort((a, b) => b.weight - a.weight || a.j - b.j).slice(0, MOST_ADDENDS);

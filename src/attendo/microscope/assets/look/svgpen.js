@@ -1,5 +1,5 @@
-// A canvas's pen that draws an SVG instead, so that one drawing makes the picture and the file. It knows what
-// the tree is drawn with.
+// A canvas context that writes SVG instead, so the same code draws the image and the file. It supports only the
+// methods that the tree uses.
 import { svgEl } from "./dom.js";
 import { cssColor } from "./colors.js";
 

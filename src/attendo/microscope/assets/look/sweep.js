@@ -1,10 +1,10 @@
-// The measurement of heads: each switched off alone, layer by layer; and what a ranking of them is made of.
+// The measurement of heads: each head is switched off alone, layer by layer. The ranking uses the results.
 import { addWords, pathName, say } from "./words.js";
 import { button, el } from "./dom.js";
 import { partName } from "./views.js";
 import { lock } from "./locks.js";
 
-// The sweep: every head switched off alone, layer by layer. One for the page; views that show it call
+// The sweep switches off every head alone, layer by layer. The page has one sweep; views that show it call
 // sweep.on.
 
 export function sweepOf(app) {
@@ -52,7 +52,7 @@ function hasEffects({ model, source, look }) {
   return (model.effects ?? []).every((path) => source.has("effects", { key: look.key, path }));
 }
 
-// The button that starts or stops the sweep, and how far it is
+// The button that starts or stops the sweep, and its progress
 export function sweepControls(app, sweep) {
   const start = button("", () => (sweep.running ? sweep.stop() : sweep.start()), { class: "main" });
   const progress = el("progress", { max: 1, value: 0, "aria-label": say("sweep-progress") });
@@ -76,7 +76,7 @@ export function sweepControls(app, sweep) {
   return { node, update };
 }
 
-// The name, by which an attention layer's head is chosen for the heat map
+// The name of a head, which opens the head in the heat map
 export function rankedName(app, path, head, kind) {
   if (kind === "net") return partName(path, null);
   const name = head === null ? say("off-whole", { name: pathName(path) }) : partName(path, head);

@@ -1,4 +1,4 @@
-// Switched off: what is off, what that changes, and which parts matter.
+// Switched-off parts: the list, their effect on the output, and a ranking of all parts.
 import { addWords, pathName, say } from "./words.js";
 import { button, clear, el, field, formatted, pieceElement, select, signed } from "./dom.js";
 import { decimals, drawWhenShown, largest, partName } from "./views.js";
@@ -9,7 +9,7 @@ import { rankedName, sweepControls, sweepOf } from "./sweep.js";
 import { makeMatrices } from "./matrices.js";
 import { comparedWords, markedText } from "./compared.js";
 
-const MOST_ROWS = 12; // of the ranking, before all are asked for
+const MOST_ROWS = 12; // rows of the ranking before "all"
 
 function offButton(app, path, head) {
   const off = app.isOff(path, head);
@@ -20,7 +20,7 @@ function offButton(app, path, head) {
   return onlyLive(app, made);
 }
 
-// What the edits change
+// The effect of the edits on the output
 
 function changeOfText(app) {
   const { outcome, baseline } = app.look;
@@ -54,7 +54,7 @@ function changeOfLabels(app) {
   return el("table", { class: "numbers" }, tableHead(columns), el("tbody", {}, rows));
 }
 
-// Where the answer is still the same, the token points at the position that it is predicted at
+// If the answer has not changed, a token selects the position at which it is predicted
 function changeByToken(app) {
   const { baseline, outcome, prompt_tokens: prompt } = app.look;
   const { deltas, tokens } = baseline;
@@ -90,7 +90,7 @@ function drawChange(app, view) {
   );
 }
 
-// The parts of the view
+// Build the parts of the view
 
 function drawOff(app, view) {
   const place = clear(view.off);

@@ -1,5 +1,5 @@
-// The search as a tree: a column is a step, and the higher a node stands in it, the more probable its
-// text so far.
+// The search as a tree: a column is a step, and texts that are more probable so far are higher in a
+// column.
 import { addWords, say } from "./words.js";
 import { button, clear, el, field, formatted, oncePerFrame, pieceText, select } from "./dom.js";
 import { drawWhenShown, questions } from "./views.js";
@@ -8,7 +8,7 @@ import { treeCanvas, treeLayout, treeRows, treeSvg, zoomTree } from "./treedraw.
 import { treeButtons } from "./saving.js";
 import { lock } from "./locks.js";
 
-const MOST_BEAMS = 8; // to choose from, unless the model's own is wider
+const MOST_BEAMS = 8; // largest beam size in the menu, unless the model's default is larger
 
 export function makeTree(app, root) {
   addTreeWords();
@@ -19,7 +19,7 @@ export function makeTree(app, root) {
     heldBeams(app, view);
     const beam = beamOfTree(app);
     view.beam.value = String(beam);
-    // asked for by its button, or by an address; a saved page has it
+    // loaded on request by the button or the address; a saved page contains it
     if ((app.state.get("tree") || !app.source.live) && view.asked !== beam) loadTree(app, view, beam);
     else if (view.tree) drawTree(view);
   });
@@ -93,18 +93,18 @@ function treeParts(app, root) {
   return view;
 }
 
-// The width of the search that is shown
+// The beam size of the displayed search
 export function beamOfTree(app) {
   return app.state.get("treeBeam") ?? app.model.beam;
 }
 
-// The widths whose search a saved page holds
+// The beam sizes whose search a saved page contains
 function heldBeams({ source, look, state }, view) {
   if (source.live) return;
   for (const option of view.beam.options)
     lock(option, !source.has("tree", { key: look.key, beam: Number(option.value) }));
   lock(view.beam);
-  view.beam.disabled = false; // the widths that are there can be chosen
+  view.beam.disabled = false; // saved beam sizes can be chosen
   if (view.beam.options[state.get("treeBeam") - 1]?.disabled) state.amend({ treeBeam: null });
 }
 
@@ -152,7 +152,7 @@ async function loadTree(app, view, beam) {
   app.drew("tree");
 }
 
-// Pointer and keys
+// Pointer and keyboard handlers
 
 function hoverTree(view, event) {
   if (!view.tree) return;
@@ -166,7 +166,7 @@ function hoverTree(view, event) {
   paintTree(view);
 }
 
-// Left to the parent, right to the best that follows, up and down within a step
+// Left moves to the parent, right to the best child, up and down within a step
 function walkTree(view, event) {
   if (!view.tree || !view.at || event.ctrlKey || event.altKey || event.metaKey) return;
   if ("+-=".includes(event.key)) return void zoomTree(view, event.key === "-" ? -1 : 1);
@@ -211,7 +211,7 @@ function readNode(view) {
   );
 }
 
-// The end of a long text is what matters
+// Show the end of a long text
 function pathText(path) {
   const shown = path.slice(-16).join(" ").replace(/\s+/g, " ");
   return path.length > 16 ? `… ${shown}` : shown;

@@ -1,4 +1,4 @@
-// How the tree of a search is drawn, and where its nodes stand.
+// The layout and the drawing of a search tree.
 import { say } from "./words.js";
 import { el, fitText, formatted, pieceText, sized } from "./dom.js";
 import { cssColor } from "./colors.js";
@@ -10,7 +10,7 @@ export const TREE_NODE = { width: 92, height: 30 };
 const TREE_ZOOMS = [0.2, 0.3, 0.45, 0.65, 0.85, 1, 1.25, 1.6];
 const TREE_HIGH = 460;
 
-// Where each node stands: its step is its column, its rank in the step its row
+// The place of each node: the column is its step, the row is its rank in the step
 export function treeLayout({ nodes }) {
   const made = nodes.map((node) => ({ ...node, children: [], alive: false }));
   const byId = new Map(made.map((node) => [node.id, node]));
@@ -35,7 +35,7 @@ export function treeKind(node) {
   return node.best ? "best" : !node.kept ? "passed" : node.alive ? "alive" : "lost";
 }
 
-// Zoom and place. step: −1 smaller, 1 larger, 0 all of it, null: as it is
+// Zoom and scroll position. step: −1 smaller, 1 larger, 0 fit all, null: unchanged
 
 export function zoomTree(view, step) {
   const { steps, rows } = view.tree;
@@ -67,7 +67,7 @@ export function drawTree(view) {
   paintTree(view);
 }
 
-// Only what is in sight
+// Draw only the visible part
 export function paintTree(view) {
   const { pen, canvas, scroller, tree, zoom } = view;
   pen.save();
@@ -92,7 +92,7 @@ function wholeSize({ steps, rows }) {
   return [(steps.length + 1) * TREE_COLUMN + 20, rows * TREE_ROW + 12];
 }
 
-// The whole tree at zoom 1, for a file
+// Draw the whole tree at zoom 1, for a file
 export function treeCanvas(view) {
   const canvas = el("canvas");
   paintNodes({ ...view, zoom: 1, at: null }, sized(canvas, ...wholeSize(view.tree)), view.tree.nodes.slice());
@@ -105,7 +105,7 @@ export function treeSvg(view) {
   return pen.svg;
 }
 
-// A row a node: where it hangs, its token, its numbers, and what became of it
+// One row per node: its parent, its token, its numbers, and its outcome
 export function treeRows({ tree }) {
   const names = ["id", "parent", "step", "piece", "log_prob", "sum", "score", "kept", "finished", "best"];
   const row = (node) => [
@@ -150,7 +150,7 @@ function paintNode(view, pen, node, family) {
   pen.stroke();
   pen.setLineDash([]);
   if (node?.finished) {
-    // an end has a second edge
+    // the end of a text has a double border
     pen.beginPath();
     pen.roundRect(x - 3 * zoom, y - 3 * zoom, width + 6 * zoom, height + 6 * zoom, Math.min(9, 9 * zoom));
     pen.stroke();

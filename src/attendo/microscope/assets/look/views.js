@@ -1,10 +1,10 @@
-// What the views have in common: when to draw, how to ask, bars beside numbers.
+// Functions that several views share: when to draw, how to send requests, bars beside numbers.
 import { pathName, say } from "./words.js";
 import { clear, el, field, select } from "./dom.js";
 
-const SOON = 150; // ms: an answer within them needs no word of patience
+const SOON = 150; // ms: a faster answer requires no waiting message
 
-// A function that draws now, or when the part is next shown: a hidden tab costs nothing
+// A function that draws now, or when the part is next visible: hidden tabs cost no time
 export function drawWhenShown(root, draw) {
   let waiting = false;
   const shown = () => root.getClientRects().length > 0;
@@ -19,13 +19,13 @@ export function drawWhenShown(root, draw) {
   };
 }
 
-// ask(name, body) of one view → the answer, or null when a newer question was put or there is no answer:
-// then the reason stands in `place`, and `part`, which would show the answer, is hidden
+// ask(name, body) of one view → the answer, or null after a newer request or an error. The error message is
+// shown in `place`, and `part`, which would show the answer, is hidden
 export function questions(app, place, part) {
   let newest = 0;
   return async (name, body) => {
     const mine = ++newest;
-    // about a look that is gone: the view asks anew when it is next shown
+    // the result is no longer cached: the view sends the request again when it is next visible
     const wanted = () => mine === newest && body.key === app.look?.key;
     const wait = setTimeout(() => wanted() && (place.textContent = say("loading")), SOON);
     try {
@@ -47,7 +47,7 @@ export function questions(app, place, part) {
   };
 }
 
-// A choice of stacks, where there are several
+// A menu of stacks, if there are several
 export function stackChoice(place, names, chosen, onchange) {
   clear(place);
   if (names.length < 2) return;
@@ -55,7 +55,7 @@ export function stackChoice(place, names, chosen, onchange) {
   place.append(field(say("stack"), select(options, chosen, onchange)));
 }
 
-// "Encoder self-attention, layer 2, head 3"; without a head: the whole layer
+// "Encoder self-attention, layer 2, head 3"; without a head, the whole layer
 export function partName(path, head) {
   return head === null || head === undefined
     ? pathName(path)
@@ -72,7 +72,7 @@ export function barOf(number, most) {
   );
 }
 
-// A bar that goes left from the middle for less than 0, right for more
+// A bar from the middle: to the left for values below 0, otherwise to the right
 export function signedBarOf(number, most) {
   const part = 50 * Math.min(1, Math.abs(number) / (most || 1));
   const style = { width: `${part.toFixed(2)}%`, left: `${(number < 0 ? 50 - part : 50).toFixed(2)}%` };
@@ -83,13 +83,13 @@ export function signedBarOf(number, most) {
   );
 }
 
-// The head of a table, of [text, class] for each column
+// The header of a table, from [text, class] of each column
 export function tableHead(columns) {
   const cells = columns.map(([text, name = ""]) => el("th", { scope: "col", class: name }, text));
   return el("thead", {}, el("tr", {}, cells));
 }
 
-// A part that scrolls sideways where there is no room, by keys too
+// A part that scrolls sideways if there is no room, also by keyboard
 export function scrolled(name, ...children) {
   return el("div", { class: "view-scroll", tabIndex: 0, role: "region", "aria-label": name }, ...children);
 }
@@ -98,7 +98,7 @@ export function withNumber(made, text, size = "") {
   return el("span", { class: `bar-and-number ${size}` }, made, el("span", { class: "number" }, text));
 }
 
-// Decimals with which numbers of this size keep two digits that differ
+// The decimal places with which numbers of this size have two different digits
 export function decimals(most) {
   return most > 0 ? Math.max(2, Math.min(4, 2 - Math.floor(Math.log10(most)))) : 2;
 }

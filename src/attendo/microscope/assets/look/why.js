@@ -1,4 +1,4 @@
-// Why not this text? A text of the reader's beside the one that the search found.
+// The comparison of a text of the reader with the text that the search found.
 import { addWords, inJapanese, say } from "./words.js";
 import { button, clear, el, formatted, pieceElement, pieceText } from "./dom.js";
 import { barOf, drawWhenShown, questions, scrolled, tableHead, withNumber } from "./views.js";

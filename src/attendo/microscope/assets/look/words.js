@@ -1,4 +1,4 @@
-// What the page says, in English and Japanese. Views bring their own words with addWords.
+// The texts of the page, in English and Japanese. Views add their own texts with addWords.
 const WORDS = {};
 let currentLanguage = "en";
 let again = ["attendo look DIR --serve", "attendo look DIR --serve"];
@@ -12,7 +12,7 @@ export function setLanguage(name) {
   document.documentElement.lang = currentLanguage;
 }
 
-// How the model is run again: no command can load one that has parts of its user's own
+// The command or code that runs the model again: no command can load a model with custom modules
 export function setAgain({ own_parts: ownParts }) {
   if (ownParts) again = ["attendo.look(model, text), in Python", "Python で attendo.look(model, text)"];
 }
@@ -21,7 +21,7 @@ export function inJapanese() {
   return currentLanguage === "ja";
 }
 
-// say("tokens", { n: 3 }): the words for a key; "{n}" in them is replaced, and {again} by how to run the model again
+// say("tokens", { n: 3 }): the text for a key; "{n}" in it is replaced, and {again} by the way to run the model again
 export function say(key, values = {}) {
   const words = WORDS[key];
   if (!words) return key;
@@ -30,7 +30,7 @@ export function say(key, values = {}) {
   return words[at].replace(/\{(\w+)\}/g, (whole, name) => (name in known ? String(known[name]) : whole));
 }
 
-// A module path in words: decoder.blocks.2.cross_attention -> "Cross-attention, layer 3"
+// The description of a module path: decoder.blocks.2.cross_attention -> "Cross-attention, layer 3"
 export function pathName(path) {
   const layer = /(?:^|\.)blocks\.(\d+)(?:\.|$)/.exec(path);
   const side = /(?:^|\.)(encoder|decoder)\./.exec(path);

@@ -1,21 +1,21 @@
-// What the page is set to, mirrored in the address behind the "#", which no browser sends to a server.
+// The settings of the page, mirrored in the address after the "#", which browsers never send to a server.
 import { afterPause } from "./dom.js";
 
 const SETTINGS = {
-  model: "", // the first
+  model: "", // default: the first
   text: "",
-  beam: "", // the model's own
-  segment: "", // the server's own
+  beam: "", // default: the model's own
+  segment: "", // default: the server's own
   max_tokens: "60",
   temperature: "0.8",
   top_p: "0.95",
   seed: "",
   stop: "",
-  live: "yes", // whether a completion begins by itself
-  language: "", // the browser's
+  live: "yes", // whether a completion starts automatically
+  language: "", // default: the browser's
   theme: "auto",
 };
-const LONGEST_IN_ADDRESS = 500; // characters of a text; a longer one is left out of the address
+const LONGEST_IN_ADDRESS = 500; // characters; the address does not contain longer texts
 
 function settingsIn(hash) {
   const found = { ...SETTINGS };
@@ -45,7 +45,7 @@ export function makeSettings() {
     try {
       history.replaceState(null, "", address ? `#${address}` : location.pathname + location.search);
     } catch {
-      // a browser may refuse an address that changes very often; the page goes on without
+      // a browser may reject an address that changes very often; the page continues without it
     }
   }, 300);
   window.addEventListener("hashchange", () => {
@@ -62,7 +62,7 @@ export function makeSettings() {
   };
 }
 
-// A setting as a number; undefined where it is none
+// A setting as a number, or undefined if it is not a number
 export function numberOf(text) {
   const number = text.trim() === "" ? NaN : Number(text);
   return Number.isFinite(number) ? number : undefined;

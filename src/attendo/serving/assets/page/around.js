@@ -1,4 +1,4 @@
-// What stands beside a text: copying it, and the way to the microscope.
+// The controls beside a text: the copy button, and the link to the microscope.
 import { button, el } from "./dom.js";
 import { inJapanese, say } from "./words.js";
 
@@ -31,7 +31,7 @@ async function copied(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // a page that came without https from another machine has no clipboard, but may still copy what is chosen
+    // a page over plain HTTP from another machine has no clipboard, but can copy the selection
   }
   const box = el("textarea", { class: "aside", value: text, "aria-hidden": "true" });
   const focused = document.activeElement;
@@ -43,11 +43,11 @@ async function copied(text) {
   return done;
 }
 
-// link.lookAt(text, target): what the microscope opens with; target: the output it reads, or null
+// link.lookAt(text, target): the microscope opens with this text; target: the output to show, or null
 export function lookLink(app, model) {
   const link = el(
     "a",
-    { class: "look", target: "_blank", rel: "opener", title: say("microscope-title") }, // it gets the key so,
+    { class: "look", target: "_blank", rel: "opener", title: say("microscope-title") }, // the tab gets the key
     `${say("microscope")} ↗`,
   );
   const offered = app.facts.look;

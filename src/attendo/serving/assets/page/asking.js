@@ -1,14 +1,14 @@
-// Questions to the server: with the key, again while there is no room, and given up when nobody needs them.
+// Requests to the server: with the key, repeated while the server is full, and canceled when no longer needed.
 import { say } from "./words.js";
 
-const KEY = "attendo-key"; // in the session's storage: gone with the tab
+const KEY = "attendo-key"; // in the session storage, which ends with the tab
 const UNREACHABLE_WAIT = 5; // seconds
 
 export function keptKey() {
   try {
     return sessionStorage.getItem(KEY) ?? "";
   } catch {
-    return ""; // storage is forbidden
+    return ""; // storage is not allowed
   }
 }
 
@@ -17,11 +17,11 @@ export function keepKey(key) {
     if (key) sessionStorage.setItem(KEY, key);
     else sessionStorage.removeItem(KEY);
   } catch {
-    // storage is forbidden: the key is asked for again
+    // storage is not allowed: the page asks for the key again
   }
 }
 
-// What went wrong, in the server's own words where it has some
+// The error message, from the server if it sent one
 class Problem extends Error {
   constructor(message, status) {
     super(message);
@@ -36,7 +36,7 @@ async function problemOf(answer) {
     const { error } = JSON.parse(text);
     said = String(error?.message ?? error ?? "");
   } catch {
-    // no JSON: something between here and the server answered
+    // not JSON: a proxy between the page and the server responded
   }
   return new Problem(said || say("answered", { status: answer.status }), answer.status);
 }
@@ -54,7 +54,7 @@ function pause(ms, signal) {
   });
 }
 
-// askKey(wrong) → Promise of a key that a person gave; tell(text): says what is waited for
+// askKey(wrong) → Promise of a key from the reader; tell(text): shows the reason for waiting
 export function makeServer(askKey, tell) {
   async function waited(key, wait, signal) {
     for (let left = wait; left > 0; left--) {
@@ -63,7 +63,7 @@ export function makeServer(askKey, tell) {
     }
   }
 
-  // The answer of a route, once there is one; a body makes it a POST
+  // The response of a route, when there is one; a request with a body is a POST
   async function answered(path, body, signal) {
     for (;;) {
       const key = keptKey();
@@ -99,7 +99,7 @@ export function makeServer(askKey, tell) {
 
   return {
     ask: async (path, body, signal) => (await answered(path, body, signal)).json(),
-    // The events of a stream, one by one
+    // The events of a stream, one at a time
     async *events(path, body, signal) {
       const answer = await answered(path, body, signal);
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -122,8 +122,8 @@ export function makeServer(askKey, tell) {
   };
 }
 
-// run(work(signal)) for the newest wish only: a new one, or stop(), ends the one before, on the server, too;
-// after end() there are none.
+// run(work(signal)) runs only the newest request: a new request, or stop(), cancels the previous one, also on the
+// server; after end(), no requests run.
 export function makeLatest(onProblem) {
   let current = new AbortController();
   let over = false;

@@ -1,4 +1,4 @@
-// The page: a model, a text, and what the model makes of it.
+// The page: the choice of a model, a text, and the output of the model.
 import { button, clear, el, field, select } from "./dom.js";
 import { addCommonWords, say, setLanguage } from "./words.js";
 import { addSentences, modelName } from "./sentences.js";
@@ -43,7 +43,7 @@ function begin() {
     if (status.textContent !== text) status.textContent = text;
     status.className = isWait ? "waits" : "";
   };
-  // what takes long enough to be worth a word; and what only a screen reader has to be told
+  // messages about slow requests, and announcements for screen readers
   app.tellLate = (text) => {
     app.tell("");
     late = setTimeout(() => app.tell(text), 600);
@@ -84,7 +84,7 @@ function begin() {
     app.view = MAKERS[model.family](app, model);
     main.append(app.view.root);
     const box = app.view.start();
-    if (matchMedia("(pointer: fine)").matches) box.focus(); // on a phone that would bring up the keyboard
+    if (matchMedia("(pointer: fine)").matches) box.focus(); // on a phone, the focus would open the keyboard
   }
 
   function start() {

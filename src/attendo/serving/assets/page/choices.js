@@ -1,12 +1,12 @@
-// What else a text might say: a sheet of choices beside what was clicked.
+// Alternatives of a text: a sheet of choices beside the clicked element.
 import { button, clear, el } from "./dom.js";
 import { say } from "./words.js";
 import { differing } from "./lines.js";
 import { percent } from "./sentences.js";
 
-const GAP = 6; // pixels between what was clicked and the sheet
+const GAP = 6; // pixels between the clicked element and the sheet
 
-// One sheet for the whole page; opening it anew closes the one before. Escape and a click elsewhere close it.
+// One sheet for the whole page; opening it again closes the previous sheet. Escape and a click outside close it.
 export function makeSheet(onClose) {
   const root = el("div", { class: "sheet", popover: "auto", role: "dialog" });
   let anchor = null;
@@ -19,7 +19,7 @@ export function makeSheet(onClose) {
     onClose();
   });
 
-  // On a narrow screen the sheet lies below, and what was clicked is brought above it
+  // On a narrow screen, the sheet is at the bottom, and the clicked element is scrolled above it
   function place() {
     if (getComputedStyle(root).position === "fixed") return anchor.scrollIntoView({ block: "start" });
     const { left, bottom } = anchor.getBoundingClientRect();
@@ -48,7 +48,7 @@ export function makeSheet(onClose) {
   };
 }
 
-// A list of choices, each a button: a first line, and the whole text with what differs from `current` in bold
+// A list of choices as buttons: a first line, and the whole text with differences from `current` in bold
 export function makeChoices(rows, language, onTake) {
   const list = el("ul", { class: "choices" });
   for (const row of rows) {
@@ -73,7 +73,7 @@ export function makeChoices(rows, language, onTake) {
   return list;
 }
 
-// A line to go on with a word of one's own
+// An input line for a word of the reader
 export function makeOwnWord(onTake) {
   const input = el("input", {
     type: "text",

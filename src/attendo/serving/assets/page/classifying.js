@@ -1,4 +1,4 @@
-// The label of a text as one types, with a bar for each that there is.
+// The label of a text while the reader types, with a bar per label.
 import { afterPause, clear, el } from "./dom.js";
 import { say } from "./words.js";
 import { percent } from "./sentences.js";
@@ -6,7 +6,7 @@ import { makeLatest } from "./asking.js";
 import { makeReading } from "./reading.js";
 import { clearButton, lookLink } from "./around.js";
 
-const CLASSIFYING_PAUSE = 250; // ms without a key before the server is asked
+const CLASSIFYING_PAUSE = 250; // ms without typing before a request is sent
 
 export function makeClassifying(app, model) {
   const { settings, server } = app;
@@ -76,7 +76,7 @@ export function makeClassifying(app, model) {
   return { root, start: () => (begin(), reading.box), end: () => latest.end() };
 }
 
-// A table, so that it is read aloud in pairs; the bars are for the eye
+// A table, so screen readers announce pairs; the bars are only visual
 function barsOf({ label, probabilities }) {
   const rows = Object.entries(probabilities).sort(([, a], [, b]) => b - a);
   const head = el(

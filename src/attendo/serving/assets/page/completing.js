@@ -1,4 +1,4 @@
-// A text that a language model goes on with, as it comes.
+// A text that a language model continues, shown while it is generated.
 import { afterPause, button, clear, el, field } from "./dom.js";
 import { say } from "./words.js";
 import { numberOf } from "./address.js";
@@ -6,9 +6,9 @@ import { makeLatest } from "./asking.js";
 import { makeReading } from "./reading.js";
 import { copyButton, lookLink } from "./around.js";
 
-const COMPLETING_PAUSE = 700; // ms without a key before it begins by itself
+const COMPLETING_PAUSE = 700; // ms without typing before a completion starts automatically
 
-// name: how the setting is written, what it may be, and when that is so
+// name: the format of the setting, its valid values, and when it applies
 const NUMBERS = {
   max_tokens: ["numeric", "whole-from-1", (n) => Number.isInteger(n) && n >= 1],
   temperature: ["decimal", "at-least-0", (n) => n >= 0],

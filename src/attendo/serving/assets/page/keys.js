@@ -1,4 +1,4 @@
-// The key that a server may ask for: asked for once, whoever needs it.
+// The dialog for the API key of the server, which is opened once for all requests.
 import { button, el } from "./dom.js";
 import { say } from "./words.js";
 import { keepKey } from "./asking.js";
@@ -8,7 +8,7 @@ export function makeKeyAsker() {
   return (wrong) => (asked ??= dialog(wrong).finally(() => (asked = null)));
 }
 
-// Resolves when there is a key to try; fails when the person has none now
+// Resolves when there is a key to try; rejects if the reader enters none
 function dialog(wrong) {
   const input = el("input", {
     id: "key",

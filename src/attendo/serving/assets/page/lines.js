@@ -1,6 +1,6 @@
-// Texts in lines, which are translated one by one, and kept: typing asks only for the line that changed.
+// Texts in lines, which are translated one by one and cached: typing only requests the changed line.
 
-// [{ before, text, after }…]: the white space around a line's text is kept out of the question
+// [{ before, text, after }…]: requests do not contain the whitespace around the text of a line
 export function linesOf(text) {
   return text.split(/\r\n|\n|\r/).map((line) => {
     const inner = line.trim();
@@ -9,7 +9,7 @@ export function linesOf(text) {
   });
 }
 
-const CHUNK = 1500; // characters of one question: a long text appears piece by piece
+const CHUNK = 1500; // characters per request, so a long text appears piece by piece
 
 export function* inChunks(texts, most) {
   let [chunk, size] = [[], 0];
@@ -24,7 +24,7 @@ export function* inChunks(texts, most) {
   if (chunk.length) yield chunk;
 }
 
-// The last `most` answers, by what was asked
+// The latest `most` answers, by request
 export function makeKept(most) {
   const kept = new Map();
   return {
@@ -43,7 +43,7 @@ export function makeKept(most) {
   };
 }
 
-// The server counts characters, a browser counts halves of some: place[character] is the browser's
+// The server counts characters, a browser counts UTF-16 units: place[character] is the browser's index
 function placesOf(text) {
   const places = [];
   let at = 0;
@@ -64,7 +64,7 @@ function segmenterOf(language) {
     try {
       made = new Intl.Segmenter(known, { granularity: "word" });
     } catch {
-      made = new Intl.Segmenter(undefined, { granularity: "word" }); // no code
+      made = new Intl.Segmenter(undefined, { granularity: "word" }); // not a language code
     }
     segmenters.set(language, made);
   }
@@ -85,7 +85,7 @@ function segments(text, language) {
   return found;
 }
 
-// A span, widened to whole words
+// A span, extended to whole words
 export function wholeWords(text, spans, language) {
   const found = segments(text, language).filter((word) =>
     spans.some(([start, end]) => start < word.end && word.start < end),
@@ -94,8 +94,8 @@ export function wholeWords(text, spans, language) {
 }
 
 // A candidate in words: [{ start, end, text, tokens, share, sources }…] in the order of the text. A word
-// ends where both the language and the tokens have an end. share: the probability of all its tokens, null
-// where it is not known; sources: places of the source, in the browser's count.
+// ends where both the language and the tokens have an end. share: the probability of all its tokens, or null
+// if it is unknown; sources: indices in the source, as the browser counts.
 export function wordsOf(candidate, source, languages) {
   if (!cutWords.has(candidate)) cutWords.set(candidate, inWords(candidate, source, languages));
   return cutWords.get(candidate);
@@ -138,8 +138,8 @@ function inWords(candidate, source, languages) {
   });
 }
 
-// Other beginnings at a word, likeliest first: [{ prefix, share }…]. A word of several tokens may part at
-// each.
+// Other beginnings at a word, most probable first: [{ prefix, share }…]. A word of several tokens can differ at
+// each token.
 export function othersAt(candidate, word, most) {
   const found = new Map();
   let before = 0; // log-probability of the word's tokens so far
@@ -157,15 +157,15 @@ export function othersAt(candidate, word, most) {
     .slice(0, most);
 }
 
-const MOST_COMPARED = 400; // pieces of a text
+const MOST_COMPARED = 400; // maximum number of compared pieces of a text
 
-// A text in stretches, [[text, whether another has it, too]…]: by the longest common row of words
+// A text in parts, [[text, whether the other text also has it]…], by the longest common subsequence of words
 export function differing(text, other, language) {
   const [own, theirs] = [text, other].map((one) =>
     segments(one, language).map(({ start, end }) => one.slice(start, end)),
   );
   if (Math.max(own.length, theirs.length) > MOST_COMPARED) return [[text, true]];
-  const common = own.map(() => []); // [i][j]: the length of the longest common row from there on
+  const common = own.map(() => []); // [i][j]: the length of the longest common subsequence from this point
   const at = (i, j) => common[i]?.[j] ?? 0;
   for (let i = own.length - 1; i >= 0; i--)
     for (let j = theirs.length - 1; j >= 0; j--)

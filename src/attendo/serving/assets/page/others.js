@@ -1,15 +1,15 @@
-// What else a line might say: other words at a word, and the other results of its search.
+// Alternatives of a line: other words at a word, and the other results of the search.
 import { button, el } from "./dom.js";
 import { say } from "./words.js";
 import { othersAt, wordsOf } from "./lines.js";
 import { makeLatest } from "./asking.js";
 import { makeChoices, makeOwnWord, makeSheet } from "./choices.js";
 
-const MOST_OTHERS = 5; // of a word, and of a line
+const MOST_OTHERS = 5; // maximum number of alternatives of a word, and of a line
 
-// found(texts, more, signal) asks; bestOf(text): the model's own candidate; isCurrent(line): no newer text
-// has come; several(): whether there are several lines; take(line, candidate, chosen): the reader took one;
-// chosen: the places in it, [[start, end]…], whose words are the reader's.
+// found(texts, more, signal) sends the request; bestOf(text): the model's own candidate; isCurrent(line): there is
+// no newer text; several(): whether there are several lines; take(line, candidate, chosen): the reader chose one;
+// chosen: the ranges in it, [[start, end]…], whose words the reader chose.
 export function makeOthers({ app, languages, found, bestOf, isCurrent, several, take }) {
   const asking = makeLatest((error) => (sheet.close(), app.failed(error)));
   const sheet = makeSheet(() => asking.stop());
@@ -20,7 +20,7 @@ export function makeOthers({ app, languages, found, bestOf, isCurrent, several, 
     take(line, candidate, chosen);
   }
 
-  // What the reader chose before a place stays chosen: the text goes on from there
+  // Earlier choices of the reader remain: the text continues from the place
   const chosenWith = (line, start, end) => [
     ...line.shown.chosen.filter((one) => one[1] <= start),
     [start, end],
@@ -49,7 +49,7 @@ export function makeOthers({ app, languages, found, bestOf, isCurrent, several, 
     if (rows.length) asking.run((signal) => fill({ line, word, rows, note }, signal));
   }
 
-  // Each of the other words with the whole line that it leads to; two that lead to the same are one
+  // Each alternative word with the whole line to which it leads; equal lines are merged
   async function fill({ line, word, rows, note }, signal) {
     const { candidate } = line.shown;
     const texts = rows.map(() => line.text);

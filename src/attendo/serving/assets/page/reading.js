@@ -1,11 +1,11 @@
-// The box that a text is typed into: it grows with the text, and words in it can light up.
+// The text box of the input: it grows with the text, and can highlight words.
 import { clear, el } from "./dom.js";
 
-const LONGEST_LIT = 20000; // characters; in longer texts nothing lights up
+const LONGEST_LIT = 20000; // characters; longer texts are not highlighted
 
-// onText(text) after every change; onPlace(place or null): the caret was moved there without typing
+// onText(text) after every change; onPlace(place or null): the caret moved without typing
 export function makeReading({ id, label, placeholder, most, onText, onPlace = () => {} }) {
-  // behind the box lies the same text, which makes the box as high as it needs to be, and carries the light
+  // a copy of the text below the box sets the height of the box and shows the highlights
   const mirror = el("div", { class: "mirror", dir: "auto", "aria-hidden": "true" });
   const box = el("textarea", {
     id,
@@ -32,7 +32,7 @@ export function makeReading({ id, label, placeholder, most, onText, onPlace = ()
       mirror.append(text.slice(at, start), el("mark", {}, text.slice(start, end)));
       at = end;
     }
-    mirror.append(`${text.slice(at)}\n`); // a last line without a character would have no height
+    mirror.append(`${text.slice(at)}\n`); // an empty last line would have no height
   }
 
   box.addEventListener("input", () => (reflect(), onPlace(null), onText(box.value)));
@@ -42,7 +42,7 @@ export function makeReading({ id, label, placeholder, most, onText, onPlace = ()
   };
   box.addEventListener("keyup", moved);
   box.addEventListener("click", moved);
-  // where the browser tells which character is under the mouse
+  // if the browser reports the character under the mouse
   box.addEventListener("pointermove", ({ clientX, clientY }) => {
     const place = document.caretPositionFromPoint?.(clientX, clientY);
     if (place?.offsetNode === box) onPlace(place.offset);

@@ -1,4 +1,4 @@
-// What this page says, in English and Japanese.
+// The texts of this page, in English and Japanese.
 import { addWords, inJapanese, say } from "./words.js";
 
 export function addSentences() {
@@ -132,13 +132,13 @@ export function addSentences() {
   });
 }
 
-// A language by its code, in the language of the page; nothing for one that nobody told
+// The name of a language code in the language of the page, or "" for an unknown language
 export function languageName(code) {
   if (!code || code === "und") return "";
   try {
     return new Intl.DisplayNames([inJapanese() ? "ja" : "en"], { type: "language" }).of(code);
   } catch {
-    return code; // no code of a language, but somebody's word
+    return code; // not a language code, but a custom name
   }
 }
 
@@ -151,7 +151,7 @@ export function percent(share) {
   }).format(share);
 }
 
-// What a model is called in the choice of models
+// The name of a model in the menu of models
 export function modelName(model) {
   const [source, target] = [languageName(model.source), languageName(model.target)];
   const task = say(`task-${model.family}`);

@@ -1,4 +1,4 @@
-// Translation as one types: a question for each line that changed.
+// Translation while the reader types: one request per changed line.
 import { afterPause, button, el, field, select } from "./dom.js";
 import { say } from "./words.js";
 import { languageName } from "./sentences.js";
@@ -9,16 +9,16 @@ import { makeWriting } from "./writing.js";
 import { makeOthers } from "./others.js";
 import { clearButton, copyButton, lookLink } from "./around.js";
 
-const TRANSLATING_PAUSE = 250; // ms without a key before the server is asked
-const MOST_LINES = 16; // of one question
-const MOST_SPOKEN = 300; // characters that a screen reader is given by itself
+const TRANSLATING_PAUSE = 250; // ms without typing before a request is sent
+const MOST_LINES = 16; // maximum number of lines per request
+const MOST_SPOKEN = 300; // maximum characters that a screen reader announces automatically
 const EMPTY = { candidate: { text: "" }, words: [], chosen: [] };
 
-// Of every model, by what was asked; and what the reader took instead, { candidate, chosen }
+// The answers of every model, by request; and the reader's choices, { candidate, chosen }
 const answers = makeKept(400);
 const taken = makeKept(100);
 
-// What is known of lines, and how it comes to be known
+// The cache of answers for lines, and the requests that fill it
 function makeAnswers(app, model) {
   const languages = { source: model.source, target: model.target };
   const beam = () => Number(app.settings.get("beam")) || undefined;
@@ -34,7 +34,7 @@ function makeAnswers(app, model) {
     languages,
     bestOf,
     found,
-    // Asks for what is not known yet, a few lines at a time
+    // Requests the missing answers, a few lines at a time
     async complete(texts, signal, onSome) {
       for (const some of inChunks(new Set(texts.filter((text) => !bestOf(text))), MOST_LINES)) {
         const told = await found(some, {}, signal);
@@ -44,7 +44,7 @@ function makeAnswers(app, model) {
     },
     take: (text, candidate, chosen) => taken.set(keyOf(text), { candidate, chosen }),
     isTaken: (text) => Boolean(taken.get(keyOf(text))?.candidate),
-    // What stands for a line: what the reader took, or else the best; null: nothing is known
+    // The displayed candidate of a line: the reader's choice, or otherwise the best; null: no answer yet
     shownOf(text) {
       if (!text) return EMPTY;
       const own = taken.get(keyOf(text));
@@ -90,7 +90,7 @@ export function makeTranslating(app, model) {
   });
   const writing = makeWriting(target, { point, choose: others.atWord, others: others.ofLine });
 
-  // Lines that have no answer yet keep what stood there, so that nothing jumps while one types
+  // Lines without an answer keep the previous text, so the layout does not jump while typing
   function draw() {
     const old = lines;
     let start = 0;
@@ -121,7 +121,7 @@ export function makeTranslating(app, model) {
     settings.set({ text });
     begin(soon);
   }
-  // What was asked before is not needed any more
+  // Earlier requests are no longer needed
   function begin(when = () => latest.run(translate)) {
     latest.stop();
     others.close();

@@ -1,18 +1,18 @@
-// A translation in words that can be pointed at: how sure the model is of each, and what it is from.
+// A translation in words that respond to the pointer and show their probability and their source words.
 import { el } from "./dom.js";
 import { roving } from "./chips.js";
 import { say } from "./words.js";
 import { percent } from "./sentences.js";
 
-const SURE = 0.5; // below it a word is marked
-const HARDLY = 0.2; // below it, more so
+const SURE = 0.5; // words with a lower probability are marked
+const HARDLY = 0.2; // words with a lower probability are marked more strongly
 
 function confidence(word, chosen) {
   if (!word.isWord || word.share === null || chosen) return "";
   return word.share < HARDLY ? "hardly" : word.share < SURE ? "unsure" : "";
 }
 
-// What a pointer or a screen reader is told of a word
+// The description of a word for the tooltip and for screen readers
 function described(word, source, chosen) {
   const told = [];
   if (chosen) told.push(say("own-choice"));
@@ -23,10 +23,10 @@ function described(word, source, chosen) {
 }
 
 // lines: [{ n, before, text, after, start, stale, shown: { candidate, words, chosen } | null }…], start: the
-// line's place in the source. on.point(line or null, word), on.choose(line, word, element), on.others(line,
+// line's index in the source. on.point(line or null, word), on.choose(line, word, element), on.others(line,
 // element)
 export function makeWriting(root, on) {
-  let entries = []; // of each line: { line, key, element, words: [{ word, element }…] }
+  let entries = []; // per line: { line, key, element, words: [{ word, element }…] }
 
   function wordElement(entry, word) {
     const { line } = entry;
@@ -82,7 +82,7 @@ export function makeWriting(root, on) {
   }
 
   return {
-    // A line that reads as it did keeps its element: in a long text, typing draws one line
+    // An unchanged line keeps its element: in a long text, typing redraws one line
     show(lines) {
       const several = lines.filter((line) => line.text).length > 1;
       const old = entries;
@@ -106,7 +106,7 @@ export function makeWriting(root, on) {
       });
       while (root.children.length > entries.length) root.lastChild.remove();
     },
-    // Lights up the words that a place of the source, in the browser's count, became; null: none
+    // Highlight the words that belong to an index of the source; null: no highlight
     lightFrom(place) {
       for (const { line, words } of entries)
         for (const { word, element } of words) {
