@@ -160,7 +160,7 @@ def test_runs_beside_one_another_name_own_parts_and_settings_that_differ(tmp_pat
     assert differing_settings([run, other]) == ["model.d_model 64 / 32", "training.precision – / bfloat16"]
     assert differing_settings([run]) == [] and facts_of(other)["own parts"] == "near.py:with_near"
     page = report_page([run, other], language="ja")
-    assert "<td>near.py:with_near</td>" in page and "実行の間で異なる設定: model.d_model 64 / 32; " in page
+    assert "<td>near.py:with_near</td>" in page and "訓練の間で異なる設定: model.d_model 64 / 32; " in page
 
 
 def test_a_run_without_card_and_config_has_curves_all_the_same(tmp_path):

@@ -181,7 +181,7 @@ def _without_tokens(view: View, language: Language) -> list[str]:
         return []
     listed = ", ".join(found)
     said = Localized(
-        f"log-probability change without a token: {listed}", f"そのトークンを除くと対数確率が変わる：{listed}"
+        f"log-probability change without a token: {listed}", f"トークンを除いたときの対数確率の変化：{listed}"
     )
     return [line.replace(UNBROKEN, " ") for line in flowed(said.text(language), WIDTH - 4)]
 

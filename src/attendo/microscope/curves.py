@@ -132,7 +132,7 @@ EVENT_WORDS = {
     "best": Localized("best", "最良"),
     "decay": Localized("decay begins", "学習率の減衰開始"),
     "checkpoint": Localized("checkpoint", "チェックポイント"),
-    "skipped": Localized("skipped update", "更新の省略"),
+    "skipped": Localized("skipped update", "更新の取り消し"),
     "advice": Localized("advice", "助言"),
 }
 
@@ -246,14 +246,14 @@ def _best(panel: Panel, events: Sequence[Event], frame: _Frame) -> Iterator[str]
 
 STYLE = "microscope/assets/curves.css"
 TITLE = Localized("Learning curves", "学習曲線")
-_FACTS = Localized("Runs", "実行")
-_DIFFERING = Localized("Settings that differ between the runs", "実行の間で異なる設定")
-_EVENTS = Localized("What happened", "できごと")
+_FACTS = Localized("Runs", "訓練")
+_DIFFERING = Localized("Settings that differ between the runs", "訓練の間で異なる設定")
+_EVENTS = Localized("What happened", "訓練中の出来事")
 _ALL = Localized("All evaluations", "すべての評価")
-_STEP, _RUN, _WHAT = Localized("step", "ステップ"), Localized("run", "実行"), Localized("what", "内容")
+_STEP, _RUN, _WHAT = Localized("step", "ステップ"), Localized("run", "訓練"), Localized("what", "内容")
 _SMOOTH = Localized(
     "Thin lines: means of 20 steps. Bold lines: smoothed. Label smoothing and dropout raise the training loss.",
-    "薄い線は 20 ステップの平均、太い線はその平滑化。訓練損失はラベル平滑化とドロップアウトの分だけ高い。",
+    "薄い線は 20 ステップの平均、太い線は平滑化した値。訓練損失は、ラベル平滑化とドロップアウトの分だけ高い。",
 )
 _DOT = '<circle class="dot {}" cx="14" cy="6" r="2.6"/>'
 _RING = '<circle class="best" cx="14" cy="6" r="5"/>'

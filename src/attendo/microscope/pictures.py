@@ -30,13 +30,13 @@ LEAST_NUMBERED = 0.095
 INK, FAINT = "#1b2430", "#5b6673"
 SUFFIXES = (".png", ".svg")
 LOOKED_AT = {
-    "encoder": Localized("key: looked at", "キー（見られる側）"),
-    "decoder": Localized("key: looked at", "キー（見られる側）"),
+    "encoder": Localized("key: looked at", "キー"),
+    "decoder": Localized("key: looked at", "キー"),
     "cross": Localized("source", "原文"),
 }
 LOOKING = {
-    "encoder": Localized("query: looks", "クエリ（見る側）"),
-    "decoder": Localized("query: looks", "クエリ（見る側）"),
+    "encoder": Localized("query: looks", "クエリ"),
+    "decoder": Localized("query: looks", "クエリ"),
     "cross": Localized("translation", "訳文"),
 }
 

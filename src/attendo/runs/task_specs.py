@@ -254,7 +254,7 @@ def _masked_task(
 MASKED_LANGUAGE_MODEL = TaskSpec(
     name="masked-language-model",
     model_name="masked language model",
-    predicted=Localized("a row's hidden tokens (15%)", "1 行で隠したトークン（15 %）"),
+    predicted=Localized("a row's hidden tokens (15%)", "1 行で隠したトークン（15%）"),
     architecture="masked",
     model={"n_decoder_layers": 0, "max_len": 256, "activation": "gelu", "tie": "output", "output_bias": True},
     training={"label_smoothing": 0.0},

@@ -27,7 +27,7 @@ const DETAIL_WORDS = {
   token: ["token", "トークン"],
   weight: ["weight α", "重み α"],
   "mean-entropy": ["mean entropy {x}", "平均エントロピー {x}"],
-  "is-off": ["switched off: what it mixes is not passed on", "オフ：混ぜたバリューを次へ渡しません"],
+  "is-off": ["switched off: what it mixes is not passed on", "オフ：バリューの重みつき和を次へ渡しません"],
   masked: ["masked", "マスク"],
 };
 

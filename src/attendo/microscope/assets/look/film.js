@@ -225,7 +225,7 @@ function addFilmWords() {
     "film-go": ["Load the checkpoints", "チェックポイントを読み込む"],
     "film-press": [
       "{n} checkpoints: each is loaded and reads this text.",
-      "{n} 個のチェックポイントを順に読み込み、このテキストを読ませます。",
+      "{n} 個のチェックポイントを順に読み込み、このテキストを入力します。",
     ],
     "film-none": [
       "This model has no checkpoints of its training beside it, so there is no film.",

@@ -30,7 +30,7 @@ const INPUT_WORDS = {
   filled: ["filled in: {n}", "補ったトークン：{n}"],
   likeliest: [
     "the likeliest token at each place; write <mask> for one to find",
-    "各位置で最も確率の高いトークン。探させたいところに <mask> と書いてください",
+    "各位置で最も確率の高いトークン。予測させたい位置に <mask> と書いてください",
   ],
   before: ["without them:", "変更前："],
   "unchanged-model": ["none: the model as it is", "なし（元のモデルのまま）"],

@@ -11,7 +11,7 @@ const SLIDER_WORDS = {
   "slider-intro": [
     "β multiplies the scores before softmax. 0 looks everywhere alike, 1 is the model as it is," +
       " ∞ looks only at the key with the highest score.",
-    "β は softmax の前にスコアに掛かります。0 は一様、1 は訓練したままのモデル、∞ は最高スコアのキーだけを見ます。",
+    "β は softmax の前にスコアに掛かります。0 は一様、1 は訓練したままのモデル、∞ はスコアが最大のキーだけを使います。",
   ],
   "slider-beta": ["inverse temperature β", "逆温度 β"],
   "slider-soft": ["soft", "ソフト"],

@@ -71,7 +71,7 @@ export function addCommonWords() {
     loading: ["Loading…", "読み込み中…"],
     "view-nothing-yet": [
       "Nothing has been looked at yet: give a text above.",
-      "まだ何も見ていません。上にテキストを入れてください。",
+      "まだ結果がありません。上にテキストを入れてください。",
     ],
   });
 }
