@@ -76,8 +76,8 @@ TOP = (
 *This page is generated from the source code by `make docs`. To change it, change the code.*
 
 This page lists every setting of `config.toml`. To set a value for one run, use `--set section.name=value`. To set
-several values, write them to a TOML file and use `--config FILE`. `--print-config` prints all settings of a command
-as TOML.
+several values, write them to a TOML file and use `--config FILE`. `--print-config` prints the settings that
+you gave as TOML.
 
 {EXAMPLE}
 If a setting is given several times, the last of these sources wins: `--preset`, `--config`, `--set`, other options.
@@ -93,14 +93,14 @@ default.
 
 *このページは `make docs` がソースコードから生成します。変更するときはコードを変更してください。*
 
-`config.toml` のすべての設定の一覧です。一つの訓練で値を変えるには `--set section.name=value` を使います。
-まとめて変えるには、TOML ファイルに書いて `--config FILE` で渡します。`--print-config` は、コマンドのすべての設定を
+`config.toml` のすべての設定の一覧です。1 回の訓練で設定を変えるには、`--set section.name=value` を使います。
+複数の設定を変えるには、TOML ファイルに書き、`--config FILE` で指定します。`--print-config` は、コマンドで指定した設定を
 TOML で表示します。
 
 {EXAMPLE}
 同じ設定を複数の方法で指定すると、`--preset`、`--config`、`--set`、その他のオプションの順に、後のものが優先されます。
 プリセットは `tiny`、`small`、`base`、`big` です。「自動」の設定は、データ、マシン、時間の予算から決まります
-（[自動で決まる設定](automatic-choice.md)）。このページの各節が `config.toml` の一つのテーブルです。すべての設定は、
+（[自動で決まる設定](automatic-choice.md)）。このページの各節は、`config.toml` の一つのテーブルを説明します。すべての設定は、
 [実行フォルダ](run-folder.md)の `config.toml` に書き込まれます。`–` は、既定値がないことを表します。
 """,
 )
