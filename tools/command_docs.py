@@ -49,7 +49,7 @@ def cell(text: str) -> str:
 
 
 def paragraphs(text: str) -> Iterator[str]:
-    """Yield the lines of a help text as Markdown, with its examples in one code block.
+    """Yield the paragraphs of a help text as Markdown, with its examples in one code block.
 
     >>> list(paragraphs("Says it.\\n\\nExample: a b\\n\\nExample: a c"))
     ['Says it.', '```sh\\na b\\na c\\n```']
@@ -63,7 +63,7 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def table(context: Any, command: Any) -> Iterator[str]:
-    """Yield the lines of the table of the arguments and options of a command."""
+    """Yield the table of the arguments and options of a command, if any."""
     records = (parameter.get_help_record(context) for parameter in command.params)
     rows = [f"| `{name.replace('|', '/')}` | {cell(what)} |" for name, what in filter(None, records)]
     if rows:

@@ -58,7 +58,7 @@ class Calls:
 
 
 def actions(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the actions by name."""
+    """Yield the name and the function of each action."""
     run, number = folder / "run", count()
     (folder / "pairs.tsv").write_text(PAIRS, encoding="utf-8")
     options = [f"--set=model.{key}={value}" for key, value in SMALL.items()]
