@@ -124,9 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             disk, missing permission). 2 means invalid usage or input; the error is one line on stderr, and --debug adds
             the traceback. 130 and 143 mean that Ctrl-C or SIGTERM stopped the command after it saved its state.
     """
-    # threads that spin while they wait burn the CPU time that a budget counts; torch reads this when it is loaded
+    # waiting threads that spin would use up a CPU time budget; torch reads this variable when it is imported
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # batches come in many shapes, and oneDNN would keep 1,024 kernels compiled for some of them
+    # batches have many shapes, and oneDNN would cache 1,024 compiled kernels
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     _speak_utf8()
     arguments, debug = _without_debug(list(sys.argv[1:] if arguments is None else arguments))

@@ -320,7 +320,7 @@ def _serve(user: User, folder: Path, state: str, port: int, open_: bool, languag
 
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         server.run()
-    if server.is_computing:  # at the end of Python torch would abort
+    if server.is_computing:  # torch would abort at the exit of Python
         sys.stdout.flush()
         os._exit(stopped.code or 0)
     return stopped.code or 0

@@ -62,9 +62,9 @@ def text_lines(
 
     Args:
         view: The computed views of the text.
-        stack: The attention stack to show, or None for the default.
-        layer: The layer to show, from 0, or None for the layer with the sharpest attention.
-        head: The attention head to show, from 0, or None for the mean of all heads.
+        stack: The attention stack to show (default: the last stack of the model).
+        layer: The number of the layer to show, from 0 (default: the layer with the sharpest attention).
+        head: The number of the head to show, from 0 (default: the mean over all heads).
         language: The language of the output.
         shows: "map" for the attention map, "heads" for the table of heads, the steps of a query, or "answer" for no
             view.
@@ -387,9 +387,9 @@ def json_text(
 
     Args:
         view: The computed views of the text.
-        stack: The attention stack, or None for the default.
-        layer: The layer, from 0, or None for the layer with the sharpest attention.
-        head: The attention head, from 0, or None for the mean of all heads.
+        stack: The attention stack (default: the last stack of the model).
+        layer: The number of the layer, from 0 (default: the layer with the sharpest attention).
+        head: The number of the head, from 0 (default: the mean over all heads).
         steps: The computation of one query, or None.
     """
     shown = view.map(stack)

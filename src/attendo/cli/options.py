@@ -86,7 +86,7 @@ def with_groups(command: Callable[..., int]) -> Callable[..., int]:
             values[name] = group(**{member: values.pop(member) for member in members})
         return command(**values)
 
-    del called.__wrapped__  # or Typer reads the annotations of the command
+    del called.__wrapped__  # otherwise Typer would read the annotations of the command
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     called.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
     return called
@@ -112,7 +112,7 @@ RUN_FILES = ("config.toml", "tokenizer.json", "card.json", "model.safetensors")
 
 @dataclasses.dataclass(frozen=True)
 class Elsewhere:
-    """The settings of a translation that are sent to the Ray workers. `work` has no translator."""
+    """The settings of a translation that are sent to the Ray workers, which load the translator themselves."""
 
     work: Any
     decoding: DecodingConfig
@@ -282,7 +282,7 @@ def drawing_of(given: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tup
     from attendo.decoding.sampling import fresh_seed
 
     try:
-        config = SamplingConfig(**given, max_tokens=2**31)  # the search's limit is the one that counts
+        config = SamplingConfig(**given, max_tokens=2**31)  # the length limit of the search applies
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     note = ""

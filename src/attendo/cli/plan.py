@@ -48,7 +48,7 @@ class AcceleratorOptions(OptionGroup):
     latency: float | None = option("S", "Network latency in seconds (default: from the data sheet).", min=0)
 
     def named(self) -> Accelerator:
-        """Return the accelerator, with the given options in place of the numbers of its data sheet."""
+        """Return the accelerator. Given options replace the numbers of its data sheet."""
         from attendo.training.scaling import named_accelerator
 
         changes = ("flops", "memory", "bandwidth", "per_node", "latency")

@@ -158,7 +158,7 @@ def _fill_layer(layer: Any, block: EncoderBlock | DecoderBlock, config: ModelCon
     if net.gate_proj is None:
         _linear(layer.ffn.linear_0, net.in_proj)
     else:
-        _linear(layer.ffn.linear_0, net.gate_proj)  # the one with the activation
+        _linear(layer.ffn.linear_0, net.gate_proj)  # the projection with the activation
         _linear(layer.ffn.linear_0_noact, net.in_proj)
     _linear(layer.ffn.linear_1, net.out_proj)
     _norm(layer.ffn.layer_norm, block.feed_forward_residual.norm)
@@ -297,7 +297,7 @@ def write(
             script = Path(__file__).with_name("ctranslate2.template")
             write_atomic(out / "translate.py", script.read_text(encoding="utf-8"))
     if isinstance(model, EncoderClassifier | MaskedLM):
-        state = model.state_dict()  # with every name, tied or not
+        state = model.state_dict()  # contains all names, also those of tied weights
         head = {name: tensor.clone() for name, tensor in state.items() if name.startswith("output_")}
         save_file(head, out / "head.safetensors")
     write_atomic(out / CALLS, json.dumps(_calls(bundle, model, quantization), indent=1) + "\n")

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 Arrays = dict[str, np.ndarray]
-MOST_LOGITS = 1 << 24  # that a step computes at once
+MOST_LOGITS = 1 << 24  # maximum number of logits that a step computes at once
 _AHEAD = 2  # the axis of keys and values along which a text grows
 
 

@@ -87,8 +87,8 @@ class AttentionMap:
         """Return the weights of a head, or the mean over the heads of a layer.
 
         Args:
-            layer: The number of the layer, from 0. None selects the sharpest layer.
-            head: The number of the head, from 0. None selects the mean over all heads.
+            layer: The number of the layer, from 0 (default: the layer with the sharpest attention).
+            head: The number of the head, from 0 (default: the mean over all heads).
 
         Raises:
             AttendoError: The layer or the head does not exist.
@@ -231,8 +231,8 @@ def map_text(
     Args:
         shown: The attention of a stack.
         width: The maximum width of a line, in columns.
-        layer: The number of the layer, from 0. None selects the sharpest layer.
-        head: The number of the head, from 0. None selects the mean over all heads.
+        layer: The number of the layer, from 0 (default: the layer with the sharpest attention).
+        head: The number of the head, from 0 (default: the mean over all heads).
         language: The language of the captions.
         hint: A text after the legend.
 

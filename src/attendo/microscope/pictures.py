@@ -75,8 +75,8 @@ def map_figure(
 
     Args:
         shown: The attention of a stack.
-        layer: The number of the layer, from 0. None selects the sharpest layer.
-        head: The number of the head, from 0. None selects the mean over all heads.
+        layer: The number of the layer, from 0 (default: the layer with the sharpest attention).
+        head: The number of the head, from 0 (default: the mean over all heads).
         language: The language of the labels.
 
     Raises:

@@ -96,7 +96,7 @@ class LookResult:
         return shown
 
     def piece(self, token_id: int) -> str:
-        """Return the piece of a token. For a masked language model, the mask token is MASK.
+        """Return the piece of a token. For a masked language model, the mask token is shown as MASK.
 
         Args:
             token_id: The id of the token.

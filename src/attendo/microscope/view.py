@@ -115,8 +115,8 @@ class View:
 
         Args:
             stack: The stack of layers to show.
-            layer: The number of the layer. None selects the layer with the sharpest attention.
-            head: The number of the head. None selects the mean over all heads.
+            layer: The number of the layer, from 0 (default: the layer with the sharpest attention).
+            head: The number of the head, from 0 (default: the mean over all heads).
 
         Raises:
             AttendoError: The stack, layer or head does not exist, or matplotlib is not installed.
@@ -138,8 +138,8 @@ class View:
         Args:
             path: The output file, whose extension selects the format.
             stack: The stack of layers to show.
-            layer: The number of the layer. For a table, None selects all layers.
-            head: The number of the head. For a table, None selects all heads.
+            layer: The number of the layer, from 0 (default: the sharpest layer, or all layers for a table).
+            head: The number of the head, from 0 (default: the mean over all heads, or all heads for a table).
             language: The language of the page or the image, "en" or "ja".
 
         Raises:
@@ -185,8 +185,8 @@ class View:
 
         Args:
             stack: The stack that contains the head.
-            layer: The number of the layer. None selects the layer with the sharpest attention.
-            head: The number of the head. None selects the sharpest head of the layer.
+            layer: The number of the layer, from 0 (default: the layer with the sharpest attention).
+            head: The number of the head, from 0 (default: the head of the layer with the sharpest attention).
 
         Raises:
             AttendoError: The stack, layer or head does not exist.
@@ -212,8 +212,8 @@ class View:
         Args:
             query: The number of the query, from 0.
             stack: The stack that contains the head.
-            layer: The number of the layer. None selects the layer with the sharpest attention.
-            head: The number of the head. None selects the sharpest head of the layer.
+            layer: The number of the layer, from 0 (default: the layer with the sharpest attention).
+            head: The number of the head, from 0 (default: the head of the layer with the sharpest attention).
 
         Raises:
             AttendoError: The query, stack, layer or head does not exist.

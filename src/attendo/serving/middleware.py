@@ -184,7 +184,7 @@ class Guard:
         self.is_public = is_public
         self.early = early
         self.direct = direct
-        self.held = 0  # bytes of bodies that are not whole
+        self.held = 0  # bytes of incomplete bodies
         self.most_held = max(BODIES, 4 * state.config.max_body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
