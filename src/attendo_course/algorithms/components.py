@@ -380,7 +380,7 @@ def _whole(name: str, number: int, what: str) -> int:
 
 
 def _allowed(Mask: Tensor | None, X: Tensor, Z: Tensor) -> Bool[Tensor, "ell_x ell_z"] | None:
-    """The paper's mask in the core's orientation, queries first; it is transposed only here."""
+    """Return the paper's mask in the orientation of the core, with queries first. The mask is transposed only here."""
     if Mask is None:
         return None
     if Mask.shape != (Z.shape[1], X.shape[1]):

@@ -545,7 +545,7 @@ def distribution(logits: Float[Tensor, " N_V"], tau: float) -> Float[Tensor, " N
 def _draw(
     step: Callable[[Tensor], Tensor], new: Tensor, beta: float, generator: torch.Generator | None
 ) -> Iterator[Drawn]:
-    """Feed `new`, then each token drawn; `step` gives the logits after those it is fed and remembers them."""
+    """Feed `new`, then each sampled token, to `step`, which returns the logits after all tokens so far."""
     while True:
         with torch.no_grad():
             q = _tempered(step(new)[0, -1], beta)

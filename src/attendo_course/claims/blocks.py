@@ -206,7 +206,6 @@ def least_error_of_one_head() -> float:
 
 @cache
 def _learned_error(n_heads: int, seed: int) -> float:
-    """Return the mean squared error of a trained layer with this number of heads."""
     return errors(trained(differences(n_heads, seed))).square().mean().item()
 
 

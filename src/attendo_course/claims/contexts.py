@@ -92,7 +92,6 @@ def _flat(rows: Float[Tensor, "texts len d"]) -> Float[Tensor, "n d"]:
 
 
 def _texts(seed: int, length: int = LENGTH) -> Int[Tensor, "texts len"]:
-    """Return texts of random letters."""
     return torch.randint(LETTERS, (N_TEXTS, length), generator=torch.Generator().manual_seed(seed))
 
 

@@ -57,7 +57,6 @@ def errata(
 
 
 def _outcomes(erratum: Erratum) -> dict[str, tuple[Snippet, str]]:
-    """Return the actual results of the code of an erratum."""
     snippets = {"wrong_code": erratum.wrong_code, "right_code": erratum.right_code}
     return {name: (snippet, snippet.outcome()) for name, snippet in snippets.items() if snippet is not None}
 

@@ -172,7 +172,6 @@ class _Draftsman:
     # ---- sizes
 
     def columns(self) -> tuple[list[_Column], float]:
-        """Return the places of the stacks and the total width."""
         wide = max(map(self.part_width, self.parts()))
         frame = wide + 2 * LANE
         bold = self.language == "en"
@@ -201,7 +200,6 @@ class _Draftsman:
         return GAP + 2 * BOX + 2 * STEP + 2 * RADIUS
 
     def parts(self) -> list[Part]:
-        """Return all boxes with the width of the column."""
         found = list(self.diagram.head)
         for stack in self.diagram.stacks:
             found += [part for part in (stack.embedding, stack.embedding_norm, stack.last_norm) if part]
@@ -209,18 +207,15 @@ class _Draftsman:
         return found
 
     def part_width(self, part: Part) -> float:
-        """Return the width that the texts of a box require."""
         bold = self.language == "en"
         name = text_width(self.say(part.name), NAME_SIZE, bold=bold)
         rest = [text_width(text, DETAIL_SIZE) for text in (self.say(part.detail), self.count(part))]
         return 0.12 + name + 0.12 + rest[0] + 0.3 + rest[1] + 0.12
 
     def say(self, words: Localized) -> str:
-        """Return a text in the language of the diagram."""
         return words.text(self.language)
 
     def count(self, part: Part) -> str:
-        """Return the parameter count of a box as text."""
         shared = self.say(SHARED)
         if part.parameters == 0:
             return shared if part.shared else ""
@@ -229,7 +224,6 @@ class _Draftsman:
     # ---- drawing, upwards; each gives the height at which it ends
 
     def stack(self, stack: Stack, column: _Column, memory: Point | None) -> float:
-        """Draw a stack from the ids to the last norm."""
         x, y = column.x, EDGE
         ids = f"{self.say(stack.ids)} [batch, {stack.length}]"
         self.sketch.text((x, y + 0.1), ids, SHAPE_SIZE + 0.5, ha="center", color=FAINT)
@@ -288,7 +282,6 @@ class _Draftsman:
         return self.box(column, self.step(column, y, STEP), layer.norm)
 
     def positions(self, column: _Column, y: float, part: Part) -> float:
-        """Draw the sum of embedding and position, with a box for the position."""
         plus = y + RADIUS
         self.sketch.plus((column.x, plus))
         name = " ".join(filter(None, (self.say(part.name), self.count(part))))
@@ -320,7 +313,6 @@ class _Draftsman:
         self.sketch.text((x + 0.12, turn + 0.12), self.say(label), SHAPE_SIZE + 0.5, color=MEMORY)
 
     def box(self, column: _Column, y: float, part: Part) -> float:
-        """Draw a part with its name, its sizes and its parameter count."""
         middle = y + BOX / 2
         self.sketch.box((column.x, middle), column.box, BOX, part.kind)
         left, right = column.x - column.box / 2 + 0.12, column.x + column.box / 2 - 0.12
@@ -334,7 +326,6 @@ class _Draftsman:
         return y + BOX
 
     def step(self, column: _Column, y: float, length: float, *, head: bool = True) -> float:
-        """Draw an arrow upwards."""
         self.sketch.line([(column.x, y), (column.x, y + length)], head=head)
         return y + length
 
@@ -344,7 +335,6 @@ class _Draftsman:
         self.sketch.text((column.x - column.outward * 0.1, y), text, SHAPE_SIZE, ha=side, color=FAINT)
 
     def sums_rows(self) -> list[tuple[str, str, int]]:
-        """Return the name, the explanation and the number of each summand."""
         blocks = {}
         for stack in self.diagram.stacks:
             extra = f" + {stack.last_norm.parameters:,}" if stack.last_norm else ""
@@ -352,7 +342,6 @@ class _Draftsman:
         return [(self.say(name), blocks.get(name, ""), n) for name, n in self.diagram.sums if n]
 
     def sums_width(self) -> float:
-        """Return the width that the table of sums requires."""
         rows = self.sums_rows()
         widths = [
             max(text_width(text, NAME_SIZE) for text in texts)

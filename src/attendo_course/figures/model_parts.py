@@ -246,7 +246,6 @@ class _Reader:
         self.counted: set[int] = set()
 
     def part(self, kind: Kind, name: Localized, detail: Localized, module: nn.Module | None) -> Part:
-        """Return the box of a module, or of a step without parameters."""
         owned = [] if module is None else [p for p in module.parameters() if p.requires_grad]
         new = [parameter for parameter in owned if id(parameter) not in self.counted]
         self.counted |= {id(parameter) for parameter in new}
@@ -255,7 +254,6 @@ class _Reader:
     def stack(
         self, embedding: InputEmbedding, stack: Encoder | Decoder, length: str, ids: Localized
     ) -> Stack:
-        """Return an encoder or a decoder with its input parts."""
         name = translated("encoder") if isinstance(stack, Encoder) else translated("decoder")
         block = Localized(f"{name.en.capitalize()} block", f"{name.ja}ブロック")
         vocab, d_model = embedding.tokens.weight.shape
@@ -274,7 +272,6 @@ class _Reader:
         )
 
     def sublayers(self, block: EncoderBlock | DecoderBlock) -> tuple[Sublayer, ...]:
-        """Return the sub-layers of one block in the order in which they run."""
         itself = translated("Self-attention")
         if isinstance(block, EncoderBlock):
             layers = [self.sublayer(itself, block.self_attention, block.self_attention_residual)]
@@ -292,7 +289,6 @@ class _Reader:
     def sublayer(
         self, name: Localized, module: Attention | FeedForward, residual: Residual, reads_memory: bool = False
     ) -> Sublayer:
-        """Return a sub-layer and its norm."""
         if isinstance(module, Attention):
             part = self.part("attention", name, _heads(module), module)
         else:
@@ -300,7 +296,6 @@ class _Reader:
         return Sublayer(part, self.norm(residual.norm), residual.norm_first, reads_memory)
 
     def net(self, module: FeedForward) -> Localized:
-        """Return the widths of a feed-forward network and its activation."""
         into, out = module.in_proj, module.out_proj
         activation = ACTIVATIONS[self.config.activation]
         sizes = f"{into.in_features:,} → {into.out_features:,} → {out.out_features:,}, {activation}"
@@ -308,15 +303,12 @@ class _Reader:
         return translated("{sizes}, gated", sizes=sizes) if gated else _same(sizes)
 
     def norm(self, module: nn.Module) -> Part:
-        """Return the box of a norm."""
         return self.part("norm", NORMS[self.config.norm], _same(""), module)
 
     def optional_norm(self, module: nn.Module) -> Part | None:
-        """Return the box of a norm, or None if nothing is normalized."""
         return None if isinstance(module, nn.Identity) else self.norm(module)
 
     def head(self, model: Model) -> tuple[Part, ...]:
-        """Return the parts after the last stack."""
         match model:
             case EncoderClassifier():
                 pooling = self.part("output", POOLINGS[self.config.pooling], _same(""), None)
@@ -332,16 +324,13 @@ class _Reader:
                 return (self.output(model.output_proj),)
 
     def output(self, projection: nn.Linear) -> Part:
-        """Return the box of the projection to the vocabulary."""
         return self.dense(translated("Output projection"), projection)
 
     def dense(self, name: Localized, projection: nn.Linear) -> Part:
-        """Return the box of a dense layer."""
         size = _same(f"{projection.in_features:,} → {projection.out_features:,}")
         return self.part("output", name, size, projection)
 
     def head_inputs(self, length: str) -> tuple[str, ...]:
-        """Return the input shapes of the parts of the head."""
         d_model, states = self.config.d_model, f"[batch, {length}, {self.config.d_model:,}]"
         match self.config.architecture:
             case "classifier":
@@ -352,14 +341,12 @@ class _Reader:
                 return (states,)
 
     def result(self, length: str) -> Localized:
-        """Return the output with its shape."""
         if self.config.architecture == "classifier":
             return _same(f"logits [batch, {self.config.n_classes:,}]")
         return _same(f"logits [batch, {length}, {self.config.vocab_size:,}]")
 
 
 def _heads(module: Attention) -> Localized:
-    """Return the number and width of the heads, and their positional method."""
     widths = f"{module.head_dim:,}"
     if module.value_dim != module.head_dim:
         widths += f"/{module.value_dim:,}"

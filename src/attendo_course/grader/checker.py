@@ -159,7 +159,6 @@ def try_out(function: Callable[..., Any], name: str | None, require: Sequence[st
 
 
 def _outcomes(student: Student) -> tuple[Outcome, ...]:
-    """The outcome of each property."""
     if student.broken is not None:
         note = TOO_LONG if isinstance(student.broken, SlowError) else NO_INPUT
         return _ended(student.broken, [], note)
@@ -206,7 +205,6 @@ def _with_owed(
 
 
 def _whose(function: Callable[..., Any]) -> tuple[Localized, ...]:
-    """Return a remark if the function is part of a library."""
     library = (getattr(function, "__module__", None) or "").split(".")[0]
     if library not in ("attendo", "attendo_course", "torch", "numpy"):
         return ()
@@ -256,7 +254,6 @@ def _ended(error: NoAnswerError, before: list[Outcome], note: Localized) -> tupl
 
 
 def _no_answer(error: NoAnswerError) -> Failure:
-    """The failure of a call that gave no answer."""
     shape = error.case.wanted
     wanted = translated("output of shape {shape}", shape=shape)
     return Failure(error.case, wanted, error.said, error.hint, is_refusal=True)
@@ -278,7 +275,7 @@ def _outcome(student: Student, property: Property) -> Outcome:
 
 
 def _diagnoses(student: Student) -> tuple[Diagnosis, Diagnosis]:
-    """The explanations of the function's output, and of its output with a mask."""
+    """Return the explanations of the function's output without a mask and with a mask."""
     sizes = ((2, 2, 2, 2), (3, 3, 4, 2), (2, 3, 4, 5))
     cases = [draw(size, student.lead, seed=7) for size in sizes] + [draw((3, 3, 4, 4), (2,), seed=7)]
     usual = diagnose(student, cases)

@@ -384,7 +384,6 @@ def _factor(student: Student, width: int, given: float | None = None) -> float:
 
 
 def _scale_name(factors: dict[int, float]) -> Localized:
-    """Return the name of a common wrong scale."""
     usual = (
         (translated("unscaled"), 0.0),
         (translated("1/head_dim"), -1.0),
@@ -478,5 +477,4 @@ def inputs(student: Student) -> Trials:
 
 
 def _said(en: str, ja: str, array: Tensor) -> Localized:
-    """A sentence, and an array after it."""
     return Localized(f"{en} {numbers(array).en}", f"{ja}{numbers(array).ja}")

@@ -147,7 +147,6 @@ class Student:
 
 
 def _raised(error: BaseException) -> Localized:
-    """Return the description of an exception that the function raised."""
     name, text = type(error).__name__, " ".join(str(error).split())
     if isinstance(error, NotImplementedError) and not text:
         return translated("the function raises {name}: it is not written yet", name=name)

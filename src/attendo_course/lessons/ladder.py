@@ -533,7 +533,6 @@ def _lengths() -> tuple[int, int, int]:
 
 
 def _exact_by_length(draw: arrays.Draw, model: nn.Module) -> list[float]:
-    """Return the share of completely correct rows at each length."""
     begin = draw(np.random.default_rng(0), 1).inputs["x"].shape[-1] == len(SYMBOLS)
     rng = np.random.default_rng(TEST_SEED)
     return [arrays.measures(model, counting([n], begin=begin)(rng, TEST_ROWS))["exact"] for n in _lengths()]
@@ -560,7 +559,6 @@ def _cells(runs: Sequence[arrays.Training], *names: str) -> tuple[str, ...]:
 
 
 def _letters_map(model: nn.Module, draw: arrays.Draw) -> Picture:
-    """Return the attention of each query in one row."""
     x = draw(np.random.default_rng(TEST_SEED), 1).inputs["x"]
     weights = arrays.recorded_weights(model, "cross_attention", x=x)[0, 0].double().numpy()
     title = translated("What the queries for A, B and C attend to")

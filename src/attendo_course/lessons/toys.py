@@ -230,7 +230,6 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
 
 
 def _columns_explained(ordered: bool) -> Localized:
-    """Return the explanation of the table's rows and columns."""
     return passage(
         "toys.columns_explained-2",
         TEST_ROWS=TEST_ROWS,
