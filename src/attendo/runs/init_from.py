@@ -140,8 +140,7 @@ def save_adapter(
 ) -> None:
     """Replace the file adapter.safetensors in a run folder.
 
-    The file contains A and B of each layer, the parts that are trained completely, and the hash of the base model's
-    weights.
+    The file contains A and B of each layer, the completely trained parts, and the hash of the base model's weights.
     """
     header = {
         "format": FORMAT,

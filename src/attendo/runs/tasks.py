@@ -216,8 +216,7 @@ def _scored(true: ndarray, found: ndarray, n_classes: int) -> tuple[float, float
 
 @dataclass(frozen=True, eq=False)
 class ClassificationTask(TokenTask[LabelledDataset]):
-    """Batches from a token store, and evaluation by classifying validation texts. Messages use `name` for these
-    texts."""
+    """Batches from a token store, and evaluation by classifying validation texts. Messages call the texts `name`."""
 
     material: LabelledDataset
     classifier: Classifier
@@ -304,8 +303,7 @@ SHOWN_TOKENS = 32
 
 @dataclass(frozen=True, eq=False)
 class LanguageModelTask(TokenTask[WindowDataset]):
-    """Batches of windows of a token stream, and evaluation on at most `evaluate_tokens` targets of validation
-    documents.
+    """Batches of windows of a token stream, and evaluation on up to `evaluate_tokens` validation targets.
 
     `go_on` continues a text for the samples. Raises AttendoError if the stream is shorter than a window, or if there
     is no validation document.

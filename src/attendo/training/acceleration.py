@@ -52,8 +52,8 @@ def set_tf32(precision: Precision, device: torch.device) -> None:
 def build_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler | None:
     """Return the gradient scaler that float16 requires, or None for any other number format.
 
-    The smallest positive float16 number is 6e-8, so the loss is scaled up before the backward pass (Micikevicius et
-    al. 2018).
+    The smallest positive float16 number is 6e-8, so the loss is scaled up for the backward pass (Micikevicius et al.
+    2018).
 
     >>> build_scaler("bfloat16", torch.device("cpu")) is None
     True

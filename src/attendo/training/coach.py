@@ -278,8 +278,7 @@ def no_fall(
     """Return advice if the loss is not lower than at the start, long after the warm-up.
 
     `early` is the mean loss of steps 51 to 100, and `peak` is the highest learning rate so far. If the loss is well
-    below the loss of an untrained model, only a rise counts, because masked language models stagnate for long at
-    first.
+    below the loss of an untrained model, only a rise counts, because masked language models stagnate at first.
 
     >>> no_fall([6.9] * 20, 6.95, 7.0, 800, 400, 0.002).seen
     'after 800 steps the loss is 6.90 (it was 6.95 by step 100)'
@@ -442,8 +441,7 @@ class Coach:
         training: Settings of training.
         dropout: Dropout probability of the model.
         memory: Value of `as_json` in a checkpoint (default: an empty memory).
-        fresh: Whether the weights were initialized at random. The loss of weights from another run may fall only a
-            little.
+        fresh: Whether the weights were initialized at random. Weights from another run may improve only a little.
 
     >>> coach = Coach(TrainingConfig(steps=9, warmup_steps=20), dropout=0.1)
     >>> from attendo.training.optimizer import Horizon

@@ -398,8 +398,7 @@ def parts_that_fit(batch: Batch, too_large: int) -> Iterator[Batch]:
 def try_largest_batches(run: Run) -> None:
     """Compute trial gradients of the batches that take the most memory: those with the most rows and the longest rows.
 
-    All ranks call this function at every start of training (`TrainStepExecutor.warm_up`). Only `progress.too_large`
-    changes.
+    All ranks call this function at every start (`TrainStepExecutor.warm_up`). Only `progress.too_large` changes.
     """
     batches = run.task.batches(run.training.seed, run.progress.epoch, 0)
     before = torch_states()

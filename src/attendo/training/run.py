@@ -211,8 +211,7 @@ class Run:
 
     @contextmanager
     def evaluation_weights(self) -> Iterator[None]:
-        """Use the weights for evaluation during the `with` block: whole weights, with the moving average if it is
-        enabled.
+        """Use the weights for evaluation during the `with` block: whole weights, averaged if `ema_decay` is set.
 
         All ranks must enter the block together.
         """
@@ -249,8 +248,7 @@ class Run:
     def stop(self) -> None:
         """Make the training loop save the run and return soon. A signal handler may call this method.
 
-        The method may raise Interrupted. Several ranks stop after the same update, which the next `sync_ranks`
-        determines.
+        The method may raise Interrupted. Several ranks stop after the same update, set by the next `sync_ranks`.
         """
         self._asked_to_stop = True
         if self.ranks.world == 1:
@@ -286,8 +284,7 @@ def plan_end(run: Run) -> str | None:
     """Decide when the decay starts and when the run ends. Return the reason for the end, or None before the end.
 
     With a number of steps or epochs, both decisions are known from the start. With a time budget, the clock decides
-    when the decay starts. The last step is then computed from the speed so far. Both decisions are stored in the
-    progress.
+    when the decay starts. The last step is then computed from the speed so far. The progress stores both decisions.
     """
     progress, config = run.progress, run.training
     spent = run.clock.spent(progress, config)
@@ -395,8 +392,7 @@ class Stopped:
 def stopping(stop: Callable[[], None], ends_process: bool = True) -> Iterator[Stopped]:
     """Make SIGINT and SIGTERM call `stop` during the `with` block.
 
-    A second signal ends the process. If `ends_process` is False, the second signal calls the earlier signal handlers
-    instead.
+    A second signal ends the process. If `ends_process` is False, the second signal calls the earlier handlers.
     """
     stopped = Stopped(stop)
     if threading.current_thread() is not threading.main_thread():  # signals require it

@@ -29,8 +29,7 @@ class Accelerator:
         flops: Dense bfloat16 operations per second.
         memory: Bytes of memory.
         bandwidth: Network bandwidth of one accelerator in each direction, in bytes per second.
-        inner, per_node: Bytes per second between the accelerators of a machine, and number of accelerators in a
-            machine.
+        inner, per_node: Bytes per second between the accelerators of a machine, and number of accelerators.
         latency: Seconds per message. This value is assumed, because no data sheet contains it.
     """
 
@@ -160,9 +159,7 @@ class UpdateTime:
 
     @property
     def binds(self) -> str:
-        """Bottleneck: "traffic" if communication makes the update over 10% longer than computation, otherwise
-        "products".
-        """
+        """Bottleneck: "traffic" if the update takes over 10% longer than its computation, otherwise "products"."""
         return "traffic" if self.total > 1.1 * self.compute else "products"
 
 
