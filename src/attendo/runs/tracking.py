@@ -64,7 +64,7 @@ class MetricsLog:
                 file.unlink()
 
     def resume(self, progress: Progress, checkpoint: str) -> None:
-        """Continue the log from a checkpoint. Remove all later lines, and add the checkpoint's line if it is missing."""
+        """Continue the log from a checkpoint. Remove all later lines, and add the checkpoint's line if missing."""
         self.close()
         state: Mapping[str, Any] = progress.notes.get(NOTE, {})
         kept = list(_lines_until(self.path, progress.step, state.get("lines")))

@@ -70,7 +70,7 @@ class Progress:
         best, best_step: Best value of the deciding measure so far, and its step.
         evaluation_due: Whether the run was stopped before the evaluation of this step.
         ended: Reason why the run has ended, or None if it has not ended.
-        threads, world: Numbers of threads and processes at the last checkpoint. Other numbers change the last bits.
+        threads, world: Numbers of threads and processes at the last checkpoint, which affect the last bits of sums.
         planned_end: Name and value of the setting that determined `horizon` and `ended`, for example "steps 4000".
         skipped, skipped_in_a_row: Numbers of updates skipped because of non-finite numbers, in total and in a row.
         too_large: Number of positions in a batch that did not fit into memory, or 0 if all batches fitted.

@@ -248,7 +248,7 @@ class Run:
     def stop(self) -> None:
         """Make the training loop save the run and return soon. A signal handler may call this method.
 
-        The method may raise Interrupted. Several ranks stop after the same update, set by the next `sync_ranks`.
+        The method may raise Interrupted. Several ranks stop after the same update (see `sync_ranks`).
         """
         self._asked_to_stop = True
         if self.ranks.world == 1:
