@@ -41,7 +41,7 @@ __all__ = ["build_app", "main"]
 COMMANDS: tuple[tuple[str, Callable[..., int], str], ...] = (
     ("demo", demo.demo, "Train and try a small translator, in a few minutes."),
     ("resume", resume.resume, "Resume a run from its newest checkpoint."),
-    ("verify-resume", resume.verify_resume, "Check that a resumed run gives identical results."),
+    ("verify-resume", resume.verify_resume, "Check that a resumed run produces identical results."),
     ("plan", plan.plan, "Predict model size, memory, time and cost of a training run."),
     ("translate", translate.translate, "Translate texts, stdin lines or a file."),
     ("score", score.score, "Print the log-probabilities of given translations."),
@@ -120,9 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The arguments after the program name (default: the arguments of the process).
 
     Returns:
-        The exit code. 0 means success. 1 means that the command has findings, or that a system error occurred (full
-            disk, missing permission). 2 means invalid usage or input; the error is one line on stderr, and --debug adds
-            the traceback. 130 and 143 mean that Ctrl-C or SIGTERM stopped the command after it saved its state.
+        The exit code: 0 for success, 1 for findings or a system error (full disk, missing permission), 2 for invalid
+        usage or input, and 130 or 143 if Ctrl-C or SIGTERM stopped the command after it saved its state. An error is
+        printed as one line on stderr, and --debug adds the traceback.
     """
     # waiting threads that spin would use up a CPU time budget; torch reads this variable when it is imported
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -85,9 +85,10 @@ def compare(
 
     Use a file that neither model was trained on. Both models process the same rows. The rows are then resampled with
     replacement (--samples), and both models are scored on each sample. Each score and each difference is printed with
-    its 95% confidence interval. The printed p is the probability of such a difference between two equally good models.
-    If p is above 0.05, the file does not show which model is better. Language models with different tokenizers are
-    compared in bits per byte. For language models, a long document counts as one row per 1,000 bytes.
+    its 95% confidence interval. The printed p-value is the probability of a difference of at least this size between
+    two equally good models. If the p-value is above 0.05, the file does not show which model is better. Language models
+    with different tokenizers are compared in bits per byte. For language models, a long document counts as one row per
+    1,000 bytes.
 
     Example: attendo compare runs/old runs/new test.tsv
     """

@@ -50,7 +50,7 @@ def verify_resume(
     steps: int | None = option("N", "Number of steps to replay, up to a checkpoint (default: all).", min=1),
     device: Device = "auto",
 ) -> int:
-    """Check that a resumed run gives identical results.
+    """Check that a resumed run produces identical results.
 
     The command repeats the last steps, from the checkpoint before the newest checkpoint, and compares them with the log
     of the run. At every step, a hash compares the losses, gradient norms and training rows. At the end, the weights,

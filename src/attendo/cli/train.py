@@ -64,7 +64,7 @@ class ParallelFiles(OptionGroup):
 
 
 def files_of(name: str, given: list[str] | None, source: str | None, target: str | None) -> list[str] | None:
-    """Return one file, or two parallel files, or None. Raise BadParameter for other combinations."""
+    """Return one file, or two parallel files, or None. Raise BadParameter for other combinations of options."""
     refuse_if((source is None) != (target is None), f"{name}-source and {name}-target must be given together")
     if given and len(given) > 1:
         raise typer.BadParameter(
@@ -137,7 +137,7 @@ class TrainingOptions(OptionGroup):
 
 
 def one_end(**ends: Any) -> dict[str, Any]:
-    """Return the given limit of the run. Raise BadParameter if there is more than one."""
+    """Return the given limit of the run. Raise BadParameter if more than one limit is given."""
     given = {name: value for name, value in ends.items() if value is not None}
     refuse_if(len(given) > 1, f"{' and '.join(map(flag, given))} cannot be combined. Give only one of them")
     return given

@@ -125,8 +125,8 @@ Foreign = ForeignTranslator | ForeignModel
 def measured(bundle: Bundle, model: Model, foreign: Foreign, examples: Examples) -> dict[str, Any]:
     """Compare the results of attendo and another program: shares of equal results (0 to 1), and score differences.
 
-    For translators with references, the result also contains the BLEU of both programs and the agreement with the run's
-    own search. Texts that exceed the context length are left out.
+    For translators, the result also contains the agreement with the run's own search, and the BLEU of both programs if
+    there are reference translations. Texts that exceed the context length are left out.
 
     >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
     >>> from attendo.models import ModelConfig, build_model

@@ -1,10 +1,9 @@
 """The export to ONNX graphs, which onnxruntime runs on any system and from any programming language.
 
-    out/encoder.onnx    the encoder of a translator: from source ids to the keys and values of the encoder output
-    out/decoder.onnx    the next n tokens of every row: from token ids and earlier keys and values to logits
-    out/model.onnx      a classifier or masked model: from token ids to logits
-    out/weights.bin     the weights of all graphs, with each matrix stored once
-    out/onnx.json       the inputs and outputs of the graphs, the special ids, and instructions for the decoding loop
+The file encoder.onnx maps the source ids of a translator to the keys and values of the encoder output. The file
+decoder.onnx maps the next n token ids of every row, and earlier keys and values, to logits. The file model.onnx maps
+the token ids of a classifier or masked model to logits. The file weights.bin contains the weights of all graphs. The
+file onnx.json describes the inputs and outputs of the graphs, the special ids, and the decoding loop.
 
 The folder also contains tokenizer.json and card.json. `onnx_models` builds the graphs from the modules of the model,
 without tracing. `opened` runs an exported model with onnxruntime and attendo's search. The function serves as a check

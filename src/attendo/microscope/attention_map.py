@@ -399,7 +399,10 @@ class Steps:
 
 
 def steps_of(result: LookResult, path: str, head: int, query: int) -> Steps:
-    """Return the steps of a query in a head, both numbered from 0. Raise AttendoError if the query does not exist."""
+    """Return the computation of one query in one head, both numbered from 0.
+
+    Raise AttendoError if the query does not exist.
+    """
     layer, record = layer_of(result, path), result.record[path]
     if not 0 <= query < layer["q_len"]:
         raise AttendoError(f"there is no query {query + 1}; the map has rows 1 to {layer['q_len']}")

@@ -90,7 +90,7 @@ class Axis:
 def axis_of(values: Iterable[float], logarithmic: bool = False, margin: float = 0.04) -> Axis:
     """Return an axis that contains all values, with a margin.
 
-    The axis is logarithmic only if this is requested, and the values are positive and their ratio is large.
+    The axis is logarithmic only if `logarithmic` is true, all values are positive, and their ratio is above 4.
 
     >>> axis_of([1.0, 3.0], margin=0.5)
     Axis(low=0.0, high=4.0, logarithmic=False)
@@ -404,7 +404,7 @@ PIXELS_AN_INCH, DOTS_PER_INCH = 100, 130
 def write_picture(
     runs: Sequence[RunRecord], path: Path, across: Across = "step", language: Language = "en"
 ) -> Language:
-    """Draw all panels in a PNG file and return its language, which is English without a Japanese font.
+    """Draw all panels in a PNG file, and return the language of the image. Without a Japanese font, it is English.
 
     Raise AttendoError if matplotlib is not installed.
     """

@@ -68,7 +68,7 @@ class ModelRegistry:
     """The served models by name, in the order of the folders. `swap` reloads a model while its running jobs finish.
 
     Args:
-        folders: The run folders. Two folders with the same name raise AttendoError.
+        folders: The run folders of the models. Two folders with the same name raise AttendoError.
         rows: The maximum number of texts or beams per step of a model.
         device: The device of all models, "cpu" or "cuda".
         source: The source language of translators whose run has no languages.

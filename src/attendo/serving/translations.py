@@ -398,7 +398,7 @@ def _target(served: ServedModel) -> str:
 def translator_for(state: State, asked: TranslateBody) -> ServedModel:
     """Return the translator with the requested name or language pair.
 
-    A model without languages has the language "und" (undetermined) on both sides.
+    For a model without languages, the source and target language are "und" (undetermined).
 
     Raises:
         ApiError: No translator fits the request. The message lists the available language pairs.
