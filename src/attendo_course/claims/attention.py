@@ -75,7 +75,7 @@ def set_distance(first: Float[Tensor, "n d"], second: Float[Tensor, "m d"]) -> f
 
 
 def sets_to_sets(lookup: Lookup | None = None, seed: int = 0) -> Finding:
-    """Check that attention maps a set of any size to a set of this size and ignores the order of the memory.
+    """Check that attention maps a set of any size to a set of the same size and ignores the order of the memory.
 
     The source is NYU Deep Learning 2020, week 12-3. `lookup` maps tokens `[n, 8]` and a memory `[m, 8]` to `[n,
     d_out]` (default: attention with two heads).

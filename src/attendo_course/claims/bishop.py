@@ -44,7 +44,7 @@ def bag_of_words_counts(text: list[str] = TEXT) -> tuple[Check, ...]:
 
 
 def tables_explode(vocab: int = 10, length: int = 5) -> tuple[Check, ...]:
-    """Check exercise 12.12: a table of p(x_n | x_1..x_{n-1}) has V^{n-1} rows of V - 1 free numbers: V^n - V^{n-1}.
+    """Check exercise 12.12: a table of p(x_n | x_1..x_{n-1}) has V^{n-1} rows of V - 1 free numbers (V^n - V^{n-1}).
 
     >>> all(check.holds for check in tables_explode())
     True
@@ -257,7 +257,7 @@ def random_directions_are_nearly_orthogonal(low: int = 3, high: int = 1000) -> t
 
 
 def concatenation_is_a_sum(n: int = 5, d: int = 4, d_p: int = 3) -> tuple[Check, ...]:
-    """Check exercise 12.9: [x; r]W = xW_x + rW_r: concatenated positions before a linear map add two linear maps.
+    """Check exercise 12.9: a linear map of concatenated positions adds two linear maps, [x; r]W = xW_x + rW_r.
 
     >>> all(check.holds for check in concatenation_is_a_sum())
     True

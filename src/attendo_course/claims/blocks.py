@@ -159,7 +159,7 @@ def errors(layer: Attention) -> Float[Tensor, " pairs"]:
 
 
 def by_hand() -> Attention:
-    """Return two heads with hard attention: the first returns +c of token 1, the second returns -c of token 2.
+    """Return two heads with hard attention: the first head returns +c of token 1, the second head -c of token 2.
 
     >>> answers(by_hand()).tolist()
     [0.0, 0.0, 2.0, -2.0]

@@ -89,7 +89,7 @@ class _Counted:
 
 
 def positions_do_not_wait(layer: Layer | None = None, n: int = 64, d: int = 32) -> Finding:
-    """Check that one call for all positions equals n calls for one position each.
+    """Check that one call for all positions gives the same results as n calls for one position each.
 
     The source is the slides on the Transformer. `layer` is the tested layer (default: self-attention). Times are
     reported, but not checked.

@@ -172,9 +172,9 @@ def kind_read(fit: Vectors, test: Vectors, material: Material) -> tuple[float, f
 def masked_measures(model: MaskedLM, material: Material) -> Measures:
     """Measure each layer of a masked model.
 
-    The first two measures are the mean cosine within one meaning and between two meanings. The next two are the probe
-    accuracy for the kind of a fitted noun and of a new noun. The last is the share of nearest nouns of the right
-    kind.
+    The first two measures are the mean cosine within one meaning and between two meanings. The next two measures are
+    the probe accuracy for the kind of a fitted noun and of a new noun. The last measure is the share of nearest nouns
+    of the right kind.
     """
     fit, test = (noun_vectors(model, material.tokens, part) for part in (material.fit, material.test))
     about, pairs = nouns_of(material.test), corpus.two_meanings()
@@ -193,8 +193,8 @@ def masked_measures(model: MaskedLM, material: Material) -> Measures:
 def translator_measures(model: EncoderDecoder, material: Material) -> Measures:
     """Measure each layer of a translator.
 
-    The first three measures are the probe accuracies for kind, translation and source word. The last two are the mean
-    cosine between the two meanings of a source word, and between two source words with one meaning. Kind and
+    The first three measures are the probe accuracies for kind, translation and source word. The last two measures are
+    the mean cosine between the two meanings of a source word, and between two source words with one meaning. Kind and
     translation are measured for ambiguous nouns, and the source word is measured for synonyms.
     """
     parts = (material.fit, material.test, material.synonyms_fit, material.synonyms_test)

@@ -124,8 +124,8 @@ def noun_vectors(
 ) -> Mapping[str, Float[ndarray, "sentences d_model"]]:
     """Return, for each layer, the vectors at the noun in the first clause of each sentence.
 
-    In the encoder, these are the vectors of the noun itself. In the decoder, these vectors predict the translation of
-    the noun.
+    In the encoder, the vectors are at the position of the noun. In the decoder, they are at the position that
+    predicts its translation.
     """
     rows = np.arange(len(sentences))
     source = np.array([sentence.source_place(0) for sentence in sentences])

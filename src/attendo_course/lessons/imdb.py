@@ -65,9 +65,9 @@ class Reviews:
 def reviews(files: Sequence[Path]) -> Reviews:
     """Read the reviews from the folder aclImdb, or from a training file and a test file.
 
-    The training reviews whose hash is a multiple of ten are used for validation. Equal texts are therefore in the
-    same part. Raises AttendoError for other files, for unreadable files, and for a test label that does not occur in
-    training.
+    The training reviews whose hash is a multiple of ten are used for validation. Therefore, no text is in both the
+    training and the validation data. Raises AttendoError for other files, for unreadable files, and for a test label
+    that does not occur in training.
     """
     match files:
         case [*given] if missing := [path for path in given if not path.exists()]:

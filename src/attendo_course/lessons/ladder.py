@@ -87,7 +87,7 @@ def signals(n_signals: int, length: int) -> arrays.Draw:
 
 
 def text(x: Float[Tensor, "length symbols"]) -> str:
-    """Return the letters of one row. With signals there is no blank, and id 0 is A.
+    """Return the letters of one row. In tasks with signals, there is no blank, and id 0 is A.
 
     >>> text(one_hot(np.array([4, 1, 0]), 5)), text(one_hot(np.array([0, 2]), 3))
     ('^A ', 'AC')
@@ -158,7 +158,7 @@ N_ANSWERS = 4
 
 
 class NormOnly(nn.Module):
-    """norm(f(x)), which replaces a `Residual` if the queries are not added."""
+    """A module that computes norm(f(x)). It replaces a `Residual` if the queries are not added."""
 
     def __init__(self, norm: nn.Module):
         super().__init__()

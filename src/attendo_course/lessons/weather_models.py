@@ -144,7 +144,7 @@ def chain_law(days: Int[np.ndarray, "n 10"]) -> Float[np.ndarray, "n 3"]:
 
 
 def chain_limit() -> Limit:
-    """Return the limit for day 11 of the chain, which almost equals its long-run limit.
+    """Return the limit for day 11 of the chain, which almost equals the long-run limit of the chain.
 
     >>> round(chain_limit().loss, 3), round(chain_limit().accuracy, 4)
     (0.998, 0.5056)
