@@ -109,8 +109,8 @@ def _ranking(user: User, found: Importance, names: dict[str, str], language: Lan
             f"{rows[0][0]} なしのモデルを見るには：attendo look DIR TEXT --off {first}",
         ),
     ]
-    told = "\n".join(one.text(language) for one in legend)
-    return [*flowed(told, WIDTH), "", *table_lines(columns, rows)]
+    text = "\n".join(one.text(language) for one in legend)
+    return [*flowed(text, WIDTH), "", *table_lines(columns, rows)]
 
 
 def _legend(user: User, found: Importance, has_errors: bool) -> list[Localized]:
@@ -120,7 +120,7 @@ def _legend(user: User, found: Importance, has_errors: bool) -> list[Localized]:
 
     of = family_of(user.task).predicted
     n, log_prob = f"{found.n_rows:,}", f"{found.log_prob:.3f}"
-    told = [
+    entries = [
         Localized(
             f"Log-probability of {of.en} with all heads: {log_prob} nats (mean of {n} rows).",
             f"すべてのヘッドがあるときの、{of.ja}の対数確率：{n} 行の平均で {log_prob} ナット。",
@@ -135,20 +135,20 @@ def _legend(user: User, found: Importance, has_errors: bool) -> list[Localized]:
         ),
     ]
     if has_errors:
-        told.append(
+        entries.append(
             Localized(
                 "AER: alignment error rate of the head's largest weights, from 0 (no errors) to 1.",
                 "AER：重みが最大の位置を対応先としたときの、単語対応の誤り率。0（誤りなし）から 1 まで。",
             )
         )
     if found.n_cut:
-        told.append(
+        entries.append(
             Localized(
                 f"{found.n_cut:,} rows were truncated to the context length of the model.",
                 f"{found.n_cut:,} 行は、モデルの文脈長に切り詰めた。",
             )
         )
-    return told
+    return entries
 
 
 def layer_names(stacks: dict[str, list[str]]) -> dict[str, str]:

@@ -88,9 +88,9 @@ def opened(out: Path) -> Foreign:
     model = getattr(transformers, name).from_pretrained(out, local_files_only=True, **how).eval()
     if not model.config.is_encoder_decoder:
         pooling = out / _POOLING / "config.json"
-        told = json.loads(pooling.read_text(encoding="utf-8")) if pooling.is_file() else {}
+        settings = json.loads(pooling.read_text(encoding="utf-8")) if pooling.is_file() else {}
         return _ForeignModel(
-            model, next((name for name, theirs in POOLINGS.items() if told.get(theirs)), None)
+            model, next((name for name, theirs in POOLINGS.items() if settings.get(theirs)), None)
         )
     return _ForeignTranslator(model, transformers.AutoTokenizer.from_pretrained(out, local_files_only=True))
 
@@ -231,7 +231,7 @@ class _ForeignModel:
         found = []
         for row in rows:
             with torch.inference_mode():
-                told = self.model(input_ids=torch.tensor([list(row)]))
-            vector = told.logits if self.pooling is None else pool(told.last_hidden_state, self.pooling)
+                output = self.model(input_ids=torch.tensor([list(row)]))
+            vector = output.logits if self.pooling is None else pool(output.last_hidden_state, self.pooling)
             found.append(vector[0].numpy())
         return found

@@ -192,7 +192,7 @@ def layer_of(result: LookResult, path: str) -> Layer:
         "biases": None if slopes or not isinstance(positions, DistanceBias) else _biases(attention, k_len),
         "head_dim": attention.head_dim,
         "value_dim": attention.value_dim,
-        "beta": [_told(beta) for beta in _betas(result, path, n_heads, attention.attend.inverse_temperature)],
+        "beta": [_json(beta) for beta in _betas(result, path, n_heads, attention.attend.inverse_temperature)],
         "off": _off(result, path, n_heads),
         "measures": head_measures(weights, result.ids(queries), result.ids(keys), cross=cross),
         "thumb": thumbnail(weights, causal=causal),
@@ -220,7 +220,7 @@ def _off(result: LookResult, path: str, n_heads: int) -> list[int]:
     return sorted(off)
 
 
-def _told(beta: float) -> float | Literal["inf"]:
+def _json(beta: float) -> float | Literal["inf"]:
     return "inf" if beta == float("inf") else beta
 
 

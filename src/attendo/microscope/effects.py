@@ -46,7 +46,7 @@ def effects_answer(result: LookResult, path: str) -> EffectsAnswer:
     module = dict(result.model.named_modules()).get(path)
     if not isinstance(module, Attention | FeedForward):
         raise AttendoError(f"{path} is not an attention or feed-forward layer of this model")
-    before = _told(result, result.logits[None])
+    before = _output_log_probs(result, result.logits[None])
     layer = _changes(result, Off(path), 1, before)
     of_layer: dict[Literal["delta"], float] = {"delta": float(layer.sum())}
     if isinstance(module, FeedForward):
@@ -82,7 +82,7 @@ def _changes(
         with _known_before(record.model, result, edit.path, n_rows):
             hidden = record.model.hidden(**inputs)
         # logits are computed row by row, because those of all rows would be the largest tensor by far
-        rows = [_told(result, record.model.output(row[None])) for row in hidden]
+        rows = [_output_log_probs(result, record.model.output(row[None])) for row in hidden]
     return torch.cat(rows) - before
 
 
@@ -115,7 +115,9 @@ def _known_before(view: nn.Module, result: LookResult, path: str, n_rows: int) -
             view.set_submodule(place, module)
 
 
-def _told(result: LookResult, logits: Float[Tensor, "1 *positions n"]) -> Float[Tensor, "1 tokens"]:
+def _output_log_probs(
+    result: LookResult, logits: Float[Tensor, "1 *positions n"]
+) -> Float[Tensor, "1 tokens"]:
     """Return the log-probabilities of the output in float64. If the output is empty, return those of the prompt."""
     if isinstance(result.user, Classifier):
         scaled = logits.double() / result.user.temperature

@@ -68,23 +68,23 @@ def widget_of(session: Session, request: LookRequest, height: int) -> Widget:
 
     widget = LookWidget(page=framed_page(request), height=height)
 
-    def on_message(_: Any, told: Any, buffers: Any) -> None:
-        if (reply := reply_to(session, told)) is not None:
+    def on_message(_: Any, message: Any, buffers: Any) -> None:
+        if (reply := reply_to(session, message)) is not None:
             widget.send(*reply)
 
     widget.on_msg(on_message)
     return widget
 
 
-def reply_to(session: Session, told: Any) -> tuple[dict[str, Any], list[bytes]] | None:
+def reply_to(session: Session, message: Any) -> tuple[dict[str, Any], list[bytes]] | None:
     """Return the reply to a message of the widget and its binary buffers, or None for unrelated messages.
 
     An error becomes a text in the reply, because a notebook does not show exceptions of message handlers.
     """
-    if not isinstance(told, dict) or told.get("attendo") != 1:
+    if not isinstance(message, dict) or message.get("attendo") != 1:
         return None
-    back = {name: told.get(name) for name in ("attendo", "view", "id")}
-    name, body = told.get("name"), told.get("body")
+    back = {name: message.get(name) for name in ("attendo", "view", "id")}
+    name, body = message.get("name"), message.get("body")
     if not isinstance(name, str) or not isinstance(body, dict):
         return back | {"error": "a question is {attendo: 1, id, name, body}"}, []
     try:

@@ -119,11 +119,11 @@ def _nodes(result: LookResult, found: Searched) -> list[TreeNode]:
     for step, (kept, others) in enumerate(zip(found.trace.steps, passed, strict=True)):
         here = {}
         for number, node in enumerate((*kept, *others)):
-            told = _node(result, found, node, (step, number), before.get(node.parent))
-            told["kept"] = number < len(kept)
-            nodes.append(told)
+            item = _node(result, found, node, (step, number), before.get(node.parent))
+            item["kept"] = number < len(kept)
+            nodes.append(item)
             if node.beam is not None:
-                here[node.beam] = told
+                here[node.beam] = item
         before = here
     _cover(result, found, nodes)
     return nodes

@@ -299,7 +299,7 @@ def ask_for(
     """Return the request of `look`. Raise AttendoError for a number out of range, and for an unsupported edit."""
     searched = usual_search(user) if beam is None else "greedy" if beam == 1 else "beam"
     search = "forced" if target is not None else searched
-    told = tuple(asked for edit in edits for asked in _asked(edit))
+    requests = tuple(asked for edit in edits for asked in _asked(edit))
     try:
         return LookRequest(
             text=text,
@@ -307,7 +307,7 @@ def ask_for(
             beam=beam if search == "beam" else None,
             target=target,
             max_tokens=max_tokens,
-            edits=told,
+            edits=requests,
         )
     except ValueError as error:
         raise AttendoError(str(error)) from None

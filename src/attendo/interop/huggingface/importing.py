@@ -143,10 +143,10 @@ def _modules(source: Path) -> list[dict[str, Any]]:
 def _tables(
     config: ModelConfig, source: Path, pooling: dict[str, Any], n_begin: int
 ) -> dict[str, dict[str, Any]]:
-    told = {name: value for name, value in asdict(config).items() if value is not None}
+    options = {name: value for name, value in asdict(config).items() if value is not None}
     path = source / "generation_config.json"
     how = read_json(path) if path.is_file() else read_json(source / "config.json")
-    tables: dict[str, dict[str, Any]] = {"model": told, "tokenizer": {"kind": "imported"}}
+    tables: dict[str, dict[str, Any]] = {"model": options, "tokenizer": {"kind": "imported"}}
     match config.architecture:
         case "encoder-decoder":
             tables["decoding"] = asdict(_search(how, config, n_begin))

@@ -274,7 +274,14 @@ _WRITTEN = (
 )
 """The families for export, with widely supported families first."""
 
-_UNTOLD = {"dropout", "attention_dropout", "activation_dropout", "initialization", "pad_id", "max_len"}
+_WITHOUT_EFFECT = {
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "initialization",
+    "pad_id",
+    "max_len",
+}
 """The options that do not change the logits."""
 
 _BIASES = ("attention_bias", "attention_out_bias", "feed_forward_bias", "output_bias")
@@ -381,8 +388,8 @@ def _differing(config: ModelConfig, place: Place) -> list[str]:
     try:
         back = config_of(place.theirs, config.output_bias or None)
     except AttendoError:
-        return [field for field in asdict(config) if field not in _UNTOLD]
-    wanted, found = _told(config), _told(back)
+        return [field for field in asdict(config) if field not in _WITHOUT_EFFECT]
+    wanted, found = _computed_options(config), _computed_options(back)
     if place.table.biased:
         for name in _BIASES:  # missing biases are written as zeros
             wanted[name] = wanted[name] or found[name]
@@ -394,7 +401,7 @@ def _differing(config: ModelConfig, place: Place) -> list[str]:
     return [name for name in lost if "positions" not in lost or not name.startswith("position_")]
 
 
-def _told(config: ModelConfig) -> dict[str, Any]:
+def _computed_options(config: ModelConfig) -> dict[str, Any]:
     """Return all options that define the computation of a model, with defaults filled in."""
     width = config.head_width
     out_bias = config.attention_bias if config.attention_out_bias is None else config.attention_out_bias
@@ -407,13 +414,13 @@ def _told(config: ModelConfig) -> dict[str, Any]:
         attention_scale=width**-0.5 if config.attention_scale is None else config.attention_scale,
         position_base=config.wavelength_base,
     )
-    told = {name: value for name, value in asdict(whole).items() if name not in _UNTOLD}
-    if config.architecture == "decoder" and told["tie"] == "output":
-        told["tie"] = "all"
+    options = {name: value for name, value in asdict(whole).items() if name not in _WITHOUT_EFFECT}
+    if config.architecture == "decoder" and options["tie"] == "output":
+        options["tie"] = "all"
     if config.architecture == "masked":
-        told["d_output"] = told["d_output"] or config.d_model
-        told["tie"] = "all" if told["tie"] == "output" else told["tie"]
-    return told
+        options["d_output"] = options["d_output"] or config.d_model
+        options["tie"] = "all" if options["tie"] == "output" else options["tie"]
+    return options
 
 
 def _is_permuted(config: ModelConfig, place: Place) -> bool:
