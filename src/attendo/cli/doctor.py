@@ -31,11 +31,11 @@ def doctor(
 ) -> int:
     """Check training data: sentence pairs, or labeled texts if --columns names label and text.
 
-    Sentence pairs are checked for unusable rows, duplicates, test rows in the training data (leaks), unusual lengths,
-    swapped columns, wrong scripts and more. For each finding, the command prints the number of rows, three line
-    numbers, and the option --drop with which `attendo train` leaves out the rows. Labeled texts are checked for
-    unusable rows, duplicates, contradicting labels, leaks and rare labels. If there are several files, each line number
-    includes the file name. The exit code is 1 if there are findings.
+    Sentence pairs are checked for unusable rows, duplicates, leaks (test rows in the training data), unusual lengths,
+    swapped columns, wrong scripts and other problems. For each finding, the command prints the number of rows and three
+    line numbers. It also prints the option --drop with which `attendo train` leaves out the rows. Labeled texts are
+    checked for unusable rows, duplicates, contradicting labels, leaks and rare labels. If there are several files, each
+    line number includes the file name. The exit code is 1 if there are findings.
 
     Example: attendo doctor train.tsv --against test.tsv
 

@@ -75,7 +75,7 @@ def evaluate(
     For a translator, the metrics are BLEU and chrF from sacreBLEU with their signatures, the share of exact matches,
     and the perplexity of the targets. For a classifier, the metrics are the accuracy, macro-F1, calibration error,
     scores per label and the confusion matrix. For a language model, the metrics are the perplexity and the bits per
-    byte of whole documents, printed with the context length and the stride.
+    byte of whole documents. The context length and the stride are also printed.
 
     The option --out writes a new file. For a classifier, this file is a table (.tsv, .csv or .jsonl) with the line
     number, the label, the predicted label with its probability, and the text. Skipped rows are not in the table.

@@ -210,10 +210,10 @@ def translation(
 ) -> int:
     """Train a translator from sentence pairs.
 
-    Settings that you leave out (model size, vocabulary size, batch size, learning rate) are chosen from your data, the
-    measured speed of this machine and the time budget. The chosen settings are printed. Settings of --config override
-    the preset, assignments of --set override --config, and all other options override --set. The number of skipped rows
-    is printed for each reason. Ctrl-C saves a checkpoint, from which `attendo resume` continues.
+    Missing settings, such as the model size or the learning rate, are chosen from your data, the measured speed of this
+    machine and the time budget. The chosen settings are printed. Settings of --config override the preset, assignments
+    of --set override --config, and all other options override --set. The number of skipped rows is printed for each
+    reason. Ctrl-C saves a checkpoint, from which `attendo resume` continues.
 
     --init-from fine-tunes a trained model. By default, all weights are trained. With --set lora.rank=8, only LoRA
     adapters are trained. With --set 'training.frozen=["encoder"]', everything except the encoder is trained.

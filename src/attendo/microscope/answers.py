@@ -300,7 +300,9 @@ def encoded(numbers: Float[Tensor, "..."]) -> str:
 
 @torch.no_grad()
 def tensor_answer(result: LookResult, path: str, head: int | None = None) -> bytes:
-    """Return query, key, value and ‖v Wᵒ‖ of all heads or one head, as float32. Raise AttendoError for a wrong head."""
+    """Return query, key, value and ‖v Wᵒ‖ of all heads or one head, as float32. Raise AttendoError for a missing
+    head.
+    """
     attention = result.model.get_submodule(path)
     assert isinstance(attention, Attention)
     record = result.record[path]

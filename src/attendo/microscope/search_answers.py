@@ -92,10 +92,10 @@ def text_of(result: LookResult, found: Hypothesis) -> str:
 def tree_answer(result: LookResult, beam: int) -> TreeAnswer:
     """Return the tree of a beam search as a list of nodes, with parents before children.
 
-    A node contains its id, its parent (None at the root), its step (from 0), its token, the log-probability of the
-    token and the sum of log-probabilities on its path. If a text ends at the node, the node also contains the score
-    with length normalization. `kept` is False for rejected candidates, and `best` marks the path of the best text.
-    Raise AttendoError as `searched` does.
+    A node contains its id, its parent (None at the root) and its step (from 0). It also contains its token, the
+    log-probability of the token, and the sum of the log-probabilities on the path. If a text ends at the node, the node
+    also contains the score with length normalization. `kept` is False for rejected candidates, and `best` marks the
+    path of the best text. Raise AttendoError as `searched` does.
     """
     found = searched(result, beam)
     nodes, names = _nodes(result, found), _best_path(found)

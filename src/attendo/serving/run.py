@@ -36,7 +36,7 @@ def steady() -> None:
     """Configure memory for a long-running server: return free memory to the system, and shorten garbage collections.
 
     By default, glibc raises its threshold for large blocks with each freed block, up to 32 MB, which fragments memory.
-    glibc also uses a separate memory arena per thread. Python would scan all imported objects in every garbage
+    In addition, glibc uses a separate memory arena per thread. Python would scan all imported objects in every garbage
     collection.
     """
     if (library := _glibc()) is not None:
