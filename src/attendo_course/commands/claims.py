@@ -49,22 +49,23 @@ def claims(
     as_json: OneJson = False,
     language: Spoken = "en",
 ) -> int:
-    """Check the claims and exercises of the Transformer's sources by computing them.
+    """Check the claims and exercises of the Transformer's sources with computed numbers.
 
-    Without ID, prints a table of all 27 claims. With ID, prints the statement of each claim, its condition, its
-    derivation, each computed number with its expected value, and a picture.
+    Without ID, the command prints a table of all 27 claims. With ID, the command prints the statement of each claim,
+    the condition, the derivation, each computed number with its expected value, and a picture.
 
-    --check tests properties of attention on your function of (query, key, value), in torch or NumPy. The function can
-    also take a mask (True = may attend) and a scale. The report names each failed property with an input that shows it.
-    A call without a result after 10 s fails. A missing mask, scale or gradient fails only if --require names it. For
-    several files or a folder, each file has one line, with its first hint and remarks below. The output of a file is
-    discarded, and its stdin is empty. The exit code is 1 if a claim or a property fails, or if one of several files
-    cannot be run.
+    --check tests the properties of attention on your function of (query, key, value), in torch or NumPy. The function
+    can also accept a mask (True = may attend) and a scale. The report contains each failed property with an input
+    that shows the failure. A call that takes more than 10 s fails. A missing mask, scale or gradient fails only if it
+    is passed to --require. For several files or a folder, the report has one line per file, followed by the first
+    hint and the remarks. The text that a file prints is discarded, and standard input is empty. The exit code is 1 if
+    a claim or a property fails, or if one of several files cannot be run.
 
-    --json prints claims (id, source, statement, condition, derivation, verdict, holds, checks, picture), n_claims,
-    n_failed, cpu_seconds; check (function, ok, failed, remarks, properties) for one file, otherwise null; checks
-    (file, verdict, error, check) for several files, otherwise empty. The check of a claim has name, value, relation,
-    bound, tolerance, counterexample, holds.
+    --json prints an object with the keys claims (id, source, statement, condition, derivation, verdict, holds,
+    checks, picture), n_claims, n_failed, cpu_seconds, check and checks. For one file, check contains function, ok,
+    failed, remarks and properties. Otherwise, check is null. For several files, checks contains a list of objects
+    with file, verdict, error and check. Otherwise, checks is empty. Each check of a claim contains name, value,
+    relation, bound, tolerance, counterexample and holds.
 
     Example: attendo claims C08
     """

@@ -25,14 +25,15 @@ def errata(
     as_json: OneJson = False,
     language: Spoken = "en",
 ) -> int:
-    """Show mistakes of the Transformer's sources with their corrections, and run the code of both.
+    """Show mistakes of the Transformer's sources with their corrections, and run the code of both forms.
 
-    Without N, prints a list of all errata: the source, the wrong and the right form in words, and whether there is code
-    to run. With N, also prints the code of both forms, its real result, and whether the result is as expected. The exit
-    code is 1 if a result is not as expected.
+    Without N, the command prints a list of all errata with the source, the wrong form and the right form in words,
+    and whether there is code to run. With N, the command also prints the code of both forms, the real result of the
+    code, and whether the result is as expected. The exit code is 1 if a result is not as expected.
 
-    --json prints errata (number, source, mark, title, wrong, right, wrong_code, right_code), n_errata, n_unexpected. A
-    code has code, gives (a pattern), and, with N, outcome and as_expected.
+    --json prints an object with the keys errata (number, source, mark, title, wrong, right, wrong_code, right_code),
+    n_errata and n_unexpected. Each wrong_code and right_code contains code and gives (a pattern). With N, each also
+    contains outcome and as_expected.
 
     Example: attendo errata 42
     """

@@ -33,8 +33,9 @@ def figure(
 ) -> int:
     """Draw a figure of the theory as a PNG or an SVG file; without NAME, list the figures.
 
-    Every number in a figure is computed. The same command writes identical files. The figure named model shows the
-    blocks of a preset, changed by --set, with the shapes between them and the number of parameters of each part.
+    Every number in a figure is computed. Equal commands write identical files. The figure named model shows the
+    blocks of a preset, the shapes between the blocks, and the number of parameters of each part. --set changes the
+    settings of the preset.
 
     Example: attendo figure model --preset base --out base.svg
     """

@@ -50,11 +50,11 @@ def lesson(
 ) -> int:
     """Run a lesson: train small models, compare them in tables and curves, and explain the result.
 
-    Without NAME, prints a list of all lessons with the CPU time of each. --json prints one object per part of the
-    lesson, with "text", "table" or "picture".
+    Without NAME, the command prints a list of all lessons with the CPU time of each lesson. --json prints one object
+    per part of the lesson, with the key "text", "table" or "picture".
 
-    --seeds 1 makes a lesson shorter and keeps its conclusion; the tables then have no error bars. --effort below 1
-    also makes a lesson shorter, but leaves out its conclusion.
+    With --seeds 1, a lesson is shorter and prints its conclusion, but the tables have no error bars. With --effort
+    below 1, a lesson is also shorter, but prints no conclusion.
 
     Example: attendo lesson reverse --seeds 1
     """
