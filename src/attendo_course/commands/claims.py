@@ -56,8 +56,8 @@ def claims(
 
     --check tests the properties of attention on your function of (query, key, value), in torch or NumPy. The function
     can also accept a mask (True = may attend) and a scale. The report contains each failed property with an input
-    that shows the failure. A call that takes more than 10 s fails. A missing mask, scale or gradient fails only if it
-    is passed to --require. For several files or a folder, the report has one line per file, followed by the first
+    that shows the failure. A call without a result after 10 s fails. A missing mask, scale or gradient fails only if
+    it is passed to --require. For several files or a folder, the report has one line per file, followed by the first
     hint and the remarks. The text that a file prints is discarded, and standard input is empty. The exit code is 1 if
     a claim or a property fails, or if one of several files cannot be run.
 
