@@ -301,7 +301,7 @@ function addLensWords() {
     "lens-note-classes": [
       "Each position's vector, sent through the classifier alone: the likeliest label and its " +
         "probability, layer by layer.",
-      "各位置のベクトルだけを分類モデルに通した結果です。層ごとに、最も確率の高いラベルとその確率を示します。",
+      "各位置のベクトルだけを分類の出力層に通した結果です。層ごとに、最も確率の高いラベルとその確率を示します。",
     ],
   });
 }
