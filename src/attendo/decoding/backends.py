@@ -31,8 +31,8 @@ from attendo.nn.cache import DecoderCache
 def mean_log_probs(logits: Sequence[Float[Tensor, "*batch vocab"]]) -> Float[Tensor, "*batch vocab"]:
     """Compute log (1/n) Σ softmax(logits_i), the logarithm of the mean probabilities of n models, in float64.
 
-    A token that one model excludes remains possible. A row whose logits are all -inf counts as probability 0 for every
-    token. Raises ValueError if the vocabulary sizes differ.
+    A token that only some of the models exclude remains possible. If all logits of a row are -inf, the row counts as
+    probability 0 for every token. Raises ValueError if the vocabulary sizes differ.
 
     >>> sure, unsure = torch.tensor([0.9, 0.1]).log(), torch.tensor([0.5, 0.5]).log()
     >>> mean_log_probs([sure, unsure]).exp()
@@ -58,12 +58,12 @@ class EnsembleCache:
     members: list[Cache]
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
-        """Reorder the rows of every model: new row i continues old row `rows[i]`."""
+        """Reorder the cache rows of every model: new row i continues old row `rows[i]`."""
         for member in self.members:
             member.reorder(rows)
 
     def keep(self, rows: Int[Tensor, " kept"]) -> None:
-        """Drop all rows except `rows`, for every model."""
+        """Drop all cache rows except `rows`, for every model."""
         for member in self.members:
             member.keep(rows)
 
@@ -95,7 +95,7 @@ def ensemble(backends: Sequence[SearchBackend]) -> SearchBackend:
 
 
 def mean_attending(steps: Sequence[AttendingStep]) -> AttendingStep:
-    """Return the step of an ensemble that also returns the mean attention weights, for the coverage penalty."""
+    """Return the step function of an ensemble, which also returns mean attention weights for the coverage penalty."""
 
     def step(
         token_ids: Int[Tensor, "rows 1"], cache: EnsembleCache, /
@@ -112,12 +112,12 @@ class DecoderBackend:
     """The functions by which text generation runs a decoder-only model.
 
     Attributes:
-        start: Creates an empty cache from its number of rows and its capacity in tokens.
-        step: Feeds the next token ids `[rows, n]` and returns the logits `[rows, vocab]` after the last id.
+        start: Function that creates an empty cache from a number of rows and a capacity in tokens per row.
+        step: Function that feeds the next token ids `[rows, n]` and returns the logits `[rows, vocab]` after these ids.
         max_len: Context length of the model in tokens.
         device: Device of the token ids that are passed to `step`.
         why: The reason why the model is not compiled, in one line (default: None).
-        changed: Returns a copy of the backend with changed layers (None: the model is not compiled).
+        changed: Function that returns a copy of the backend with changed layers (None: the model is not compiled).
     """
 
     start: Callable[[int, int], Any]
@@ -161,7 +161,7 @@ def best_decoder(model: DecoderLM, *, int8: bool = False) -> DecoderBackend:
     The model is compiled for this CPU if possible. Otherwise, the backend runs its PyTorch modules.
 
     Args:
-        model: The decoder-only model. After further training, create a new backend, because weights are copied.
+        model: The decoder-only model. After further training, create a new backend, because the weights are copied.
         int8: Whether the CPU uses 8-bit weight matrices.
     """
     try:
@@ -211,11 +211,11 @@ def best_backend(
     """Return the fastest available backend for an encoder-decoder model.
 
     The model is compiled for this CPU if possible (`native`). Otherwise, the matrices of the model are rearranged
-    (`prepared`) or, on a GPU, converted to bfloat16. All results equal those of the original model up to rounding. The
-    results of a compiled model do not depend on the batch, bit for bit.
+    (`prepared`) or, on a GPU, converted to bfloat16. Without `int8` and `shortlist`, all results equal those of `model`
+    up to rounding. The results of a compiled model are bit-identical in any batch.
 
     Args:
-        model: The encoder-decoder model. After further training, create a new backend, because weights are copied.
+        model: The encoder-decoder model. After further training, create a new backend, because the weights are copied.
         pad_id: Token id that pads the shorter sources of a batch.
         int8: Whether the CPU uses 8-bit weight matrices.
         shortlist: The target tokens that a search considers for each source (default: the whole vocabulary). The

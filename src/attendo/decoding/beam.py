@@ -145,11 +145,11 @@ def best_possible_score(
     alpha: float,
     kind: LengthNorm = "gnmt",
 ) -> Float[np.ndarray, " sources"]:
-    """Return an upper bound of the score that any continuation of each text can reach.
+    """Return an upper bound of the scores of all continuations of each text.
 
-    The log-probability of a text never rises, and the length normalization is monotone in the length. The upper bound
-    is therefore reached at the next length (alpha < 0) or at the length limit (alpha > 0). No other search option
-    raises a score. A margin of 1e-12 covers rounding.
+    A further token never raises the log-probability, and the length normalization is monotone in the length. The upper
+    bound is therefore reached at the next length (alpha < 0) or at the length limit (alpha > 0). No other search option
+    raises a score. A margin of 1e-12 covers rounding errors.
     """
     at_once = length_norm(lengths + 1, alpha, kind)
     at_the_limit = length_norm(limits, alpha, kind)
@@ -170,12 +170,11 @@ class BeamSearch:
 
     A source is finished when all its slots are finished, when it reaches its length limit, or when no token can follow.
     A source is also finished when no unfinished hypothesis can still beat the `n_best`-th finished hypothesis
-    (`best_possible_score`). The finished
-    hypotheses of a source are returned by descending score. If a source reaches its length limit with fewer than
-    `n_best` finished hypotheses, unfinished hypotheses follow.
+    (`best_possible_score`). The finished hypotheses of a source are returned by descending score. If a source reaches
+    its length limit with fewer than `n_best` finished hypotheses, the best unfinished hypotheses follow.
 
-    With `refill`, a finished hypothesis frees its slot, and `beam` finished hypotheses end the search. At the
-    length limit, `refill` ranks finished and unfinished hypotheses together.
+    With `refill`, a finished hypothesis frees its slot, and the search of a source ends after `beam` finished
+    hypotheses. At the length limit, `refill` ranks finished and unfinished hypotheses together.
 
     With `beam_groups`, each group has its own slots, and the groups rank their candidates one after another. A text
     that several groups find is returned once.
@@ -506,7 +505,7 @@ def advance_rows(
 ) -> None:
     """Reorder a cache: beam `b` of source `s` continues beam `parents[s, b]`. Drop the sources that are not in `kept`.
 
-    At most one method of the cache is called, because a copy of the cache takes longer than a step of a small model.
+    The cache is copied at most once, because a copy takes longer than a decoding step of a small model.
     """
     n_sources, beam = parents.shape
     rows = torch.from_numpy((kept[:, None] * beam + parents[kept]).reshape(-1)).to(device)
@@ -538,7 +537,7 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` hypotheses of each source, best first.
 
-    `cache` has `len(limits) * config.beam` new rows. `limits` contains the largest output length of each source in
-    tokens, including the end token. Other `options` are passed to `BeamSearch`.
+    `cache` contains `config.beam` rows per source, each at the start of its text. `limits` contains the largest output
+    length of each source in tokens, including the end token. Other `options` are passed to `BeamSearch`.
     """
     return BeamSearch(step, cache, limits, config, special_ids, torch.device(device), **options).to_end()

@@ -13,9 +13,9 @@ from attendo.errors import AttendoError
 def repeating_tokens(
     tokens: Int[np.ndarray, "rows capacity"], lengths: Int[np.ndarray, " rows"], n: int
 ) -> tuple[Int[np.ndarray, " bans"], Int[np.ndarray, " bans"]]:
-    """Return all pairs of a row and a next token that would repeat an n-gram of the row.
+    """Return the next tokens that would repeat an n-gram of their row, as row numbers and token ids.
 
-    The text of row r is its first `lengths[r]` tokens.
+    The text of row r consists of the first `lengths[r]` tokens of the row.
 
     >>> rows, banned = repeating_tokens(np.array([[5, 6, 5, 6, 7], [5, 6, 7, 5, 6]]), np.array([3, 5]), n=2)
     >>> rows.tolist(), banned.tolist()  # 5 6 5: not 6 again; 5 6 7 5 6: not 7
@@ -37,8 +37,8 @@ class Constraints:
     """The constraints on the texts of a batch: a prefix, a minimum length, and no repeated n-grams.
 
     The n-grams of a prefix must not occur again after the prefix, but a prefix itself can repeat n-grams. If a length
-    limit is below the minimum length, the limit applies. The log-probabilities of forbidden tokens are set to -inf
-    after normalization. Raises AttendoError if a prefix reaches its length limit or contains a special token id.
+    limit is below the minimum length, the length limit applies. The log-probabilities of forbidden tokens are set to
+    -inf after normalization. Raises AttendoError if a prefix reaches its length limit or contains a special token id.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Constraints:
     ) -> None:
         """Set the log-probabilities of forbidden next tokens to -inf, in place.
 
-        The text of each row is its first `lengths[source]` tokens.
+        The text of a row consists of its first `lengths[s]` tokens, where s is the number of the row's source.
         """
         per_source = len(tokens) // len(lengths)
         forced = np.flatnonzero((lengths < self.prefix_lengths).repeat(per_source))

@@ -1,7 +1,7 @@
 """Faster linear layers for token-by-token decoding on a CPU.
 
 A decoding step multiplies a few rows by large matrices, so the memory layout of the matrices determines the speed.
-Matrices of 8-bit integers take a quarter of the memory of float32 matrices, and less than half of the time.
+Compared to float32, 8-bit matrices need a quarter of the memory, and a multiplication takes less than half the time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Product = Callable[[Tensor], Tensor]
 
 
 def quantized(x: Float[Tensor, "rows width"]) -> tuple[Int8[Tensor, "rows width"], Float[Tensor, "rows 1"]]:
-    """Return round(x / s) and s: each row as integers from -127 to 127, with the scale s = max|x| / 127 of the row.
+    """Quantize each row to integers from -127 to 127, and return round(x / s) and the scale s = max|x| / 127.
 
     >>> numbers, scale = quantized(torch.tensor([[0.5, -1.27, 0.0], [0.0, 0.0, 0.0]]))
     >>> numbers.tolist(), round(float(scale[0]), 6)
@@ -41,7 +41,7 @@ class Int8Linear(nn.Module):
     """A linear layer x Wᵀ + b that quantizes W and x to 8 bits.
 
     The integer matrix product is exact, and is multiplied by one scale per row of x and one scale per output. The
-    parameters are copied. Raises ValueError for a single input feature, because torch 2.13 then multiplies incorrectly.
+    parameters are copied. Raises ValueError for a single input feature, for which torch 2.13 returns wrong results.
 
     >>> plain = nn.Linear(64, 32)
     >>> x = torch.randn(3, 64)
@@ -68,7 +68,7 @@ class Int8Linear(nn.Module):
         self.register_buffer("bias", None if plain.bias is None else plain.bias.detach().float().clone())
 
     def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """Compute the linear layer. The result equals `nn.Linear` in float32 up to the rounding to 8 bits."""
+        """Compute the linear layer. The result equals that of `nn.Linear` up to the rounding to 8 bits."""
         numbers, scale = quantized(x.reshape(-1, self.in_features))
         out = torch.ops.aten._int_mm(numbers, self.numbers.mT) * self.scale
         out *= scale
@@ -92,28 +92,28 @@ class FastLinear(nn.Module):
 
     @cached_property
     def few(self) -> Product:
-        """The multiplication for at most `FEW` rows."""
+        """The multiplication for at most `FEW` input rows."""
         return transposed(self._weight, self._bias)
 
     @cached_property
     def many(self) -> Product:
-        """The multiplication for more than `FEW` rows."""
+        """The multiplication for more than `FEW` input rows."""
         return (packed if has_blocks() else as_it_is)(self._weight, self._bias)
 
     def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """Compute the linear layer. The result equals `nn.Linear` up to rounding."""
+        """Compute the linear layer. The result equals that of `nn.Linear` up to rounding."""
         rows = x.reshape(-1, self.in_features)
         out = self.few(rows) if rows.shape[0] <= FEW else self.many(rows)
         return out.view(*x.shape[:-1], self.out_features)
 
 
 def as_it_is(weight: Tensor, bias: Tensor | None) -> Product:
-    """Return torch's own multiplication by W."""
+    """Return a function that computes x Wᵀ + b with the standard function of PyTorch."""
     return lambda x: nn.functional.linear(x, weight, bias)
 
 
 def transposed(weight: Tensor, bias: Tensor | None) -> Product:
-    """Return a multiplication that stores Wᵀ by rows. A single row of x reads this layout sequentially."""
+    """Return a function that computes x Wᵀ + b with Wᵀ in row-major order, which is fast for a few rows of x."""
     turned = weight.t().contiguous()
     if bias is None:
         return lambda x: torch.mm(x, turned)
@@ -121,7 +121,7 @@ def transposed(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def packed(weight: Tensor, bias: Tensor | None) -> Product:
-    """Return a multiplication that stores W in the blocked layout of oneDNN."""
+    """Return a function that computes x Wᵀ + b with W in the blocked layout of oneDNN."""
     blocks = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), MANY)
     return lambda x: torch.ops.mkldnn._linear_pointwise(x, blocks, bias, "none", [], "")
 
@@ -136,8 +136,8 @@ def has_blocks() -> bool:
 def prepared(model: ModelT, *, int8: bool = False) -> ModelT:
     """Return a copy of the model whose linear layers are rearranged for this CPU, or quantized to 8 bits.
 
-    The returned copy is for inference only. Later changes of the original weights have no effect on the new layers.
-    Only linear layers in float32 on a CPU are replaced.
+    The copy is for inference only. After further training, prepare the model again. Only linear layers in float32 on a
+    CPU are replaced.
     """
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     ready = copy.deepcopy(model, shared).eval()

@@ -69,7 +69,7 @@ def penalized(
 ) -> Float[Tensor, "rows vocab"]:
     """Lower the logits x of seen tokens by a penalty θ > 1, to x/θ if x > 0 and to x·θ if x < 0.
 
-    The formula of Keskar et al. 2019 (CTRL), section 4.1, divides all these logits by θ, which raises negative logits.
+    In Keskar et al. 2019 (CTRL), section 4.1, all logits of seen tokens are divided by θ, which raises negative logits.
 
     >>> penalized(torch.tensor([[2.0, -2.0, 2.0]]), torch.tensor([[True, True, False]]), 2.0)
     tensor([[ 1., -4.,  2.]])
@@ -177,7 +177,7 @@ def allowed(
     config: SamplingConfig,
     seen: Bool[Tensor, "rows vocab"] | None = None,
 ) -> Float[Tensor, "rows vocab"]:
-    """Apply the repetition penalty, temperature, top-k, top-p and min-p, in this order.
+    """Apply the repetition penalty, temperature, top-k, top-p and min-p to next-token logits, in this order.
 
     The repetition penalty applies to the tokens marked in `seen`. At least one token of each row remains possible.
 

@@ -30,7 +30,7 @@ class DecodingConfig:
         length_penalty: Exponent α of the length normalization. 0 disables the normalization.
         n_best: Number of hypotheses that are returned per text, at most the beam size.
         max_length_ratio: Largest number of output tokens per source token.
-        max_length_extra: Number of output tokens that are allowed in addition to the limit by `max_length_ratio`.
+        max_length_extra: Number of output tokens that are allowed in addition to `source length * max_length_ratio`.
         batch_tokens: Largest product of the beam size and the number of source tokens in a batch, including padding.
         length_norm: Divisor of log-probability: `((5 + length) / 6)^α` (`gnmt`, Wu et al. 2016), `length^α` (`plain`).
         coverage_penalty: Weight β of the coverage penalty (Wu et al. 2016, eq. 14). 0 disables the penalty.

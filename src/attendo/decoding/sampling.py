@@ -61,9 +61,9 @@ def _shifted(bits: Tensor, n: int, out: Tensor) -> Tensor:
 def step_seeds(seeds: Int[Tensor, " rows"], steps: Int[Tensor, " rows"]) -> Int[Tensor, " rows"]:
     """Return the seed of a sampling step for each text.
 
-    The first output for the text seed is the seed of a second generator. Output number `step` of the second generator
-    is the step seed, and token `i` uses output `i` for the step seed. The noise of neighboring text seeds, steps and
-    tokens is therefore independent.
+    The first random number of the text seed is the seed of a second generator. Random number `step` (from 0) of the
+    second generator is the step seed, from which `uniform` computes one random number per token. Neighboring text
+    seeds, steps and tokens therefore have independent noise.
 
     >>> step_seeds(torch.tensor([7, 7, 8]), torch.tensor([0, 1, 0]))
     tensor([-5137267319001854395, -6461814455296669442,  4918744596714539366])
@@ -99,7 +99,7 @@ _CHUNK = 2**17  # numbers that fit into the cache of a CPU
 
 
 def drawn(logits: Float[Tensor, "rows vocab"], uniform: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-    """Draw one token per row by the inverse cumulative distribution of softmax(logits), for external random numbers.
+    """Draw one token per row from softmax(logits), by inverse transform sampling with the given uniform random numbers.
 
     The intervals of the tokens are in the order of token ids. A token with probability 0 is never drawn.
 
@@ -115,7 +115,7 @@ def drawn(logits: Float[Tensor, "rows vocab"], uniform: Float[Tensor, " rows"]) 
 def gumbel_max(logits: Float[Tensor, "rows vocab"], seeds: Int[Tensor, " rows"]) -> Int[Tensor, " rows"]:
     """Draw one token per row from softmax(x), as argmaxᵢ (xᵢ + gᵢ) for logits x and the noise g of the row's step seed.
 
-    In a tie, the lowest token id is drawn. Each token has its own noise, so a filter keeps the order of other tokens.
+    In a tie, the lowest token id is drawn. Each token has its own noise, so a filter does not reorder the other tokens.
 
     >>> gumbel_max(torch.tensor([[0.25, 0.0, 0.75]]).log().expand(5, 3), torch.arange(5))
     tensor([0, 2, 2, 2, 2])
@@ -158,7 +158,7 @@ class _Row:
 
 
 class Sampler:
-    """A sampler that draws the next token of each row by the row's own settings and seed, independently of other rows.
+    """A sampler that draws each row's next token with the row's settings and seed, independently of other rows.
 
     Args:
         prompts: Token ids of each prompt, which the repetition penalty counts as seen.
@@ -181,7 +181,7 @@ class Sampler:
     def join(
         self, prompts: TokenRows, configs: Sequence[SamplingConfig], n_drawn: Sequence[int] | None = None
     ) -> None:
-        """Append rows. `n_drawn` is the number of tokens at each prompt's end that count as drawn (default: 0)."""
+        """Append one row per prompt. `n_drawn` is the number of last prompt tokens that count as drawn (default: 0)."""
         counts = [0] * len(prompts) if n_drawn is None else n_drawn
         for prompt, config, count in zip(prompts, configs, counts, strict=True):
             seed = fresh_seed() if config.seed is None else config.seed
@@ -274,10 +274,10 @@ def fresh_seed() -> int:
 
 
 def configs_of_lines(config: SamplingConfig, first: int, n: int) -> list[SamplingConfig]:
-    """Return one config with its own seed for each of `n` lines, from line number `first`.
+    """Return sampling settings with a separate seed for each of `n` lines, from line number `first`.
 
-    The seed of a line is 53 bits of `splitmix64` of the config's seed and the line number. Sampling can
-    therefore resume at any line of a file.
+    The seed of a line consists of 53 bits of `splitmix64(config.seed, line number)`. Sampling can therefore resume at
+    any line of a file.
 
     >>> [config.seed for config in configs_of_lines(SamplingConfig(seed=7), first=3, n=2)]
     [7577217395468747, 5413335610565082]
@@ -288,9 +288,9 @@ def configs_of_lines(config: SamplingConfig, first: int, n: int) -> list[Samplin
 
 
 def configs_of_parts(config: SamplingConfig, n: int) -> list[SamplingConfig]:
-    """Return one config with its own seed for each of `n` parts of a text.
+    """Return sampling settings with a separate seed for each of `n` parts of a text.
 
-    The first part has the seed of the text, so a text with a single part keeps its seed.
+    The first part has the seed of the text. A text with a single part therefore uses its own seed.
 
     >>> [config.seed for config in configs_of_parts(SamplingConfig(seed=7), n=3)]
     [7, 3444597933762076, 6826321073220098]
@@ -299,7 +299,7 @@ def configs_of_parts(config: SamplingConfig, n: int) -> list[SamplingConfig]:
 
 
 def configs_of_texts(configs: SamplingConfig | Sequence[SamplingConfig], n: int) -> list[SamplingConfig]:
-    """Return one config with a seed for each of `n` texts.
+    """Return one config per text for `n` texts, where a missing seed is replaced by a random seed.
 
     Raises AttendoError if a config has stop texts, or if the number of configs is not `n`.
 
@@ -356,7 +356,7 @@ class Sampling:
 
     @property
     def going_on(self) -> list[int]:
-        """The numbers of the unfinished texts, in the order of their rows."""
+        """The numbers of the unfinished texts, in the order of their cache rows."""
         return [number for number in self._numbers if number in self._going_on]
 
     @torch.inference_mode()
@@ -403,7 +403,7 @@ class Sampling:
         configs: Sequence[SamplingConfig],
         n_drawn: Sequence[int] | None = None,
     ) -> None:
-        """Add texts, which are numbered after the present texts.
+        """Add texts, whose numbers follow the numbers of all earlier texts.
 
         Args:
             add_rows: A function that appends the rows of the new texts to the cache.

@@ -43,16 +43,16 @@ class SearchBackend:
     """The functions by which a search runs a model.
 
     Attributes:
-        start: Reads the sources and returns a cache for their rows (`Start` in `protocols.py`).
-        step: Feeds one token per row and returns the logits of the next token (`Step` in `protocols.py`).
-        forced: Maps sources and target ids `[sources, n]` to the logits `[sources, n, vocab]` after each target id. The
-            first target id is the BOS id. If the model is compiled, the logits are bit-identical to those of a search.
-        top_k_fn: Returns the most probable tokens of logits: `best_tokens` or an equivalent function.
-        chosen: Computes the log-probabilities of the given tokens from the logits.
-        attending: Step that also returns attention weights, for a search with a coverage penalty (default: None).
+        start: Function that reads the sources and returns a cache for their rows (`Start` in `protocols.py`).
+        step: Function that feeds one token per row and returns the next logits (`Step` in `protocols.py`).
+        forced: Function from sources and target ids `[sources, n]` to logits `[sources, n, vocab]`. The first target id
+            is the BOS id. If the model is compiled, the logits are bit-identical to those of a search.
+        top_k_fn: Function that returns the most probable next tokens: `best_tokens` or an equivalent function.
+        chosen: Function that computes the log-probabilities of given tokens from the logits.
+        attending: Step function that also returns attention weights, for the coverage penalty (default: None).
         device: Device of the token ids that are passed to `step`.
         why: The reason why the model is not compiled, in one line (default: None).
-        changed: Returns a copy of the backend with changed layers (None: not compiled, or with a shortlist).
+        changed: Function that returns a copy with changed layers (None: the model is not compiled, or has a shortlist).
     """
 
     start: Start
@@ -68,7 +68,7 @@ class SearchBackend:
     def with_decoder_prefix(self, begin: Sequence[int]) -> SearchBackend:
         """Return a backend whose rows have already read all given token ids except the last.
 
-        A search on this backend feeds the last id first.
+        A search on this backend feeds the last of these token ids in its first step.
 
         Args:
             begin: Token ids that the decoder reads before it generates a text.
@@ -90,9 +90,9 @@ class SearchBackend:
 class Searcher:
     """Beam search and sampling with one model, under `torch.inference_mode`.
 
-    A source is a sequence of token ids in the form that the model reads. The optional `prefixes` contain the first
-    token ids of each output. Switch the model to evaluation mode before a search. Methods with `prefixes` raise
-    AttendoError before the search if a prefix reaches its length limit, or if the number of prefixes is wrong.
+    A source consists of the token ids that the encoder reads. The optional `prefixes` contain the first token ids of
+    each output. Switch the model to evaluation mode before a search. Methods with `prefixes` raise AttendoError before
+    the search if a prefix reaches its length limit, or if the number of prefixes is wrong.
 
     Attributes:
         backend: The functions that run the model.
@@ -152,8 +152,8 @@ class Searcher:
         Args:
             source: Token ids of the source.
             config: Settings of the beam search.
-            prefix: Token ids that the output begins with (default: none). A prefix beyond the limit is truncated.
-            n_passed_over: Number of dropped candidates to record per step and group (default: 0).
+            prefix: Token ids that the output begins with (default: none). A prefix that is too long is truncated.
+            n_passed_over: Largest number of dropped candidates to record per step and group (default: 0).
         """
         [limit] = self._limits([source], config)
         starts = [prefix[: limit - 1]] if prefix else None
@@ -331,7 +331,7 @@ class ContinuousSearch:
 
     @torch.inference_mode()
     def add(self, sources: TokenRows, prefixes: TokenRows | None = None) -> list[int]:
-        """Add sources and return their numbers, by which `advance` identifies the sources."""
+        """Add sources, and return the numbers by which `advance` identifies these sources."""
         if not sources:
             return []
         searcher = self.searcher
@@ -362,8 +362,8 @@ class ContinuousSearch:
 def source_batches(lengths: Sequence[int], config: DecodingConfig) -> list[list[int]]:
     """Group sources of similar length into batches, longest first, and return the source numbers of each batch.
 
-    The number of padded tokens in a batch times the beam size is at most `config.batch_tokens`. A single source that
-    exceeds this limit has a batch of its own.
+    The number of tokens in a batch, including padding, times the beam size is at most `config.batch_tokens`. A single
+    source that exceeds this limit has a batch of its own.
 
     >>> source_batches([2, 5, 5, 1], DecodingConfig(beam=1, batch_tokens=10))
     [[1, 2], [0, 3]]

@@ -47,7 +47,7 @@ def shortlist_of_pairs(
 
 
 def save_shortlist(path: Path, shortlist: Shortlist, tokenizer: Tokenizer) -> None:
-    """Write a shortlist to a safetensors file atomically, with the hash of the tokenizer that defines its ids."""
+    """Write a shortlist to a safetensors file atomically, with a hash of the tokenizer."""
     arrays = {"likely": shortlist.likely.astype(np.int32), "frequent": shortlist.frequent.astype(np.int32)}
     facts = {"format": FORMAT, "tokenizer_sha256": tokenizer.sha256}
     write_atomic(path, with_facts(save(arrays, facts)))
@@ -103,7 +103,7 @@ class _Layout:
 class ShortlistedModel:
     """A compiled model that sets the logits of all tokens outside a source's shortlist to -inf.
 
-    Logits are computed for the union of all shortlists in a batch, bit-identical to the logits of the full model.
+    Logits are computed only for tokens on a shortlist of the batch, and are bit-identical to those of the full model.
     """
 
     def __init__(self, compiled: CompiledModel, output: nn.Linear, shortlist: Shortlist, *, int8: bool):
@@ -120,7 +120,7 @@ class ShortlistedModel:
         return ListedCache(self._compiled.start(sources, rows_per_source, capacity), lists, rows_per_source)
 
     def step(self, token_ids: Int[Tensor, "rows 1"], cache: ListedCache) -> Float[Tensor, "rows vocab"]:
-        """Feed one token per row and return the next logits, which are valid until the next step of the cache."""
+        """Feed one token per row, and return the next logits, which are valid until the next step of the cache."""
         if not cache.settled:
             self._settle(cache)
         layout: _Layout = cache.made
@@ -212,8 +212,8 @@ def learned_shortlist(
 
     The shortlist contains the `per_token` most probable target tokens of each source token, and the `frequent` most
     frequent target tokens. The probabilities t(target | source) are from IBM model 1 (Brown et al. 1993) after `ROUNDS`
-    iterations of expectation-maximization. The end token of the source is the null word. In a tie, the lower id is
-    selected. Sentence pairs beyond a total of `MOST_LINKS` token pairs are ignored. Raises AttendoError without pairs.
+    iterations. The end token of the source is the null word. In a tie, the lower id is selected. Sentence pairs beyond
+    a total of `MOST_LINKS` token pairs are ignored. Raises AttendoError if there are no sentence pairs.
 
     >>> pairs = [([4, 5], [8, 9]), ([4], [8]), ([6, 5], [7, 9])]
     >>> learned_shortlist(pairs, 10, 2, per_token=1, frequent=0).likely[[4, 5, 6]].tolist()
@@ -263,7 +263,7 @@ def _word_table(
 
 
 class ListedCache:
-    """The cache of a model, with the shortlist of each row.
+    """The cache of a model, with the shortlist of each row's source.
 
     Args:
         inner: The cache of the model.
@@ -296,7 +296,7 @@ class ListedCache:
 
 
 def masked(start: Start, step: Step, shortlist: Shortlist) -> tuple[Start, Step]:
-    """Return the start and step of a model that set the logits of all tokens outside a row's shortlist to -inf.
+    """Return start and step functions that set the logits of all tokens outside a row's shortlist to -inf.
 
     The model still computes all logits, so a shortlist does not make the search faster.
     """

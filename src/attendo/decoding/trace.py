@@ -13,7 +13,7 @@ class TraceNode:
     Attributes:
         token: Token id that extends the hypothesis.
         log_prob: Log-probability of the token in nats.
-        parent: Index of the beam that is extended. At step 0, every beam contains the empty text.
+        parent: Index of the beam whose hypothesis is extended, from 0. At step 0, every beam contains the empty text.
         beam: Index of the candidate's new beam (None: the candidate is finished or was not kept).
         finished: Whether the token ends the text.
     """
@@ -51,7 +51,7 @@ class SearchTrace:
 
         Args:
             step: Index of the search step that contains the node, from 0.
-            number: Index of the node in `steps[step]`.
+            number: Index of the node in `steps[step]`, from 0.
         """
         node = self.steps[step][number]
         nodes = [node]
@@ -84,7 +84,7 @@ class TraceRecorder:
         parents: Int[np.ndarray, "sources candidates"],
         without: Bool[np.ndarray, "sources candidates"],
     ) -> None:
-        """Record the best candidates that this step did not keep, as marked in `without`."""
+        """Record the best candidates that this step dropped. `without` marks all dropped candidates."""
         for row, source in enumerate(sources.tolist() if self.n_passed_over else ()):
             for number in np.flatnonzero(without[row])[: self.n_passed_over].tolist():
                 token = int(tokens[row, number])
@@ -100,7 +100,7 @@ class TraceRecorder:
         parents: Int[np.ndarray, "sources beam"],
         live: Bool[np.ndarray, "sources beam"],
     ) -> None:
-        """Record the tokens by which the `live` beams continue, and finish the step."""
+        """Record the tokens that extend the beams marked in `live`, and finish the step."""
         for row, source in enumerate(sources.tolist()):
             nodes = self._ended[source]
             for beam in np.flatnonzero(live[row]).tolist():

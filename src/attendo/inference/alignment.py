@@ -1,7 +1,7 @@
 """Word alignments from the attention to source tokens, and the attention sums of the coverage penalty.
 
 Alignments and sums use the mean attention over all cross-attention layers and heads while a token is predicted.
-Alignments from this mean were correct more often than from any single block (docs/en/decoding.md).
+Alignments from this mean are correct more often than alignments from a single block (docs/en/decoding.md).
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ def where_tokens_look(
     targets: Sequence[Sequence[tuple[int, ...]]],
     batch_tokens: int,
 ) -> list[dict[tuple[int, ...], Looks]]:
-    """Return, for each source, the alignment of each target by the token ids of the target.
+    """Return a dict for each source, with the token ids of each target as key and its alignment as value.
 
-    The alignment contains no special tokens of the source.
+    The alignments contain no special tokens of the source.
     """
     pairs = [(row, ids) for row, found in enumerate(targets) for ids in found]
     lengths = [len(sources[row]) + len(ids) for row, ids in pairs]
@@ -167,9 +167,9 @@ def own_part(
 
 
 def looks_of(weights: Float[Tensor, "n_target n_source"]) -> Looks:
-    """Return the index and the value of each row's largest weight. In a tie, the first index is returned.
+    """Return the index and the weight of the source token that each target token attends to most.
 
-    The result is empty if there is no source token.
+    In a tie, the first index is returned. The result is empty if there is no source token.
 
     >>> looks_of(torch.tensor([[0.25, 0.5, 0.125], [0.5, 0.0, 0.25]]))
     ((1, 0.5), (0, 0.5))
@@ -181,7 +181,7 @@ def looks_of(weights: Float[Tensor, "n_target n_source"]) -> Looks:
 
 
 def attending_step(model: EncoderDecoder) -> AttendingStep:
-    """Return a step function of a model that also returns the attention of `source_attention`.
+    """Return a step function that returns the logits and the mean cross-attention (`source_attention`) of each row.
 
     The step function uses the caches of `model.start`. The weight of padding is 1, as the coverage penalty requires.
     """

@@ -1,4 +1,4 @@
-"""Processing of files of any size: in chunks, in order, in constant memory, and resumable after a kill.
+"""Processing of files of any size, in chunks and in constant memory. A killed command can be resumed.
 
 Finished lines are written to `OUT.part`. The journal `OUT.part.json` contains the request and the number of valid lines
 and bytes in `OUT.part`. After each chunk is on the disk, the journal is replaced atomically. A resumed command
@@ -38,7 +38,7 @@ Done = tuple[Sequence[str], Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Ahead:
-    """Work that accepts chunks before earlier results are ready. `done` yields all results in order."""
+    """Work that accepts further chunks before earlier results are ready. `done` yields all results in order."""
 
     done: Callable[[Iterator[Chunk]], Iterator[Done]]
 
@@ -55,7 +55,7 @@ class Progress:
         done: Number of lines that are finished.
         total: Number of lines in the file.
         resumed: Number of lines that an earlier command finished.
-        counts: Number of finished lines with a special property, by name, for example truncated prompts.
+        counts: Number of finished lines with each special property, for example truncated prompts.
     """
 
     done: int
@@ -93,10 +93,11 @@ class _Journal:
 def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]) -> Iterator[Progress]:
     """Write the result of each line of `source` to `out`, and yield the progress at the start and after each chunk.
 
-    The whole input (UTF-8, optionally gzipped) is checked before the work starts. A partial output is resumed only if
-    the `request` is equal. The results must not depend on chunks or neighboring lines, except for rounding. Chunk
-    borders are fixed, so even rounding is reproducible. Raises AttendoError if the input is unreadable, if the output
-    exists, or if a partial output is damaged, in use or from another request. After an OSError, finished lines remain.
+    The whole input (UTF-8, optionally gzipped) is checked before the work starts. A partial output with an equal
+    `request` is resumed. The results must not depend on chunks or neighboring lines, except for rounding. Chunk borders
+    are fixed, so even rounding is reproducible. Raises AttendoError if the input is unreadable, if the output exists,
+    or if a partial output is damaged, in use or from another request. After an OSError, finished lines remain in the
+    partial output.
 
     >>> import tempfile
     >>> def shout(first, lines):

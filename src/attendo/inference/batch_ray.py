@@ -2,7 +2,7 @@
 
 Each worker is a Ray actor with its own copy of the model, and processes one chunk at a time. Results are written in the
 order of the chunks, and a killed command can be resumed (`batch_files.Ahead`). A dead worker is replaced, and its chunk
-is assigned to the next free worker. The model is sent through Ray's object store, so other machines need only attendo.
+is assigned to the next free worker. The model is sent through Ray's object store, so other machines need no run folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PATIENCE = 600.0
 
 
 class Make(Protocol):
-    """A function that runs on a worker and returns the work, from a folder with the files that were sent.
+    """A function that runs on a worker, reads the folder of sent files, and returns the function for each chunk.
 
     Ray must be able to serialize the function.
     """
@@ -61,11 +61,11 @@ class Cluster:
 
 @contextmanager
 def on_ray(make: Make, files: Mapping[str, bytes], cluster: Cluster) -> Iterator[Ahead]:
-    """Provide the `work` of `through_file`, which the workers of a Ray cluster do, within the `with` block.
+    """Start the workers of a Ray cluster, and provide the `work` of `through_file` within the `with` block.
 
     `files` are copied to each worker, which then calls `make` on its copy. The results must not depend on the worker,
     because any worker can compute a chunk, and workers can fail. Raises AttendoError if Ray or the cluster is
-    unavailable. Errors of the work, and workers that die repeatedly, also raise AttendoError.
+    unavailable, or if workers die repeatedly. Errors of the work are also raised.
     """
     ray = _ray()
     connected = not ray.is_initialized()
@@ -131,7 +131,7 @@ class Worker:
     """The class of the Ray actors: a worker with its own copy of the model."""
 
     def begin(self, make: Make, files: Mapping[str, bytes], wanted: str) -> None:
-        """Prepare the work from the files. Raises AttendoError if the worker has another version of attendo."""
+        """Write the sent files to a folder and call `make`. Raises AttendoError if the attendo versions differ."""
         if (own := version("attendo")) != wanted:
             raise AttendoError(
                 f"worker {platform.node()} has attendo {own} (expected {wanted}). Install the same version"

@@ -56,7 +56,7 @@ def check_table(out: Path, option: str) -> None:
 
 @contextmanager
 def label_table(out: Path, heads: Sequence[str]) -> Iterator[Callable[[Sequence[Cell]], None]]:
-    """Yield a function that writes a row. The file appears complete when the block ends without an error.
+    """Yield a function that writes a row of a table. The whole file appears when the block ends without an error.
 
     Floats are written with four decimals, except in .jsonl. None is written as an empty cell. In .tsv, a tab or a line
     break is written as a space.
@@ -85,7 +85,7 @@ def classify_table(
     show: Callable[[int], None] = lambda n_done: None,
     kept: Sequence[str] = (),
 ) -> tuple[int, int]:
-    """Classify the texts of a table with bounded memory, and write the kept columns and the columns `FOUND`.
+    """Classify the texts of a table in constant memory, and write the columns `kept` and `FOUND`.
 
     A text without content has no label. `show` receives the number of finished rows. Returns the number of all rows and
     the number of rows whose text was truncated.
@@ -172,7 +172,7 @@ class Assessment:
         found: The classifications, in the order of the rows.
         classes: The score of each label, in the order of the classes.
         confusion: Number of rows by true and predicted class, `[true, predicted]`.
-        measures: Values by name: `loss` (nats per text), `accuracy`, `macro_f1`, `brier` and `ece` (expected
+        measures: Quality measures by name: `loss` (nats per text), `accuracy`, `macro_f1`, `brier` and `ece` (expected
             calibration error) of the calibrated probabilities. `loss_uncalibrated` and `ece_uncalibrated` are computed
             at temperature 1. `accuracy_error` is one standard error of the accuracy, and `commonest` is the share of
             the most frequent label.
@@ -193,7 +193,7 @@ class Classifier(TextModel):
         tokenizer: The tokenizer of the model.
         counts: Number of training rows of each label, in the order of the classes.
         temperature: Divisor of the logits in p = softmax(logits / temperature), fitted on the validation set.
-        long_texts: Treatment of texts with more than `max_tokens` tokens.
+        long_texts: Treatment of texts with more than `max_tokens` tokens, which are truncated or read in windows.
         card: The contents of the run's card.json.
         folder: Path of the run folder that the classifier was loaded from.
     """

@@ -30,7 +30,7 @@ class TranslationJob:
         config: Settings of the beam search.
         guard: Whether looping parts are decoded again without repeated n-grams.
         alignments: Whether each candidate receives its alignment.
-        stream: Whether the text is returned in pieces during the search (only for greedy search and a single text).
+        stream: Whether the translation is returned in pieces during the search (only for greedy search of one text).
     """
 
     sources: Sources
@@ -42,7 +42,7 @@ class TranslationJob:
 
 @dataclass(frozen=True)
 class Translated:
-    """An update of request `number`: a new piece of its text that can be shown, or all its translations."""
+    """An update of a request: a new piece of a streamed translation, or all translations of the request."""
 
     number: int
     piece: str = ""
@@ -86,7 +86,7 @@ class _SearchQueue:
         return bool(self.parts or self.waiting or self.again)
 
     def take(self, n: int) -> None:
-        """Start at most n more parts. Requests take turns, so short requests do not wait for long requests."""
+        """Start searches for at most n parts. Requests take turns, so short requests do not wait for long requests."""
         n_waiting = len(self.again) + sum(len(request.found) - request.next for request in self.waiting)
         # encoding new parts delays all running parts, so a few new parts wait briefly for more
         if 0 < COMPANY * n_waiting < len(self.parts) and self._waited < PATIENCE:
@@ -115,7 +115,7 @@ class _SearchQueue:
         self.parts |= zip(numbers, new, strict=True)
 
     def leave(self, request: _Request) -> None:
-        """Drop all parts of a request."""
+        """Cancel all running and waiting parts of a request."""
         gone = [number for number, part in self.parts.items() if part.request is request]
         self.search.leave(gone)
         for number in gone:
@@ -125,9 +125,9 @@ class _SearchQueue:
 
 
 class Translating:
-    """Translations in progress. Each result equals that of `Translator.translate`, independent of other requests.
+    """Running translation requests. Each result equals that of `Translator.translate`, independent of other requests.
 
-    For equal search settings, at most `rows` beam rows are decoded at a time, but always at least one text. Further
+    For equal search settings, at most `rows` hypotheses are decoded at a time, but always at least one text. Further
     texts wait in a queue. A coverage penalty is not supported.
     """
 
@@ -145,7 +145,7 @@ class Translating:
         return len(self._requests)
 
     def add(self, wanted: TranslationJob, begins: Callable[[], None] | None = None) -> int:
-        """Add a request and return its number. `begins` is called once, when the first part of the request starts.
+        """Add a request and return its number. `begins` is called once, when the search for its first part starts.
 
         Raises AttendoError for a coverage penalty, and for a stream of several texts or with a beam size above 1.
         """
@@ -169,7 +169,7 @@ class Translating:
         return request.number
 
     def advance(self) -> list[Translated]:
-        """Take one step in all searches, and return the new pieces of streams and the finished requests."""
+        """Run one step of all searches, and return the new pieces of streams and the finished requests."""
         news = []
         for config, queue in list(self._queues.items()):
             if queue.busy:

@@ -48,7 +48,7 @@ class EmbeddingConfig:
     """The default settings for text embeddings.
 
     Attributes:
-        pooling: Summary of all token vectors: "max", "mean", or "first" for the first vector.
+        pooling: Vector of a text: "max" or "mean" of its token vectors, or "first" for the first token vector.
         normalize: Whether the vector of a text is divided by its Euclidean norm `√Σ x²`.
     """
 

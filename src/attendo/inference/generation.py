@@ -22,7 +22,7 @@ from attendo.inference.incremental_decode import Spelling, Stops
 
 @dataclass(eq=False)
 class Row:
-    """The context window of one text, with token `ids`, `unread` token ids, and at most `n_steps` further tokens."""
+    """The context window of one text: read token `ids`, `unread` token ids, and at most `n_steps` further tokens."""
 
     unread: list[int]
     n_steps: int
@@ -201,7 +201,7 @@ class WrittenText:
         return piece
 
     def generation(self, windows: Windows, row: Row) -> Generation:
-        """Return the result. `row` is the row of `windows` on which the text was generated."""
+        """Return the finished text. `row` is the row of `windows` on which the text was generated."""
         ended = len(self._log_probs) > len(self._token_ids)
         last = [] if ended else [*self.prompt_ids, *self._token_ids][-1:]  # a last token is never read
         return Generation(
@@ -220,7 +220,7 @@ class WrittenText:
 
 @dataclass(frozen=True)
 class Written:
-    """A generation step of text `number`: the new `piece` of text, the token, and the result if the text has ended."""
+    """A generation step of text `number`: the new piece of text, the token, and finally the whole `Generation`."""
 
     number: int
     piece: str
@@ -286,9 +286,9 @@ class Writing:
 
 
 def written(writing: Writing, texts: Sequence[WrittenText], n_rows: int) -> Iterator[Written]:
-    """Yield the steps of many texts, of which at most `n_rows` are generated at a time.
+    """Generate many texts, at most `n_rows` at a time, and yield every generation step.
 
-    The next text takes the place of a finished text.
+    When a text is finished, the next text starts.
     """
     n_taken = 0
     while writing.going_on or n_taken < len(texts):

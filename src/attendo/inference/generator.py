@@ -55,7 +55,7 @@ class Stream(Iterator[str]):
 
     @property
     def generation(self) -> Generation:
-        """The result, which is available after the last piece. Raises AttendoError before the last piece."""
+        """The generated text with its tokens, after the last piece. Raises AttendoError before the last piece."""
         if self._generation is None:
             raise AttendoError("the text is not complete yet. Read all pieces of the stream first")
         return self._generation
@@ -124,8 +124,8 @@ class Generator(TextModel):
     def prepare(self, *, int8: bool = False) -> Generator:
         """Convert the model to its fastest form (`decoding.backends`) and return the generator.
 
-        A loaded generator is prepared when it is first used. Results differ only by rounding. After further training,
-        prepare the generator again.
+        A loaded generator is prepared when it is first used. Without `int8`, the results differ from those of the
+        original model only by rounding errors. After further training, prepare the generator again.
 
         Args:
             int8: Whether the CPU uses 8-bit weight matrices, which are faster and slightly less exact.
@@ -140,7 +140,7 @@ class Generator(TextModel):
         return eager_decoder(self.model) if self._reader is None else self._reader
 
     def writing(self) -> Writing:
-        """Return an empty batch, to which texts can be added and which generates one token per text and step."""
+        """Return an empty batch of texts. Texts can be added at any time, and a step generates one token per text."""
         return Writing(self.reader(), self.tokenizer)
 
     def text(self, prompt: str, config: SamplingConfig) -> WrittenText:
@@ -163,7 +163,7 @@ class Generator(TextModel):
         return self.model.output_proj.weight.device
 
     def config(self, options: Mapping[str, Any]) -> SamplingConfig:
-        """Return the sampling settings that combine these options with the defaults of the run.
+        """Return sampling settings: the given options, and the defaults of the run for all other options.
 
         Args:
             options: Fields of SamplingConfig. Missing options and the value None select the default of the run.
@@ -224,7 +224,7 @@ class Generator(TextModel):
         Args:
             prompts: A list of prompts. For n texts of one prompt, repeat the prompt n times with n seeds.
             configs: Sampling settings, either for all prompts or one per prompt (default: the settings of the run).
-            rows: Batch size: the number of texts that are generated at a time.
+            rows: Batch size: the largest number of texts that are generated at a time.
 
         Returns:
             One Generation per prompt, in the order of the prompts.

@@ -81,7 +81,7 @@ class TextLoss:
 
 
 class Window(NamedTuple):
-    """The token ids of one pass of the model and its targets, of which the last `n_scored` targets are scored."""
+    """The input token ids and the targets of one window of a document. Only the last `n_scored` targets are scored."""
 
     token_ids: np.ndarray
     targets: np.ndarray
@@ -91,7 +91,7 @@ class Window(NamedTuple):
 def document_windows(
     document: Document, context: int, stride: int, specials: SpecialTokens = OWN
 ) -> Iterator[Window]:
-    """Yield the windows over one document, in which every target is scored once.
+    """Yield the windows over one document. Every target is scored in exactly one window.
 
     Inputs are the begin token and the document, and targets are the document and the end token. The first window scores
     its `context` positions. Window j = 1, 2, ... starts at position j · stride and scores its last `stride` positions.
@@ -121,12 +121,12 @@ def text_loss(
     batch_tokens: int = 4096,
     specials: SpecialTokens = OWN,
 ) -> TextLoss:
-    """Compute the negative log-likelihood of documents, each with a begin token as input and an end token as target.
+    """Compute the negative log-likelihood of documents, including the end token of each document.
 
     `model` is a DecoderLM, or a model with `output_proj` and `hidden(token_ids=...)`. `stride` is the number of scored
     tokens per window. The default stride, `context`, is the fastest. A stride of 1 provides the longest context for
     each token. The losses are computed in the precision of the model and summed in float64, in constant memory. Raises
-    AttendoError if there is no text or if the window is invalid.
+    AttendoError if there is no text, or if `stride` or `context` is out of range.
     """
     stride = context if stride is None else stride
     if not 1 <= stride <= context:

@@ -31,10 +31,10 @@ NO_REPEAT: dict[Kind, int] = {"character": 12, "byte": 24}
 
 
 def is_looping(source: Sequence[int], found: Hypothesis) -> bool:
-    """Return whether a text loops.
+    """Return whether a translation loops, that is, repeats the same tokens or does not end.
 
-    A text loops if it has repetitions (`repeats`) that its source lacks. A text without an end token also
-    loops if its number of tokens is more than 2 per source token plus 30.
+    A translation loops if it contains repetitions (`repeats`) and its source does not. A translation without an end
+    token also counts as looping if it has more than 2n + 30 tokens, where n is the number of source tokens.
     """
     n_tokens = len(found.token_ids)
     endless = not found.finished and n_tokens > MOST_RATIO * len(source) + MOST_EXTRA
@@ -42,7 +42,7 @@ def is_looping(source: Sequence[int], found: Hypothesis) -> bool:
 
 
 def without_repetition(config: DecodingConfig, kind: Kind) -> DecodingConfig | None:
-    """Return the settings to decode a looping text again, or None if repetition was already blocked.
+    """Return the search settings to decode a looping text again, or None if repetition was already blocked.
 
     >>> without_repetition(DecodingConfig(), "bpe").no_repeat_ngram
     4
@@ -140,7 +140,7 @@ class Sources:
         n_best: int,
         looks: Sequence[Mapping[tuple[int, ...], Looks]] | None,
     ) -> list[Translation]:
-        """Return one Translation per text, joined from the results of its parts. `looks` enables alignments."""
+        """Return one Translation per text, joined from the results of its parts. `looks` contains the alignments."""
         left = iter(found)
         seen = iter(looks or ())
         rows = iter(self.rows)
@@ -174,7 +174,7 @@ def sources_of(
         tokenizer: The tokenizer of the model.
         texts: A list of texts.
         longest: Largest number of tokens per part.
-        prefixes: Beginning of the first part's translation, either for all texts or one per text (default: none).
+        prefixes: Required beginning of each translation: one string for all texts, or one per text (default: none).
         segment: Unit of text that is one part: "sentence", "paragraph" or "none" (the whole text).
         usual: Typical lengths of the training pairs (default: unknown).
 
@@ -289,7 +289,7 @@ class Assessment:
     """The measured quality of translations.
 
     Attributes:
-        texts: The translations that were measured.
+        texts: The measured translations.
         scores: The scores BLEU, chrF and exact match.
         measures: Values by name: loss (nats per target token), perplexity, bleu, chrf, and exact matches in percent.
     """
@@ -308,9 +308,9 @@ def translation_of(
     lengths: Sequence[int] = (),
     fewest: float = 0.0,
 ) -> Translation:
-    """Join the translations of a text's parts.
+    """Join the translations of a text's parts into one Translation.
 
-    The source lengths of the parts in `lengths` enable the check for omissions. `looks` enables the alignment.
+    `lengths` contains the source lengths of the parts, for the check for omissions. `looks` contains the alignments.
     """
     if not found:
         nothing = Candidate("", (), 0.0, 0.0, (), True, None if looks is None else ())

@@ -58,7 +58,7 @@ class Translator(TextModel):
         decoding: The default search settings of `translate`.
         card: The contents of the run's card.json.
         companions: Further models with the same tokenizer. The search averages the probabilities of all models.
-        shortlist: The target tokens that a prepared search considers, but not `score` (default: all tokens).
+        shortlist: The target tokens that a prepared search considers (default: all). `score` always uses all tokens.
         folder: Path of the run folder that the translator was loaded from.
         segment: Default unit that is translated as one part: "sentence", "paragraph" or "none" (the whole text).
     """
@@ -115,9 +115,9 @@ class Translator(TextModel):
     def prepare(self, *, int8: bool = False) -> Translator:
         """Convert the models to their fastest form (`decoding.backends`) and return the translator.
 
-        A loaded translator is prepared when it is first used. Results differ only by rounding. Recordings, alignments
-        and a search with a coverage penalty use the original models. After further training or a change of `shortlist`,
-        prepare the translator again.
+        A loaded translator is prepared when it is first used. Without `int8` and `shortlist`, the results change only
+        by rounding errors. Recordings, alignments and a search with a coverage penalty use the original models. After
+        further training or a change of `shortlist`, prepare the translator again.
 
         Args:
             int8: Whether the CPU uses 8-bit weight matrices, which are faster and slightly less exact.
@@ -160,7 +160,7 @@ class Translator(TextModel):
             texts: A list of texts.
             longest: Largest number of tokens per part, as in `translate`.
             segment: Unit of text that is translated as one part, as in `translate`.
-            prefixes: Beginning of each translation, as in `translate` (default: none).
+            prefixes: Required beginning of each translation, as in `translate` (default: none).
 
         Raises:
             AttendoError: `longest` is out of range, or a prefix contains a word that the tokenizer does not know.
@@ -196,7 +196,7 @@ class Translator(TextModel):
                 data or, if `segment` is "none", the context length of the model.
             segment: Unit of text that is one part: "sentence", "paragraph" (a line) or "none" (the whole text).
             guard: Whether a looping part (`is_looping`) is decoded again without repeated n-grams (default: True).
-            prefixes: Beginning of the first part's translation, either for all texts or one per text (default: none).
+            prefixes: Required beginning of each translation: one string for all texts, or one per text (default: none).
             alignments: Whether each candidate receives its `alignment`, which requires a further pass (default: False).
 
         Returns:
@@ -240,10 +240,10 @@ class Translator(TextModel):
             text: The source text.
             longest: Largest number of tokens per part, as in `translate`.
             segment: Unit of text that is translated as one part, as in `translate`.
-            prefix: Beginning of the translation (default: none).
+            prefix: Required beginning of the translation (default: none).
 
         Raises:
-            AttendoError: `longest` is out of range, or the prefix is invalid. This error precedes the first string.
+            AttendoError: `longest` is out of range, or the prefix is invalid (raised before the first string).
         """
         sources = self.sources([text], longest=longest, segment=segment, prefixes=prefix)
         found = self._searcher(sources.starts).stream(sources.rows, self.decoding, sources.starts)
@@ -271,7 +271,7 @@ class Translator(TextModel):
             length_penalty: Exponent of the length normalization in the score.
             longest: Largest number of tokens per part, as in `translate`.
             segment: Unit of text that is translated as one part, as in `translate`.
-            prefixes: Beginning of each translation, as in `translate` (default: none).
+            prefixes: Required beginning of each translation, as in `translate` (default: none).
             alignments: Whether each translation receives its alignment, as in `translate`.
 
         Returns:
@@ -393,7 +393,7 @@ class Translator(TextModel):
     def config(
         self, beam: int | None = None, n_best: int | None = None, length_penalty: float | None = None
     ) -> DecodingConfig:
-        """Return the search settings that combine these options with the defaults of the run.
+        """Return search settings: the given options, and the defaults of the run for all other options.
 
         Args:
             beam: Beam size (default: the setting of the run).

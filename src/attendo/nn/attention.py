@@ -19,7 +19,7 @@ def attention_scores(
     scale: float | None = None,
     bias: Float[Tensor, "*#batch #q_len #k_len"] | None = None,
 ) -> Float[Tensor, "*batch q_len k_len"]:
-    """Return QKᵀ · scale + bias (Vaswani et al. 2017, eq. 1).
+    """Return the attention scores QKᵀ · scale + bias (Vaswani et al. 2017, eq. 1).
 
     Args:
         query: Queries, one vector per position.
@@ -51,7 +51,7 @@ def masked_softmax(
             attention), the key with the highest score has weight 1. In a tie, the first key has weight 1.
 
     Returns:
-        Attention weights in the shape of `scores`. The weights of a query sum to 1.
+        Attention weights in the shape of `scores`. The weights of a query with an allowed key sum to 1.
 
     Raises:
         ValueError: The inverse temperature is negative.
@@ -84,7 +84,7 @@ def attention_weights(
     bias: Float[Tensor, "*#batch #q_len #k_len"] | None = None,
     inverse_temperature: float = 1.0,
 ) -> Float[Tensor, "*batch q_len k_len"]:
-    """Return softmax(QKᵀ · scale + bias) (Vaswani et al. 2017, eq. 1).
+    """Return the attention weights softmax(QKᵀ · scale + bias) of each query (Vaswani et al. 2017, eq. 1).
 
     Args:
         query: Queries, one vector per position.
@@ -133,8 +133,7 @@ def share_heads(
 class Attend(nn.Module):
     """Scaled dot-product attention without parameters, with PyTorch's fused kernel.
 
-    All attention is computed in this module, so recording and editing replace this module. The function `attention` is
-    the readable equivalent of this module.
+    All attention is computed in this module. To record or edit attention, attendo therefore replaces only this module.
 
     Args:
         scale: Factor of the scores (default: 1/√head_dim).
@@ -182,7 +181,7 @@ class Attend(nn.Module):
     def fused(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, bias: Tensor | None
     ) -> Float[Tensor, "batch heads q_len value_dim"]:
-        """Call the fused kernel, with its fast path if the mask allows that path, otherwise with an additive mask.
+        """Compute attention with PyTorch's fused kernel, on its fast path for causal masks if possible.
 
         Args:
             query: Projected queries of all heads.
@@ -246,7 +245,7 @@ class Attention(nn.Module):
         bias: Whether the projections have a bias, including the default `out_proj`.
         out_proj: Output projection (default: a linear layer).
         attend: Attention module, which defines scale, temperature and dropout (default: `Attend()`).
-        positions: Rotary positions or a bias by distance, for self-attention (default: none).
+        positions: Rotary position embeddings or a distance bias, for self-attention (default: none).
 
     Raises:
         ValueError: The numbers of heads or the widths do not match.
@@ -325,7 +324,7 @@ class Attention(nn.Module):
         mask: Mask | None = None,
         start: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch q_len d_out"]:
-        """Return the attention of `x` to keys and values that are already projected.
+        """Return the attention output of `x` for keys and values that are already projected.
 
         Args:
             x: Input of the queries.
@@ -350,7 +349,7 @@ class Attention(nn.Module):
         mask: Mask | None = None,
         values: Float[Tensor, "batch k_len d_values"] | None = None,
     ) -> Float[Tensor, "batch q_len d_out"]:
-        """Return self-attention if `memory` is `x`, or cross-attention if `memory` is the encoder output.
+        """Return the output of self-attention (`memory` is `x`) or cross-attention (`memory` is the encoder output).
 
         Args:
             x: Input of the queries.

@@ -15,9 +15,9 @@ from attendo.nn.masks import Mask
 
 
 class Residual(nn.Module):
-    """A residual connection with normalization.
+    """A residual connection with normalization (Vaswani et al. 2017, section 3.1).
 
-    The result is norm(x + f(x)) (Vaswani et al. 2017, 3.1) or, with `norm_first`, x + f(norm(x)) (Xiong et al. 2020).
+    The output for a sublayer f is norm(x + f(x)) or, with `norm_first`, x + f(norm(x)) (Xiong et al. 2020).
 
     Args:
         norm: Normalization layer.
@@ -55,7 +55,7 @@ class Residual(nn.Module):
 class EncoderBlock(nn.Module):
     """An encoder block: self-attention and a feed-forward network, each with a residual connection.
 
-    With the norm last, the output is LN(y + FFN(y)), y = LN(x + Attention(x, x)) (Vaswani et al. 2017, section 3.1).
+    With post-norm, the output is LN(y + FFN(y)), where y = LN(x + Attention(x, x)) (Vaswani et al. 2017, section 3.1).
 
     Args:
         self_attention: Self-attention module.
@@ -118,7 +118,7 @@ class Encoder(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch len d_model"], mask: Mask | None = None
     ) -> Float[Tensor, "batch len d_model"]:
-        """Return the representation of each position in its context.
+        """Return the hidden states of all positions after the last block.
 
         Args:
             x: Embedded tokens.
@@ -132,7 +132,7 @@ class Encoder(nn.Module):
 class DecoderBlock(nn.Module):
     """A decoder block: self-attention, cross-attention to the encoder output, and a feed-forward network.
 
-    With the norm last, the output is LN(z + FFN(z)), where z = LN(y + Attention(y, memory)) and y = LN(x +
+    With post-norm, the output is LN(z + FFN(z)), where z = LN(y + Attention(y, memory)) and y = LN(x +
     Attention(x, x)) (Vaswani et al. 2017, section 3.1). The memory is the encoder output.
 
     Args:
@@ -172,7 +172,7 @@ class DecoderBlock(nn.Module):
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
     ) -> Float[Tensor, "batch len d_model"]:
-        """Return the new hidden states of all target positions. A causal mask must hide later positions.
+        """Return the new hidden states of all target positions. The mask must hide all later positions.
 
         Args:
             x: Hidden states of the target.
@@ -201,7 +201,7 @@ class DecoderBlock(nn.Module):
     def step(
         self, x: Float[Tensor, "rows n d_model"], block: BlockCache, cache: DecoderCache
     ) -> Float[Tensor, "rows n d_model"]:
-        """Return the output for the next `n` positions of each row.
+        """Return the hidden states of the next `n` positions of each row.
 
         Args:
             x: Hidden states of the new positions.

@@ -31,7 +31,7 @@ class DecoderCache:
     """A KV cache: preallocated keys and values of rows with different lengths, and the memory of their sources.
 
     The memory of a source is its encoder output. `lengths` `[rows]` is the number of positions in each row. The
-    lengths determine where the next keys are written, the positional encodings and the masks.
+    lengths determine the positional encodings, the masks, and where the next keys are written.
 
     Args:
         blocks: Projected keys and values of the memory, for each block.
@@ -86,7 +86,7 @@ class DecoderCache:
         self.look_at_rows()
 
     def look_at_rows(self) -> None:
-        """Choose the fast paths of a step. Call this method after each change of row lengths or row sources."""
+        """Choose the fast paths of the next steps. Call this method after each change of row lengths or row sources."""
         self.longest = max(self.row_lengths, default=0)
         self.same_length = min(self.row_lengths, default=0) == self.longest
         n_sources = self.blocks[0].memory_key.shape[0]
@@ -151,7 +151,7 @@ class DecoderCache:
         return Mask(allowed=(keys <= end[..., None])[:, None])
 
     def memory(self, block: BlockCache) -> tuple[Tensor, Tensor, Mask | None]:
-        """Return the keys, the values and the mask of the memory, in the layout of `fold`.
+        """Return the keys, values and padding mask of the encoder output, in the layout of `fold`.
 
         Args:
             block: The part of the cache that belongs to the block.
@@ -165,7 +165,7 @@ class DecoderCache:
         return key, value, None if lengths is None else Mask(key_lengths=lengths)
 
     def fold(self, x: Float[Tensor, "rows n d"]) -> Float[Tensor, "sources queries d"]:
-        """Return `x` with the rows of each source concatenated, which avoids a copy of the memory for each row.
+        """Return `x` with the rows of each source concatenated, which avoids a copy of the encoder output for each row.
 
         Args:
             x: Hidden states of the new positions of each row.

@@ -1,4 +1,4 @@
-"""The layers besides attention: normalization, dropout, feed-forward network, embedding, pooling, initialization."""
+"""The layers other than attention: normalization, dropout, feed-forward network, embedding, pooling, initialization."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return `x` with dropout in training, and `x` itself otherwise.
+        """Return `x` with dropout in training mode, and `x` unchanged in evaluation mode.
 
         Args:
             x: Tensor of any shape.
@@ -246,7 +246,7 @@ class InputEmbedding(nn.Module):
         Args:
             token_ids: Token ids of each row.
             start: Position of the first token in each row, for tokens that follow a cache (default: 0).
-            end: Number above all positions, needed with `start` because positions are not read back from a GPU.
+            end: A number above all positions, required with `start`, which avoids reading positions from a GPU.
         """
         x = self.tokens(token_ids)
         n = token_ids.shape[1]

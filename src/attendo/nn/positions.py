@@ -105,7 +105,7 @@ class FixedPositions(nn.Module):
 
         Args:
             positions: Positions, counted from 0.
-            end: Number above all positions.
+            end: A number above all positions.
         """
         if end > self.table.shape[0]:
             numbers = torch.arange(self.start, self.start + 2 * end, device=self.table.device)
@@ -137,7 +137,7 @@ class LearnedPositions(nn.Module):
 
         Args:
             positions: Positions, counted from 0.
-            end: Number above all positions.
+            end: A number above all positions.
 
         Raises:
             ValueError: The number `end` exceeds the number of learned positions.
@@ -200,7 +200,7 @@ class Rotary(nn.Module):
 def alibi_slopes(n_heads: int) -> Float[Tensor, " heads"]:
     """Return the slope 2^(-8h/n) of each attention head h = 1..n (Press et al. 2022, section 3).
 
-    If n is not a power of 2, the slopes of the lower power are followed by every second slope of the higher power.
+    If n is not a power of 2, the slopes of the power below n are followed by every second slope of the power above n.
 
     >>> alibi_slopes(4)
     tensor([0.2500, 0.0625, 0.0156, 0.0039])
@@ -214,8 +214,8 @@ def alibi_slopes(n_heads: int) -> Float[Tensor, " heads"]:
 class DistanceBias(nn.Module):
     """The base class of attention biases, which depend on the distance between key and query.
 
-    A subclass defines `forward`, from the positions of queries `[batch_or_1, q_len]` and of keys `[k_len]` to a bias
-    `[batch_or_1, heads, q_len, k_len]`. The bias must depend only on differences of positions.
+    A subclass defines `forward`, which maps the positions of queries `[batch_or_1, q_len]` and of keys `[k_len]` to a
+    bias `[batch_or_1, heads, q_len, k_len]`. The bias must depend only on differences of positions.
 
     >>> class Nearer(DistanceBias):
     ...     def forward(self, queries, keys):
@@ -256,7 +256,7 @@ class Alibi(DistanceBias):
 def relative_buckets(
     distances: Int[Tensor, "*batch"], n_buckets: int = 32, reach: int = 128, *, causal: bool = False
 ) -> Int[Tensor, "*batch"]:
-    """Return the bucket number of each distance key - query (Raffel et al. 2020, section 2.1).
+    """Return the bucket number of each distance, key position - query position (Raffel et al. 2020, section 2.1).
 
     Each small distance has its own bucket. Larger distances up to `reach` share buckets on a logarithmic scale. With
     `causal`, all keys after the query share bucket 0. Without `causal`, half of the buckets are for keys
@@ -280,7 +280,7 @@ class RelativeBias(DistanceBias):
     Args:
         n_heads: Number of attention heads.
         n_buckets: Number of distance buckets, as in `relative_buckets`.
-        reach: Distance from which all keys share the last bucket.
+        reach: Distance at and beyond which all keys share the last bucket.
         causal: Whether all buckets are used for keys before the query.
 
     >>> bias = RelativeBias(n_heads=2, n_buckets=4, reach=8)

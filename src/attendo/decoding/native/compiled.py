@@ -77,7 +77,7 @@ class Change:
 
 
 class CompiledModel:
-    """A compiled model, with `start` and `step` for decoding and `encoded` for encoder states.
+    """A model that runs with compiled C++ functions, for decoding (`start` and `step`) or encoder states (`encoded`).
 
     The results of a row do not depend on the other rows of the batch, bit for bit. The weights of the model are copied.
     With `int8`, weights and inputs are quantized to 8 bits, with one scale per output and per input row. Raises
@@ -180,7 +180,7 @@ class CompiledModel:
         return out
 
     def states(self, token_ids: Int[Tensor, "rows n"], cache: SlotKVCache) -> Float[Tensor, "rows n d_model"]:
-        """Feed the next `n` tokens of every row, and return their states after the last block."""
+        """Feed the next `n` tokens of every row, and return the hidden states of these tokens after the last block."""
         rows, n = token_ids.shape
         longest = cache.longest
         cache.require_room(n)
@@ -200,7 +200,7 @@ class CompiledModel:
         return states.view(rows, n, self.width)
 
     def encoded(self, sources: TokenRows) -> Float[Tensor, "tokens d_model"]:
-        """Return the concatenated encoder states of all texts, none of which may be empty."""
+        """Return the concatenated encoder states of all texts. Empty texts are not supported."""
         sizes = np.asarray([len(source) for source in sources], dtype=np.int64)
         starts = np.cumsum(sizes) - sizes
         of_row = np.repeat(np.arange(len(sizes)), sizes)
@@ -391,12 +391,12 @@ Proportional growth would leave up to half of the memory unused."""
 
 
 class SlotKVCache:
-    """A KV cache whose rows share the keys and values of their common past.
+    """A KV cache whose rows share the keys and values of the earlier positions that they have in common.
 
     A slot is the memory for the keys and values of one row. Row i writes its next position into slot `own[i]` and reads
     position p from slot `slots[i, p]`. Reordering the rows therefore copies slot numbers, not keys. A slot belongs to
-    one source, and all rows of a source have equal length, so no row overwrites the past of another row. `memory`
-    contains the keys and values of all source tokens, without padding and once for all rows of a source.
+    one source, and all rows of a source have equal length, so no row overwrites earlier positions of another row.
+    `memory` contains the keys and values of all source tokens, without padding and once for all rows of a source.
 
     >>> cache = SlotKVCache(torch.zeros(1, 7, 8), [3, 4], rows_per_source=2, capacity=5, width=8)
     >>> cache.rows, cache.sources.tolist(), cache.memory_start.tolist(), cache.memory_length.tolist()

@@ -191,7 +191,7 @@ _ARENA = 2**23
 
 
 class Matrix(ctypes.Structure):
-    """The C structure `Matrix` of products.h. `Matrix()` without arguments is a missing matrix."""
+    """The C structure `Matrix` of products.h. `Matrix()` without arguments represents a missing matrix."""
 
     _fields_ = [
         ("n_in", c_int64), ("n_out", c_int64), ("bits", c_int64), ("weight", c_void_p), ("scale", c_void_p),
