@@ -81,10 +81,10 @@ you gave as TOML.
 
 {EXAMPLE}
 If a setting is given several times, the last of these sources wins: `--preset`, `--config`, `--set`, other options.
-A preset is one of `tiny`, `small`, `base` and `big`. Settings marked *chosen* depend on the data, the machine and the
-time budget; see [What attendo chooses for you](automatic-choice.md). Each section of this page is a table of
-`config.toml`, which every run writes to its [run folder](run-folder.md). A `–` means that the setting has no value by
-default.
+The presets `tiny`, `small`, `base` and `big` are model sizes. The preset `demo` selects the settings of `attendo demo`,
+and `lecture` selects a [classifier from a lecture](classifier.md). Settings marked *chosen* depend on the data, the
+machine and the time budget; see [What attendo chooses for you](automatic-choice.md). Each section is a table of
+`config.toml`, which every run writes to its [run folder](run-folder.md). A `–` means that a setting has no default.
 """,
     f"""\
 # 設定
@@ -99,7 +99,8 @@ TOML で表示します。
 
 {EXAMPLE}
 同じ設定を複数の方法で指定すると、`--preset`、`--config`、`--set`、その他のオプションの順に、後のものが優先されます。
-プリセットは `tiny`、`small`、`base`、`big` です。「自動」の設定は、データ、マシン、時間の予算から決まります
+プリセット `tiny`、`small`、`base`、`big` は、どのデータにも使えるモデルの大きさです。`demo` は `attendo demo` の設定、
+`lecture` は[講義の分類モデル](classifier.md)の設定です。「自動」の設定は、データ、マシン、時間の予算から決まります
 （[自動で決まる設定](automatic-choice.md)）。このページの各節は、`config.toml` の一つのテーブルを説明します。
 すべての設定は、[実行フォルダ](run-folder.md)の `config.toml` に書き込まれます。`–` は、既定値がないことを表します。
 """,

@@ -75,8 +75,8 @@ def train(
         train: A file of sentence pairs, labeled texts or texts, or a tuple of two parallel files.
         out: The run folder to create.
         task: The task: "translation", "classification", "language-model" or "masked-language-model".
-        valid: Validation files, in the form of `train` (default: a part of the training rows).
-        columns: The columns of the files by role, in the form of `--columns`: "label=stars,text=review" or {"label":
+        valid: Validation files, in the same format as `train` (default: part of the training rows is held out).
+        columns: The columns of the files by role, in the format of `--columns`: "label=stars,text=review" or {"label":
             "stars", "text": "review"}. For language models, `columns` is the name of the text column.
         minutes: The time limit in minutes, preparation included. Give at most one of `minutes`, `cpu_minutes`,
             `epochs` and `steps`.

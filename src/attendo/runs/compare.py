@@ -40,7 +40,7 @@ class Verdict:
     """Comparison of one score of two models on the same rows.
 
     Attributes:
-        metric, name: Short name of the score, for example "bleu", and its name for people.
+        metric, name: Short name of the score, for example "bleu", and its display name.
         signature: Description of how the score is computed.
     """
 
@@ -75,7 +75,7 @@ class Verdict:
 def verdicts(
     first: Mapping[str, RowSums], second: Mapping[str, RowSums], n_samples: int = 1000, seed: int = 12345
 ) -> list[Verdict]:
-    """Compare two models by each score of the first model. Raises the same errors as `paired_bootstrap`."""
+    """Compare two models by each score in `first`. Raises the same errors as `paired_bootstrap`."""
     found = []
     for metric, sums in first.items():
         other = second[metric]
@@ -122,7 +122,7 @@ def classification_sums(
     metrics: Sequence[str] = CLASSIFICATION_METRICS,
     name: str = "the rows",
 ) -> dict[str, RowSums]:
-    """Return the scores of `Classifier.evaluate` as sums per row, from 0 to 1. Raises the errors of that method."""
+    """Return the scores of `Classifier.evaluate` as sums per row, from 0 to 1. Raises the same errors."""
     true = classifier.ids_of(rows, name)
     chosen = classifier.read([row.text for row in rows])[0].argmax(1)
     known = {
@@ -170,9 +170,10 @@ def text_sums(
 def passages(
     document: Document, sizes: Int[ndarray, " vocab"], size: int = PASSAGE
 ) -> Int[ndarray, " targets"]:
-    """Return the number of the passage that contains each target's last byte. The end token is in the last passage.
+    """Return for each target token the number (from 0) of the passage that contains the last byte of the token.
 
-    A document is cut into equal passages of about `size` bytes. `sizes` are the numbers of bytes by token id.
+    A document is cut into equal passages of about `size` bytes. The end token is in the last passage. `sizes` are the
+    numbers of bytes by token id.
 
     >>> passages(Document(np.array([4, 5, 4, 5]), 6, 6), np.array([0, 0, 0, 0, 1, 2]), size=3).tolist()
     [0, 0, 1, 1, 1]
@@ -197,7 +198,7 @@ def token_sizes(tokenizer: Tokenizer) -> Int[ndarray, " vocab"]:
 def target_losses(
     generator: Generator, documents: Iterable[Document], context: int
 ) -> Iterator[Float[ndarray, " targets"]]:
-    """Yield the losses -ln p of the targets of each document, in order. `text_loss` sums them if stride = context."""
+    """Yield the losses -ln p of the targets of each document, in order."""
     waiting: list[list[Window]] = []
     specials = generator.tokenizer.specials
     for document in documents:

@@ -31,7 +31,7 @@ _OWN = {"architecture", "n_classes", "pooling", "d_output", "tie", "output_bias"
 
 
 def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
-    """Return the tables with the tokenizer and model shape of the run to start from, and its tokenizer.
+    """Return the given tables, completed with the tokenizer and model shape of an initial run, and its tokenizer.
 
     Raises AttendoError for a setting that contradicts the weights of that run.
     """
@@ -62,7 +62,7 @@ def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, 
 
 
 def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None = None) -> str:
-    """Copy all tensors with equal names and shapes from another run. Return a message about copied and new parts.
+    """Copy all tensors with equal names and shapes from another run. Return a message with the copied and new parts.
 
     Raises AttendoError if no tensor matches.
     """
@@ -82,7 +82,7 @@ def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None
 
 
 def rows_before(folder: Path, family: TaskSpec, say: Say) -> TrainedRows:
-    """Return the training rows of a run and of the runs that it started from. For another task, there are none.
+    """Return the training rows of a run and of the runs that it started from, or no rows if it has another task.
 
     If the run has no list of its training rows, its training files are read. If the files are missing, a warning is
     printed.
@@ -140,7 +140,7 @@ def save_adapter(
 ) -> None:
     """Replace the file adapter.safetensors in a run folder.
 
-    The file contains A and B of each layer, the completely trained parts, and the hash of the base model's weights.
+    The file contains the LoRA matrices, the fully trained parts, and the hash of the base model's weights.
     """
     header = {
         "format": FORMAT,
@@ -154,7 +154,7 @@ def save_adapter(
 
 
 def with_adapter(folder: Path, file: Path) -> Model:
-    """Return the base model with the weights of an adapter merged in. The result is bit-identical to the adapter's run.
+    """Return the base model with the weights of an adapter merged in. The result is bit-identical to the trained model.
 
     Args:
         folder: The run folder of the base model.

@@ -187,7 +187,7 @@ SMOOTHED = 50
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Log entries, card and settings of a run. `word` is a message about an incomplete last line of the log, or ""."""
+    """Log entries, model card and settings of a run. `word` is a message about an incomplete last log line, or ""."""
 
     name: str
     entries: list[dict[str, Any]]
@@ -298,7 +298,7 @@ def decay_start(run: RunRecord) -> int | None:
 
 
 def smoothed(values: Float[ndarray, " points"], reach: int) -> Float[ndarray, " points"]:
-    """Return the mean of each value and its neighbors: up to `reach` values on each side, the same number on both.
+    """Return the mean of each value and its neighbors: up to `reach` values per side, equally many on both sides.
 
     >>> smoothed(np.array([9.0, 3.0, 6.0, 3.0]), reach=5).tolist()
     [9.0, 6.0, 4.0, 3.0]

@@ -1,7 +1,7 @@
 """Plan of a run: size, memory, operations, speed and time on this machine, with estimates for many accelerators.
 
 The speed of updates and of large matrix products is measured. All other values are calculated from the modules of the
-model and the lengths of the data. Only the token store is written, and training then finds it in the cache.
+model and the lengths of the data. Planning writes only the token store, which training later finds in the cache.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Plan:
         load, flops: Mean work of a batch, and floating-point operations of an update.
         cells, memory: Positions and mask entries of the largest batch, and bytes that its update requires.
         machine_memory: Bytes of memory on this machine or its GPU.
-        preparation: Seconds for reading, tokenizer and choice of settings, by the clock of the time budget.
+        preparation: Seconds before training (data, tokenizer, settings), by the clock of the time budget.
     """
 
     task: str
@@ -274,7 +274,7 @@ class Outcome:
 
     Attributes:
         memory, fits: Bytes on each accelerator, and whether they fit into its memory.
-        hidden_from: Factor on the rows of an update from which computation hides communication.
+        hidden_from: Factor by which an update must have more rows for its computation to hide the communication.
         seconds: Estimated seconds of all updates.
     """
 
@@ -340,7 +340,7 @@ def job_of(model: Model, flops: float) -> Job:
 
 
 def plain(plan: Plan, paper: PaperPlan | None = None) -> dict[str, Any]:
-    """Return the plan as plain values for JSON."""
+    """Return the plan as a dict that can be converted to JSON."""
     names = ("n_parameters", "updates", "seconds", "tokens_per_update", "share_of_peak")
     own = asdict(plan) | {name: getattr(plan, name) for name in names} | {"peak_memory": plan.memory.peak}
     return own if paper is None else own | {"on_paper": asdict(paper)}

@@ -50,7 +50,7 @@ def resumed_run(
         device: The device: "auto", "cpu" or "cuda".
         threads: The number of CPU threads (default: the number at the last checkpoint).
         clock: The clock for time budgets (default: a new clock).
-        ranks: The processes of the run. The number of processes may differ from before.
+        ranks: The processes of the run. Their number can differ from the number before.
         own_parts: The function that adds custom modules, as in training.
 
     Raises:
@@ -92,7 +92,7 @@ def resumed_run(
 
 
 def joined_run(folder: Path, say: Say, device: str, clock: Clock, ranks: Ranks) -> TrainingRun:
-    """Return the new run that the first rank has described in a folder, for another rank."""
+    """Return the new run for a rank other than the first, from the run folder that the first rank has written."""
     with ranks.in_turn("description", everywhere=True):
         bundle = load_bundle(folder)
     run = restored(folder, bundle, config_of(folder, bundle), None, say, device, clock, ranks)
@@ -131,7 +131,7 @@ def restored(
     clock: Clock,
     ranks: Ranks = ALONE,
 ) -> Run:
-    """Return the state of the training loop from a checkpoint, or at the beginning of the run if `path` is None.
+    """Return the state of the training loop from a checkpoint, or at the start of the run if `path` is None.
 
     The training data must be unchanged.
     """
@@ -241,8 +241,8 @@ class Verification:
     """Result of a replay of the steps from `start` to `end`.
 
     Attributes:
-        chains: Number of compared hashes over steps, losses, gradient norms and rows.
-        whole: Whether a checkpoint was reached, so weights, optimizer state and random states were compared.
+        chains: Number of compared hashes. Each hash covers steps, losses, gradient norms and row numbers.
+        whole: Whether weights, optimizer state and random states were also compared, because a checkpoint was reached.
         differing: Description of the first difference, or "".
     """
 
@@ -278,7 +278,7 @@ def verify_resume(
 ) -> Verification:
     """Replay the steps between the two newest valid checkpoints of a run, and compare the results. Nothing is written.
 
-    If a run has only one checkpoint, it is replayed from its beginning.
+    If a run has only one checkpoint, the run is replayed from its start.
 
     Args:
         folder: The run folder.
@@ -329,7 +329,7 @@ def verify_resume(
 
 
 def ends(folder: Path, init_from: str | None, say: Say) -> tuple[Path | None, Path]:
-    """Return the checkpoint to start from (None: the beginning of the run), and the newest checkpoint."""
+    """Return the checkpoints at which a replay starts (None: the start of the run) and ends."""
     sound, damaged = checkpoints.sound_checkpoints(folder / "checkpoints", 2)
     for line in damaged:
         say(line)

@@ -1,7 +1,7 @@
 """Settings of a run: the sections of config.toml, checked and merged, and the automatic choice of missing settings.
 
-The rules of the choice are derived from the grids in docs/log.md. Each choice is printed before training and written
-to config.toml in the run folder. Settings from the user or from a preset are not changed.
+The rules of the choice are derived from the hyperparameter grids in docs/log.md. Each choice is printed before training
+and written to config.toml in the run folder. Settings from the user or from a preset are not changed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EMBEDDED = ("forecasts", "stdlib")
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """All settings of a run, in sections. `extra` contains the sections that only this kind of task has."""
+    """All settings of a run, in sections. `extra` contains sections that only some kinds of tasks have."""
 
     family: TaskSpec
     model: ModelConfig
@@ -59,7 +59,7 @@ class RunConfig:
 
     @classmethod
     def from_tables(cls, family: TaskSpec, tables: Tables, where: str) -> RunConfig:
-        """Build the configuration from tables. Raises AttendoError for the first invalid entry of `where`."""
+        """Build the configuration from tables. Raises AttendoError for the first invalid entry."""
         check_tables(family, tables, where)
         found = {name: section(kind, tables, name, where) for name, kind in sections(family).items()}
         extra = {name: found.pop(name) for name in family.extra}
@@ -77,7 +77,7 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def sections(family: TaskSpec) -> dict[str, type[Any]]:
-    """Return the tables of a configuration file by name, with their types."""
+    """Return the dataclass of each table of a configuration file, by table name."""
     return {
         "model": ModelConfig,
         "tokenizer": TokenizerConfig,
@@ -212,8 +212,8 @@ def choose_tokenizer(
 ) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
     """Train the tokenizer. Return the completed tables and the tokenizer.
 
-    For models that only read texts with spaces, the default is lowercase words. For all other models, the default is
-    BPE, with a vocabulary size that depends on the size of the corpus.
+    The default is lowercase words for a model that does not generate text, if the words of the corpus are separated by
+    spaces. Otherwise, the default is BPE, with a vocabulary size that depends on the size of the corpus.
     """
     chosen = {name: dict(table) for name, table in tables.items()}
     table = chosen.setdefault("tokenizer", {})
@@ -258,8 +258,8 @@ def choose_training(
 ) -> dict[str, dict[str, Any]]:
     """Complete the tables [model] and [training], and print the choice.
 
-    The chosen size is the largest one that has enough rows in the corpus (`least_rows`) and completes FEWEST_EPOCHS
-    epochs or FEWEST_STEPS steps within the time budget. If no size meets these conditions, the smallest size is chosen.
+    Choose the largest size for which the corpus has enough rows (`least_rows`) and that completes FEWEST_EPOCHS epochs
+    or FEWEST_STEPS steps within the time budget. If no size meets these conditions, choose the smallest size.
     """
 
     chosen = {name: dict(table) for name, table in tables.items()}
@@ -302,13 +302,13 @@ def choose_training(
 
 
 def is_mostly_of(folder: Path, config: ModelConfig) -> bool:
-    """Return whether a model has at least half of its parameters in common with the run that it starts from."""
+    """Return whether a model receives at least half of its parameters from the run that it starts from."""
     counts = tensors_beside(folder, config).values()
     return 2 * sum(n for n, new in counts if not new) >= sum(n for n, _ in counts)
 
 
 def tensors_beside(folder: Path, config: ModelConfig) -> dict[str, tuple[int, bool]]:
-    """Return the size of each tensor of a model by name, and whether the other run's model lacks the tensor."""
+    """Return the size of each tensor of a model by name, and whether the initial run's model lacks the tensor."""
     theirs = dict(on_paper(load_bundle(folder).model_config).named_parameters())
     return {
         name: (parameter.numel(), name not in theirs or theirs[name].shape != parameter.shape)
@@ -345,7 +345,7 @@ def sizes_for(sizes: Sequence[Size], model: Mapping[str, Any], n_rows: int) -> l
 
 
 def learning_rate_for(d_model: int, *, tuned: bool = False) -> float:
-    """Return the peak learning rate: 2e-3 · √(256 / d_model), or a tenth of this value if `tuned`.
+    """Return the peak learning rate: 2e-3 · √(256 / d_model), or a tenth of it for fine-tuning (`tuned`).
 
     >>> learning_rate_for(256), round(learning_rate_for(512), 5), learning_rate_for(256, tuned=True)
     (0.002, 0.00141, 0.0002)
@@ -383,8 +383,8 @@ def measured_pace(
 ) -> float:
     """Measure the seconds per update for a model size: the median over batches from the whole epoch.
 
-    The measurement takes `seconds` and at least `fewest` updates. The first update is not counted. The clock is the
-    clock of the time budget, and on a GPU wall time.
+    The measurement takes `seconds` and at least `fewest` updates. The first update is not counted. On a GPU or with the
+    limit `minutes`, wall time is measured, otherwise CPU time.
     """
     run = probe_run(model, training, device, lora)
     clock = time.monotonic if "minutes" in training or device.type == "cuda" else time.process_time

@@ -39,7 +39,7 @@ from attendo.training.run import Task
 
 @dataclass(frozen=True)
 class Size:
-    """Size of a model, and the number of rows that a corpus must have for it (`least_rows`)."""
+    """Size of a model, and the number of rows that a corpus must have for this size (`least_rows`)."""
 
     d_model: int
     n_heads: int
@@ -66,7 +66,7 @@ class TaskSpec:
     Attributes:
         model_name: The name of a model of this kind in messages, for example "translator".
         predicted: Description of the texts or labels to which the model assigns probabilities.
-        model, training, data_keys: Settings of this kind that differ from the defaults.
+        model, training, data_keys: Settings in [model], [training] and [data] that differ from the general defaults.
         data: The dataclass of the section [data].
         extra: The dataclasses of additional sections, by section name.
         sizes: The model sizes, largest first.

@@ -146,7 +146,7 @@ label. The number is prime, so steps at equal distances reach all samples.
 
 @dataclass(frozen=True)
 class Baselines:
-    """Accuracy and macro-F1, from 0 to 1, of predicting only the class `commonest`, and of naive Bayes if computed."""
+    """Accuracy and macro-F1 (0 to 1) of two baselines: always the class `commonest`, and naive Bayes if computed."""
 
     commonest: int
     always: tuple[float, float]
@@ -216,7 +216,7 @@ def _scored(true: ndarray, found: ndarray, n_classes: int) -> tuple[float, float
 
 @dataclass(frozen=True, eq=False)
 class ClassificationTask(TokenTask[LabelledDataset]):
-    """Batches from a token store, and evaluation by classifying validation texts. Messages call the texts `name`."""
+    """Batches from a token store, and evaluation by classifying validation texts, which messages call `name`."""
 
     material: LabelledDataset
     classifier: Classifier
@@ -329,7 +329,7 @@ class LanguageModelTask(TokenTask[WindowDataset]):
         return self.material.stream
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
-        """Compute loss (nats per token), perplexity and bits per byte. The ends of documents are included."""
+        """Compute loss (nats per token), perplexity and bits per byte. The end tokens of documents are included."""
         at_once = max(4096, self.batch_tokens)
         found = shared_text_loss(
             model, self.validation_documents, self.material.context, at_once, ranks, self.tokenizer.specials
@@ -413,13 +413,13 @@ class MaskedDataset(TokenDataset):
 
     @property
     def facts(self) -> StoreFacts:
-        """The facts about the token store of the stream."""
+        """Facts about the token store of the documents."""
         assert self.stream.facts is not None, "a stream in memory has no store"
         return self.stream.facts
 
     @cached_property
     def stretches(self) -> Stretches:
-        """Start and end of each part among the token ids of the stream."""
+        """Start and end of each part as positions in the token ids of all documents."""
         return Stretches(self.stream.offsets, self.context - self.specials.n_around_text)
 
     @property

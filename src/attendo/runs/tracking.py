@@ -31,10 +31,10 @@ NOTE = "log"
 class MetricsLog:
     """Log of a run, which writes each report as one line of JSON to metrics.jsonl, and to TensorBoard if enabled.
 
-    Each line has `kind`, `step` and `epoch`. A line of kind "step" describes LOG_EVERY steps: `loss` is their mean
-    loss (nats per target), `rate` and `gradient_norm` are values of the last step, and `tokens` is the number of
-    tokens so far. A line of kind "evaluation" has the measures, `best` and `note`. Lines of other kinds have a `note`,
-    and advice also has its `rule`. Non-finite numbers are null. Each line is in the file before `add` returns.
+    Each line has `kind`, `step` and `epoch`. A line of kind "step" describes LOG_EVERY steps: `loss` is their mean loss
+    (nats per target), `rate` and `gradient_norm` are values of the last step, and `tokens` is the number of tokens so
+    far. A line of kind "evaluation" has the measures, `best` and `note`. Lines of other kinds have a `note`, and advice
+    also has its `rule`. Non-finite numbers are null. `add` returns after the line has been written to the file.
 
     The number of lines, and the sums of steps that have no line yet, are stored in the progress under `notes["log"]`.
     `resume` uses these values to restore the log of any checkpoint. Raises AttendoError if TensorBoard is enabled but
@@ -270,7 +270,7 @@ def _summary_writer() -> Any:
 
 
 def describe_run(folder: Path) -> dict[str, Any]:
-    """Return the facts of the run's card with its settings, its last log entry, and the sizes of its files in bytes.
+    """Return the facts in a run's model card, its settings, its last log entry, and the sizes of its files in bytes.
 
     Raises the same errors as `load`.
     """

@@ -72,7 +72,7 @@ COACH = "coach"
 
 @dataclass
 class TrainingRun:
-    """A run folder in training, with the training loop, the model bundle, the log and the coach."""
+    """A run in training: its folder, the training loop, the model bundle, the log and the coach."""
 
     folder: Path
     run: Run
@@ -192,7 +192,7 @@ class TrainingRun:
 
 
 def refuse_second(folder: Path) -> NoReturn:
-    """Raise AttendoError, because two processes in one folder would overwrite each other's checkpoints."""
+    """Raise AttendoError for a second process in a folder, because both would overwrite each other's checkpoints."""
     raise AttendoError(f"another process is training in {folder}. Wait until it ends, or stop it")
 
 
@@ -302,7 +302,7 @@ def chosen(
     init_from: Path | None = None,
     ranks: Ranks = ALONE,
 ) -> Chosen:
-    """Read the data, train or reuse the tokenizer, and choose the missing settings. `say_choice` receives the choices.
+    """Read the data, train or reuse the tokenizer, and choose the missing settings. `say_choice` prints the choices.
 
     Raises AttendoError if settings are invalid or the data cannot be used.
     """
@@ -403,7 +403,7 @@ def versions() -> dict[str, str]:
 
 
 def new_card(config: RunConfig) -> dict[str, Any]:
-    """Return the card of a model before training."""
+    """Return the facts of the model card that are known before training."""
     decoding = {name: table for name, table in config.tables().items() if name == "decoding"}
     return {"task": config.family.name, **decoding, "versions": versions()}
 
@@ -495,7 +495,7 @@ def differing(x: Tensor, over: tuple[int, ...]) -> Tensor:
 
 
 def even_inputs(batch: Batch) -> dict[str, Tensor]:
-    """Return the inputs of some rows of a batch, at least as long as the median on each side and cut to one length."""
+    """Return the inputs of a few long rows of a batch (at least the median length), truncated to equal lengths."""
     inputs = batch.inputs
     if "token_ids" in inputs:
         return {name: tensor[:MOST_ROWS, :MOST_POSITIONS] for name, tensor in inputs.items()}

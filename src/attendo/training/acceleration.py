@@ -43,7 +43,7 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 def set_tf32(precision: Precision, device: torch.device) -> None:
     """Select the float32 format of matrix multiplications on a GPU: TF32 for "tf32", otherwise full float32.
 
-    TF32 has 10 bits of mantissa instead of 23 and is 8 times as fast. The setting applies to the whole process.
+    TF32 has a mantissa of 10 bits instead of 23, and is 8 times as fast. The setting applies to the whole process.
     """
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
@@ -161,8 +161,8 @@ def _step_seconds(step: Step) -> float:
 def recompute_blocks(model: nn.Module) -> None:
     """Change the blocks of a model in place to `recomputed` blocks. Names, parameters and gradients do not change.
 
-    Recomputed blocks save the memory of their inner values. In return, the blocks require one more forward pass, about
-    a third of a training step (Chen et al. 2016).
+    Recomputed blocks do not store their activations, which saves memory. In return, they require one more forward pass,
+    about a third of a training step (Chen et al. 2016).
     """
     for module in model.modules():
         if type(module) in (EncoderBlock, DecoderBlock):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """The settings of checkpoints.
+    """Settings for saving checkpoints.
 
     Attributes:
         every_steps: Number of steps between two checkpoints. 0 saves a checkpoint at each evaluation.
@@ -67,16 +67,16 @@ class Progress:
         tokens: Number of tokens seen so far.
         cpu_seconds, wall_seconds: CPU seconds and wall-clock seconds used so far.
         horizon: Planned start of the learning rate decay, and planned end of the run.
-        best, best_step: Best value of the deciding measure so far, and its step.
+        best, best_step: Best value so far of the measure that selects the best model, and the step of this value.
         evaluation_due: Whether the run was stopped before the evaluation of this step.
         ended: Reason why the run has ended, or None if it has not ended.
         threads, world: Numbers of threads and processes at the last checkpoint, which affect the last bits of sums.
         planned_end: Name and value of the setting that determined `horizon` and `ended`, for example "steps 4000".
         skipped, skipped_in_a_row: Numbers of updates skipped because of non-finite numbers, in total and in a row.
         too_large: Number of positions in a batch that did not fit into memory, or 0 if all batches fitted.
-        order: Hash of the numbers of all rows so far, in their order.
-        chain: Hash of the steps, losses, gradient norms and rows so far.
-        notes: JSON values of other components, such as the log and the coach, by name.
+        order: Hash of the row numbers of all training data seen so far, in order.
+        chain: Hash of all updates so far: step numbers, losses, gradient norms and row numbers.
+        notes: JSON values that other components store, such as the log and the coach, by component name.
     """
 
     step: int = 0
@@ -134,12 +134,12 @@ def linked(chain: str, *parts: bytes) -> str:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters of a model by name, detached from their gradients."""
+    """Return the parameters of a model by name, detached from the autograd graph."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the state tensors of an optimizer by name, in the form "PARAMETER/KEY"."""
+    """Return the state tensors of an optimizer, by names of the form "PARAMETER/KEY"."""
     names = _ordered_names(model, optimizer)
     state = optimizer.state_dict()["state"]
     return {f"{names[i]}/{key}": value for i, entry in state.items() for key, value in entry.items()}
@@ -180,7 +180,7 @@ def set_torch_states(states: Mapping[str, Tensor]) -> None:
 
 
 def seed_all(seed: int) -> None:
-    """Seed all random number generators of the process: those of PyTorch, NumPy and Python."""
+    """Seed the random number generators of PyTorch, NumPy and Python."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
@@ -192,7 +192,7 @@ def seed_rank(seed: int, step: int, rank: int) -> None:
 
 
 def random_states() -> dict[str, Tensor]:
-    """Return the states of all random number generators: those of PyTorch, NumPy and Python."""
+    """Return the states of the random number generators of PyTorch, NumPy and Python."""
     version, python, spare = random.getstate()
     _, keys, place, has_spare, second = np.random.get_state(legacy=True)  # pyright: ignore[reportAssignmentType]
     return torch_states() | {
@@ -268,8 +268,8 @@ class Snapshot:
     """Copy of the state that this rank writes to a checkpoint.
 
     Attributes:
-        tensors: Tensors by the stem of their file name, then by tensor name.
-        progress: Progress of the run as JSON values.
+        tensors: Tensors by file name without extension, then by tensor name.
+        progress: State that `Progress.as_json` returned.
         is_sharded: Whether each rank has only some rows of each tensor.
     """
 
@@ -336,8 +336,8 @@ def write_checkpoint(folder: Path, taken: Snapshot, ranks: Ranks = ALONE) -> Pat
 def load_checkpoint(path: Path, run: Run) -> str:
     """Restore model, optimizer, random states and progress from a checkpoint.
 
-    Returns a message if the resumed run is not bit-identical, otherwise "". The number of ranks may change, but random
-    states are restored only for the same number of ranks.
+    Returns a message if the resumed run will not be bit-identical to an uninterrupted run, otherwise "". The random
+    states are restored only if the number of ranks is unchanged.
     """
     model = run.executor.trained_model
     load_state(path, run)
@@ -431,7 +431,7 @@ def average_weights(folders: list[Path], like: Mapping[str, Tensor] | None = Non
 
 
 class Saver:
-    """Writer of checkpoints that also removes old ones, in a thread or synchronously.
+    """Writer of checkpoints, in a background thread or synchronously, which also removes old checkpoints.
 
     If the run has no folder, no checkpoint is written. If the thread fails, the next `save`, `check` or `wait` raises
     its error, so no run continues without checkpoints.
@@ -448,7 +448,7 @@ class Saver:
         self._last: tuple[int, int, bool] | None = None
 
     def save(self, run: Run) -> bool:
-        """Start to save all state of a run. Return False if checkpoints are disabled, otherwise True."""
+        """Start saving the complete state of a run. Return False if checkpoints are disabled, otherwise True."""
         if self.folder is None:
             return False
         taken = snapshot(run)

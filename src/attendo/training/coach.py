@@ -30,7 +30,7 @@ DEAD = 0.005
 
 @dataclass(frozen=True)
 class Outputs:
-    """Counts over the texts of `n` validation rows.
+    """Numbers of equal, repetitive and copied texts among the model's outputs for `n` validation rows.
 
     Attributes:
         n: Number of validation rows.
@@ -39,7 +39,7 @@ class Outputs:
         kinds: Number of different outputs.
         repeating: Number of outputs that mostly repeat one word or character.
         copied: Number of outputs that are equal to their input.
-        wanted_alike, wanted_kinds, wanted_repeating, wanted_copied: The corresponding counts over the references.
+        wanted_alike, wanted_kinds, wanted_repeating, wanted_copied: The corresponding numbers for the references.
     """
 
     n: int
@@ -91,7 +91,7 @@ def is_repeating(text: str) -> bool:
 def output_collapse(history: Sequence[Outputs], learning_rate: float) -> Advice | None:
     """Return advice if the outputs are equal, repetitive or copies of the input, although the references are not.
 
-    The last EVALUATIONS evaluations after the warm-up must agree.
+    There is advice only if the problem occurs in each of the last EVALUATIONS evaluations after the warm-up.
 
     >>> stuck = outputs([(f"source {i}", f"target {i}", "the the") for i in range(20)])
     >>> output_collapse([stuck] * 3, 0.002).seen
@@ -211,7 +211,7 @@ KEPT_EVALUATIONS = 8
 
 @dataclass(frozen=True)
 class Advice:
-    """Advice of the coach: rule name, problem and remedy. The texts have no capital letter and no period."""
+    """Advice of the coach: rule name, problem and remedy. Both texts begin in lowercase and end without a period."""
 
     rule: str
     seen: str
@@ -228,7 +228,7 @@ class Advice:
 
 
 def much_lower(learning_rate: float) -> str:
-    """Return a tenth of the learning rate as a setting.
+    """Return the setting for a tenth of this learning rate, as text.
 
     >>> much_lower(0.14)
     '`training.learning_rate=0.014`'
@@ -242,11 +242,11 @@ def much_lower(learning_rate: float) -> str:
 def loss_jump(
     blocks: Sequence[float], untrained: float | None, step: int, learning_rate: float
 ) -> Advice | None:
-    """Return advice if the loss jumps, or if it exceeds the loss of an untrained model.
+    """Return advice if the loss jumps or exceeds the loss of an untrained model.
 
-    `blocks` are mean losses in nats over BLOCK steps each. A jump reaches JUMP times the median and exceeds the median
-    by JUMP_SPREADS robust standard deviations (1.4826 times the median absolute deviation), as in Marian's
-    --throw-on-divergence.
+    `blocks` are mean losses in nats over BLOCK steps each. The last block is a jump if its loss is at least JUMP times
+    the median of the blocks before it, and exceeds this median by JUMP_SPREADS robust standard deviations (1.4826 times
+    the median absolute deviation), as in Marian's --throw-on-divergence.
 
     >>> loss_jump([2.0, 2.1, 1.9, 2.0, 2.1, 1.9, 2.0, 2.1, 1.9, 2.0, 6.0], 8.0, 500, 0.002).seen
     'the loss jumped from 2.00 to 6.00 before step 500'
@@ -398,7 +398,7 @@ def overfitting(evaluations: Sequence[Evaluated], dropout: float) -> Advice | No
 
 @dataclass
 class Memory:
-    """Memory of the coach during a run, in plain values.
+    """State of the coach during a run, which checkpoints store.
 
     Attributes:
         said: Names of the rules that have given advice.
@@ -407,7 +407,7 @@ class Memory:
         untrained, early: Mean loss of steps 1 to 10, and mean losses of the blocks of steps 51 to 100, in nats.
         total, count: Sum and number of the training losses since the last evaluation.
         evaluations: Evaluation with the lowest validation loss, and the evaluations after it.
-        outputs: Counts over the outputs of the last evaluations.
+        outputs: Counts of suspicious outputs in the last evaluations.
         dead: Names of the heads that had no effect at the last evaluation.
         peak, at_peak: Highest learning rate so far, and number of complete blocks since it was reached.
     """
@@ -435,13 +435,13 @@ class Memory:
 
 
 class Coach:
-    """The coach of a run, which gives advice on reports. Each rule gives advice once per run.
+    """Coach that gives advice on the reports of a training run. Each rule gives advice once per run.
 
     Args:
         training: Settings of training.
         dropout: Dropout probability of the model.
-        memory: Value of `as_json` in a checkpoint (default: an empty memory).
-        fresh: Whether the weights were initialized at random. Weights from another run may improve only a little.
+        memory: State from a checkpoint, as returned by `as_json` (default: an empty memory).
+        fresh: Whether the weights were initialized at random. Otherwise, the loss need not fall much.
 
     >>> coach = Coach(TrainingConfig(steps=9, warmup_steps=20), dropout=0.1)
     >>> from attendo.training.optimizer import Horizon
@@ -476,7 +476,7 @@ class Coach:
         return is_evaluation and report.done >= SETTLED and report.progress.step > self.training.warmup_steps
 
     def hear(self, report: Report, heads: Sequence[HeadMeasure] = ()) -> list[Advice]:
-        """Return the new advice on a report. `heads` are the attention heads measured at this evaluation, if any."""
+        """Return the new advice on a report. `heads` are the measures of attention heads at this evaluation, if any."""
         found: list[Advice | None] = []
         if report.kind == "step":
             found = self._step(report)

@@ -1,4 +1,4 @@
-"""Calculated cost of an update: parameters, operations and bytes of memory, from the modules and the batch lengths.
+"""Calculated cost of a training update: parameters, operations and memory, from the modules and the batch lengths.
 
 Models are built on PyTorch's meta device, without memory for weights. docs/en/cost-model.md contains all formulas and
 their errors.
@@ -41,7 +41,7 @@ def on_paper(config: ModelConfig) -> Model:
 def parameter_groups(model: nn.Module) -> dict[str, int]:
     """Count the trainable parameters of the embeddings, the encoder, the decoder and the output.
 
-    A shared matrix is counted only in the first part that uses it.
+    A shared matrix is counted only in the first group that uses it.
     """
     groups: dict[str, int] = {"embeddings": 0, "encoder": 0, "decoder": 0, "output": 0}
     for path, parameter in model.named_parameters():
@@ -57,7 +57,7 @@ def parameter_groups(model: nn.Module) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Load:
-    """Work of a batch, summed over its rows without padding.
+    """Numbers of tokens and query-key pairs in a batch, without padding. They determine the cost of its update.
 
     Attributes:
         source, target: Numbers of encoder tokens and decoder tokens.
@@ -172,10 +172,10 @@ def _side(path: str, modules: Mapping[str, nn.Module]) -> str:
 
 
 def training_multiplications(model: nn.Module) -> Load:
-    """Count the multiplications per unit of each field of `Load`, multiplied by a third of the number of passes.
+    """Count the multiplications of a model per unit of each field of `Load`, as the mean over three passes.
 
-    There are up to three passes: forward, to the inputs, and to the weights. If no part is frozen, the result equals
-    the multiplications of one forward pass.
+    The passes are forward, backward to the inputs, and backward to the weights. A frozen part does not multiply in each
+    pass. If no part is frozen, the result equals the multiplications of one forward pass.
     """
     found = {field.name: 0.0 for field in fields(Load)}
     gets = reached(model)
@@ -194,7 +194,7 @@ def training_flops(passed: Load, load: Load) -> float:
 
     A multiplication of the forward pass costs 6 operations: 2 forward and 4 backward, to the inputs and to the weights
     (Kaplan et al. 2020, section 2.1). With the usual widths, the total is 6 x weights x tokens + 12 x q_len x k_len x
-    d_model per attention layer; a causal layer takes half of the second term. Normalization, activation functions,
+    d_model per attention layer; a causal layer requires half of the second term. Normalization, activation functions,
     dropout, softmax, recomputation and the optimizer are not counted.
 
     >>> training_flops(Load(source=100.0), Load(source=7.0))
@@ -259,14 +259,14 @@ def times(cells: Cells, factor: float) -> Cells:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that training requires at once, by purpose.
+    """Memory that a training update requires, in bytes by purpose.
 
     Attributes:
         weights: Bytes of the weights and of the 16-bit copies that autocast keeps.
         states: Bytes of the optimizer state.
         activations: Bytes that the forward pass stores for the backward pass.
         loss: Bytes of the output layer and its gradients while the loss is computed.
-        spare: Bytes of the largest matrix, whose gradient may be computed in parts.
+        spare: Bytes for a temporary gradient of the largest matrix, for summing its gradient from several parts.
     """
 
     weights: float
@@ -278,7 +278,7 @@ class Memory:
 
     @property
     def peak(self) -> float:
-        """Largest number of bytes at one time, which is either at the start or at the end of the backward pass."""
+        """Largest number of bytes in use at one time: the maximum of the start and the end of the backward pass."""
         return self.weights + self.states + max(self.activations + self.loss, self.gradients + self.spare)
 
 
@@ -291,16 +291,16 @@ class Formats:
 
     @property
     def product(self) -> int:
-        """Bytes of one number in the output of a linear layer."""
+        """Bytes per number in the output of a linear layer."""
         return HALF if self.half else FLOAT
 
     @property
     def heads(self) -> int:
-        """Bytes of one number in queries, keys and values. The fused attention kernel works in float32 on a CPU."""
+        """Bytes per number in queries, keys and values. The fused attention kernel works in float32 on a CPU."""
         return HALF if self.half and self.on_gpu else FLOAT
 
     def mask(self, size: int) -> int:
-        """Return the bytes of a dropout mask for a number of `size` bytes: as many on a CPU, 1 on a GPU."""
+        """Return the bytes per entry of a dropout mask: 1 on a GPU, and the `size` of the masked numbers on a CPU."""
         return BOOL if self.on_gpu else size
 
 
@@ -353,14 +353,14 @@ def activation_bytes(
 ) -> float:
     """Return the bytes that the forward pass stores for the backward pass, with padding and without the loss.
 
-    In float32 with LayerNorm, ReLU and dropout, a block of self-attention stores 10d + d_ff numbers per position.
-    These numbers are the inputs of two norms, the input, query, key, value and result of attention, the inputs of the
-    feed-forward layers, and two dropout masks. With `checkpointing`, only the input of each block is stored, and one
-    block at a time is computed again (Chen et al. 2016).
+    In float32 with LayerNorm, ReLU and dropout, a block of self-attention stores 10d + d_ff numbers per position. These
+    numbers are the inputs of two norms, the input, query, key, value and result of attention, the inputs of the
+    feed-forward layers, and two dropout masks. With `checkpointing`, only the input of each block is stored, and the
+    blocks are recomputed one at a time (Chen et al. 2016).
 
     Frozen parts store nothing, unless a module before them is trainable. Frozen parts after a trainable module are
-    counted fully. The result is right within 5% with adapters on all layers, and up to a third too high with adapters
-    on few layers.
+    counted fully. With adapters on all layers, the result is accurate to within 5%. With adapters on only a few layers,
+    it is up to a third too high.
     """
     blocks = [0.0]
     inputs = 0.0

@@ -36,14 +36,14 @@ LOST = ("gloo", "nccl", "connection", "timed out")
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """One of the processes that train a model together. All processes call each method in the same order.
+    """One of the processes that train a model together. All processes must call its methods in the same order.
 
     Only one thread at a time may use a process group. `beside` creates a group for another thread.
 
     Attributes:
         rank, world: Number of this process, from 0, and number of processes.
-        local: Number of this process on its machine, and number of its GPU.
-        machine: Number of the machine.
+        local: Number of this process on its machine, from 0, which is also the number of its GPU.
+        machine: Number of the machine, from 0.
         restarts: Number of restarts by torchrun.
 
     >>> alone = Ranks()
@@ -91,7 +91,7 @@ class Ranks:
     def shared(self, rows: Sequence[Row], work: Callable[[Sequence[Row]], Sequence[Any]]) -> list[Any]:
         """Divide the work on `rows` among the ranks. Return one JSON value per row, in order, on all ranks.
 
-        `work` returns the values of some rows. Each rank processes every world-th row.
+        `work` computes the values of a list of rows. Rank r processes the rows r, r + world, r + 2 · world and so on.
         """
         if self.world == 1:
             return list(work(rows))
@@ -103,7 +103,7 @@ class Ranks:
     def in_turn(self, name: str, everywhere: bool = False) -> Iterator[None]:
         """Order work that writes to a machine's disk: local rank 0 runs first, then the other ranks of the machine.
 
-        `name` is a unique name for the work. With `everywhere`, rank 0 of all machines runs first, for a shared disk.
+        `name` identifies the work. With `everywhere`, the first rank of the whole job runs first, for a shared disk.
         """
         key = f"done/{name}/{'all' if everywhere else self.machine}"
         number = self.rank if everywhere else self.local
@@ -291,7 +291,7 @@ def save_rows(tensors: Mapping[str, Rows], path: Path) -> None:
 
 
 def refusal(error: Exception) -> tuple[int, str]:
-    """Return the number and text of the operating system's error, which safetensors adds to the end of its message.
+    """Return the number and text of the operating system's error that caused an OSError or an error of safetensors.
 
     >>> refusal(SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"))
     (28, 'No space left on device')
@@ -358,7 +358,7 @@ class Stored(Mapping[str, Tensor]):
 
 
 def shard_files(folder: Path, stem: str) -> list[Path]:
-    """Return the files of one stem in the order of their ranks. Raises AttendoError if a file is missing."""
+    """Return the shards named after `stem` in the order of their ranks. Raises AttendoError if a file is missing."""
     whole = folder / shard_name(stem)
     if whole.exists():
         return [whole]

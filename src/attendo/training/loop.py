@@ -187,7 +187,7 @@ def save(run: Run, saver: Saver) -> Iterator[Report]:
 
 
 def evaluate_average(run: Run, saver: Saver, folder: Path) -> Iterator[Report]:
-    """Evaluate the mean weights of the last checkpoints. The model keeps the mean only if it is the best so far.
+    """Evaluate the mean weights of the last checkpoints. The model keeps the mean weights if they are the best so far.
 
     If the evaluation is interrupted, the model has its own weights again, and the evaluation stays due.
     """
@@ -386,7 +386,7 @@ def positions(batch: Batch) -> int:
 
 
 def parts_that_fit(batch: Batch, too_large: int) -> Iterator[Batch]:
-    """Yield a batch, or its repeated halves, until each part has fewer positions than `too_large`. 0 means no limit."""
+    """Yield a batch in parts of fewer than `too_large` positions each (0: no limit), by repeated halving."""
     n_rows = len(batch.ids)
     if not too_large or positions(batch) < too_large or n_rows < 2:
         yield batch
@@ -425,7 +425,7 @@ MOST_SKIPPED_IN_A_ROW = 3
 
 
 def skipped_report(run: Run, source: str, loss: float, norm: float) -> Report:
-    """Return the report of an update that was skipped because of `source`. The batches of the update count as seen.
+    """Return the report of an update that was skipped because `source` is non-finite. Its batches count as seen.
 
     Raises AttendoError after MOST_SKIPPED_IN_A_ROW skipped updates in a row. Float16 overflows that loss scaling can
     prevent are not counted.
@@ -479,7 +479,7 @@ def find_nonfinite_source(run: Run, micro_batches: Sequence[Batch], before: dict
 def first_nonfinite_module(model: nn.Module, forward: Callable[[], Tensor]) -> str | None:
     """Return the path of the first module with a non-finite output during `forward`, or None if all outputs are finite.
 
-    Inner modules finish first, so the result is the smallest such module. If only the loss is non-finite, the result
+    Inner modules finish first, so the result is the innermost such module. If only the loss is non-finite, the result
     is "the loss".
     """
     found: list[str] = []
@@ -502,7 +502,7 @@ def first_nonfinite_module(model: nn.Module, forward: Callable[[], Tensor]) -> s
 
 
 def nonfinite_gradient(model: nn.Module) -> str | None:
-    """Return the name of the non-finite gradient nearest to the output, or None if all gradients are finite."""
+    """Return the name of the gradient nearest to the output that is non-finite, or None if all gradients are finite."""
     for name, parameter in reversed(list(model.named_parameters())):
         if parameter.grad is not None and not local(parameter.grad).isfinite().all():
             return f"the gradient of {name}"

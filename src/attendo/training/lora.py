@@ -141,7 +141,7 @@ def adapted(kind: type[nn.Linear]) -> type[nn.Linear]:
 
 
 def with_adapters(model: ModelT, config: LoraConfig) -> ModelT:
-    """Return a copy of the model's modules around the same parameters, with an adapter at each target layer.
+    """Return a copy of the model that shares its parameters and has an adapter at each target layer.
 
     In addition to the adapters, only the parameters of `config.trained` are trainable. Frozen layers have no adapter.
     With rank 0, the model itself is returned. Raises AttendoError for an unknown target or part, and if no target is
@@ -208,7 +208,7 @@ def adapters(model: nn.Module) -> Iterator[tuple[str, Adapter]]:
 
 @torch.no_grad()
 def merge(model: nn.Module, adapted_model: nn.Module) -> dict[str, Tensor]:
-    """Replace W by W + (α / r) B A in the layers with adapters. Return each original matrix W by layer path."""
+    """Replace W by W + (α / r) B A in the layers with adapters. Return the unmerged matrices W by layer path."""
     before: dict[str, Tensor] = {}
     for path, adapter in adapters(adapted_model):
         parameter = cast(nn.Linear, model.get_submodule(path)).weight

@@ -26,7 +26,7 @@ from attendo.training.optimizer import OFF, LoraConfig, TrainingConfig
 
 
 class Trainable(Protocol):
-    """Module with hidden states and an output layer."""
+    """Interface of a model that can be trained: its hidden states and its output layer."""
 
     output_proj: nn.Linear
 
@@ -224,9 +224,9 @@ class TrainStepExecutor:
     def loss(self, batch: Batch, factor: float, last: bool = True) -> Float[Tensor, ""]:
         """Return `factor` times the summed losses of this rank's part of a batch.
 
-        The backward pass of the result sums the gradients over the ranks. `last` states whether the part is the last
-        one whose gradients are added up. With DDP, only the backward pass of the last part exchanges gradients, so
-        ranks may process different numbers of parts. With FSDP2, every backward pass exchanges gradients.
+        The backward pass of the result sums the gradients over the ranks. `last` states whether this is the last part
+        of the update. With DDP, only the backward pass of the last part exchanges gradients, so ranks can process
+        different numbers of parts. With FSDP2, every backward pass exchanges gradients.
         """
         wait = not last and isinstance(self._forward, DistributedDataParallel)
         with cast(DistributedDataParallel, self._forward).no_sync() if wait else nullcontext():

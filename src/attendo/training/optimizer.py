@@ -18,7 +18,7 @@ Schedule = Literal["wsd", "cosine", "noam"]
 
 @dataclass(frozen=True)
 class Horizon:
-    """Planned start of the learning rate decay and end of the run, in steps, or None as long as they are open."""
+    """Planned start of the learning rate decay and planned end of the run, in steps. Each is None until it is known."""
 
     decay_start: int | None = None
     end: int | None = None
@@ -106,7 +106,7 @@ RANK_TIMEOUT = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """The settings of training. Exactly one of steps, epochs, minutes and cpu_minutes ends the run.
+    """Settings for training. Exactly one of steps, epochs, minutes and cpu_minutes limits the length of the run.
 
     Attributes:
         steps: Length of the run in optimizer steps.
@@ -229,7 +229,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """The settings of LoRA, which replaces W by W + (α / r) B A in linear layers (Hu et al. 2021, section 4.1).
+    """Settings for LoRA, which replaces W by W + (α / r) B A in linear layers (Hu et al. 2021, section 4.1).
 
     Attributes:
         rank: Rank r of the matrices A and B. 0 disables LoRA, and 8 is a usual value.

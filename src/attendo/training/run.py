@@ -54,7 +54,7 @@ class Clock:
         return cls(cpu_start=0.0, wall_start=time.monotonic() - time.process_time())
 
     def resume(self, progress: Progress) -> None:
-        """Add the time of earlier sessions, which is in the progress."""
+        """Add the time of earlier sessions, which the progress contains."""
         self._before = (progress.cpu_seconds, progress.wall_seconds)
         self._first_step = None
 
@@ -63,7 +63,7 @@ class Clock:
         return time.process_time() - self.cpu_start, time.monotonic() - self.wall_start
 
     def agree(self, cpu_seconds: float, wall_seconds: float) -> None:
-        """Set the elapsed time that several processes have agreed on. All processes then make the same decisions."""
+        """Set the elapsed time to the values agreed on by all processes, so that they make the same decisions."""
         self._agreed = cpu_seconds, wall_seconds
 
     def note(self, progress: Progress) -> None:
@@ -80,7 +80,7 @@ class Clock:
     def seconds_per_step(self, progress: Progress, config: TrainingConfig) -> float | None:
         """Return the mean seconds per step in this session, or None in its first 5 steps.
 
-        Evaluations and checkpoints are included.
+        The time of evaluations and checkpoints is included.
         """
         spent = self.spent(progress, config)
         if self._first_step is None:
@@ -134,7 +134,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of an evaluation: its measures by name, the name of the deciding measure, and samples.
+    """Result of an evaluation: its measures by name, the name of the measure that selects the best model, and samples.
 
     Each sample consists of the texts (input, target, output).
     """
@@ -156,7 +156,7 @@ class Report:
     Attributes:
         loss, rate: Training loss of an update in nats per target, and its learning rate.
         gradient_norm: Norm of the gradient before clipping.
-        evaluation: Result of an evaluation. At the end of the run, it is the evaluation of the kept model if known.
+        evaluation: Result of an evaluation. The report of the end has the result of the kept model, if it is known.
         is_best: Whether an evaluation is the best so far.
         note: Additional text, for example the reason why the run has ended.
         done: Completed share of the run, from 0 to 1.
@@ -174,7 +174,7 @@ class Report:
 
 
 class Interrupted(Exception):
-    """Raised inside work that can be interrupted at any time, when the run has to stop."""
+    """Exception that stops work which can be interrupted at any time, because the run has to stop."""
 
 
 @dataclass

@@ -29,7 +29,7 @@ class Accelerator:
         flops: Dense bfloat16 operations per second.
         memory: Bytes of memory.
         bandwidth: Network bandwidth of one accelerator in each direction, in bytes per second.
-        inner, per_node: Bytes per second between the accelerators of a machine, and number of accelerators.
+        inner, per_node: Bytes per second between the accelerators of a machine, and number of accelerators per machine.
         latency: Seconds per message. This value is assumed, because no data sheet contains it.
     """
 
@@ -70,7 +70,7 @@ accelerators. Such a machine has one network adapter of 200 or 400 Gbit/s per ac
 
 
 def named_accelerator(name: str, given: Mapping[str, float | None] = MappingProxyType({})) -> Accelerator:
-    """Return an entry of ACCELERATORS, with all values of `given` that are not None in place of the entry's values.
+    """Return an entry of ACCELERATORS. Values of `given` that are not None replace the values of the entry.
 
     Raises AttendoError for an unknown name.
 
@@ -131,7 +131,7 @@ def gather_seconds(n_bytes: float, world: int, link: Accelerator, messages: int 
 
 @dataclass(frozen=True)
 class Job:
-    """A training job.
+    """Sizes of a training job that determine its time and memory on many accelerators.
 
     Attributes:
         parameters: Number of all parameters.
@@ -188,9 +188,9 @@ def update_time(
 def hidden_from(
     job: Job, world: int, accelerator: Accelerator, sharding: Sharding = "ddp", mfu: float = MFU
 ) -> float:
-    """Return the factor on the rows of an update from which computation hides communication.
+    """Return the factor by which an update must have more rows for its computation to hide the communication.
 
-    If the factor is above 1, communication is the bottleneck.
+    If the factor is above 1, communication is the bottleneck of the update with the present number of rows.
     """
     time = update_time(job, world, accelerator, sharding, mfu)
     if sharding == "ddp":
