@@ -1,4 +1,4 @@
-"""Paired bootstrap over the rows of a test set: whether the difference of two systems is statistically significant."""
+"""Paired bootstrap over the rows of a test set, which tests whether two systems differ significantly."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from attendo.errors import AttendoError
 
 @dataclass(frozen=True, eq=False)
 class RowSums:
-    """A score of sums over rows: `rows` are the summands, and `score` computes the score from their column sums."""
+    """A score that depends on sums over rows. `rows` contains the summands, and `score` uses their column sums."""
 
     name: str
     rows: Float[ndarray, "rows parts"]
@@ -24,7 +24,7 @@ class RowSums:
 def ratio_sums(
     name: str, above: Float[ndarray, " rows"], below: Float[ndarray, " rows"], signature: str = ""
 ) -> RowSums:
-    """Return the score Σ above / Σ below: a mean over rows, or over tokens if `below` has the tokens of each row.
+    """Return the score Σ above / Σ below: a mean over rows, or over tokens if `below` counts the tokens.
 
     >>> loss = ratio_sums("loss", np.array([6.0, 2.0]), np.array([3.0, 1.0]))
     >>> loss.score(loss.rows.sum(0))
@@ -55,10 +55,10 @@ class Comparison:
 
     @property
     def p_value(self) -> float:
-        """Two-sided p-value: twice the share of samples whose difference is 0 or has the opposite sign, at most 1.
+        """Two-sided p-value: twice the share of samples in which the difference is 0 or changes its sign, at most 1.
 
-        If this is true for k of n samples, the p-value is 2 (k + 1) / (n + 1), which is never 0 (Koehn 2004, section
-        4). The p-value is at most 0.05 exactly if `interval(differences)` excludes 0.
+        With k of these samples among n, the p-value is 2 (k + 1) / (n + 1), which is never 0 (Koehn 2004, section 4).
+        The p-value is at most 0.05 exactly if `interval(differences)` excludes 0.
         """
         k = min(int((self.differences <= 0).sum()), int((self.differences >= 0).sum()))
         return min(1.0, 2 * (k + 1) / (len(self.differences) + 1))

@@ -67,12 +67,12 @@ class TextModel:
 
 
 def embeds_texts(config: ModelConfig) -> bool:
-    """Return whether a model only outputs embedding vectors of texts, which is a classifier without classes."""
+    """Return whether a model only outputs embedding vectors of texts, as a classifier without classes does."""
     return config.architecture == "classifier" and config.n_classes == 0
 
 
 def use_of(task: str | None, architecture: Architecture) -> str:
-    """Return the command that applies a model, by its architecture and by the task in its card.
+    """Return the name of the command that runs a model of this task and architecture.
 
     >>> use_of("embedding", "classifier"), use_of("classification", "classifier")
     ('embed', 'classify')
@@ -108,7 +108,7 @@ class Bundle:
         tokenizer: The tokenizer of the model.
         card: The contents of card.json.
         own_parts: The function that inserts the custom modules (default: no custom modules).
-        folder: The run folder (default: the bundle is not on disk).
+        folder: The run folder (default: None, for a bundle that is not on disk).
     """
 
     tables: dict[str, dict[str, Any]]
@@ -130,7 +130,7 @@ class Bundle:
         return model
 
     def sized_model(self, where: Path, stored: Mapping[str, Sequence[int]]) -> Model:
-        """Return a new model, or raise AttendoError if its shapes differ from `stored`, those of the file `where`."""
+        """Return a new model. Raises AttendoError if its shapes differ from the shapes `stored` in the file `where`."""
         config = self.model_config
         if config.n_encoder_layers + config.n_decoder_layers > len(stored):
             raise AttendoError(
@@ -179,7 +179,7 @@ class Bundle:
 
 
 def save_description(folder: Path, bundle: Bundle) -> None:
-    """Write config.toml, tokenizer.json and card.json, each one atomically."""
+    """Write config.toml, tokenizer.json and card.json to a run folder, each file atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "config.toml", dump_toml(bundle.tables))  # marks the folder as a run
     bundle.tokenizer.save(folder / "tokenizer.json")
@@ -194,7 +194,7 @@ def save_card(folder: Path, card: dict[str, Any]) -> None:
 
 
 def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> None:
-    """Replace model.safetensors atomically. The header has the step and hashes of config, tokenizer and weights."""
+    """Save model.safetensors atomically. The header contains the step and hashes of config, tokenizer and weights."""
     tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
     header = {"format": f"attendo {FORMAT}", "step": str(step), **_hashes(bundle)}
     data = save(tensors, header)
@@ -380,8 +380,8 @@ def _hashes(bundle: Bundle) -> dict[str, str]:
 def pick_device(name: str, index: int | None = None) -> torch.device:
     """Return the device with this name: "auto", "cpu" or "cuda".
 
-    "auto" selects the GPU if there is one, otherwise the CPU. `index` selects one of several GPUs. Raises AttendoError
-    for an unknown name or a missing GPU.
+    "auto" selects the GPU if there is one, otherwise the CPU. `index` selects one of several GPUs, from 0. Raises
+    AttendoError for an unknown name or a missing GPU.
 
     >>> pick_device("cpu")
     device(type='cpu')

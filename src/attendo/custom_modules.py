@@ -91,7 +91,7 @@ def custom_module_at(model: nn.Module, name: str) -> nn.Module | None:
 
 
 def is_not_finite(module: nn.Module, output: Tensor) -> bool:
-    """Return whether a module's output contains NaN or infinity. In a position bias, -inf is allowed: it hides a key.
+    """Return whether a module's output contains NaN or infinity. In a position bias, -inf is valid and hides a key.
 
     >>> hidden = torch.tensor([0.0, -torch.inf])
     >>> is_not_finite(nn.Identity(), hidden), is_not_finite(DistanceBias(), hidden)

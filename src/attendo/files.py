@@ -25,7 +25,7 @@ _REMEDY = "Restore the file, or save the folder again"
 
 
 class DamagedFile(OSError):
-    """A file that is missing, truncated or changed since its manifest was written."""
+    """The error for a file that is missing, truncated or changed since its manifest was written."""
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
@@ -50,7 +50,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
 
 @contextlib.contextmanager
 def atomic_text(path: Path) -> Iterator[TextIO]:
-    """Yield a text file for writing, which becomes `path` atomically when the block ends. Line endings are kept."""
+    """Yield a text file for writing, which atomically becomes `path` after the block. Line endings are unchanged."""
     path = path.resolve()
     temporary = _beside(path)
     try:

@@ -267,7 +267,7 @@ def fit_temperature(
 def bleu_sums(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> RowSums:
     """Return the length and the n-gram counts and matches of each sentence, from which BLEU is computed.
 
-    The exceptions are the same as for `bleu`.
+    Raises the same errors as `bleu`.
     """
     return _sentence_sums("BLEU", _bleu_metric(tokenize), hypotheses, references)
 
@@ -275,7 +275,7 @@ def bleu_sums(hypotheses: Sequence[str], references: Sequence[str], tokenize: st
 def chrf_sums(hypotheses: Sequence[str], references: Sequence[str]) -> RowSums:
     """Return the character n-gram counts and matches of each sentence, from which chrF is computed.
 
-    The exceptions are the same as for `chrf`.
+    Raises the same errors as `chrf`.
     """
     return _sentence_sums("chrF2", CHRF(), hypotheses, references)
 

@@ -64,9 +64,9 @@ class ModelConfig:
         activation: Activation function of the feed-forward networks. `gelu_tanh` approximates GELU with tanh.
         feed_forward_gated: Whether feed-forward networks have a gate, as SwiGLU does with `activation="silu"`.
         feed_forward_bias: Whether the linear layers of the feed-forward networks have a bias.
-        positions: Position encoding. `rotary` is RoPE, `relative` is the position bias of T5, and `none` adds no
+        positions: Positional encoding. `rotary` is RoPE, `relative` is the position bias of T5, and `none` adds no
             positions.
-        position_base: Base of the wavelengths of sinusoidal and rotary positions. `length` takes `max_len`.
+        position_base: Base of the wavelengths of sinusoidal and rotary positions. `length` stands for `max_len`.
         position_start: Number of the first position, for sinusoidal, ramp and inverse positions.
         position_first_index: First index i in `base^(-2i / d_model)`, for sinusoidal positions.
         position_order: Order of the sinusoids. `sincos` and `cossin` alternate sines and cosines; `halves` puts all

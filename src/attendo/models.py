@@ -1,4 +1,4 @@
-"""Models built from the modules of `nn` by a ModelConfig."""
+"""Models that are built from the modules of `nn` according to a ModelConfig."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Batches under a token budget: the rows of each batch in an epoch, and their tensors.
+"""Batches with a maximum number of tokens: the choice of the rows in each batch of an epoch, and the batch tensors.
 
-The list of batches depends only on the row lengths, the budget, the seed and the epoch. A position in this list is
+The list of batches depends only on the row lengths, the token limit, the seed and the epoch. A position in this list is
 therefore enough to resume a run. If there are too many rows to sort at once, they are divided into contiguous shards,
-whose order depends on the seed and the epoch. A few shards at a time are shuffled together and cut into batches.
-Batches still mix distant rows. Only one group of shards is in memory, and files are read in contiguous parts.
+whose order depends on the seed and the epoch. A few shards at a time are shuffled together and cut into batches. A
+batch can therefore contain rows from distant places of a file, although only these few shards are in memory.
 """
 
 import threading
@@ -29,7 +29,7 @@ Cut = Callable[[Rows, np.random.Generator], Sequence[Rows]]
 
 @dataclass(frozen=True)
 class Grouping:
-    """The sizes for shuffling: up to `at_once` rows together, or about `shards` shards of `shard` rows at a time."""
+    """Limits for shuffling. Above `at_once` rows, groups of about `shards` shards of `shard` rows are shuffled."""
 
     at_once: int = 1 << 22
     shard: int = 1 << 15
@@ -96,9 +96,9 @@ class _Groups:
 
 
 class EpochRows(Sequence[Rows]):
-    """The row numbers of each batch of an epoch. A slice with step 1 is again an EpochRows.
+    """The row numbers of each batch in an epoch. A slice with step 1 is also an EpochRows object.
 
-    Iteration from the middle generates all earlier groups first, and the length requires all groups.
+    The first access to a batch generates all earlier groups of shards, and `len` generates all groups.
     """
 
     def __init__(self, groups: _Groups, start: int = 0, stop: int | None = None) -> None:
@@ -108,7 +108,7 @@ class EpochRows(Sequence[Rows]):
 
     @classmethod
     def of(cls, n_rows: int, seeds: tuple[int, ...], cut: Cut, grouping: Grouping = GROUPING) -> "EpochRows":
-        """Return all batches of an epoch of `n_rows` rows. `seeds` are the seeds of the random numbers."""
+        """Return the batches of `n_rows` rows, which `cut` forms from shuffled shards. `seeds` are the random seeds."""
         return cls(_Groups(n_rows, seeds, cut, grouping))
 
     def __len__(self) -> int:
@@ -164,12 +164,12 @@ class Batch:
 
     Attributes:
         inputs: The keyword arguments of the model's `forward`, as tensors.
-        targets: The ids to predict `[batch, tgt_len]`, with `pad_id` at positions without a target.
-        n_targets: The number of targets.
-        ids: The row numbers `[batch]`.
+        targets: The ids to predict: tokens `[batch, tgt_len]` or classes `[batch]`. Other positions contain `pad_id`.
+        n_targets: The number of positions with a target.
+        ids: The number of each row in the data set `[batch]`.
         pad_id: The value in `targets` that marks a position without a target.
         weights: The weight of each target in the loss (default: 1).
-        n_tokens: The number of tokens read, for the displayed speed (default: the number of targets).
+        n_tokens: The number of tokens from which the displayed speed is computed (default: `n_targets`).
     """
 
     inputs: dict[str, Tensor]
@@ -181,10 +181,10 @@ class Batch:
     n_tokens: int | None = None
 
     def part(self, rows: slice) -> "Batch":
-        """Return the selected rows of the batch. The padding is unchanged, and the targets are counted again.
+        """Return a batch of the selected rows only. The padding is unchanged, and `n_targets` is counted again.
 
         Args:
-            rows: The rows to select.
+            rows: The slice of rows to select.
         """
         targets = self.targets[rows]
         all_real = self.n_targets == self.targets.numel()
@@ -199,7 +199,7 @@ class Batch:
         )
 
     def share(self, rank: int, world: int) -> tuple["Batch", float]:
-        """Return the rows of one process and their weight. A process without rows gets the first row with weight 0.
+        """Return the rows for one process, and their weight 1. For a process without rows, return the first row and 0.
 
         Args:
             rank: The number of the process, from 0.
@@ -273,7 +273,7 @@ class TokenDataset(ABC):
     @property
     @abstractmethod
     def facts(self) -> StoreFacts:
-        """The facts about the token store. The key in the facts depends on the files, the options and the tokenizer."""
+        """Facts about the token store, such as its key, which depends on the files, the options and the tokenizer."""
 
     @property
     @abstractmethod
@@ -283,7 +283,7 @@ class TokenDataset(ABC):
     @property
     @abstractmethod
     def n_tokens(self) -> int:
-        """The number of tokens per epoch on which the batches depend, including special tokens."""
+        """The number of tokens per epoch, with special tokens. For sentence pairs, only target tokens are counted."""
 
     def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         """Return the batches of an epoch. Each batch is built on access, and the lists of two epochs are cached.
@@ -291,7 +291,7 @@ class TokenDataset(ABC):
         Args:
             batch_tokens: The maximum number of tokens per batch.
             seed: The seed of the run.
-            epoch: The number of the epoch.
+            epoch: The number of the epoch, from 0.
         """
         return self._epochs(batch_tokens, seed, epoch)
 
@@ -319,10 +319,10 @@ def token_batches(
     Args:
         source_lengths: The number of tokens of each source, without special tokens. One special token per row is added.
         target_lengths: The number of tokens of each target, without special tokens, or None if there are no targets.
-        batch_tokens: The maximum size of a batch: its number of rows times its longest row, on the larger side. A
-            longer row forms a batch alone.
+        batch_tokens: The maximum size of a batch: its number of rows times the tokens of its longest source or target.
+            A row above the limit forms a batch alone.
         seed: The seed of the run.
-        epoch: The number of the epoch.
+        epoch: The number of the epoch, from 0.
         grouping: The limits on the rows that are shuffled together, which also limit the memory (see `EpochRows`).
 
     Raises:
@@ -346,7 +346,7 @@ def token_batches(
 
 
 def padding_share(batches: Sequence[Rows], *sides: Lengths) -> float:
-    """Return the share of padding among all positions of these batches, in [0, 1). All `sides` are counted together.
+    """Return the share of padding among all positions of batches, in [0, 1). `sides` are the source and target lengths.
 
     >>> padding_share([np.array([0, 1])], np.array([1, 3]), np.array([3, 3]))
     0.125

@@ -1,7 +1,7 @@
 """Readers for a user's corpus: pairs, rows and lines are streamed in constant memory, and every row is counted.
 
-A file is `.tsv` without quoting, `.csv`, `.jsonl` or `.parquet`, or two parallel text files. A single `.txt` file of
-pairs is read like `.tsv`. Each file may end in `.gz`. A folder or pattern is read as the concatenation of its files
+Data is read from `.tsv` without quoting, `.csv`, `.jsonl`, `.parquet`, or two parallel text files. A single `.txt` file
+of pairs is read like `.tsv`. Each file may end in `.gz`. A folder or pattern is read as the concatenation of its files
 (`data_files.expanded`). Fields are unchanged, except for the line ending and a byte-order mark. An unusable row is
 skipped and counted by reason (`row_report.REMEDIES`), or raises an error with `strict`. A blank field counts as empty.
 """
@@ -33,7 +33,7 @@ AGAINST = "`against` SOURCE `against` TARGET"
 
 
 class Row(NamedTuple):
-    """A row: its fields, and its line number from 1. In several files, the line numbers continue from file to file.
+    """A row of a data file: its fields, and its line number from 1. Line numbers continue across several files.
 
     A CSV record with several lines has the number of its first line.
     """
@@ -52,8 +52,8 @@ class PairSource:
             the only two columns).
         header: Whether a .tsv file starts with a header. A header is also expected if `columns` contains a name.
         reverse: Whether source and target are swapped.
-        both: The notation for two parallel files, for the message about a file that is not a table.
-        instead: A second suggestion for the message about columns, for rows that may not be pairs.
+        both: The command-line notation for two parallel files, for the error message if one file is not a table.
+        instead: A second suggestion in the error message about columns, for example for rows that are not pairs.
     """
 
     files: tuple[Path, ...]
@@ -108,7 +108,7 @@ def beside(
     both: str = AGAINST,
     instead: str = "",
 ) -> PairSource:
-    """Return a source for other pairs that are read in the same way. Parallel files have no columns and no header."""
+    """Return the location of sentence pairs. For two parallel files, `columns` and `header` are ignored."""
     alone = len(files) == 1
     return PairSource(
         tuple(files), columns if alone else None, header and alone, reverse, both, instead if alone else ""
@@ -116,7 +116,7 @@ def beside(
 
 
 def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
-    """Parse the option `columns`: `role=name` for each role in any order, or names or numbers in their order.
+    """Parse the option `columns`: `role=name` for each role in any order, or names or numbers in the order of `roles`.
 
     Raises AttendoError for any other text.
 
@@ -144,7 +144,7 @@ def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
 
 
 def parse_kept(text: str, taken: Sequence[str]) -> Columns:
-    """Parse the option `keep` into columns. Raises AttendoError for invalid text or a name in `taken`.
+    """Parse the option `keep` into columns: names or numbers. Raises AttendoError for invalid text or names in `taken`.
 
     >>> parse_kept("id, opened", ("label",))
     ('id', 'opened')
@@ -183,7 +183,7 @@ def read_rows(
 def read_pairs(
     source: PairSource, strict: bool = False, row_report: RowReport | None = None
 ) -> Iterator[tuple[int, str, str]]:
-    """Yield the usable pairs of a source as (line number, source text, target text).
+    """Yield the usable sentence pairs as (line number, source text, target text).
 
     Args:
         source: The location of the sentence pairs.

@@ -1,4 +1,4 @@
-"""The common parts of all corpora: how a run reads its texts, and how validation rows are held out."""
+"""The base classes of all corpora: how a run reads its texts, and how validation rows are held out."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Corpus(ABC, Generic[DataT]):
     @property
     @abstractmethod
     def size(self) -> tuple[int, str]:
-        """The amount of data, in units of about 20 words, and its text in messages, for example "50,000 pairs"."""
+        """The number of pairs, texts, or units of 100 characters, and a text for messages, such as "50,000 pairs"."""
 
     @abstractmethod
     def texts(self) -> Iterator[str]:
-        """Yield the texts to train a tokenizer: all training texts, or the first texts of a very large corpus."""
+        """Yield the texts on which a tokenizer is trained: all training texts, or the first texts of a large corpus."""
 
     def identifying_texts(self) -> Iterator[str]:
-        """Yield the text that identifies each training row in another run. By default, no text is yielded."""
+        """Yield the text by which a later run recognizes each training row. By default, no text is yielded."""
         return iter(())
 
     def facts(self) -> dict[str, Any]:
@@ -51,12 +51,12 @@ class Corpus(ABC, Generic[DataT]):
         return {}
 
     def model_facts(self) -> dict[str, Any]:
-        """Return the values of [model] that depend on the data."""
+        """Return the settings in [model] that depend on the data, such as the number of classes."""
         return {}
 
 
 class RowCorpus(Corpus[Any], Generic[RowT]):
-    """A corpus whose validation rows are held out by a hash of each row's `text_of`."""
+    """A corpus of rows. A hash of each row's text (`text_of`) selects the rows that are held out for validation."""
 
     noun: ClassVar[str]
     hashed: ClassVar[str]
@@ -64,7 +64,7 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
     @staticmethod
     @abstractmethod
     def text_of(row: RowT) -> str:
-        """Return the text that identifies a row."""
+        """Return the text that identifies a row, for example the source of a pair."""
 
     @abstractmethod
     def _usable(self, row_report: RowReport | None = None) -> Iterator[RowT]:
@@ -85,7 +85,7 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
 
     @cached_property
     def held(self) -> HeldOut | None:
-        """The rows that are held out, whose number is printed, or None if validation files are given."""
+        """The held-out validation rows, or None if validation files are given. The first access prints their number."""
         if self.embedded or self.data.valid:
             return None
         held = split_of_new(self._split, self.trained, self.say)

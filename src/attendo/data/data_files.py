@@ -1,4 +1,4 @@
-"""Data files: the expansion of file names, and the reading of plain or gzipped lines with a length limit."""
+"""Data files: the expansion of file patterns, and readers for plain or gzipped lines of limited length."""
 
 import glob
 import gzip
@@ -18,8 +18,8 @@ TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 def expanded(name: Path, suffixes: tuple[str, ...] | None) -> tuple[Path, ...]:
     """Return the files that a name matches, sorted by path. Raises AttendoError if a folder or pattern matches no file.
 
-    A folder matches its visible files with these suffixes at any depth; None allows all suffixes. A name with `*`, `?`
-    or `[…]` is a pattern, in which `**` matches any folders. Any other name is returned unchanged.
+    A folder matches all visible files in it, at any depth, that end in one of `suffixes` (None: any suffix). A name
+    with `*`, `?` or `[…]` is a pattern, in which `**` matches any folders. Any other name is returned unchanged.
     """
     if name.is_dir():
         return _inside(name, suffixes)
@@ -137,7 +137,7 @@ def physical_lines(path: Path, keep_ends: bool = False) -> Iterator[tuple[int, b
 
 
 def taken_off(paths: Iterable[Path]) -> str:
-    """Return, in words, what is removed from the lines of these files while reading, or "" if nothing is removed.
+    """Return a description of what a reader removes from the lines of these files, or "" if nothing is removed.
 
     Only the first line of each file is checked.
     """

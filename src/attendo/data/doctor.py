@@ -1,9 +1,9 @@
 """The data doctor for sentence pairs, which finds problems in two streaming passes with bounded memory.
 
 The first pass samples rows evenly and learns how source and target texts differ. The second pass converts each row to a
-record of 51 bytes with hashes, lengths, scripts and flags (`doctor_checks.RowTable`). The records are then compared
-bucket by bucket. The text of the rows is not stored. With `drop`, `filtered` reads the corpus again, and skips and
-counts the rows with the chosen problems.
+record of 51 bytes with hashes, lengths, scripts and flags (`doctor_checks.RowTable`). A hash divides the records into
+buckets, and the records of each bucket are compared. The text of the rows is not stored. With `drop`, `filtered` reads
+the corpus again, and skips and counts the rows with the chosen problems.
 """
 
 import difflib
@@ -79,18 +79,18 @@ def examine(
     strict: bool = False,
     validation: PairSource | None = None,
 ) -> Report:
-    """Check a source of sentence pairs for duplicates, leaks and other problems.
+    """Check sentence pairs for duplicates, leaks and other problems.
 
-    The source is read twice. A million pairs of 50 characters per side take about 12 CPU-seconds. Memory is constant,
+    The files are read twice. A million pairs of 50 characters per side take about 12 CPU-seconds. Memory is constant,
     about 100 MB (with `drop`, plus one byte per line). Above half a million rows, temporary files take 51 bytes per
     row.
 
     Args:
         source: The location of the sentence pairs.
-        against: A test set, whose sources should not occur in the examined pairs.
-        drop: The names of the checks whose rows `filtered` removes.
+        against: A test set (default: none). Its source texts should not occur in the examined pairs.
+        drop: The names of checks (default: none). `filtered` removes the rows in which these checks find a problem.
         strict: Whether the first unusable row raises an error (default: unusable rows are skipped and counted).
-        validation: Validation pairs, whose sources should also not occur in the examined pairs.
+        validation: Validation pairs (default: none). Their source texts should also not occur in the examined pairs.
 
     Returns:
         The report with the findings of each check.
@@ -146,9 +146,9 @@ def _read(
 
 
 def filtered(pairs: Iterable[Pair], report: Report, row_report: RowReport) -> Iterator[Pair]:
-    """Yield the pairs that the report keeps. Each dropped pair is counted as skipped in the row report.
+    """Yield the pairs that the report does not drop. Each dropped pair is counted as skipped in the row report.
 
-    `pairs` must be read from the examined files with the same `row_report`. Raises AttendoError if a file has changed.
+    `pairs` must be read from the examined files with the same `row_report`. Raises AttendoError if a file has grown.
     """
     for pair in pairs:
         number = pair[0]
@@ -166,10 +166,9 @@ def filtered(pairs: Iterable[Pair], report: Report, row_report: RowReport) -> It
 
 
 def even_sample(pairs: Iterable[Pair], most: int) -> list[tuple[str, str]]:
-    """Return a sample of truncated pairs at equal distances, with `most` / 2 to `most` pairs. `most` must be even.
+    """Return every k-th pair, truncated, as a sample of `most` / 2 to `most` pairs. `most` must be even.
 
-    If there are at most `most` pairs, all are returned. When the sample is full, every second pair is dropped and the
-    distance doubles.
+    If there are at most `most` pairs, all are returned. Whenever the sample is full, k is doubled.
     """
     sample: list[tuple[str, str]] = []
     distance = 1

@@ -1,4 +1,4 @@
-"""The checks of the data doctor on one short record per row, in constant memory.
+"""The checks of the data doctor, which compare one short record per row in constant memory.
 
 Up to a fixed number, records are kept in memory. Larger tables are written to temporary files. The hash of the
 normalized source assigns each row to a bucket, so possible copies are always in the same bucket.
@@ -67,7 +67,7 @@ class RowTable:
             self._spill()
 
     def buckets(self) -> Iterator[np.ndarray]:
-        """Yield all records, one bucket at a time. Equal sources have the same bucket number in every table."""
+        """Yield all records, one bucket at a time. Equal source texts have the same bucket number in every table."""
         if not self._files:
             records = self._gather()
             which = _bucket(records)
@@ -158,7 +158,7 @@ class Statistics:
         return usual_script(self._scripts[side])
 
     def is_reverse_of(self, other: "Statistics") -> bool:
-        """Return whether source and target are swapped, judged by the scripts or the letter profile of `other`."""
+        """Return whether source and target are swapped in comparison with `other`, judged by scripts or letters."""
         scripts, theirs = [
             [rows.usual_script(side)[0] for side in ("source", "target")] for rows in (self, other)
         ]
@@ -193,7 +193,7 @@ class Statistics:
 
 
 class Comparison:
-    """The checks that compare rows, one bucket at a time, and collect counts, first lines and verdicts."""
+    """The results of all checks, which run on one bucket at a time: counts, first three lines, and verdicts."""
 
     def __init__(self, statistics: Statistics, drop: frozenset[str]) -> None:
         self.usual = statistics.usual_script("source")[0], statistics.usual_script("target")[0]

@@ -12,7 +12,7 @@ from attendo.display.formats import plural
 
 @dataclass(frozen=True)
 class Check:
-    """A check of the doctor: its name for `drop`, the reason that is counted for dropped rows, and its texts."""
+    """A check of the doctor: its name for `drop`, the reason for a dropped row, its title, and another remedy."""
 
     name: str
     reason: str
@@ -50,7 +50,7 @@ OTHER_WAY_ROUND = "swap source and target of the other file first"
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: the number of rows and the first three lines, or the reason why it was skipped."""
+    """The result of one check: how many rows it found and the first three lines, or why the check was skipped."""
 
     check: Check
     count: int = 0
@@ -80,7 +80,7 @@ def anything_found(row_report: RowReport, findings: Sequence[Finding]) -> bool:
 
 
 def report_head(row_report: RowReport, against: RowReport | None, taken_off: str = "") -> list[str]:
-    """Return the first lines of a report: the rows read and skipped, the other file, and what is removed from lines."""
+    """Return the first lines of a report: rows read and skipped, the compared file, and what the reader removed."""
     out = [row_report.file, f"  {row_report.counts()}"]
     out += [
         f"    {entry.count:>9,}  {reason}, {row_report.places(entry.lines, entry.count)}"
@@ -109,7 +109,7 @@ class Side:
 
 @dataclass(frozen=True)
 class LikeLabels:
-    """A column that looks like labels: its side, its number of different texts, and the `columns` option for labels."""
+    """A column that looks like labels: its side, its number of different texts, and the option to read it as labels."""
 
     side: str
     n_different: int
@@ -121,13 +121,13 @@ class LikeLabels:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of `examine` for one source of pairs.
+    """The result of `examine` for one set of sentence pairs.
 
     Attributes:
         ratios: The 1st, 50th and 99th percentile of target length / source length, in characters.
         verdicts: For each line number, 0 for a row that is kept, otherwise 1 + the index of its check in CHECKS.
         against_reversed: Whether source and target of a compared file are swapped.
-        taken_off: What reading removes from the lines of the files, in words.
+        taken_off: A description of what the reader removes from lines, for example byte order marks.
         sample: The pairs of texts that are used to identify the languages.
     """
 
@@ -152,7 +152,7 @@ class Report:
 
     @property
     def found(self) -> bool:
-        """Whether a row was skipped, a check has a finding, or the sides of the other file are swapped."""
+        """Whether a row was skipped, a check has a finding, or source and target of the compared file are swapped."""
         return self.against_reversed or anything_found(self.row_report, self.findings)
 
     def summary(self) -> str:

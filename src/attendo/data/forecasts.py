@@ -6,8 +6,8 @@ day. Both languages are generated from the structure. The English text determine
 one correct Japanese text. Japanese is head-final: the innermost clause comes first, the main verb comes last, and a
 relative clause precedes its noun.
 
-The split depends on the structure without its temperatures. Held-out and training forecasts therefore never differ only
-in their numbers.
+The split depends on the structure without its temperatures. A held-out and a training forecast therefore never differ
+only in their temperatures.
 """
 
 import hashlib
@@ -132,7 +132,7 @@ class Temperature:
 
 @dataclass(frozen=True)
 class Wind:
-    """A wind event with a direction and a strength ("": not mentioned)."""
+    """A wind event with a direction and a strength, which is "" if it is not mentioned."""
 
     strength: str
     direction: str
@@ -150,7 +150,7 @@ Event = Weather | Temperature | Wind | Alert
 
 @dataclass(frozen=True)
 class Clause:
-    """An event at a time of day (an index into `TIMES`, or None for no time), or from that time on with `onward`."""
+    """An event at a time of day, or from then on (`onward`). `time` is an index into `TIMES`, or None for no time."""
 
     event: Event
     time: int | None = None
@@ -427,7 +427,7 @@ def _increasing_times(n: int, rng: np.random.Generator) -> list[int]:
 
 
 def sample(rng: np.random.Generator) -> Forecast:
-    """Return a random forecast of any split. The number of random numbers that it draws from `rng` varies."""
+    """Return a random forecast of any split. Forecasts require different numbers of random numbers from `rng`."""
     date = _pick(_MONTH_DAYS if rng.random() < 0.25 else _NAMED_DATES, rng)
     place = _pick(_PLACES, rng)
     coldest, hottest = CLIMATES[PLACES[place][1]]
@@ -499,7 +499,7 @@ def split_of(forecast: Forecast) -> Split:
 
 
 def forecasts(split: Split, seed: int = 0) -> Iterator[Forecast]:
-    """Yield different forecasts of `split` without end. The same `seed` yields the same forecasts on every platform."""
+    """Yield different forecasts of `split` forever. The same `seed` yields the same forecasts on every platform."""
     rng = np.random.Generator(np.random.PCG64(seed))
     seen: set[Forecast] = set()
     while True:
@@ -510,7 +510,7 @@ def forecasts(split: Split, seed: int = 0) -> Iterator[Forecast]:
 
 
 def pairs(n: int, split: Split, seed: int = 0) -> list[tuple[str, str]]:
-    """Return the first `n` different (English, Japanese) pairs of `split`. A smaller `n` gives a prefix of the list.
+    """Return the first `n` different (English, Japanese) pairs of `split`. A shorter list is a prefix of a longer list.
 
     >>> pairs(1, "train") == pairs(2, "train")[:1]
     True
@@ -533,8 +533,8 @@ def nearest_neighbor_baseline(
 ) -> float:
     """Return the share of test pairs whose target equals the target of the training pair with the most similar source.
 
-    The score shows what memorizing alone achieves. Similarity is the cosine of TF-IDF vectors over words and word
-    pairs. In a tie, the first training pair is used. Raises ValueError if there are no training pairs or no test pairs.
+    Memorizing alone achieves this score. Similarity is the cosine of TF-IDF vectors over words and word pairs. In a
+    tie, the first training pair is used. Raises ValueError if there are no training pairs or no test pairs.
 
     >>> nearest_neighbor_baseline([("it will rain", "雨"), ("it will snow", "雪")], [("snow it will", "雪")])
     1.0

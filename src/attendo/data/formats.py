@@ -90,7 +90,7 @@ def read_tsv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
     """Yield the rows of a tab-separated file without quoting. If a column is chosen by name, a header is expected.
 
     The header determines the number of columns. Without a header, the first row that contains all chosen columns
-    determines the number. Without a header and without chosen columns, it is the number of roles.
+    determines the number. Without a header and without chosen columns, a row has one column per role.
     """
     lines = text_lines(path)
     roles, columns, header, *_ = wanted

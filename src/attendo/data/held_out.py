@@ -1,4 +1,4 @@
-"""The choice of validation rows by a hash of the source, in one streaming pass.
+"""The choice of validation rows by a hash of each row's source text, in one streaming pass.
 
 Each run stores the hashes of its training rows. A run that starts from an earlier run can therefore validate on rows
 that are new to the model.
@@ -30,7 +30,7 @@ FEWEST_ROWS = 20
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The set of held-out sources, as hashes. Equal texts have equal hashes in every process."""
+    """The source texts that are held out for validation, as hashes that are equal in every process."""
 
     hashes: frozenset[int]
     n_rows: int
@@ -56,10 +56,10 @@ def held_out(
     """Choose validation rows: a share of the rows, at least 100, at most 2,000, and at most a fifth of all rows.
 
     Rows with equal sources stay together. Sources are chosen in the order of their hashes while their rows fit. If no
-    source fits, the source with the fewest rows is chosen. `trained` returns whether a hash belongs to a row that was
-    trained on before. Rows that were trained on are not held out, and at least half of the other rows remain for
-    training. With fewer than 20 new rows, none are held out. Memory is constant. Raises AttendoError for a single
-    source or fewer than 20 rows.
+    source fits, the source with the fewest rows is chosen. `trained` returns whether an earlier run was trained on the
+    row with a hash. Rows of earlier runs are not held out, and at least half of the new rows remain for training. With
+    fewer than 20 new rows, no row is held out. Memory is constant. Raises AttendoError for a single source or fewer
+    than 20 rows.
 
     >>> held = held_out(f"sentence {i}" for i in range(1000))
     >>> held.n_held_out, sum(f"sentence {i}" in held for i in range(1000))
@@ -158,7 +158,7 @@ class TrainedRows:
         return hashlib.sha256(self.hashes.tobytes()).hexdigest()
 
     def has(self, key: int) -> bool:
-        """Return whether a text with this hash was trained on."""
+        """Return whether the set contains a text with this hash."""
         place = int(np.searchsorted(self.hashes, np.uint64(key)))
         return place < len(self) and int(self.hashes[place]) == key
 
@@ -166,7 +166,7 @@ class TrainedRows:
 def split_of_new(
     split: Callable[[Callable[[int], bool]], HeldOut], trained: TrainedRows, say: Callable[[str], None]
 ) -> HeldOut:
-    """Return the rows that `split` holds out among new rows, or among all rows, with a warning, if too few are new."""
+    """Hold out validation rows that are new to the model. If there are too few, warn and hold out any rows."""
     if not len(trained):
         return split(lambda key: False)
     held = split(trained.has)
@@ -177,13 +177,13 @@ def split_of_new(
 
 
 def save_trained_rows(folder: Path, before: TrainedRows, own: TrainedRows) -> None:
-    """Save the training rows of the initial run, and their union with the run's own training rows, in a run folder."""
+    """Save hashes of training rows in a run folder: those of earlier runs ("before"), and those of all runs ("all")."""
     every = np.union1d(before.hashes, own.hashes)
     write_atomic(folder / NAME, save({"before": before.hashes, "all": every}))
 
 
 def trained_rows(folder: Path, part: Literal["before", "all"]) -> TrainedRows | None:
-    """Return the set `part` of training rows that `save_trained_rows` stored, or None if there is no file."""
+    """Return one of the two sets that `save_trained_rows` has saved, or None if the run folder has no such file."""
     path = folder / NAME
     if not path.exists():
         return None
@@ -205,7 +205,7 @@ def validation_rows(
 ) -> tuple[list[Row], list[Row]]:
     """Return the validation rows for each evaluation, at most `most` (0: all), and for the final checkpoint choice.
 
-    The final choice uses at least FINAL times as many rows, or all rows. The chosen rows have equal distances.
+    The final choice uses at least FINAL times as many rows, or all rows. The rows are chosen at equal distances.
     `left_out` maps reasons for exclusion to conditions. Rows that meet a condition are excluded, unless the condition
     is true for all rows.
     """

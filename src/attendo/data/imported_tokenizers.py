@@ -1,4 +1,4 @@
-"""Tokenizers imported with a model: any that the `tokenizers` library supports, with the model's ids.
+"""Tokenizers that are imported with a model: all types of the `tokenizers` library, with the model's own ids.
 
 The tokenizer file is a JSON document that contains the library's own file (see `imported_tokenizer`).
 """
@@ -33,9 +33,9 @@ _REMEDY = "Restore the file, or import the model again"
 
 
 def byte_letters() -> dict[str, int]:
-    """Return the byte of each letter in a byte-level vocabulary (Radford et al. 2019).
+    """Return the byte that each character represents in a byte-level vocabulary, as in GPT-2 (Radford et al. 2019).
 
-    Printable Latin-1 bytes represent themselves. The other bytes are represented by the letters from U+0100 on.
+    Printable Latin-1 bytes represent themselves. The other bytes are represented by the characters from U+0100 on.
 
     >>> letters = byte_letters()
     >>> len(letters), letters["A"], letters["Ġ"], letters["Ċ"]
@@ -50,9 +50,9 @@ _LETTERS = byte_letters()
 
 
 def going_on(node: Any) -> Any:
-    """Return a variant of a tokenizer's document that adds nothing before the first word of a text.
+    """Return a tokenizer document for text that continues another text: no space is added before the first word.
 
-    If words are first split at white space, the document is unchanged: every word keeps its mark.
+    A document that first splits texts at white space is returned unchanged.
     """
     if isinstance(node, list):
         return [going_on(part) for part in node if not _prepends(part)]
@@ -286,17 +286,18 @@ def imported_tokenizer(
     marks: Mapping[int, str],
     pieces: Sequence[str | None] | None = None,
 ) -> ImportedTokenizer:
-    """Build an imported tokenizer and its file.
+    """Build an imported tokenizer from the parts of its file.
 
     Args:
-        sides: The tables of the source tokenizer and, if it differs, of the target tokenizer. "library" is a document
-            of the `tokenizers` library that adds no special tokens. "ids" are the model's ids, or None if equal.
+        sides: The tables of the source tokenizer and, if it differs, of the target tokenizer. "library" contains a
+            document of the `tokenizers` library without special tokens, and "ids" the model's id of each library id
+            (None: equal ids).
         vocab_size: The number of rows of the embedding matrix.
-        specials: The special ids.
+        specials: The special ids of the model.
         silent: The ids that `decode` omits.
         never: The ids that a model must not generate.
         marks: The displayed text of each token that texts cannot contain, by id.
-        pieces: The subword of each id, or None (default: the vocabularies of `sides`).
+        pieces: The subword of each id, or None for an id without a subword (default: the vocabularies of `sides`).
     """
     own = asdict(specials)
     del own["no_target"]

@@ -63,7 +63,7 @@ class LabelledSource:
 def read_labelled(
     source: LabelledSource, strict: bool = False, row_report: RowReport | None = None
 ) -> Iterator[LabelledRow]:
-    """Yield the usable labeled rows of a source.
+    """Yield the usable labeled texts of data files, in reading order.
 
     A label is a string, for example "pos", "1" or "true". Integers and booleans from JSON and Parquet are converted to
     their JSON form. White space around a label is removed, and white space inside it becomes one space.
@@ -154,7 +154,7 @@ class LabelSet:
 
 
 def class_weights(counts: Sequence[int], kind: ClassWeights) -> tuple[float, ...] | None:
-    """Return the loss weight N / (K n_c) of each class, for n_c of N rows in K classes, or None for equal weights.
+    """Return the loss weight N / (K n_c) of each of K classes, or None for equal weights. Class c has n_c of N rows.
 
     The weights give all classes the same total weight. The learned probabilities therefore assume classes of equal
     size. The kind "auto" uses weights if the largest class has more than UNBALANCED times the rows of the smallest.
@@ -175,7 +175,7 @@ def held_out_texts(
 ) -> HeldOut:
     """Choose validation texts by their hashes, as `held_out` does. `read` is called twice.
 
-    The training texts and the validation texts both contain every class with two or more different new texts. Raises
+    Each class with at least two different texts that are new to the model occurs in training and in validation. Raises
     AttendoError if no text can be held out.
     """
     extremes: dict[str, tuple[int, int]] = {}
@@ -250,7 +250,7 @@ class LongTexts:
         return [ids[start : start + self.max_tokens] for start in starts]
 
     def training_part(self, ids: NDArray[Any], draw: float) -> NDArray[Any]:
-        """Return the part of a text for training, like `parts`, but with one window that `draw` in [0, 1) selects."""
+        """Return the part of a text for one training epoch. With "window", `draw` in [0, 1) selects a single window."""
         if not self.is_long(len(ids)):
             return ids
         if self.long == "cut":

@@ -77,7 +77,7 @@ class LabelledDataset(TokenDataset):
 
     @cached_property
     def lengths(self) -> RowLengths:
-        """The number of tokens of each text that an epoch reads."""
+        """The number of tokens that an epoch reads from each text."""
         return self.store.lengths.capped(self.long_texts.max_tokens)
 
     @property
@@ -90,7 +90,7 @@ class LabelledDataset(TokenDataset):
 
     @property
     def n_long(self) -> int:
-        """The number of texts that are longer than the model reads at once."""
+        """The number of texts with more than the maximum number of tokens (`LongTexts.max_tokens`)."""
         return sum(int((piece > self.long_texts.max_tokens).sum()) for piece in self.store.lengths.pieces())
 
     def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
@@ -226,9 +226,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
         return counts
 
     def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
-        """Return the rows for evaluations and the final checkpoint choice, and print how many of them are training
-        texts.
-        """
+        """Return the rows for evaluations and the final checkpoint choice, and warn about training texts among them."""
         if self.data.valid:
             hashes = Counter(source_hash(row.text) for row in self._all_validation())
             known = hashes.keys() & (source_hash(row.text) for row in self.rows())

@@ -68,7 +68,7 @@ class SeenRows:
         return np.array(self._held, np.int64).view(_RECORD)
 
     def repeats(self) -> Repeats:
-        """Return the rows whose text also occurs in an earlier row."""
+        """Return the numbers of the rows whose text also occurs in an earlier row."""
         records = self._records
         found = later_rows(records, ("text",), ("label",))
         return Repeats(*(np.sort(records["line"][rows]).tolist() for rows in found))
@@ -129,11 +129,11 @@ class LabelledReport:
 
 
 def examine_labelled(source: LabelledSource, against: LabelledSource | None = None) -> LabelledReport:
-    """Check a source of labeled texts for duplicates, leaks, contradictory labels and rare labels.
+    """Check labeled texts for duplicates, leaks, contradictory labels and rare labels.
 
     Args:
         source: The location of the labeled texts.
-        against: A test set whose texts should not occur in the source.
+        against: A test set (default: none). Its texts should not occur in the checked files.
 
     Returns:
         The report with the findings of each check.

@@ -105,7 +105,7 @@ def language_of(texts: Sequence[str]) -> str:
 
 
 def may_be(language: str, identified: str) -> bool:
-    """Return whether texts in `language` may be identified as `identified`. For unknown codes, the result is True.
+    """Return whether the detector can identify texts in `language` as `identified`. Unknown codes return True.
 
     >>> may_be("en-GB", "en"), may_be("fr", "en"), may_be("nb", "no"), may_be("tlh", "en"), may_be("fr", "")
     (True, False, True, True, True)
@@ -182,7 +182,7 @@ class Seen(NamedTuple):
 
 
 def fits(language: str, seen: Seen) -> bool:
-    """Return whether texts with this detected script and language may be in `language`. Unknown values always fit.
+    """Return whether texts with this detected script and language can be in `language`. Unknown values always fit.
 
     >>> fits("ja", Seen("Latin")), fits("en", Seen("Latin", "fr")), fits("", Seen("Latin")), fits("ja", Seen())
     (False, False, True, True)

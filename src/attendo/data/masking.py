@@ -30,10 +30,10 @@ def hidden_tokens(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Hide tokens for masked language modeling. Return the inputs and the targets.
 
-    The targets are `untouched` at the positions of all other tokens. Each ordinary token is hidden with probability
-    `share`, and at least one token is hidden. The rule "mask" replaces hidden tokens by the mask token (Phuong & Hutter
-    2022, algorithm 12). The rule "80/10/10" uses the mask token for 80% of the hidden tokens and a random token for
-    10%, and leaves 10% unchanged (Devlin et al. 2019, section 3.1).
+    Each ordinary token is hidden with probability `share`, and at least one token is hidden. At the positions of tokens
+    that are not hidden, the target is the value `untouched`. The rule "mask" replaces hidden tokens by the mask token
+    (Phuong & Hutter 2022, algorithm 12). The rule "80/10/10" uses the mask token for 80% of the hidden tokens and a
+    random token for 10%, and leaves 10% unchanged (Devlin et al. 2019, section 3.1).
 
     >>> ids = np.array([2, 7, 8, 9, 0])
     >>> hidden_tokens(ids, 1.0, "mask", 10, np.random.default_rng(0))

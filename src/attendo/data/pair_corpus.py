@@ -34,7 +34,7 @@ class PairData:
 
     Attributes:
         train: One file with columns or two parallel files; patterns are allowed. `forecasts` is the embedded corpus.
-        valid: Validation files, in the same forms as `train` (default: about 1% of the training rows are held out).
+        valid: Validation files, in the same format as `train` (default: about 1% of the training rows are held out).
         columns: Columns of source and target by name or by number from 1, for example `source=en,target=ja`.
         header: Whether the first line of a .tsv file contains column names.
         reverse: Whether source and target are swapped.
@@ -69,17 +69,17 @@ class PairData:
         return self._source(self.valid, "`valid_source` F `valid_target` F") if self.valid else None
 
     def test_source(self) -> PairSource | None:
-        """Return the source of the test rows with which training rows are compared, or None."""
+        """Return the location of the test pairs with which training pairs are compared, or None if none are given."""
         return self._source(self.against, AGAINST) if self.against else None
 
     def compared(self) -> list[PairSource]:
-        """Return the sources of test and validation rows. A training row with a source from these rows is a leak."""
+        """Return the test and validation files. A training pair is a leak if its source text occurs in these files."""
         return [source for source in (self.test_source(), self.validation_source()) if source is not None]
 
     def source(
         self, files: Sequence[Path], columns: str | None = None, header: bool | None = None
     ) -> PairSource:
-        """Return a source of other pairs in the run's direction. By default, columns and header are as in training.
+        """Return the location of other pairs in the run's direction. By default, columns and header are as in training.
 
         If `columns` is given, it names the columns of source and target in that direction, and `reverse` is ignored.
         """
@@ -103,7 +103,7 @@ class PairData:
         require_code("`target_language`", self.target_language)
 
     def direction_warning(self, seen: tuple[Seen, Seen]) -> tuple[str, bool]:
-        """Return a warning, or "" if the rows are in the stated languages, and whether the sides are swapped."""
+        """Return a warning ("" if the texts are in the expected languages), and whether the sides are swapped."""
         if (found := misfit(self.languages, seen)) is None:
             return "", False
         option = "`source_language`" if found.side == "source" else "`target_language`"
@@ -155,7 +155,7 @@ FORECAST_VALIDATION_PAIRS = 500
 
 @dataclass(frozen=True, eq=False)
 class PairDataset(TokenDataset):
-    """The training pairs of a translator as token ids. `max_tokens` is the maximum length of a side (0: no limit)."""
+    """The training pairs of a translator as token ids. `max_tokens` limits source and target (0: no limit)."""
 
     store: PairStore
     specials: SpecialTokens = OWN
@@ -194,7 +194,7 @@ class PairCorpus(RowCorpus[Pair]):
 
     @cached_property
     def report(self) -> Report | None:
-        """The doctor's report, or None for built-in data. The first access prints a summary and language warning."""
+        """The doctor's report, or None for built-in data. The first access prints a summary and language warnings."""
         if self.embedded:
             self.say(f"{FORECASTS}: {FORECAST_PAIRS:,} generated pairs")
             return None
@@ -233,7 +233,7 @@ class PairCorpus(RowCorpus[Pair]):
     def validation(
         self, most: int, tokenizer: Tokenizer | None = None, max_tokens: int = 0
     ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Return the pairs for evaluations and the final checkpoint choice, of up to `max_tokens` tokens on a side."""
+        """Return pairs for evaluations and the final checkpoint choice, with at most `max_tokens` tokens per side."""
 
         def is_long(pair: Pair) -> bool:
             _, source, target = pair
@@ -256,7 +256,7 @@ class PairCorpus(RowCorpus[Pair]):
     def size(self) -> tuple[int, str]:
         """The number of training pairs, and this number as text.
 
-        Raises AttendoError for an invalid language code and for swapped sides. A run reads the size first.
+        Raises AttendoError for an invalid language code and for swapped sides, before the run begins.
         """
         self.data.require_languages()
         if not self.embedded and self._misfit[1]:
@@ -269,7 +269,7 @@ class PairCorpus(RowCorpus[Pair]):
         }
 
     def store(self, tokenizer: Tokenizer, max_tokens: int = 0) -> PairStore:
-        """Return the cached token store of the training pairs, without pairs of more than `max_tokens` on a side."""
+        """Return the cached token store of the training pairs, without pairs above `max_tokens` tokens per side."""
         data = self.data
         options: dict[str, Any] = {"reverse": data.reverse, "drop": data.drop}
         files: list[Path] = []

@@ -66,7 +66,7 @@ def refusal(place: str, row_error: RowError) -> AttendoError:
 
 @dataclass(slots=True)
 class Skipped:
-    """The rows that are skipped for one reason: their number, the first three lines, and the first row's detail."""
+    """The rows that are skipped for one reason: their number, the first three lines, and details of the first row."""
 
     count: int = 0
     lines: list[int] = field(default_factory=list)
@@ -237,7 +237,7 @@ class RowReport:
         return values
 
     def places_json(self, numbers: list[int]) -> list[int] | list[str]:
-        """Return the places of rows as plain values: line numbers, or "file:line" if there are several files.
+        """Return the locations of rows for JSON output: line numbers, or "file:line" if there are several files.
 
         Args:
             numbers: The numbers of the rows.

@@ -177,7 +177,7 @@ def script_name(texts: Sequence[str]) -> str:
 
 
 def seen_in(texts: Sequence[str]) -> Seen:
-    """Return the usual script and the language of texts."""
+    """Detect the usual script and the language of texts."""
     return Seen(script_name(texts), language_of(texts))
 
 

@@ -1,4 +1,4 @@
-"""The split of long texts into sentences and clauses, and the join of translated parts with the original separators.
+"""Splitting of long texts into sentences and clauses, and joining of translated parts with the original separators.
 
 Punctuation and its context determine the end of a sentence, without a model and without a language code. An uncertain
 end is not used, for example after an abbreviation, inside brackets, or between a question and "he said". Uncertain ends
@@ -41,7 +41,7 @@ class Usual(NamedTuple):
         longest: The source length in tokens that only 1 in 1,000 pairs exceeds.
         fewest: The ratio of target tokens to source tokens that only 1 in 1,000 pairs falls below, for sources of 8 or
             more tokens.
-        beginnings: Capitalized words that almost only occur at the beginning of sources.
+        beginnings: Capitalized words that almost only occur at the beginning of source texts.
     """
 
     longest: int
@@ -50,7 +50,7 @@ class Usual(NamedTuple):
 
 
 def usual_of(lengths: Iterable[tuple[NDArray[Any], NDArray[Any]]], sources: Iterable[str]) -> Usual:
-    """Return the typical lengths, computed from streams of source and target lengths in tokens and of source texts.
+    """Compute typical lengths from source and target lengths in tokens, and typical first words from source texts.
 
     >>> usual_of([(np.array([10, 20, 30]), np.array([9, 10, 33]))], ["A dog sees a cat", "In Rome"] * 20)
     Usual(longest=30, fewest=0.5, beginnings=('A', 'In'))
@@ -216,7 +216,7 @@ def split_text(
         limit: The maximum number of tokens per part, at least 1.
         n_tokens: A function that counts the tokens of a text.
         segment: The unit to split into: "sentence", "paragraph" (a line) or "none" (the whole text).
-        beginnings: Words that begin a sentence even if no mark ends the sentence before (`Usual.beginnings`).
+        beginnings: Words that begin a sentence even if the text before them has no end mark (`Usual.beginnings`).
 
     Raises:
         ValueError: The limit is below 1.

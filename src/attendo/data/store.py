@@ -1,9 +1,9 @@
 """Token stores: rows of token ids in memory-mapped files, built once for given files, options and tokenizer.
 
 A store is a folder in the cache, named by its key. The folder contains a manifest, the concatenated ids (two bytes per
-id, or four for a large vocabulary), and the offsets of the rows. The folder also contains the row numbers in the file,
-and the first row of each file. Pairs have ids and offsets for each side, and labeled texts have a class for each row.
-Each item is one file of any size, because memory maps do not require smaller files.
+id, or four for a large vocabulary), and the offsets of the rows. The folder also contains the row numbers in the data
+files, and the number of rows before each data file. Pairs have ids and offsets for each side, and labeled texts have a
+class for each row. Each of these arrays is one file of any size.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _BLOCK = 1 << 10  # documents that share one count
 
 
 class RowLengths:
-    """The lengths in tokens of rows with the borders `offsets` `[rows + 1]`, as int32 and limited to `most`.
+    """The lengths of rows in tokens (int32, at most `most`), computed from the row borders `offsets` `[rows + 1]`.
 
     >>> lengths = RowLengths(np.array([0, 3, 3, 10]))
     >>> lengths[:], lengths[np.array([2, 0])], lengths.sum(), lengths.capped(5).sum()
@@ -77,9 +77,9 @@ class RowLengths:
 
 
 class Stretches:
-    """Consecutive documents, cut into the fewest parts of at most `most` tokens and nearly equal length.
+    """Parts of consecutive documents. Documents above `most` tokens are cut into as few nearly equal parts as possible.
 
-    `offsets` `[documents + 1]` are the borders of the documents. Memory holds only one number per 1,024 documents.
+    `offsets` `[documents + 1]` are the borders of the documents. Only one number per 1,024 documents is in memory.
 
     >>> stretches = Stretches(np.array([0, 3, 3, 10]), 4)
     >>> stretches.edges(np.arange(len(stretches))), stretches[:]
@@ -104,7 +104,7 @@ class Stretches:
         return int(self._offsets[-1] - self._offsets[0])
 
     def edges(self, rows: NDArray[np.integer]) -> tuple[Numbers, Numbers]:
-        """Return the first token and the end of each of these parts, as positions in all tokens."""
+        """Return the start and the end (exclusive) of the parts with these numbers, as positions in all tokens."""
         starts, ends = np.empty((2, len(rows)), np.int64)
         if not len(rows):
             return starts, ends
@@ -136,7 +136,7 @@ class StoreFacts:
     Attributes:
         folder: The folder of the store.
         key: The key of the store.
-        dtype: The numpy type of the ids.
+        dtype: The numpy type of the token ids.
         content: The SHA-256 of the store's contents.
         left_out: The numbers of the first three rows that were skipped as too long, and the number of all skipped rows.
     """
@@ -250,7 +250,7 @@ def pair_store(
         tokenizer: The tokenizer of the pairs.
         key: The key of the store; see `store_key`.
         cache: The cache folder (default: `cache_folder()`).
-        row_report: The row report of the pairs, which contains their files after reading.
+        row_report: The report that counts the rows of `pairs`. After reading, it contains the names of their files.
         max_tokens: The maximum number of tokens on a side (default: no limit). Longer pairs are skipped. The key must
             depend on this limit.
 

@@ -51,7 +51,7 @@ class TextSplit:
 
 
 def split_texts(chunks: Iterable[Chunk], name: str) -> TextSplit:
-    """Split documents: 20 or more as `held_out` splits rows, fewer by their ends.
+    """Hold out validation texts: whole documents (see `held_out`), or the end of each document if there are under 20.
 
     Raises AttendoError if nothing can be held out.
     """
@@ -83,7 +83,7 @@ def split_texts(chunks: Iterable[Chunk], name: str) -> TextSplit:
 
 
 def part_of(chunks: Iterable[Chunk], split: TextSplit, part: Part) -> Iterator[Chunk]:
-    """Yield the chunks of one part. The two parts together contain the whole text, without overlap."""
+    """Yield the chunks of the training or validation split. The splits do not overlap and together contain all text."""
     if split.held is None:
         yield from _tails(chunks, split.lengths, part)
         return
@@ -164,7 +164,7 @@ class TextData:
         return not (self.embedded or self.valid)
 
     def source(self, part: Part) -> TextSource:
-        """Return the source of a part. If validation texts are held out, both parts have the same source."""
+        """Return the location of the texts of a split, which is the same for both if validation texts are held out."""
         if self.embedded:
             return standard_library(part)
         files = self.valid if part == "valid" and self.valid else self.train
@@ -186,12 +186,12 @@ class WindowDataset(TokenDataset):
 
     @property
     def n_rows(self) -> int:
-        """The amount of text in rows of about 20 words, from which sizes are chosen."""
+        """The amount of text, in units of 100 characters, from which vocabulary size and model size are chosen."""
         return int(self.stream.n_characters.sum()) // CHARACTERS_A_ROW
 
     @property
     def n_tokens(self) -> int:
-        """The number of targets per epoch, including the ends of documents."""
+        """The number of tokens to predict per epoch, including one end token per document."""
         return self.stream.n_positions
 
     def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
@@ -226,7 +226,7 @@ class TextCorpus(Corpus[TextData]):
         return sum(len(chunk.text) for chunk in self.chunks("train"))
 
     def chunks(self, part: Part) -> Iterator[Chunk]:
-        """Return the documents of a part in chunks."""
+        """Return an iterator over the documents of the training or validation split, in chunks."""
         split = self.split
         if split is None:
             return self._read(part)

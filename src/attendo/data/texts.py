@@ -46,13 +46,13 @@ class TextSource:
 
     Attributes:
         files: The names of files, folders or patterns; see `expanded`.
-        column: The text column of files with rows, as in `read_lines`.
+        column: The text column of files with columns, by name or 1-based number (default: see `read_lines`).
         header: Whether a .tsv file starts with a header.
         documents: The unit of a document in a text file: the whole file, a line, or the lines between blank lines
             ("blank"). The text of a whole file is unchanged, except that a byte-order mark is removed.
         suffixes: The file extensions that a folder selects.
         tolerant: Whether files that are not UTF-8 text are skipped and counted (default: such files raise an error).
-        label: The name of the source in messages (default: the file names).
+        label: The name of the texts in messages (default: the file names).
     """
 
     files: tuple[Path, ...]
@@ -97,7 +97,7 @@ class TextSource:
 
 @dataclass
 class Reading:
-    """The progress of reading a source: the used and skipped files, and a row report for each file with rows.
+    """The progress of reading documents: the used and skipped files, and a row report for each file with rows.
 
     >>> Reading("notes", n_files=3, n_documents=2, left_out={"empty file": ["b.txt"]}).line()
     'notes: 3 files, 2 documents, 1 file skipped (empty file: b.txt)'
@@ -149,8 +149,8 @@ def has_rows(path: Path) -> bool:
 def standard_library(part: Part) -> TextSource:
     """Return the source files of Python's standard library as documents, without tests, IDLE and installed packages.
 
-    A hash of each path selects the validation files, so that different Python versions agree. Raises AttendoError if
-    this Python has no source files.
+    A hash of each path selects the validation files, so different Python versions select the same files. Raises
+    AttendoError if this Python has no source files.
     """
     folder = Path(sysconfig.get_paths()["stdlib"])
     chosen = []
@@ -166,10 +166,10 @@ def standard_library(part: Part) -> TextSource:
 def read_documents(
     source: TextSource, strict: bool = False, reading: Reading | None = None
 ) -> Iterator[Chunk]:
-    """Yield the documents of a source in chunks.
+    """Yield the documents of text files in chunks.
 
-    The chunks of a document join to its text. If possible, a chunk begins at a space or a new line. The tokens of the
-    chunk are then the same as in the whole text.
+    Together, the chunks of a document contain its whole text. If possible, a chunk begins at a space or a new line. The
+    tokens of the chunk are then the same as in the whole text.
 
     Args:
         source: The location of the documents.

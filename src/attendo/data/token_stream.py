@@ -33,7 +33,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """A document: its ids without bos and eos, and the lengths of its text. `ended` is False for a truncated text."""
+    """A document: its token ids without bos and eos, and its text length. `ended` is False if the text is truncated."""
 
     ids: NDArray[Any]
     n_characters: int
@@ -42,7 +42,7 @@ class Document:
 
     @property
     def n_targets(self) -> int:
-        """The number of tokens to predict: all ids, and eos if the document ends."""
+        """The number of tokens to predict: all ids, and eos unless the document is truncated."""
         return len(self.ids) + self.ended
 
     def beginning(self, n_tokens: int, tokenizer: Tokenizer) -> "Document":
@@ -106,7 +106,7 @@ class TokenStream:
 
     @classmethod
     def open(cls, folder: Path) -> "TokenStream":
-        """Open and check the store of a stream, and return its stream.
+        """Open and check the store of a token stream, and return the stream.
 
         Args:
             folder: The folder of the store.
@@ -131,14 +131,14 @@ class TokenStream:
 
     @property
     def n_positions(self) -> int:
-        """The number of tokens to predict: all ids, and one end per document."""
+        """The number of tokens to predict: all ids, and one end token per document."""
         return self.n_tokens + len(self)
 
     def begins(self, documents: NDArray[np.integer]) -> Counts:
-        """Return the positions at which documents begin. Each document takes one more position than it has ids.
+        """Return the positions at which documents begin. A document has one position per id, and one for its end token.
 
         Args:
-            documents: The numbers of the documents.
+            documents: The numbers of the documents, from 0.
         """
         return self.offsets[documents] + documents
 
@@ -168,7 +168,7 @@ class TokenStream:
         """Return a document. The ids of the document are a view into the file.
 
         Args:
-            i: The number of the document.
+            i: The number of the document, from 0.
 
         Raises:
             IndexError: The stream has no document with this number.
@@ -186,8 +186,8 @@ class TokenStream:
         """Return documents with a given total of tokens, drawn in a fixed random order. The last document is truncated.
 
         Args:
-            n_tokens: The total number of tokens, including the end of each document. A smaller stream is fully
-                returned.
+            n_tokens: The total number of tokens, including the end of each document. A smaller stream is returned
+                completely.
             tokenizer: The tokenizer of the stream.
         """
         order: Iterable[int] = range(len(self))
@@ -330,10 +330,10 @@ def window_batches(
 
     Args:
         stream: The token stream. `require_window` checks that the stream is long enough.
-        context: The number of positions per window.
-        batch_tokens: The maximum number of positions per batch. A batch has at least one window.
+        context: The number of tokens per window.
+        batch_tokens: The maximum number of tokens per batch. A batch has at least one window.
         seed: The seed of the run.
-        epoch: The number of the epoch.
+        epoch: The number of the epoch, from 0.
         grouping: The limits on the windows that are shuffled together, which also limit the memory (see `EpochRows`).
         specials: The special ids of the tokenizer.
     """

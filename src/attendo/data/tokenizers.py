@@ -1,8 +1,8 @@
 """Conversion between text and token ids: BPE, Unigram, word, uncased word, character and byte tokenizers in one class.
 
 A tokenizer is one JSON file of the `tokenizers` library. Ids 0 to 3 are pad, unk, bos and eos, which no text can
-produce. These ids are ordinary vocabulary entries, but no cut of a text equals them. The entries are not "added
-tokens", for which the library would search in texts.
+produce. These ids are ordinary vocabulary entries, but texts are never split into pieces that equal them. The entries
+are not "added tokens", for which the library would search in texts.
 """
 
 import hashlib
@@ -131,7 +131,7 @@ class SpecialTokens:
         no_target: The value in a batch's targets where nothing is predicted. No text contains this id.
         around_source: The ids before and after the input of a translator's encoder.
         around_text: The ids before and after the input of an encoder-only model.
-        begin: The ids with which a translator's decoder starts. The last of them directly precedes the text.
+        begin: The ids with which a translator's decoder starts. The last of these ids directly precedes the text.
         before_prompt: The ids before a language model's prompt. GPT-2, SmolLM and Qwen have no such ids.
 
     >>> OWN.source([7, 8]), OWN.text([7, 8]), OWN.prompt([7, 8])
@@ -196,7 +196,7 @@ class SpecialTokens:
 
     @property
     def n_reserved(self) -> int:
-        """The maximum number of positions of a translator's source or target that special tokens occupy."""
+        """The maximum number of special tokens that surround a translator's source or precede its target."""
         return max(self.n_around_source, len(self.begin))
 
 
@@ -251,7 +251,7 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def entries(self) -> tuple[str, ...]:
-        """The vocabulary in the order of ids, as the tokenizer file spells it. Missing entries are shown as "<5>"."""
+        """The entries of the vocabulary, in the order of their ids. A missing entry is shown as its id, like "<5>"."""
 
     @property
     def sha256(self) -> str:
@@ -530,7 +530,7 @@ def _kind(document: dict[str, Any]) -> Kind:
 
 
 def keep_to_one_thread() -> None:
-    """Limit the `tokenizers` library to one thread unless the environment sets a value.
+    """Limit the `tokenizers` library to one thread unless the environment sets TOKENIZERS_PARALLELISM.
 
     The threads of the library do not survive a fork.
     """

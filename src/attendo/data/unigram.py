@@ -40,9 +40,7 @@ class Lattice:
     counts: Floats
 
     def expected_counts(self, probabilities: Floats) -> Floats:
-        """Return the expected count of each subword `[pieces]` over all segmentations, by their probability (the E
-        step).
-        """
+        """Return the expected count of each subword `[pieces]` in all segmentations of the words (the E step)."""
         ends = np.searchsorted(self.place, np.arange(1, _LONGEST_WORD + 2))
         steps = [slice(*pair) for pair in pairwise(ends.tolist())]
         weight = probabilities[self.piece]

@@ -1,4 +1,4 @@
-"""Text for terminals and people: widths, wrapping, tables, charts, number formats, two languages."""
+"""Text for terminals: widths, wrapping, tables, charts and number formats, in English and Japanese."""
 
 from attendo.display.formats import duration, plural
 from attendo.display.i18n import Language, Localized

@@ -10,7 +10,7 @@ from importlib.resources import files
 
 
 def one_script(modules: Iterable[str]) -> str:
-    """Join JavaScript modules to one script, without imports and exports.
+    """Join JavaScript modules into one script, without imports and exports.
 
     >>> one_script(['export const a = 1;', 'import { a } from "./a.js";\\nexport const b = a + 1;'])
     'const a = 1;\\nconst b = a + 1;'

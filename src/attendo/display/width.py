@@ -103,7 +103,7 @@ def filled(text: str, width: int) -> str:
 
 
 def isolated(text: str) -> str:
-    """Return the text. Right-to-left text is put between marks that keep the order of the text around it.
+    """Return the text. Right-to-left text is enclosed in marks, so the text around it remains in its order.
 
     Args:
         text: The text to isolate.
@@ -122,7 +122,7 @@ def flowed(text: str, width: int, indent: str = "") -> list[str]:
     Args:
         text: The text to wrap.
         width: The maximum number of terminal columns per line.
-        indent: The start of every line except the first line.
+        indent: The text at the start of every line except the first line.
 
     Returns:
         The wrapped lines.

@@ -1,11 +1,11 @@
-"""Edits of a model's computation by module path: heads are disabled or averaged, and weights are tempered or replaced.
+"""Edits of a model's computation by module path, for example to disable heads or to replace attention weights.
 
     with recording(model, edits=[Off("decoder.blocks.0.cross_attention", heads=(2,))]) as record:
         record.model(src, tgt)
 
-Edits apply only to the view of `recording`, until the `with` block ends. Edits apply to complete passes and to the
-steps of a search. A path is exact or a shell pattern. Several edits of one layer are applied in the given order. In all
-edits, `heads` selects the heads, and None selects all heads.
+Edits apply only to the copy `record.model`, and only until the `with` block ends. They apply to complete forward passes
+and to the steps of decoding. A path is a module path or a shell pattern. Several edits of one layer are applied in the
+given order. In all edits, `heads` selects the heads, and None selects all heads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Heads = tuple[int, ...] | None
 
 @dataclass(frozen=True)
 class Off:
-    """Disable heads of an attention layer: their mixed values become 0.
+    """Disable heads of an attention layer. Their outputs before the output projection become 0.
 
     With `heads=None`, the output of the whole layer or feed-forward network becomes 0, including the bias of its last
     projection (Michel et al. 2019, "Are Sixteen Heads Really Better than One?", ξ_h = 0).
@@ -40,10 +40,10 @@ class Off:
 
 @dataclass(frozen=True, eq=False)
 class OffByRow:
-    """Disable heads where `off[row, head]` is True. One batch can therefore test many heads.
+    """Disable heads in single rows of a batch, where `off[row, head]` is True. One batch can therefore test many heads.
 
-    The rows are the rows of the layer's batch. During decoding, they are the rows of the decoder. When a beam reorders
-    the rows, `off` is not reordered.
+    The rows are those of the layer's input, for example one row per hypothesis during decoding. When beam search
+    reorders the hypotheses, `off` is not reordered.
     """
 
     path: str
@@ -52,7 +52,7 @@ class OffByRow:
 
 @dataclass(frozen=True, eq=False)
 class Mean:
-    """Replace the mixed values of heads by a fixed vector at every query, for example the mean over a file.
+    """Replace the outputs of heads by a fixed vector at every query, for example by their mean over a file.
 
     Attributes:
         mean: The vectors `[heads, value_dim]` of all heads in the layer, of which only the vectors of `heads` are used.
@@ -66,7 +66,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Temper:
-    """Replace a layer's factor β in softmax(β · scores). β = 0 gives equal weights, and β = ∞ gives hard attention."""
+    """Replace a layer's factor β in softmax(β · scores). With β = 0, all weights are equal. β = ∞ is hard attention."""
 
     path: str
     inverse_temperature: float
@@ -114,7 +114,7 @@ class LayerEdits:
         scores: Float[Tensor, "batch heads q_len k_len"],
         allowed: Bool[Tensor, "batch_or_1 heads_or_1 q_len k_len"] | None,
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return the attention weights after the edits Temper and Replace. `weights` are the original weights."""
+        """Return the attention weights after the edits Temper and Replace. `weights` are the unedited weights."""
         for edit in self.edits:
             if isinstance(edit, Temper):
                 new = self._tempered(edit, scores, allowed)
@@ -200,7 +200,7 @@ class LayerEdits:
 
 
 def resolve(edits: Sequence[Edit], places: Mapping[str, int | None]) -> dict[str, LayerEdits]:
-    """Return the edits by path. `places` maps the paths to numbers of heads, or to None for feed-forward networks.
+    """Return the edits by module path. `places` contains the number of heads by path (None: feed-forward network).
 
     Raises AttendoError for an unknown path or head, or a negative β.
 
@@ -220,7 +220,7 @@ def resolve(edits: Sequence[Edit], places: Mapping[str, int | None]) -> dict[str
 
 
 def paths_in_short(paths: Iterable[str]) -> str:
-    """Return paths as a short list. Paths that differ only in their first number are combined.
+    """Return module paths as a short text. Paths that differ only in their first number are combined.
 
     >>> paths_in_short(["blocks.0.norm", "blocks.0.feed_forward", "blocks.1.norm", "blocks.1.feed_forward"])
     'blocks.0-1.norm, blocks.0-1.feed_forward'

@@ -18,9 +18,9 @@ AT_HAND = 2**18
 
 
 def entropy(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*batch"]:
-    """Return −Σ_j A_ij ln A_ij, averaged over queries, in nats (Vig & Belinkov 2019).
+    """Return the entropy −Σ_j A_ij ln A_ij of attention weights, averaged over queries i, in nats.
 
-    The entropy is 0 if all weight is on one key, and ln k_len if all weights are equal.
+    The entropy is 0 if all weight is on one key, and ln k_len if all weights are equal (Vig & Belinkov 2019).
 
     Args:
         weights: The attention weights, whose rows sum to 1.
@@ -37,7 +37,7 @@ def entropy(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*bat
 
 
 def maximum(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*batch"]:
-    """Return max_j A_ij, averaged over queries, which is the confidence of a head (Voita et al. 2019).
+    """Return the largest weight max_j A_ij, averaged over queries i: the confidence of a head (Voita et al. 2019).
 
     >>> maximum(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
     tensor(0.7500)
@@ -71,7 +71,7 @@ def distances(q_len: int, k_len: int, *, cross: bool = False) -> Float[Tensor, "
 def pattern_scores(
     weights: Float[Tensor, "*batch q_len k_len"], patterns: Float[Tensor, "patterns q_len k_len"]
 ) -> Float[Tensor, "*batch patterns"]:
-    """Return Σ(A·P) / ΣA, which is the share of the attention weight where the pattern P is 1.
+    """Return Σ(A·P) / ΣA, the share of the attention weights A at the places where the pattern P is 1.
 
     This score is the error measure "mul" of the head detector in TransformerLens (Nanda & Bloom 2022). If P contains
     distances, the result is the mean attended distance (Vig & Belinkov 2019).
@@ -172,7 +172,7 @@ def head_measures(
 
 
 def with_residual(weights: Float[Tensor, "*batch heads len len"]) -> Float[Tensor, "*batch len len"]:
-    """Return Ã = ½(A + I) for the mean A over heads and the residual connection I (Abnar & Zuidema 2020, section 3).
+    """Return ½(A + I) for mean weights A over heads and the residual connection I (Abnar & Zuidema 2020, section 3).
 
     >>> with_residual(torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]))
     tensor([[1.0000, 0.0000],

@@ -5,8 +5,8 @@
     record["decoder.blocks.0.cross_attention"].weights  # [batch, heads, q_len, k_len]
     record["encoder.blocks.0"].output  # [batch, len, d_model]
 
-`view` copies the tree of modules and shares the parameters. The model itself is not changed: its modules are not
-replaced, it gets no hooks, and other code can run or record it at the same time.
+`view` copies the tree of modules and shares the parameters. The model itself is not changed: no module is replaced, no
+hook is added, and other code can run or record it at the same time.
 """
 
 from __future__ import annotations
@@ -125,22 +125,22 @@ class LayerRecord:
 
     @property
     def mixed(self) -> Float[Tensor, "batch heads q_len value_dim"]:
-        """The products weights · values of each head, which are the input of the output projection."""
+        """The weighted sums of the values of each head, which are the input of the output projection."""
         return self._part("mixed")
 
     @property
     def output(self) -> Float[Tensor, "batch len d_out"]:
-        """The output of the module: before the residual in a sub-layer, after the last norm in a stack."""
+        """The output of the module: before the residual connection in a sub-layer, after the last norm in a stack."""
         return self._part("output")
 
 
 class Recording(Generic[ModelT]):
-    """The records of a model's modules: `record[path]` is a module's latest call, and `calls(path)` are all its calls.
+    """The recorded calls of modules: `record[path]` is the latest call of a module, and `calls(path)` are all calls.
 
-    `model` is the view to run. Records can still be read after the `with` block has ended.
+    Records can still be read after the `with` block has ended.
 
     Args:
-        model: The view to run.
+        model: The view of the model, which must be run instead of the model.
         paths: The paths of the recorded modules.
     """
 
@@ -194,7 +194,7 @@ class Recording(Generic[ModelT]):
 class RecordingAttend(nn.Module):
     """A replacement for an `Attend` module in a view, which computes the attention weights explicitly.
 
-    If no weights or scores are recorded and no edit changes the weights, it calls the fused original.
+    If no weights or scores are recorded and no edit changes the weights, it calls the original module.
     """
 
     def __init__(
@@ -245,20 +245,21 @@ class RecordingAttend(nn.Module):
 def recording(
     model: ModelT, keep: str | Sequence[str] = "*.weights", edits: Sequence[Edit] = ()
 ) -> Iterator[Recording[ModelT]]:
-    """Record and edit modules of a model in a view. Run the model as `record.model` within the `with` block.
+    """Record and edit the intermediate results of a model. In the `with` block, run `record.model` instead of `model`.
 
-    Tensors are stored on their device and with their autograd graph. To avoid the graph, use `torch.no_grad`. Attention
-    layers whose weights and scores are neither recorded nor edited still use fused attention.
+    `record.model` is a view: a copy of the modules that shares the parameters. Tensors are recorded on their device and
+    with their autograd graph. To avoid the graph, use `torch.no_grad`. Attention layers whose weights and scores are
+    neither recorded nor edited still use fused attention.
 
     Args:
         model: The model, which is not changed.
         keep: Shell patterns for `<path>.<part>`, for example `decoder.blocks.*.cross_attention.*`. The parts of an
             attention layer are weights, scores, query, key, value, mixed and output. All other modules only have
             output. `()` records nothing.
-        edits: Edits of the computation (see `attendo.inspecting.edits`), which also apply to decoding with the view.
+        edits: Edits of the computation, which also apply to decoding; see `attendo.inspecting.edits` (default: none).
 
     Yields:
-        The records, which are added while the view runs.
+        The recording. Each call of `record.model` adds records.
 
     Raises:
         AttendoError: A pattern or an edit matches no module.
@@ -298,7 +299,7 @@ def recording(
 
 @contextmanager
 def edited(model: nn.Module, edits: Sequence[Edit]) -> Iterator[Any]:
-    """Yield a view of a model with edits, in evaluation mode. Nothing is recorded."""
+    """Yield a copy of a model with edits, in evaluation mode. The copy shares the parameters. Nothing is recorded."""
     with recording(model, keep=(), edits=edits) as record:
         yield record.model.eval()
 

@@ -25,7 +25,7 @@ def head_contributions(
     The sum over heads plus the bias is the output of the output projection.
 
     Args:
-        mixed: The mixed values, as a recording contains them.
+        mixed: The weighted values of each head, recorded as `mixed`.
         out_weight: The weight matrix of the output projection.
 
     >>> head_contributions(torch.ones(1, 2, 1, 1), torch.tensor([[1.0, 10.0]])).flatten()
@@ -35,7 +35,7 @@ def head_contributions(
 
 
 def head_matrices(attention: Attention) -> Float[Tensor, "heads d_out d_memory"]:
-    """Return W^(h) = W_hᵒ W_hᵛ, each head's map of an attended token (Bishop & Bishop 2024, exercise 12.5).
+    """Return W^(h) = W_hᵒ W_hᵛ, by which head h transforms an attended token (Bishop & Bishop 2024, exercise 12.5).
 
     Vectors are columns, as in `nn.Linear`. Biases are ignored. The rank of each matrix is at most value_dim.
 
@@ -90,7 +90,7 @@ def contribution_norms(
 
     Args:
         attention: The attention layer.
-        mixed: The mixed values, as a recording contains them.
+        mixed: The weighted values of each head, recorded as `mixed`.
     """
     return head_contributions(mixed, _out_weight(attention)).norm(dim=-1)
 
@@ -148,8 +148,8 @@ def lens_logits(
 
     Args:
         model: Any model.
-        states: The outputs of a stack's embedding or of a block, as a recording contains them.
-        stack: The stack of the states, "encoder" or "decoder".
+        states: The recorded outputs of a stack's embedding or of a block.
+        stack: The stack that produced the states, "encoder" or "decoder".
 
     Returns:
         The logits over the vocabulary, or over the classes of a classifier.
