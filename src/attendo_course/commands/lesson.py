@@ -17,7 +17,7 @@ from attendo.cli.reporting import say
 from attendo.display.formats import duration
 from attendo.display.progress import ProgressLine
 from attendo.display.tables import WIDTH, table_lines
-from attendo_course.book import passage
+from attendo_course.book import passage, translated
 
 if TYPE_CHECKING:
     from attendo.display.i18n import Language
@@ -76,7 +76,8 @@ def lesson(
     torch.set_num_threads(threads)
     minutes, began = found.minutes(options), time.process_time()
     if not as_json:
-        print("\n".join([*_paragraph(f"{found.title.text(language)} — {found.source}"), ""]))
+        source = translated(found.source).text(language)
+        print("\n".join([*_paragraph(f"{found.title.text(language)} — {source}"), ""]))
         print("\n".join([*_paragraph(found.question.text(language)), ""]), flush=True)
         if minutes > 4:
             en = f"this takes about {minutes:.0f} CPU-minutes; use --effort 0.2 for a quick look"

@@ -296,7 +296,7 @@ def answer(found: Sequence[Effect], seeds: int) -> Localized:
         if names
     ]
     japanese = [
-        f"{say}:{'、'.join(f'「{name.ja}」' for name in names)}"
+        f"{say}：{'、'.join(f'「{name.ja}」' for name in names)}"
         for say, names in zip(("役に立つもの", "害になるもの", "差が示されないもの"), groups, strict=True)
         if names
     ]

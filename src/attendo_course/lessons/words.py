@@ -524,7 +524,7 @@ def continuations(contest: Contest, task: LanguageModelTask, prompt: Sequence[in
         f'What each writes after "{given}" (temperature {SAMPLING.temperature}, seed {SAMPLING.seed}):\n'
         + "\n".join(f"- {name.en}: {text}" for name, text in texts),
         f"「{given}」に続けて各モデルが書いた文（温度 {SAMPLING.temperature}、シード {SAMPLING.seed}）：\n"
-        + "\n".join(f"- {name.ja}:{text}" for name, text in texts),
+        + "\n".join(f"- {name.ja}：{text}" for name, text in texts),
     )
 
 

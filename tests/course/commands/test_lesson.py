@@ -13,6 +13,7 @@ import attendo_course.lessons as lessons
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.display.width import columns
+from attendo_course.book import translated
 from attendo_course.commands import lesson
 from attendo_course.lessons.lesson import Conclusion, Lesson, Options, Table
 
@@ -31,7 +32,7 @@ def teach(options):
 def small(monkeypatch):
     """A lesson that takes no time, in the place of all."""
     module = ModuleType("attendo_course.lessons.small")
-    module.LESSONS = (Lesson("small", "a source", W, W, 4.6, teach, seeds=(1, 3)),)
+    module.LESSONS = (Lesson("small", "Vaswani et al. 2017, table 3", W, W, 4.6, teach, seeds=(1, 3)),)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(lessons, "_HOMES", {"small": "small"})
     monkeypatch.setattr(lessons, "NAMES", ("small",))
@@ -47,7 +48,7 @@ def test_pieces_are_printed_in_order(small):
     outcome = attendo("lesson", "small")
     assert outcome.code == 0
     lines = outcome.out.splitlines()
-    assert lines[0] == "word — a source"
+    assert lines[0] == "word — Vaswani et al. 2017, table 3"
     start = lines.index("Losses")
     assert lines[start : start + 5] == [
         "Losses",
@@ -90,6 +91,7 @@ def test_on_a_terminal_one_line_tells_the_time_while_a_piece_is_made(monkeypatch
 
 def test_in_japanese_the_columns_stay(small):
     lines = attendo("lesson", "small", "--language", "ja", "--effort", "0.1").out.splitlines()
+    assert lines[0].endswith(" — Vaswani et al. 2017、表 3")
     start = lines.index("損失")
     assert len({columns(line) for line in lines[start + 1 : start + 5]}) == 1
     assert "10 ± 1" in lines[start + 4]
@@ -116,6 +118,7 @@ def test_every_lesson_is_where_the_list_says_and_speaks_both_languages(name):
     for words in (found.title, found.question):
         assert words.en.isascii() or "’" in words.en or "√" in words.en
         assert any("\u3040" <= c <= "\u30ff" for c in words.ja)
+    assert translated(found.source).en == found.source
     assert found.cpu_minutes > 0
 
 

@@ -226,7 +226,7 @@ def test_the_answer_says_what_the_numbers_show():
 
     said = answer([one("up", 0.2), one("down", -0.2), one("level", 0.1)], 5)
     assert said.en.startswith("Helpful: up. Harmful: down. No difference shown: level (")
-    assert "役に立つもの:「up」" in said.ja
+    assert "役に立つもの：「up」" in said.ja
     assert effect_of(Localized("a", "a"), [[0.9]], [[0.1]]).verdict == 0  # one seed shows nothing
 
 
