@@ -1,4 +1,4 @@
-"""Backends that run a model during search or generation, in the fastest form for the device and the model."""
+"""Backends: the functions that run a model during search or generation, optimized for the device and the model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _log_probs(logits: Tensor) -> Tensor:
 
 @dataclass
 class EnsembleCache:
-    """The caches of all models of an ensemble. Row i of each cache belongs to row i of the ensemble."""
+    """The KV caches of all models of an ensemble. Row i of each cache belongs to row i of the ensemble."""
 
     members: list[Cache]
 

@@ -239,7 +239,7 @@ class BeamSearch:
         )
 
     def join(self, cache: Cache, limits: list[int], prefixes: TokenRows | None = None) -> list[int]:
-        """Add sources to a running search, with a cache of their rows, and return the numbers of the new sources.
+        """Add sources and the cache of their rows to a running search, and return the numbers of these sources.
 
         The result of a source does not depend on the other sources. Sources cannot join a search with traces or a
         coverage penalty. Raises AttendoError if a length limit or a prefix is invalid.

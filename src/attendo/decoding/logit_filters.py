@@ -1,6 +1,6 @@
 """Filters of next-token logits: repetition penalty, temperature, top-k, top-p and min-p.
 
-Each filter is a function of logits. The result of a row depends only on that row, bit for bit.
+Each filter is a function from logits to logits. The result of a row depends only on that row, bit for bit.
 """
 
 import math

@@ -32,7 +32,8 @@ class DecodingConfig:
         max_length_ratio: Largest number of output tokens per source token.
         max_length_extra: Number of output tokens that are allowed in addition to `source length * max_length_ratio`.
         batch_tokens: Largest product of the beam size and the number of source tokens in a batch, including padding.
-        length_norm: Divisor of log-probability: `((5 + length) / 6)^α` (`gnmt`, Wu et al. 2016), `length^α` (`plain`).
+        length_norm: Divisor of the log-probability: `((5 + length) / 6)^α` for "gnmt" (Wu et al. 2016, eq. 14), and
+            `length^α` for "plain".
         coverage_penalty: Weight β of the coverage penalty (Wu et al. 2016, eq. 14). 0 disables the penalty.
         min_length: Smallest number of output tokens, including the end token.
         no_repeat_ngram: Length n of the n-grams that must not be repeated in an output. 0 allows all repetitions.

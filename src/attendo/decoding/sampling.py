@@ -101,7 +101,7 @@ _CHUNK = 2**17  # numbers that fit into the cache of a CPU
 def drawn(logits: Float[Tensor, "rows vocab"], uniform: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
     """Draw one token per row from softmax(logits), by inverse transform sampling with the given uniform random numbers.
 
-    The intervals of the tokens are in the order of token ids. A token with probability 0 is never drawn.
+    The cumulative distribution is in the order of token ids. A token with probability 0 is never drawn.
 
     >>> drawn(torch.tensor([[0.25, 0.0, 0.75]]).log().expand(3, 3), torch.tensor([0.1, 0.25, 0.9]))
     tensor([0, 2, 2])
@@ -181,7 +181,7 @@ class Sampler:
     def join(
         self, prompts: TokenRows, configs: Sequence[SamplingConfig], n_drawn: Sequence[int] | None = None
     ) -> None:
-        """Append one row per prompt. `n_drawn` is the number of last prompt tokens that count as drawn (default: 0)."""
+        """Append one row per prompt. The last `n_drawn` tokens of each prompt count as drawn tokens (default: 0)."""
         counts = [0] * len(prompts) if n_drawn is None else n_drawn
         for prompt, config, count in zip(prompts, configs, counts, strict=True):
             seed = fresh_seed() if config.seed is None else config.seed
@@ -290,7 +290,7 @@ def configs_of_lines(config: SamplingConfig, first: int, n: int) -> list[Samplin
 def configs_of_parts(config: SamplingConfig, n: int) -> list[SamplingConfig]:
     """Return sampling settings with a separate seed for each of `n` parts of a text.
 
-    The first part has the seed of the text. A text with a single part therefore uses its own seed.
+    The first part has the seed of the text. A text with a single part therefore keeps its seed.
 
     >>> [config.seed for config in configs_of_parts(SamplingConfig(seed=7), n=3)]
     [7, 3444597933762076, 6826321073220098]
@@ -366,7 +366,7 @@ class Sampling:
         A text is finished after its end token, or after `max_tokens` tokens.
 
         Returns:
-            Pairs of the number of a text and its next token, in the order of the rows.
+            Pairs of the number of a text and its next token, in the order of the cache rows.
 
         Raises:
             AttendoError: The logits contain NaN or leave no possible token.

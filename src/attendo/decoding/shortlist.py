@@ -173,7 +173,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The target tokens that a search may use, depending on the source.
+    """The target tokens that a search can use, depending on the source.
 
     Attributes:
         likely: Ids of the k most likely target tokens of each source token. Rows are padded with an id of `frequent`.

@@ -29,9 +29,9 @@ class TraceNode:
 class SearchTrace:
     """All candidates that a search kept for one source.
 
-    `steps[t]` contains the kept candidates for the token at position t. In each step, finished candidates come first. A
-    kept candidate that no later candidate extends was dropped, or the search ended. If requested, `passed_over[t]`
-    contains the best candidates that were not kept at step t, with `beam` None and `finished` False.
+    `steps[t]` contains the kept candidates for token t of the text, from 0. In each step, finished candidates come
+    first. A kept candidate that no later candidate extends was dropped, or the search ended. If requested,
+    `passed_over[t]` contains the best candidates that were not kept at step t, with `beam` None and `finished` False.
 
     >>> tree = SearchTrace(
     ...     (

@@ -38,7 +38,7 @@ class Link:
 
     Attributes:
         target: Index of the target token in `Candidate.token_ids`, from 0.
-        source: Index of the source token in the whole text, from 0 and without end tokens.
+        source: Index of the source token in the whole text, from 0. End tokens are not counted.
         weight: Attention weight of the source token, between 0 and 1.
         source_text: Text of the source token, without a leading space.
         target_text: Text of the target token, without a leading space.
@@ -117,7 +117,7 @@ def where_tokens_look(
     targets: Sequence[Sequence[tuple[int, ...]]],
     batch_tokens: int,
 ) -> list[dict[tuple[int, ...], Looks]]:
-    """Return a dict for each source, with the token ids of each target as key and its alignment as value.
+    """Return one dict per source, which maps the token ids of each target to the alignment of the target.
 
     The alignments contain no special tokens of the source.
     """

@@ -1,8 +1,8 @@
 """Processing of files of any size, in chunks and in constant memory. A killed command can be resumed.
 
-Finished lines are written to `OUT.part`. The journal `OUT.part.json` contains the request and the number of valid lines
-and bytes in `OUT.part`. After each chunk is on the disk, the journal is replaced atomically. A resumed command
-continues after the valid lines. At the end, `OUT.part` is renamed to `OUT`.
+Finished lines are written to `OUT.part`. The journal `OUT.part.json` contains the options of the command and the
+number of valid lines and bytes in `OUT.part`. After each chunk is written to the disk, the journal is replaced
+atomically. A resumed command continues after the valid lines. At the end, `OUT.part` is renamed to `OUT`.
 """
 
 from __future__ import annotations
@@ -96,8 +96,7 @@ def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]
     The whole input (UTF-8, optionally gzipped) is checked before the work starts. A partial output with an equal
     `request` is resumed. The results must not depend on chunks or neighboring lines, except for rounding. Chunk borders
     are fixed, so even rounding is reproducible. Raises AttendoError if the input is unreadable, if the output exists,
-    or if a partial output is damaged, in use or from another request. After an OSError, finished lines remain in the
-    partial output.
+    or if a partial output is damaged, in use or from another request. After an OSError, all finished lines are kept.
 
     >>> import tempfile
     >>> def shout(first, lines):

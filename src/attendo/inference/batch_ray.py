@@ -34,9 +34,9 @@ PATIENCE = 600.0
 
 
 class Make(Protocol):
-    """A function that runs on a worker, reads the folder of sent files, and returns the function for each chunk.
+    """A function that runs on a worker and returns the function that processes chunks.
 
-    Ray must be able to serialize the function.
+    The argument `folder` contains the sent files. Ray must be able to serialize the function.
     """
 
     def __call__(self, folder: Path, /) -> Callable[[int, list[str]], Done]: ...
@@ -65,7 +65,7 @@ def on_ray(make: Make, files: Mapping[str, bytes], cluster: Cluster) -> Iterator
 
     `files` are copied to each worker, which then calls `make` on its copy. The results must not depend on the worker,
     because any worker can compute a chunk, and workers can fail. Raises AttendoError if Ray or the cluster is
-    unavailable, or if workers die repeatedly. Errors of the work are also raised.
+    unavailable, or if workers die repeatedly. Errors of `make` and of the work are also raised.
     """
     ray = _ray()
     connected = not ray.is_initialized()

@@ -294,7 +294,7 @@ class Classifier(TextModel):
             name: Name of the rows in error messages, for example a file name.
 
         Returns:
-            The measures, their baselines and the predictions.
+            An Assessment with the quality measures and the predictions.
 
         Raises:
             AttendoError: A label does not occur in the training set.

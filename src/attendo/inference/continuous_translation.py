@@ -145,7 +145,7 @@ class Translating:
         return len(self._requests)
 
     def add(self, wanted: TranslationJob, begins: Callable[[], None] | None = None) -> int:
-        """Add a request and return its number. `begins` is called once, when the search for its first part starts.
+        """Add a request and return its number. `begins` is called once, when the search for the request starts.
 
         Raises AttendoError for a coverage penalty, and for a stream of several texts or with a beam size above 1.
         """

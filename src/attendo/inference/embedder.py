@@ -48,7 +48,7 @@ class EmbeddingConfig:
     """The default settings for text embeddings.
 
     Attributes:
-        pooling: Vector of a text: "max" or "mean" of its token vectors, or "first" for the first token vector.
+        pooling: Method that combines the token vectors of a text: "max", "mean", or "first" (only the first vector).
         normalize: Whether the vector of a text is divided by its Euclidean norm `√Σ x²`.
     """
 
@@ -132,7 +132,7 @@ class Embedder(TextModel):
             texts: A list of texts. A text longer than `max_len` tokens is read in chunks. For "mean", the vectors of
                 the chunks are averaged with the chunk lengths as weights. For "max", the maximum of the chunk vectors
                 is used. For "first", only the first chunk is used.
-            pooling: Summary of the token vectors: "mean", "max" or "first" (default: the setting of the run).
+            pooling: Method that combines the token vectors: "mean", "max" or "first" (default: the setting of the run).
             layer: Layer whose output is used: 0 for the input embedding, n for block n (default: the final output).
 
         Returns:

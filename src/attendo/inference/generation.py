@@ -141,7 +141,7 @@ class Generation:
         unknown: Number of unknown words in the prompt, as the tokenizer counts them.
         slides: Number of times that the context window was moved.
         seed: Random seed that reproduces this text.
-        window: Token ids in the context window after the last step, which a recording covers.
+        window: Token ids in the context window after the last step. A recording covers these tokens.
     """
 
     prompt: str
@@ -220,7 +220,7 @@ class WrittenText:
 
 @dataclass(frozen=True)
 class Written:
-    """A generation step of text `number`: the new piece of text, the token, and finally the whole `Generation`."""
+    """A generation step of text `number`: the new piece of text, the token, and at the end the `Generation`."""
 
     number: int
     piece: str
@@ -262,7 +262,7 @@ class Writing:
         return numbers
 
     def advance(self) -> list[Written]:
-        """Generate one token of every text, and return one step per text."""
+        """Generate one token of every text, and return one `Written` per text."""
         nothing = [number for number in self._texts if self._sampling.has_ended(number)]
         found = [self._whole(number, "", None) for number in nothing]
         for number, token in self._sampling.advance() if self._sampling.going_on else ():

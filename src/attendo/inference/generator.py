@@ -55,7 +55,7 @@ class Stream(Iterator[str]):
 
     @property
     def generation(self) -> Generation:
-        """The generated text with its tokens, after the last piece. Raises AttendoError before the last piece."""
+        """The generated text with its tokens. Raises AttendoError if the last piece has not been generated yet."""
         if self._generation is None:
             raise AttendoError("the text is not complete yet. Read all pieces of the stream first")
         return self._generation
@@ -272,7 +272,7 @@ class Generator(TextModel):
                 self._record = None
 
     def record_pass(self, generation: Generation) -> None:
-        """Record the attention over a finished text, but only within a `recording()` block.
+        """Record the attention for a finished text, if this call is within a `recording()` block.
 
         Args:
             generation: The result of the finished text.

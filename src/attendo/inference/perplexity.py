@@ -26,7 +26,7 @@ _WAITING = 512  # number of windows that are sorted by length at a time
 
 @dataclass(frozen=True)
 class TextLoss:
-    """The negative log-likelihood of documents, with the values that are needed to interpret it.
+    """The negative log-likelihood of documents, with the values that are needed to interpret this loss.
 
     Attributes:
         nats: Negative log-likelihood Σ -ln p over all targets, in nats.
@@ -94,7 +94,7 @@ def document_windows(
     """Yield the windows over one document. Every target is scored in exactly one window.
 
     Inputs are the begin token and the document, and targets are the document and the end token. The first window scores
-    its `context` positions. Window j = 1, 2, ... starts at position j · stride and scores its last `stride` positions.
+    all its positions. Window j = 1, 2, ... starts at position j · stride and scores its last `stride` positions.
 
     >>> document = Document(np.array([4, 5, 6, 7]), 4, 4)
     >>> [(w.token_ids.tolist(), w.targets[-w.n_scored :].tolist()) for w in document_windows(document, 3, 2)]

@@ -33,7 +33,7 @@ NO_REPEAT: dict[Kind, int] = {"character": 12, "byte": 24}
 def is_looping(source: Sequence[int], found: Hypothesis) -> bool:
     """Return whether a translation loops, that is, repeats the same tokens or does not end.
 
-    A translation loops if it contains repetitions (`repeats`) and its source does not. A translation without an end
+    A translation loops if it contains repetitions (`repeats`) but its source does not. A translation without an end
     token also counts as looping if it has more than 2n + 30 tokens, where n is the number of source tokens.
     """
     n_tokens = len(found.token_ids)
@@ -120,7 +120,7 @@ class Sources:
         texts: The parts and separators of each text.
         rows: Token ids of all parts, in one list.
         starts: Token ids that the translation of each part begins with (None: no prefixes).
-        fewest: Smallest usual number of target tokens per source token.
+        fewest: Smallest typical number of target tokens per source token in the training data.
     """
 
     texts: list[Segments]
@@ -235,8 +235,8 @@ MOST_UNALIGNED = 0.65
 class Candidate:
     """A candidate translation of a text.
 
-    If a text was translated in parts, the token ids and log-probabilities of all parts are concatenated. The score of
-    several parts is the mean of their scores.
+    If a text was translated in parts, the token ids and log-probabilities of all parts are concatenated. The score is
+    then the mean score of the parts.
 
     Attributes:
         log_prob: Log-probability of the translation in nats, including the end token of each part.
@@ -291,7 +291,7 @@ class Assessment:
     Attributes:
         texts: The measured translations.
         scores: The scores BLEU, chrF and exact match.
-        measures: Values by name: loss (nats per target token), perplexity, bleu, chrf, and exact matches in percent.
+        measures: Measures by name: loss (nats per target token), perplexity, bleu, chrf, and exact matches in percent.
     """
 
     texts: tuple[str, ...]

@@ -143,7 +143,7 @@ class Translator(TextModel):
 
     @cached_property
     def usual(self) -> Usual:
-        """The typical lengths of the training pairs. If these lengths are unknown, only the largest length is set."""
+        """The typical lengths of the training pairs. If unknown, only the largest source length is set."""
         return usual_of_run(self.card, self.folder, self.tokenizer) or Usual(self.longest)
 
     def sources(

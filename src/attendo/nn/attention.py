@@ -236,7 +236,7 @@ class Attention(nn.Module):
     layers can be set after construction (Dehghani et al. 2023, section 2).
 
     Args:
-        d_model: Width of the output and of the input of the queries.
+        d_model: Width of the output, and of the input that is projected to queries.
         n_heads: Number of query heads.
         n_kv_heads: Number of key and value heads, smaller for grouped-query attention (default: `n_heads`).
         head_dim: Width of a query or key head (default: `d_model / n_heads`).
@@ -307,8 +307,8 @@ class Attention(nn.Module):
         """Return the projected keys and values of the attended input, for example for a cache.
 
         Args:
-            memory: Input of the keys.
-            values: Input of the values (default: `memory`).
+            memory: Input that is projected to keys.
+            values: Input that is projected to values (default: `memory`).
             start: Position of the first key in each row (default: 0).
         """
         key = self.k_proj(memory).unflatten(-1, (self.n_kv_heads, self.head_dim)).transpose(1, 2)
@@ -327,7 +327,7 @@ class Attention(nn.Module):
         """Return the attention output of `x` for keys and values that are already projected.
 
         Args:
-            x: Input of the queries.
+            x: Input that is projected to queries.
             key: Projected keys.
             value: Projected values.
             mask: Allowed keys (default: all keys).
@@ -352,10 +352,10 @@ class Attention(nn.Module):
         """Return the output of self-attention (`memory` is `x`) or cross-attention (`memory` is the encoder output).
 
         Args:
-            x: Input of the queries.
+            x: Input that is projected to queries.
             memory: Attended input, from which the keys are computed.
             mask: Allowed keys (default: all keys).
-            values: Input of the values (default: `memory`).
+            values: Input that is projected to values (default: `memory`).
         """
         return self.attend_to(x, *self.keys_values(memory, values), mask)
 

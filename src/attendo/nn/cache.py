@@ -30,7 +30,7 @@ class BlockCache:
 class DecoderCache:
     """A KV cache: preallocated keys and values of rows with different lengths, and the memory of their sources.
 
-    The memory of a source is its encoder output. `lengths` `[rows]` is the number of positions in each row. The
+    The memory of a source is its encoder output. `lengths` contains the number of positions in each row. The
     lengths determine the positional encodings, the masks, and where the next keys are written.
 
     Args:

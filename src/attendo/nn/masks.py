@@ -47,7 +47,7 @@ def banded(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Mask:
-    """The conditions under which a query can attend to a key. A key is hidden if one condition is false.
+    """The conditions under which a query can attend to a key. A key is hidden if any condition is false.
 
     The value None or False disables a condition. If no key is allowed for a query, the attention output is zero.
 

@@ -79,7 +79,7 @@ class FixedPositions(nn.Module):
     Args:
         encode: Function from positions `[n]` to encodings `[n, d_model]` or `[n, 1]`.
         max_len: Initial number of positions in the table.
-        start: Number of the first position, which is passed to `encode`.
+        start: Number that `encode` receives for the first position.
 
     >>> from functools import partial
     >>> positions = FixedPositions(partial(sinusoidal_encoding, d_model=4), max_len=2)

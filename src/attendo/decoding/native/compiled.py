@@ -67,7 +67,7 @@ class Change:
         betas: Inverse temperature β of each attention head (default: unchanged).
         gains: Factor of the output of each head, before `means` is added (default: 1).
         means: Vector that is added to the output of each head (default: 0).
-        output: Vector that replaces the output of the layer at each token (default: None).
+        output: Vector that replaces the output of the layer at each token (default: no replacement).
     """
 
     betas: Float[Tensor, " heads"] | None = None
@@ -140,7 +140,7 @@ class CompiledModel:
         return twin
 
     def start(self, sources: TokenRows, rows_per_source: int = 1, capacity: int = 256) -> SlotKVCache:
-        """Encode the sources and return an empty cache. The sources of a decoder-only model must be empty."""
+        """Encode the sources, and return a cache without target tokens. A decoder-only model requires empty sources."""
         lengths = [len(source) for source in sources]
         n = sum(lengths)
         memory = torch.empty(
@@ -448,7 +448,7 @@ class SlotKVCache:
         return 4 * (self.cache.numel() + self.memory.numel()) + self.slots.nbytes
 
     def tokens(self) -> Tokens:
-        """Return the C structure of one next token per row. The caller sets the token ids."""
+        """Return the C structure `Tokens` for one new token per row. The caller sets the token ids."""
         if self._tokens is None:
             self._numbers = np.arange(self.rows)
             self._tokens = Tokens(
@@ -482,7 +482,7 @@ class SlotKVCache:
         self._select(rows.numpy())
 
     def join(self, other: SlotKVCache) -> None:
-        """Append the rows and sources of another cache of the same model. An empty cache reuses its memory."""
+        """Append the rows and sources of another cache of the same model. The memory of an empty cache is reused."""
         if not self.rows:
             self._n_memory = 0
         # each new row gets a slot of its own, into which its scattered past is copied
