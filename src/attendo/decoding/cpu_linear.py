@@ -108,7 +108,7 @@ class FastLinear(nn.Module):
 
 
 def as_it_is(weight: Tensor, bias: Tensor | None) -> Product:
-    """Return a function that computes x Wᵀ + b with the standard function of PyTorch."""
+    """Return a function that computes x Wᵀ + b with `torch.nn.functional.linear`."""
     return lambda x: nn.functional.linear(x, weight, bias)
 
 

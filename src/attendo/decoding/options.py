@@ -29,7 +29,7 @@ class DecodingConfig:
         beam: Beam size: the number of hypotheses that are kept at each step. A beam size of 1 is greedy search.
         length_penalty: Exponent α of the length normalization. 0 disables the normalization.
         n_best: Number of hypotheses that are returned per text, at most the beam size.
-        max_length_ratio: Largest number of output tokens per source token.
+        max_length_ratio: Largest number of output tokens per source token, before `max_length_extra` is added.
         max_length_extra: Number of output tokens that are allowed in addition to `source length * max_length_ratio`.
         batch_tokens: Largest product of the beam size and the number of source tokens in a batch, including padding.
         length_norm: Divisor of the log-probability: `((5 + length) / 6)^α` for "gnmt" (Wu et al. 2016, eq. 14), and

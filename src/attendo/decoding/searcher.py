@@ -168,7 +168,7 @@ class Searcher:
     def stream(
         self, sources: TokenRows, config: DecodingConfig, prefixes: TokenRows | None = None
     ) -> Iterator[Found]:
-        """Yield the next tokens of each source as soon as a greedy search finds them.
+        """Yield the next output tokens of each source as soon as a greedy search finds them.
 
         The coverage penalty is ignored, because it only changes the ranking of hypotheses.
 

@@ -131,7 +131,7 @@ class Worker:
     """The class of the Ray actors: a worker with its own copy of the model."""
 
     def begin(self, make: Make, files: Mapping[str, bytes], wanted: str) -> None:
-        """Write the sent files to a folder and call `make`. Raises AttendoError if the attendo versions differ."""
+        """Prepare the work with `make`. Raises AttendoError if the worker has another version of attendo."""
         if (own := version("attendo")) != wanted:
             raise AttendoError(
                 f"worker {platform.node()} has attendo {own} (expected {wanted}). Install the same version"

@@ -58,8 +58,8 @@ def check_table(out: Path, option: str) -> None:
 def label_table(out: Path, heads: Sequence[str]) -> Iterator[Callable[[Sequence[Cell]], None]]:
     """Yield a function that writes a row of a table. The whole file appears when the block ends without an error.
 
-    Floats are written with four decimals, except in .jsonl. None is written as an empty cell. In .tsv, a tab or a line
-    break is written as a space.
+    Except in .jsonl, floats are written with four decimals, and None as an empty cell. In .tsv, a tab or a line break
+    is written as a space.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -22,7 +22,7 @@ from attendo.inference.incremental_decode import Spelling, Stops
 
 @dataclass(eq=False)
 class Row:
-    """The context window of one text: read token `ids`, `unread` token ids, and at most `n_steps` further tokens."""
+    """The context window of one text: its token `ids`, `unread` token ids, and at most `n_steps` further tokens."""
 
     unread: list[int]
     n_steps: int
@@ -138,7 +138,7 @@ class Generation:
         log_probs: Log-probability of each token in nats, before penalties and filters, including the end token.
         finished_by: Reason for the end of the text: "end" (end token), "stop" (stop text) or "length" (`max_tokens`).
         cut: Number of prompt tokens that were truncated on the left because of the context length.
-        unknown: Number of unknown words in the prompt, as the tokenizer counts them.
+        unknown: Number of unknown tokens in the prompt.
         slides: Number of times that the context window was moved.
         seed: Random seed that reproduces this text.
         window: Token ids in the context window after the last step. A recording covers these tokens.
