@@ -151,7 +151,7 @@ class Bundle:
         return model
 
     def require_own_parts(self, folder: Path, call: str = LOAD) -> None:
-        """Raise AttendoError if custom modules are needed but not given. The message suggests the line `call`."""
+        """Raise AttendoError if custom modules are missing. The message suggests the Python line `call`."""
         if self.own_parts is None and (name := self.card.get("own_parts")) is not None:
             raise AttendoError(
                 f"{folder} was trained with custom modules ({name}). Their code is not stored in the run "

@@ -110,7 +110,7 @@ def check_keys(section: "type[DataclassInstance]", table: Mapping[str, Any], whe
 
 
 def to_table(value: "DataclassInstance") -> dict[str, Any]:
-    """Return a dataclass as a TOML table for `build`, without fields that are None. None must be their default."""
+    """Return a dataclass as a TOML table for `build`. A field that is None is omitted, so its default must be None."""
     return _plain(dataclasses.asdict(value))
 
 

@@ -46,7 +46,7 @@ def install_command(extra: str) -> str:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return whether an exception is a failure of code, including a panic of a Rust library but not Ctrl-C and exits.
+    """Return whether an exception is an error in code. A panic of a Rust library is one, but Ctrl-C and exits are not.
 
     >>> is_failure(ValueError()), is_failure(KeyboardInterrupt())
     (True, False)

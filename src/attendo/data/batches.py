@@ -199,7 +199,7 @@ class Batch:
         )
 
     def share(self, rank: int, world: int) -> tuple["Batch", float]:
-        """Return the rows for one process, and their weight 1. For a process without rows, return the first row and 0.
+        """Return the rows for one process, with loss weight 1. If there are none, return the first row with weight 0.
 
         Args:
             rank: The number of the process, from 0.

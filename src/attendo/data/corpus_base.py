@@ -85,7 +85,7 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
 
     @cached_property
     def held(self) -> HeldOut | None:
-        """The held-out validation rows, or None if validation files are given. The first access prints their number."""
+        """The held-out rows, or None if validation files are given. The first access prints the number of rows."""
         if self.embedded or self.data.valid:
             return None
         held = split_of_new(self._split, self.trained, self.say)

@@ -87,10 +87,10 @@ def examine(
 
     Args:
         source: The location of the sentence pairs.
-        against: A test set (default: none). Its source texts should not occur in the examined pairs.
-        drop: The names of checks (default: none). `filtered` removes the rows in which these checks find a problem.
+        against: A test set, whose source texts should not occur in the examined pairs (default: none).
+        drop: The names of the checks for which `filtered` removes rows with problems (default: none).
         strict: Whether the first unusable row raises an error (default: unusable rows are skipped and counted).
-        validation: Validation pairs (default: none). Their source texts should also not occur in the examined pairs.
+        validation: Validation pairs, whose source texts should also not occur in the examined pairs (default: none).
 
     Returns:
         The report with the findings of each check.
@@ -148,7 +148,7 @@ def _read(
 def filtered(pairs: Iterable[Pair], report: Report, row_report: RowReport) -> Iterator[Pair]:
     """Yield the pairs that the report does not drop. Each dropped pair is counted as skipped in the row report.
 
-    `pairs` must be read from the examined files with the same `row_report`. Raises AttendoError if a file has grown.
+    `pairs` must be read from the examined files with the same `row_report`. Raises AttendoError if a file has new rows.
     """
     for pair in pairs:
         number = pair[0]

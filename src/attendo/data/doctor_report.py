@@ -12,7 +12,7 @@ from attendo.display.formats import plural
 
 @dataclass(frozen=True)
 class Check:
-    """A check of the doctor: its name for `drop`, the reason for a dropped row, its title, and another remedy."""
+    """A doctor check: its name for `drop`, the reason for a dropped row, its title, and a fix other than `drop`."""
 
     name: str
     reason: str

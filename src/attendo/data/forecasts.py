@@ -427,7 +427,7 @@ def _increasing_times(n: int, rng: np.random.Generator) -> list[int]:
 
 
 def sample(rng: np.random.Generator) -> Forecast:
-    """Return a random forecast of any split. Forecasts require different numbers of random numbers from `rng`."""
+    """Return a random forecast of any split. The number of values drawn from `rng` varies."""
     date = _pick(_MONTH_DAYS if rng.random() < 0.25 else _NAMED_DATES, rng)
     place = _pick(_PLACES, rng)
     coldest, hottest = CLIMATES[PLACES[place][1]]
@@ -533,8 +533,8 @@ def nearest_neighbor_baseline(
 ) -> float:
     """Return the share of test pairs whose target equals the target of the training pair with the most similar source.
 
-    Memorizing alone achieves this score. Similarity is the cosine of TF-IDF vectors over words and word pairs. In a
-    tie, the first training pair is used. Raises ValueError if there are no training pairs or no test pairs.
+    Memorizing training pairs achieves this score. Similarity is the cosine of TF-IDF vectors over words and word pairs.
+    In a tie, the first training pair is used. Raises ValueError if there are no training pairs or no test pairs.
 
     >>> nearest_neighbor_baseline([("it will rain", "雨"), ("it will snow", "雪")], [("snow it will", "雪")])
     1.0

@@ -29,7 +29,7 @@ class Wanted(NamedTuple):
     """The columns to read: one column per role, followed by columns that are kept unchanged as text.
 
     Attributes:
-        columns: The names or 1-based numbers of the columns (default: selected by role name, or by order).
+        columns: The names or 1-based numbers of the columns (default: columns named as the roles, or all columns).
         header: Whether a .tsv file starts with a header. A header is also expected if `columns` contains a name.
         option: The name of the option that selects the columns, for messages.
         instead: A second suggestion for messages about the columns.
@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
 
 
 def by_name(roles: Fields) -> str:
-    """Return an example of the option that selects columns for these roles by name.
+    """Return an example value of the option that selects the columns for these roles by name.
 
     >>> by_name(("source", "target")), by_name(("text",))
     ('source=NAME,target=NAME', 'NAME')
@@ -52,7 +52,7 @@ def by_name(roles: Fields) -> str:
 
 
 def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> list[int]:
-    """Return the indices of the wanted columns. Raises AttendoError for an unknown, repeated or ambiguous column."""
+    """Return the indices of the columns, from 0. Raises AttendoError for an unknown, repeated or ambiguous column."""
     roles, columns, _, option, instead = wanted
     if (
         len(names) == 1 < len(roles) and ";" in names[0]

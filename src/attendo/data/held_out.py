@@ -56,10 +56,10 @@ def held_out(
     """Choose validation rows: a share of the rows, at least 100, at most 2,000, and at most a fifth of all rows.
 
     Rows with equal sources stay together. Sources are chosen in the order of their hashes while their rows fit. If no
-    source fits, the source with the fewest rows is chosen. `trained` returns whether an earlier run was trained on the
-    row with a hash. Rows of earlier runs are not held out, and at least half of the new rows remain for training. With
-    fewer than 20 new rows, no row is held out. Memory is constant. Raises AttendoError for a single source or fewer
-    than 20 rows.
+    source fits, the source with the fewest rows is chosen. `trained` returns whether an earlier run was trained on a
+    row with the given hash. Rows of earlier runs are not held out, and at least half of the new rows remain for
+    training. With fewer than 20 new rows, no row is held out. Memory is constant. Raises AttendoError for a single
+    source or fewer than 20 rows.
 
     >>> held = held_out(f"sentence {i}" for i in range(1000))
     >>> held.n_held_out, sum(f"sentence {i}" in held for i in range(1000))
@@ -166,7 +166,7 @@ class TrainedRows:
 def split_of_new(
     split: Callable[[Callable[[int], bool]], HeldOut], trained: TrainedRows, say: Callable[[str], None]
 ) -> HeldOut:
-    """Hold out validation rows that are new to the model. If there are too few, warn and hold out any rows."""
+    """Hold out validation rows that are new to the model. If too few rows are new, warn and hold out any rows."""
     if not len(trained):
         return split(lambda key: False)
     held = split(trained.has)

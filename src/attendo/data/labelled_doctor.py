@@ -133,7 +133,7 @@ def examine_labelled(source: LabelledSource, against: LabelledSource | None = No
 
     Args:
         source: The location of the labeled texts.
-        against: A test set (default: none). Its texts should not occur in the checked files.
+        against: A test set, whose texts should not occur in the checked files (default: none).
 
     Returns:
         The report with the findings of each check.

@@ -155,7 +155,7 @@ FORECAST_VALIDATION_PAIRS = 500
 
 @dataclass(frozen=True, eq=False)
 class PairDataset(TokenDataset):
-    """The training pairs of a translator as token ids. `max_tokens` limits source and target (0: no limit)."""
+    """The training pairs of a translator as token ids. `max_tokens` is the token limit of each side (0: no limit)."""
 
     store: PairStore
     specials: SpecialTokens = OWN
@@ -233,7 +233,7 @@ class PairCorpus(RowCorpus[Pair]):
     def validation(
         self, most: int, tokenizer: Tokenizer | None = None, max_tokens: int = 0
     ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Return pairs for evaluations and the final checkpoint choice, with at most `max_tokens` tokens per side."""
+        """Return validation pairs for evaluations and the final choice, with at most `max_tokens` tokens per side."""
 
         def is_long(pair: Pair) -> bool:
             _, source, target = pair

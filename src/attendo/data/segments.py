@@ -1,8 +1,8 @@
 """Splitting of long texts into sentences and clauses, and joining of translated parts with the original separators.
 
 Punctuation and its context determine the end of a sentence, without a model and without a language code. An uncertain
-end is not used, for example after an abbreviation, inside brackets, or between a question and "he said". Uncertain ends
-are only used if a text is so long that it must be cut. See docs/decisions/0012 for a comparison with libraries.
+sentence end is not used, for example after an abbreviation, inside brackets, or between a question and "he said".
+Uncertain ends are only used if a long text must be cut. See docs/decisions/0012 for a comparison with libraries.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SHARE_OF_USES = 0.99
 
 
 class Usual(NamedTuple):
-    """Typical lengths in the training pairs.
+    """Typical lengths and sentence beginnings in the training pairs.
 
     Attributes:
         longest: The source length in tokens that only 1 in 1,000 pairs exceeds.

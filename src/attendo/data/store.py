@@ -1,4 +1,4 @@
-"""Token stores: rows of token ids in memory-mapped files, built once for given files, options and tokenizer.
+"""Token stores: rows of token ids in memory-mapped files, built once per combination of files, options and tokenizer.
 
 A store is a folder in the cache, named by its key. The folder contains a manifest, the concatenated ids (two bytes per
 id, or four for a large vocabulary), and the offsets of the rows. The folder also contains the row numbers in the data
@@ -250,7 +250,7 @@ def pair_store(
         tokenizer: The tokenizer of the pairs.
         key: The key of the store; see `store_key`.
         cache: The cache folder (default: `cache_folder()`).
-        row_report: The report that counts the rows of `pairs`. After reading, it contains the names of their files.
+        row_report: The report in which the rows of `pairs` are counted, and which names the files of these rows.
         max_tokens: The maximum number of tokens on a side (default: no limit). Longer pairs are skipped. The key must
             depend on this limit.
 

@@ -164,7 +164,7 @@ class TextData:
         return not (self.embedded or self.valid)
 
     def source(self, part: Part) -> TextSource:
-        """Return the location of the texts of a split, which is the same for both if validation texts are held out."""
+        """Return the location of a split's texts: the same for both splits if validation texts are held out."""
         if self.embedded:
             return standard_library(part)
         files = self.valid if part == "valid" and self.valid else self.train
@@ -252,7 +252,7 @@ class TextCorpus(Corpus[TextData]):
         return token_stream(self.chunks(part), tokenizer, store_key(source.paths(), options, tokenizer))
 
     def windows(self, tokenizer: Tokenizer, context: int) -> WindowDataset:
-        """Return the training texts in windows of `context` tokens. Raises AttendoError if the texts are shorter."""
+        """Return the training texts in windows of `context` tokens. Raises AttendoError if they fill no window."""
         stream = self.stream(tokenizer, "train")
         require_window(stream, context, self.data.source("train").name)
         return WindowDataset(stream, context, tokenizer.specials)

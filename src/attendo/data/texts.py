@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class TextSource:
-    """The location of documents.
+    """The location of documents for language modeling.
 
     Attributes:
         files: The names of files, folders or patterns; see `expanded`.
@@ -88,7 +88,7 @@ class TextSource:
         return [path for name in self.files for path in expanded(name, self.suffixes)]
 
     def options(self) -> dict[str, Any]:
-        """Return the options that determine which documents are read. The key of a token store depends on them."""
+        """Return the options that select the documents to read. The key of a token store depends on these options."""
         return {"column": self.column, "header": self.header, "documents": self.documents}
 
     def _named(self, name: Path) -> tuple[Path, ...]:
@@ -166,7 +166,7 @@ def standard_library(part: Part) -> TextSource:
 def read_documents(
     source: TextSource, strict: bool = False, reading: Reading | None = None
 ) -> Iterator[Chunk]:
-    """Yield the documents of text files in chunks.
+    """Read documents, and yield their text in chunks.
 
     Together, the chunks of a document contain its whole text. If possible, a chunk begins at a space or a new line. The
     tokens of the chunk are then the same as in the whole text.

@@ -220,7 +220,7 @@ class Tokenizer(ABC):
     Attributes:
         kind: The kind of tokenizer, or "imported" for a tokenizer that was imported with a model.
         vocab_size: The number of ids.
-        specials: The special ids.
+        specials: The ids of the special tokens.
         not_text: All ids that represent no text, such as special tokens.
         never: The ids that a model must not generate.
 
@@ -359,7 +359,7 @@ class LearnedTokenizer(Tokenizer):
     - `byte`: one id per UTF-8 byte, 260 ids in all. The kind `byte` equals `character` without any character ids.
     - `word`: one id per word. Words are separated by single spaces (U+0020). Unknown words become `unk_id`.
     - `uncased`: one id per lowercase word. Punctuation and clitics (n't, 's) are separate words, and unknown words
-      become `unk_id`. The kind `uncased` is only for models that read text, because case and spaces are lost.
+      become `unk_id`. The kind `uncased` is not for models that generate text, because case and spaces are lost.
 
     `decode(encode(text)) == text` for every text, including any spaces, control characters, scripts and spelled-out
     special tokens. With `word`, this holds for texts of known words. `uncased` decodes to known words, separated by

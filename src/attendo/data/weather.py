@@ -1,7 +1,7 @@
 """The weather Markov chain: three states (rain, cloud, sun), one transition matrix, and the exact best possible scores.
 
 The chain is the smallest sequence task whose best possible score can be computed by hand. A model that has learned the
-chain reaches the entropy rate and the Bayes accuracy below, and no model can exceed them.
+chain reaches `entropy_rate` and `bayes_accuracy`, and no model can do better.
 """
 
 from bisect import bisect_right

@@ -208,7 +208,7 @@ def shade(weight: float) -> str:
 
 
 def shade_legend(language: Language = "en", scale: float = 1.0) -> str:
-    """Return a legend with the smallest weight of each shade. `scale` is the weight that is shaded like 1.
+    """Return a legend with the smallest weight of each shade. The weights in the legend are multiplied by `scale`.
 
     >>> shade_legend()
     'Shades: ·· from 5%, ░░ 15%, ▒▒ 35%, ▓▓ 60%, ██ 80%'

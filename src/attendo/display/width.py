@@ -103,7 +103,7 @@ def filled(text: str, width: int) -> str:
 
 
 def isolated(text: str) -> str:
-    """Return the text. Right-to-left text is enclosed in marks, so the text around it remains in its order.
+    """Return the text. Right-to-left text is enclosed in marks, so the order of the surrounding text does not change.
 
     Args:
         text: The text to isolate.

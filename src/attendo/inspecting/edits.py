@@ -3,9 +3,9 @@
     with recording(model, edits=[Off("decoder.blocks.0.cross_attention", heads=(2,))]) as record:
         record.model(src, tgt)
 
-Edits apply only to the copy `record.model`, and only until the `with` block ends. They apply to complete forward passes
-and to the steps of decoding. A path is a module path or a shell pattern. Several edits of one layer are applied in the
-given order. In all edits, `heads` selects the heads, and None selects all heads.
+Edits apply only to the copy `record.model`, and only until the `with` block ends. Edits apply to complete forward
+passes and to the steps of decoding. A path is a module path or a shell pattern. Several edits of one layer are applied
+in the given order. In all edits, `heads` selects the heads, and None selects all heads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Heads = tuple[int, ...] | None
 
 @dataclass(frozen=True)
 class Off:
-    """Disable heads of an attention layer. Their outputs before the output projection become 0.
+    """Disable heads of an attention layer: their outputs before the output projection become 0.
 
     With `heads=None`, the output of the whole layer or feed-forward network becomes 0, including the bias of its last
     projection (Michel et al. 2019, "Are Sixteen Heads Really Better than One?", ξ_h = 0).
@@ -132,7 +132,7 @@ class LayerEdits:
     def mixed(
         self, mixed: Float[Tensor, "batch heads q_len value_dim"]
     ) -> Float[Tensor, "batch heads q_len value_dim"]:
-        """Return the mixed values of the heads after the edits Off, OffByRow and Mean."""
+        """Return the outputs of the heads (`mixed`) after the edits Off, OffByRow and Mean."""
         n_heads = mixed.shape[1]
         for edit in self.edits:
             if _whole(edit):

@@ -48,8 +48,8 @@ def maximum(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*bat
 def places(q_len: int, k_len: int, *, cross: bool = False) -> Float[Tensor, " q_len"]:
     """Return the position of each query among the keys.
 
-    In self-attention, the queries are the last keys, as with a cache. With `cross`, the position is scaled: (i + ½) ·
-    k_len / q_len − ½.
+    In self-attention, the queries are at the last key positions, as with a cache. With `cross`, the position is scaled:
+    (i + ½) · k_len / q_len − ½.
 
     >>> places(2, 4), places(2, 4, cross=True)
     (tensor([2., 3.], dtype=torch.float64), tensor([0.5000, 2.5000], dtype=torch.float64))
@@ -87,7 +87,7 @@ def pattern_scores(
 def patterns(
     query_ids: Sequence[int], key_ids: Sequence[int], *, cross: bool = False
 ) -> dict[str, Bool[Tensor, "q_len k_len"]]:
-    """Return the keys of each named attention pattern as a boolean matrix.
+    """Return a boolean matrix for each named attention pattern, in which each query marks its keys.
 
     For a query at position i, the patterns "previous", "diagonal" and "next" are the keys at j = i − 1, i and i + 1.
     The pattern "first" is the key at j = 0. The pattern "duplicate" is the same token at another position. The pattern
@@ -98,8 +98,8 @@ def patterns(
         query_ids: The token ids of the queries.
         key_ids: The token ids of the keys.
         cross: Whether queries and keys are from different texts. For different texts, i is scaled to the number of
-            keys. For different texts, the patterns "duplicate" and "induction" accept every position. The result also
-            contains the pattern "alignment", which is the band |j − i| ≤ max(1, k_len / 8).
+            keys. For different texts, the patterns "duplicate" and "induction" also accept the same and later
+            positions. The result also contains the pattern "alignment", which is the band |j − i| ≤ max(1, k_len / 8).
 
     Returns:
         The boolean matrices `[q_len, k_len]` by name.
