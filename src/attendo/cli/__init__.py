@@ -120,9 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The arguments after the program name (default: the arguments of the process).
 
     Returns:
-        The exit code: 0 for success, 1 for findings or a system error (full disk, missing permission), 2 for invalid
-        usage or input, and 130 or 143 if Ctrl-C or SIGTERM stopped the command after it saved its state. An error is
-        printed as one line on stderr, and --debug adds the traceback.
+        The exit code: 0 for success, 1 for failed checks or a system error (full disk, missing permission), 2 for
+        invalid usage or input, and 130 or 143 if Ctrl-C or SIGTERM stopped the command after it saved its state. An
+        error is printed as one line on stderr, and --debug adds the traceback.
     """
     # waiting threads that spin would use up a CPU time budget; torch reads this variable when it is imported
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -47,9 +47,9 @@ def classify(
     calibrated on the validation set. For an empty line, the command prints only the tab.
 
     --input reads .csv, .tsv, .jsonl and .parquet files, which can also end in .gz. The output table has one row per
-    input row, in the same order. The first columns are those of --keep (by name, or by number from 1). The other
-    columns are the line number, the label, the probability and the text. The label is empty if a row has no text or
-    cannot be read.
+    input row, in the same order. The first columns are the input columns selected by --keep (by name, or by number from
+    1). The other columns are the line number, the label, the probability and the text. The label is empty if a row has
+    no text or cannot be read.
 
     Example: attendo classify runs/mine "what a lovely film"
 

@@ -52,7 +52,7 @@ Sums = tuple["dict[str, RowSums]", "dict[str, RowSums]"]
 
 @dataclass(frozen=True)
 class TaskOptions(OptionGroup):
-    """The options that apply only to some tasks."""
+    """The options of `attendo compare` that apply only to some tasks."""
 
     tokenize: str | None = option("T", "BLEU tokenizer: 13a, none, char, intl … (default: as in evaluate).")
     beam: Beam = None
@@ -87,8 +87,8 @@ def compare(
     replacement (--samples), and both models are scored on each sample. Each score and each difference is printed with
     its 95% confidence interval. The printed p-value is the probability of a difference of at least this size between
     two equally good models. If the p-value is above 0.05, the file does not show which model is better. Language models
-    with different tokenizers are compared in bits per byte. For language models, a long document counts as one row per
-    1,000 bytes.
+    with different tokenizers are compared in bits per byte. For language models, a long document is divided into rows
+    of about 1,000 bytes.
 
     Example: attendo compare runs/old runs/new test.tsv
     """
@@ -130,7 +130,7 @@ def compare(
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
-    """Return the printed lines of a metric: both scores with intervals, their difference, and the conclusion."""
+    """Return the printed lines of a metric: both scores with confidence intervals, their difference, and a verdict."""
     form = _FORMS.get(verdict.metric, ".4f")
 
     def said(value: float, sign: str = "") -> str:

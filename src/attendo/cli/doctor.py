@@ -35,7 +35,7 @@ def doctor(
     swapped columns, wrong scripts and other problems. For each finding, the command prints the number of rows and three
     line numbers. It also prints the option --drop with which `attendo train` leaves out the rows. Labeled texts are
     checked for unusable rows, duplicates, contradicting labels, leaks and rare labels. If there are several files, each
-    line number includes the file name. The exit code is 1 if there are findings.
+    line number is printed with the file name. The exit code is 1 if there are findings.
 
     Example: attendo doctor train.tsv --against test.tsv
 

@@ -47,7 +47,7 @@ NO_MEASURE = "{} computes vectors, for which there is no metric. Use it with att
 
 @dataclasses.dataclass(frozen=True)
 class TaskOptions(OptionGroup):
-    """The options that apply only to some tasks."""
+    """The options of `attendo evaluate` that apply only to some tasks."""
 
     tokenize: str | None = option(
         "T", "BLEU tokenizer: 13a, none, char, intl, zh, ja-mecab (default: 13a, or char without spaces)."
@@ -77,8 +77,9 @@ def evaluate(
     scores per label and the confusion matrix. For a language model, the metrics are the perplexity and the bits per
     byte of whole documents. The context length and the stride are also printed.
 
-    The option --out writes a new file. For a classifier, this file is a table (.tsv, .csv or .jsonl) with the line
-    number, the label, the predicted label with its probability, and the text. Skipped rows are not in the table.
+    The option --out writes the translations or the labels to a new file. For a classifier, it is a table (.tsv, .csv or
+    .jsonl) with the line number, the label, the predicted label with its probability, and the text. Skipped rows are
+    not in the table.
 
     Example: attendo evaluate runs/mine test.tsv
     """
@@ -363,7 +364,7 @@ def pairs_of(
 ) -> tuple[Iterator[tuple[int, str, str]], RowReport]:
     """Return an iterator over the usable pairs (line number, source, target), and the report on skipped rows.
 
-    The sources and the targets are those of the run's direction. The report is complete after the last pair.
+    The source and target languages are those of the run. The report is complete after the last pair.
     """
     from attendo.data.corpora import read_pairs
     from attendo.runs.settings import data_of

@@ -22,11 +22,11 @@ def export(
     rows: int = option("N", "Maximum number of rows for the comparison.", min=1, default=500),
     threads: Threads = None,
 ) -> int:
-    """Export a model to another program, and compare the results of this program with those of attendo.
+    """Export a model for another program, and compare the results of that program with those of attendo.
 
-    After the export, the program loads the model. The program and attendo process the validation set of the run, the
-    data of --valid, or built-in texts. The file attendo-parity.json in the output folder contains the comparison. If
-    the program does not support the model, nothing is written.
+    After the export, the other program loads the model. Both programs process the validation set of the run, the data
+    of --valid, or built-in texts. The file attendo-parity.json in the output folder contains the comparison. If the
+    other program does not support the model, nothing is written.
 
     Example: attendo export runs/mine mine.ct2 --to ctranslate2 --quantization int8
     """

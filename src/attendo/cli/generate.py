@@ -65,13 +65,13 @@ def generate(
 ) -> int:
     """Generate text that continues a prompt. The text is printed while it is generated.
 
-    The section [decoding] of the run sets the defaults. If PROMPT is -, the prompt is the whole of stdin without the
-    last line break. The option --json prints the fields prompt, text, token_ids, log_probs (nats), finished_by, cut,
-    unknown, slides, seed and window (the final token ids).
+    The defaults of the options are in the section [decoding] of the run's settings. If PROMPT is -, the prompt is the
+    whole of stdin without the last line break. The option --json prints the fields prompt, text, token_ids, log_probs
+    (nats), finished_by, cut, unknown, slides, seed and window (the final token ids).
 
-    The option --input reads one prompt per line. Each output line contains a prompt and its continuation, with line
-    breaks written as spaces. The seed of a line depends on --seed (default: 0) and the line number. The input file can
-    have any size. To resume an interrupted command, run the same command again.
+    The option --input reads a file with one prompt per line. Each output line contains a prompt and its continuation,
+    with line breaks written as spaces. The seed of a line depends on --seed (default: 0) and the line number. The input
+    file can have any size. To resume an interrupted command, run the same command again.
 
     Example: attendo generate runs/mine "Once upon a time" --temperature 0.8
 
@@ -121,7 +121,7 @@ class _Generating:
         return model | dataclasses.asdict(self.config) | {"json": self.as_json}
 
     def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
-        """Return the lines that are printed at the end, from the counts of all lines."""
+        """Return the summary that is printed at the end: how many prompts were truncated or contain unknown words."""
         said = {
             "cut": "prompts were longer than the context length; their beginnings were truncated",
             "unknown": "prompts contain words that are not in the vocabulary",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def rank(
     user: User, folder: Path, file: Path, alignments: Path | None, as_json: bool, language: Language
 ) -> int:
-    """Measure how the log-probability of a file changes when each attention head is off, and print the ranking."""
+    """Measure how the log-probability of a file changes when a single head is switched off, and print the ranking."""
     from attendo.display.i18n import Localized
     from attendo.inference import Translator
     from attendo.inference.batch_files import Progress

@@ -23,7 +23,7 @@ CALLS = {
 
 
 def card_lines(folder: Path, facts: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines that `attendo info` prints. Only lines with long file names exceed the width."""
+    """Yield the lines that `attendo info` prints. A long file name is not broken into two lines."""
     for name, text in _entries(folder, facts):
         lines = textwrap.wrap(shown(text), WIDTH - LEFT, break_long_words=False, break_on_hyphens=False) or [
             ""

@@ -159,10 +159,10 @@ def look(
 ) -> int:
     """Show the attention of a model while it reads TEXT and generates its output.
 
-    The command accepts models of all tasks. It prints the text, the answer, and a map of one attention layer. The map
-    has one line per query token and one shaded character per key token. The option --out page.html writes a page with
-    all views to one file that opens offline. The option --serve serves the page live. On the live page, you can enter
-    other texts, switch off heads, make attention hard or soft, and see the beam search as a tree.
+    The command accepts models of all tasks. It prints the text, the output of the model, and a map of one attention
+    layer. The map has one line per query token and one shaded character per key token. The option --out page.html
+    writes all diagrams to one HTML page, which works offline. The option --serve serves the page live. On the live
+    page, you can enter other texts, switch off heads, make attention hard or soft, and see the beam search as a tree.
 
     An example of PATH is decoder.blocks.0.cross_attention. A path consists of encoder or decoder, a block number (from
     0), and self_attention, cross_attention or feed_forward. An asterisk matches any part of a path. In the output of

@@ -1,4 +1,4 @@
-"""The text output of `attendo look`: the answer and a map, a table of the heads, the steps of a query, or JSON."""
+"""The text output of `attendo look`: the model's output, a map or table, the steps of a query, or JSON."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ def text_lines(
     language: Language,
     shows: Literal["map", "heads", "answer"] | Steps,
 ) -> list[str]:
-    """Return the lines that `attendo look` prints, in 80 columns: the text, the answer, the effect of the edits, and a
-    view.
+    """Return the lines that `attendo look` prints, in 80 columns: the text, the model's output, the effect of the
+    edits, and a map or table.
 
     Args:
-        view: The computed views of the text.
+        view: The result of `attendo.look`.
         stack: The attention stack to show (default: the last stack of the model).
         layer: The number of the layer to show, from 0 (default: the layer with the sharpest attention).
         head: The number of the head to show, from 0 (default: the mean over all heads).
         language: The language of the output.
-        shows: "map" for the attention map, "heads" for the table of heads, the steps of a query, or "answer" for no
-            view.
+        shows: "map" for the attention map, "heads" for the table of heads, the steps of a query, or "answer" for only
+            the output.
     """
     from attendo.microscope.attention_map import map_text
     from attendo.microscope.run_model import attention_paths
@@ -274,7 +274,7 @@ def steps_lines(steps: Steps, caption: str, language: Language) -> list[str]:
 
     Args:
         steps: The computation of the query.
-        caption: The caption of the attention head.
+        caption: The name of the attention layer and head, as the first printed line.
         language: The language of the output.
     """
 
@@ -386,7 +386,7 @@ def json_text(
     """Return the output of --json, in which the numbers of layers, heads and queries begin at 0.
 
     Args:
-        view: The computed views of the text.
+        view: The result of `attendo.look`.
         stack: The attention stack (default: the last stack of the model).
         layer: The number of the layer, from 0 (default: the layer with the sharpest attention).
         head: The number of the head, from 0 (default: the mean over all heads).

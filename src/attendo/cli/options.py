@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def option(metavar: str, help: str, *names: str, default: Any = None, **others: Any) -> Any:
-    """Return an option with a value.
+    """Return a Typer option that has a value, such as `--beam 4`.
 
     Args:
         metavar: The placeholder of the value in the help.
@@ -42,7 +42,7 @@ def option(metavar: str, help: str, *names: str, default: Any = None, **others: 
 
 
 def switch(name: str, help: str, default: Any = False) -> Any:
-    """Return an option without a value, which is either given or not."""
+    """Return a Typer option without a value, such as `--json`."""
     return typer.Option(default, name, help=help)
 
 
@@ -93,7 +93,7 @@ def with_groups(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def flag(name: str) -> str:
-    """Return the name of a parameter as an option of the command line.
+    """Return the command-line option for the name of a parameter.
 
     >>> flag("length_penalty"), flag("set_")
     ('--length-penalty', '--set')
@@ -162,7 +162,7 @@ class RayOptions(OptionGroup):
     def cluster(
         self, work: Any, runs: Sequence[Path], shortlist: Path | None, int8: bool, machine: Machine
     ) -> Iterator[Ahead]:
-        """Start or join the cluster, and yield the work as it is done by the Ray workers on `machine`."""
+        """Start or join a Ray cluster, and yield a function that does `work` on the Ray workers."""
         from attendo.inference.batch_ray import Cluster, on_ray
 
         say("connecting to the Ray cluster" if self.ray_address else "starting Ray on this machine")
@@ -237,13 +237,13 @@ OF_STREAMS = (*_LIMITS, "min_length", "no_repeat_ngram")
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """The sampling of translations. If `alone` is true, there is one text, which uses the config's seed unchanged."""
+    """The sampling settings for translations. If `alone` is true, the only text uses the seed of `config` unchanged."""
 
     config: SamplingConfig
     alone: bool
 
     def configs(self, number: int, n: int) -> list[SamplingConfig]:
-        """Return the sampling configs of `n` lines, from line number `number`."""
+        """Return the sampling settings of each of `n` lines, starting at line number `number`."""
         from attendo.decoding.sampling import configs_of_lines
 
         return [self.config] if self.alone else configs_of_lines(self.config, number, n)
@@ -261,7 +261,7 @@ class DrawOptions(OptionGroup):
 
 
 def drawing_of(given: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tuple[Drawing | None, str]:
-    """Return the sampling for the given options, or None without a temperature, and a note to print at the end.
+    """Return the sampling settings (None if no temperature is given), and a message to print at the end.
 
     Args:
         given: The DrawOptions that are set, by field name.
@@ -361,7 +361,7 @@ Output = Annotated[
 
 
 def make_ready(user: Translator | Generator, *, int8: bool = False) -> None:
-    """Prepare a model for fast search. Print a line if that takes long, or if the compiled search is unavailable."""
+    """Prepare a model for fast search. Print a message if preparing is slow or compiled search is unavailable."""
     from attendo.decoding.native.library import is_to_be_made
 
     on_cpu = user.device.type == "cpu"
@@ -395,7 +395,7 @@ def require_files(names: list[Path]) -> None:
 def both_files(source: Path | None, out: Path | None, others: bool) -> tuple[Path, Path] | None:
     """Return the files of --input and --output, or None if both are missing.
 
-    Raise BadParameter if only one of the two options is given, or if `others` says that texts are also given.
+    Raise BadParameter if only one of the two options is given, or if `others` is true (texts are also given).
     """
     if source is None and out is None:
         return None
@@ -413,14 +413,14 @@ def file_done(
     request: Mapping[str, Any],
     notes: Callable[[Mapping[str, int], int], list[str]],
 ) -> int:
-    """Process a file and return the exit code. A signal stops the work, and the finished lines are kept.
+    """Process a file line by line, and return the exit code. After Ctrl-C or SIGTERM, the finished lines are kept.
 
     Args:
         source: The input file.
         out: The output file.
         work: The function that processes a chunk of lines.
         request: The values on which the output depends, which must be the same when the command is resumed.
-        notes: Returns the lines to print at the end, from the counts and the number of all lines.
+        notes: The function that returns the summary to print at the end, from `work`'s counts and the number of lines.
     """
     from attendo.inference.batch_files import through_file
     from attendo.training.run import stopping

@@ -48,7 +48,7 @@ class AcceleratorOptions(OptionGroup):
     latency: float | None = option("S", "Network latency in seconds (default: from the data sheet).", min=0)
 
     def named(self) -> Accelerator:
-        """Return the accelerator. Given options replace the numbers of its data sheet."""
+        """Return the chosen accelerator. The options replace numbers of its data sheet."""
         from attendo.training.scaling import named_accelerator
 
         changes = ("flops", "memory", "bandwidth", "per_node", "latency")
@@ -73,11 +73,11 @@ def plan(
     price: float | None = option("P", "Price per hour of one accelerator, or of this machine.", min=0),
     as_json: OneJson = False,
 ) -> int:
-    """Predict the model size, memory, speed and time of a training run, without training.
+    """Predict the model size, memory, speed and time of a training run before you start it.
 
     The command reads the data and chooses the settings that you leave out, as `attendo train` does. Then the command
-    runs updates for 5 seconds. Each printed number is marked as measured, counted, predicted or assumed. The option
-    --accelerators N adds an estimate for N accelerators.
+    runs training updates for 5 seconds to measure their speed. Each printed number is marked as measured, counted,
+    predicted or assumed. The option --accelerators N adds an estimate for N accelerators.
 
     Example: attendo plan --train pairs.tsv --accelerators 8 --accelerator h100
     """
@@ -200,7 +200,7 @@ def _time_of(plan: Plan) -> str:
 
 
 def paper_lines(paper: PaperPlan, price: float | None) -> list[str]:
-    """Return the estimate for many accelerators: a table, and the batch size above which the traffic is hidden."""
+    """Return the estimate for many accelerators: a table, and the batch size above which traffic costs no time."""
     from attendo.display.tables import table_lines
 
     one = paper.accelerator
@@ -240,7 +240,7 @@ def _row(outcome: Outcome, paper: PaperPlan, price: float | None) -> list[str]:
 
 
 def span(seconds: float) -> str:
-    """Return a time of any length as text.
+    """Return a duration as text, in seconds, minutes, hours or days.
 
     >>> span(0.2), span(107.0), span(300_000.0)
     ('0.2 s', '1:47 min', '3.5 days')
@@ -273,7 +273,7 @@ def size(n_bytes: float) -> str:
 
 
 def seconds_text(seconds: float, unit: str = "s") -> str:
-    """Return a short time with three digits.
+    """Return a duration in seconds as text with three significant digits.
 
     >>> seconds_text(4.92e-6), seconds_text(0.0029), seconds_text(0.155, "CPU-s"), seconds_text(75.0)
     ('4.92 µs', '2.9 ms', '0.155 CPU-s', '75 s')

@@ -45,8 +45,8 @@ def numbered_chunks(stream: BufferedReader, name: str = "stdin") -> Iterator[tup
     Only LF ends a line. A CR before LF and a byte order mark are removed. A last line without LF is also a line.
 
     Args:
-        stream: The stream.
-        name: The name of the stream in messages.
+        stream: The binary input stream.
+        name: The name of the stream in error messages.
 
     Raises:
         AttendoError: A line is not UTF-8, or is too long.
@@ -92,7 +92,7 @@ def _decoded(lines: list[bytes], number: int, name: str) -> Iterator[tuple[int, 
 
 
 def arguments_as_lines(texts: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the texts of the command line in the form of `numbered_chunks`.
+    """Yield the texts of the command line in the same format as `numbered_chunks`.
 
     Raise AttendoError for a text that is not UTF-8. Python stores invalid bytes as lone surrogates.
     """
@@ -109,7 +109,7 @@ def arguments_as_lines(texts: list[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def lines_given(texts: list[str] | None) -> Iterator[tuple[int, list[str]]]:
-    """Return the texts of the command line, or otherwise the lines of stdin, in the form of `numbered_chunks`."""
+    """Return the texts of the command line, or otherwise the lines of stdin, in the format of `numbered_chunks`."""
     return arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes())
 
 
@@ -118,8 +118,8 @@ def refuse_file_name(texts: list[str] | None, remedy: str, argument: str = "TEXT
 
     Args:
         texts: The texts of the command line.
-        remedy: The advice in the message.
-        argument: The name of the argument in the message.
+        remedy: The advice in the error message.
+        argument: The name of the argument in the error message.
     """
     if not texts or len(texts) != 1:
         return
@@ -199,7 +199,7 @@ def say(line: str) -> None:
 
 
 def wrote(path: Path, language: Language = "en") -> str:
-    """Return the message about a written file.
+    """Return the message that a file was written.
 
     >>> wrote(Path("map.svg"), "ja")
     '保存：map.svg'

@@ -53,8 +53,8 @@ def verify_resume(
     """Check that a resumed run produces identical results.
 
     The command repeats the last steps, from the checkpoint before the newest checkpoint, and compares them with the log
-    of the run. At every step, a hash compares the losses, gradient norms and training rows. At the end, the weights,
-    optimizer states and random states are compared bit for bit. The run folder is not changed.
+    of the run. At every step, a hash of the losses, gradient norms and training rows is compared. At the end, the
+    weights, optimizer states and random states are compared bit for bit. The run folder is not changed.
 
     Example: attendo verify-resume runs/mine
     """

@@ -83,7 +83,7 @@ def serve(
 ) -> int:
     """Serve trained models over HTTP until Ctrl-C or SIGTERM, as an API and as a web page.
 
-    The command prints the address when the models are loaded. Earlier requests get status 503.
+    The command prints the address when the models are loaded. While the models load, requests get status 503.
 
     Clients of LibreTranslate (/translate) and OpenAI (/v1/completions, /v1/embeddings) work unchanged. The document
     /openapi.json lists all endpoints. By default, only this machine can connect. With another --host, requests require

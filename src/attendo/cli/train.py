@@ -64,7 +64,7 @@ class ParallelFiles(OptionGroup):
 
 
 def files_of(name: str, given: list[str] | None, source: str | None, target: str | None) -> list[str] | None:
-    """Return one file, or two parallel files, or None. Raise BadParameter for other combinations of options."""
+    """Return the given file, the two parallel files, or None. Raise BadParameter for other combinations of options."""
     refuse_if((source is None) != (target is None), f"{name}-source and {name}-target must be given together")
     if given and len(given) > 1:
         raise typer.BadParameter(
@@ -77,7 +77,7 @@ def files_of(name: str, given: list[str] | None, source: str | None, target: str
 
 @dataclass(frozen=True)
 class SettingOptions(OptionGroup):
-    """The options for settings: a preset, a file, assignments, and the run for fine-tuning."""
+    """The options for settings: a preset, a settings file, assignments, and the run to fine-tune."""
 
     preset: str | None = option("P", "Preset: tiny, small, base or big (default: chosen from the data).")
     config: Path | None = option("F.toml", "File with settings; --print-config shows the format.")
@@ -87,13 +87,13 @@ class SettingOptions(OptionGroup):
     )
 
     def joined(self, family: TaskSpec, options: Mapping[str, Any]) -> Tables:
-        """Join the settings of the preset, the file, --set and the options. Later sources override earlier sources.
+        """Join the settings of the preset, the file, --set and the options, from lowest to highest priority.
 
-        From a preset, encoder or decoder layers that the task does not have are ignored.
+        If the model of the task has no encoder or no decoder, the layer number of the preset is ignored.
 
         Args:
             family: The task.
-            options: The values of further options by "section.key". None means that an option is not given.
+            options: The values of other options, with keys such as "data.train". Missing options are None.
         """
         from attendo.config import override, read_toml
         from attendo.runs.settings import check_names, check_tables, joined, preset_tables
@@ -116,7 +116,7 @@ class SettingOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class TrainingOptions(OptionGroup):
-    """The options of all tasks: the end of training, the seed, the device and strict reading."""
+    """The training options of all tasks: training limit, seed, device, and whether to stop at an unusable row."""
 
     steps: Steps = None
     epochs: Epochs = None
@@ -128,7 +128,7 @@ class TrainingOptions(OptionGroup):
     strict: bool = switch("--strict", "Stop at the first unusable row instead of skipping it.")
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings among the options, as a dict by "section.key"."""
+        """Return the options that are settings, as a dict with keys of the form "section.key"."""
         ends = one_end(
             steps=self.steps, epochs=self.epochs, minutes=self.minutes, cpu_minutes=self.cpu_minutes
         )
@@ -137,7 +137,7 @@ class TrainingOptions(OptionGroup):
 
 
 def one_end(**ends: Any) -> dict[str, Any]:
-    """Return the given limit of the run. Raise BadParameter if more than one limit is given."""
+    """Return the limit of the run (steps, epochs or time). Raise BadParameter if more than one limit is given."""
     given = {name: value for name, value in ends.items() if value is not None}
     refuse_if(len(given) > 1, f"{' and '.join(map(flag, given))} cannot be combined. Give only one of them")
     return given
@@ -384,7 +384,7 @@ def _train(
 
 
 def ranks_of(device: str, training: Mapping[str, Any]) -> AbstractContextManager[Ranks]:
-    """Return the group of processes that torchrun started, or of this process alone."""
+    """Join the processes that torchrun started, or return a group that contains only this process."""
     from attendo.bundle import pick_device
     from attendo.training.distributed import joined
     from attendo.training.optimizer import RANK_TIMEOUT

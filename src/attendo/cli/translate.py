@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class TranslationLines:
-    """A function object that translates chunks of lines and counts special cases."""
+    """A function object that translates chunks of lines, and counts the translations that look wrong."""
 
     translator: Translator
     config: DecodingConfig
@@ -100,7 +100,7 @@ class TranslationLines:
         return own | dataclasses.asdict(self.config) | shown | drawn
 
     def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
-        """Return the lines that are printed at the end, from the counts of all lines."""
+        """Return the summary that is printed at the end: how many translations were split or look wrong."""
         said = {
             "split": "texts were translated in parts; --segment none translates each whole",
             "short": "translations are far shorter than usual for their sources; --json marks them",
@@ -191,9 +191,9 @@ def translate(
     contains pairs of source and target token numbers from 0. With --json, the alignment also contains weights, texts
     and positions. The input file can have any size. To resume an interrupted command, run the same command again.
 
-    The option --temperature T samples each translation. You can add --top-k, --top-p or --min-p. A single TEXT uses
-    --seed unchanged. With several lines, the seed of a line is computed from --seed and the line number. The option
-    --json prints the seed.
+    The option --temperature T samples each translation. The options --top-k, --top-p and --min-p restrict the sampled
+    tokens. For a single TEXT, the seed is the value of --seed. With several lines, the seed of a line is computed from
+    --seed and the line number. The option --json prints the seed.
 
     Example: attendo translate runs/mine < input.txt > output.txt
 

@@ -1,4 +1,4 @@
-"""The export of a trained model, and the check that the exported model computes the results of attendo."""
+"""The export of a trained model, and the check that the exported model computes the same results as attendo."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def exportable(config: ModelConfig, kind: Kind, target: Target) -> str | None:
 
 
 def not_exportable(config: ModelConfig, kind: Kind) -> str | None:
-    """Return a line about the supported and unsupported export formats of a model, or None if all are supported.
+    """Return a line about the supported and unsupported export formats, or None if all formats are supported.
 
     Args:
         config: The configuration of the model.
@@ -113,7 +113,7 @@ def export(
         out: The folder to create. If the export fails, the folder is removed.
         target: The export format.
         options: The options of the export format.
-        valid: Files with rows for the comparison (default: see `examples_of`).
+        valid: Data files for the comparison (default: see `examples_of`).
         most: The maximum number of rows in the comparison.
         say: The function that receives progress messages.
 

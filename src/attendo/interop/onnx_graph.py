@@ -23,7 +23,7 @@ Dimensions = Sequence[str | int | None]
 
 
 class Weights:
-    """A file of little-endian arrays to which graphs refer by offset. All graphs share each array."""
+    """A file of little-endian arrays that all graphs of a model share. The graphs refer to an array by its offset."""
 
     def __init__(self, path: Path | str, model: nn.Module):
         self.path = Path(path)
@@ -126,7 +126,7 @@ class Graph:
         return self.op("Reshape", value, self.constant(list(shape)))
 
     def model(self, name: str, opset: int = OPSET, ir_version: int = IR_VERSION) -> ModelProto:
-        """Return the finished model with the given versions of the operators and the format."""
+        """Return the finished ONNX model, with the given versions of the operator set and the file format."""
         from attendo import __version__
 
         made = self._helper.make_graph(

@@ -115,7 +115,7 @@ class ForeignModel(Protocol):
     """An exported model that another program runs on token ids."""
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[Float[np.ndarray, "*len classes"]]:
-        """Return the logits of each row: `[classes]` or a vector for a classifier, and `[len, vocab]` otherwise."""
+        """Return the logits of each row: `[classes]` (classifier), a vector (embedding model), or `[len, vocab]`."""
         ...
 
 
@@ -125,8 +125,8 @@ Foreign = ForeignTranslator | ForeignModel
 def measured(bundle: Bundle, model: Model, foreign: Foreign, examples: Examples) -> dict[str, Any]:
     """Compare the results of attendo and another program: shares of equal results (0 to 1), and score differences.
 
-    For translators, the result also contains the agreement with the run's own search, and the BLEU of both programs if
-    there are reference translations. Texts that exceed the context length are left out.
+    For translators, the report also contains the agreement with the search settings of the run, and the BLEU of both
+    programs if there are reference translations. Texts that exceed the context length are left out.
 
     >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
     >>> from attendo.models import ModelConfig, build_model

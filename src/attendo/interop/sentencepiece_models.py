@@ -151,7 +151,7 @@ def why_no_sentencepiece(kind: str) -> str | None:
 def sentencepiece_model(tokenizer: Tokenizer, file: Path) -> bytes:
     """Return the bytes of a `sentencepiece.model` with the tokenizer's ids.
 
-    attendo also splits texts at changes of script. The SentencePiece model omits the splits, because no subword crosses
+    attendo also splits texts where the script changes. The SentencePiece model omits the splits, as no subword crosses
     a split. BPE can differ, because SentencePiece joins any neighbors that form a subword. The character "▁" in a text
     becomes a space. Raise AttendoError for other kinds of tokenizers, and if a package is missing.
 

@@ -349,7 +349,7 @@ def _calls(bundle: Bundle, model: Model, quantization: Quantization) -> dict[str
 
 
 def options_of(decoding: DecodingConfig, max_len: int, source_len: int | None = None) -> dict[str, Any]:
-    """Return the options of `translate_batch` that reproduce attendo's search with `refill`, with all hypotheses.
+    """Return the options with which CTranslate2's `translate_batch` reproduces attendo's search with `refill`.
 
     Lengths include the end token, and an empty translation is allowed.
 
@@ -425,7 +425,7 @@ class _Translator:
         return {"refill": True, "coverage_penalty": 0.0, "beam_groups": 1}
 
     def translate(self, texts: Sequence[str], beam: int) -> list[Found]:
-        """Translate texts in groups of equal length, because a call has one length limit for all its texts."""
+        """Translate texts in groups of equal length, because one `translate_batch` call has a single length limit."""
         entries = self.tokenizer.entries
         rows = [[entries[i] for i in ids] for ids in self.tokenizer.encode_batch(texts)]
         found: dict[int, Found] = {}

@@ -205,7 +205,7 @@ class _ForeignTranslator:
         }
 
     def translate(self, texts: Sequence[str], beam: int) -> list[Found]:
-        """Translate one text at a time with `generate`, because batches change the last bits."""
+        """Translate one text at a time with `generate`, because batching slightly changes the results."""
         found = []
         for text in texts:
             read = self.tokenizer(text, return_tensors="pt", return_token_type_ids=False)

@@ -6,8 +6,8 @@ the token ids of a classifier or masked model to logits. The file weights.bin co
 file onnx.json describes the inputs and outputs of the graphs, the special ids, and the decoding loop.
 
 The folder also contains tokenizer.json and card.json. `onnx_models` builds the graphs from the modules of the model,
-without tracing. `opened` runs an exported model with onnxruntime and attendo's search. The function serves as a check
-of an export, and as an example of the decoding loop that `onnx.json` describes.
+without tracing. `opened` runs an exported model with onnxruntime and attendo's search. The function also shows how to
+implement the decoding loop.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Rows:
         self.lengths, self.past, self.memory = lengths, past, memory
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
-        """Replace each row i by the old row `rows[i]`. Both rows must have the same source."""
+        """Replace each row i by the old row `rows[i]`, which must have the same source."""
         self.lengths = self.lengths[rows.numpy()]
         self.past = {name: values[rows.numpy()] for name, values in self.past.items()}
 
@@ -216,7 +216,7 @@ class ExportedTranslator(Exported):
 
     @property
     def same_search(self) -> Mapping[str, Any]:
-        """The changed options: no coverage penalty, because the exported graphs do not return attention."""
+        """The changed DecodingConfig options: no coverage penalty, because the graphs return no attention."""
         return {"coverage_penalty": 0.0}
 
     def translations(self, texts: Sequence[str], beam: int | None = None) -> list[Translation]:
@@ -244,7 +244,7 @@ class ExportedGenerator(Exported):
     """An exported language model that uses attendo's sampling."""
 
     def reader(self) -> DecoderBackend:
-        """Return the decoder in the form that `Writing` and `Windows` require."""
+        """Return the decoder as an object that `Writing` and `Windows` accept."""
         return DecoderBackend(
             lambda rows, _capacity: self.decoder.begin(rows, {}),
             self.decoder.step,
@@ -278,7 +278,7 @@ class ExportedReader(Exported):
         return Session(self.folder / "model.onnx")
 
     def outputs(self, rows: Sequence[Sequence[int]]) -> Arrays:
-        """Return padded states `[rows, len, d_model]` and logits `[rows, classes]` or `[rows, len, vocab]`."""
+        """Return padded hidden states `[rows, len, d_model]` and logits `[rows, classes]` or `[rows, len, vocab]`."""
         token_ids, lengths = pad_rows(rows, self.tokenizer.pad_id)[0], np.array([len(row) for row in rows])
         check_lengths(lengths, self.max_len)
         return self.model(token_ids=token_ids.numpy(), lengths=lengths)

@@ -1,4 +1,4 @@
-"""The answers to the page's requests about a text, except search and effects."""
+"""The data that the microscope page requests about a text, except data about search and effects."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ from attendo.training.checkpoints import kept_weights, load_weights, sound_check
 
 
 def look_answer(result: LookResult, baseline: LookResult | None, began: float) -> LookAnswer:
-    """Return the page's data about a result.
+    """Return the data that the microscope page shows about the result of a run.
 
     Args:
-        result: The result.
+        result: The result of running the model, with the edits of the request.
         baseline: The result of the unchanged model, if the request has edits.
         began: The start of the computation, as a value of `time.perf_counter`.
     """
@@ -243,7 +243,7 @@ THUMB = 40
 
 
 def thumbnail(weights: Float[Tensor, "heads q_len k_len"], *, causal: bool) -> Thumbnail:
-    """Return small images of the heads. A cell is the largest weight of a patch, scaled so that `darkest` is 255."""
+    """Return a small image of each head. A pixel is the largest weight of a patch; the weight `darkest` becomes 255."""
     rows, columns = (min(THUMB, n) for n in weights.shape[1:])
     small = F.adaptive_max_pool2d(weights[None].float(), (rows, columns))[0].cpu()
     tops = [darkest(head, causal=causal) for head in weights.float().cpu().numpy()]
@@ -342,8 +342,8 @@ def next_answer(result: LookResult, position: int, n: int = 10) -> NextAnswer:
     """Return the n most probable tokens at a position, with cumulative probabilities, and the entropy in nats.
 
     `position` is a target position, or a source position for a masked language model. `actual` is the token that
-    follows, with its rank from 1, or None at the end. The probabilities include the edits, but not the tokens that a
-    search excludes. Raise AttendoError for a classifier, and if `position` or `n` is out of range.
+    follows the position, with its rank (from 1), or None at the end. The probabilities include the edits, but not the
+    tokens that a search excludes. Raise AttendoError for a classifier, and if `position` or `n` is out of range.
     """
     if result.family == "classification":
         raise AttendoError("a classifier predicts a label, not a token. Look at its classes instead")
@@ -495,13 +495,13 @@ AT_LEAST = 64
 
 
 def positions_answer(result: LookResult, side: Literal["source", "target"]) -> PositionsAnswer:
-    """Return the encoding of the first n positions `[n, d]` and the dot products of its rows `[n, n]`, as base64
-    float32.
+    """Return the positional encoding of the first n positions `[n, d]` and the dot products of its rows `[n, n]`, as
+    base64 float32.
 
     For RoPE, the rows contain cos and sin of each angle, and the products are those of a rotated unit vector. Position
     biases (ALiBi, relative, custom) have no rows. The data of the layers (`layer_of`) contains the biases, and n is the
     length of the text. `name` is the class of custom positions. `trained` is the `max_len` of the model. Raise
-    AttendoError if the side does not exist.
+    AttendoError if the model does not have this side.
     """
     embedding, tokens = _side(result, side)
     config, within = result.model.config, _within(result, side)

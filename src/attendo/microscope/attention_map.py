@@ -234,7 +234,7 @@ def map_text(
         layer: The number of the layer, from 0 (default: the layer with the sharpest attention).
         head: The number of the head, from 0 (default: the mean over all heads).
         language: The language of the captions.
-        hint: A text after the legend.
+        hint: A text that is added after the legend.
 
     Raises:
         AttendoError: `width` is below 40 columns.
@@ -347,7 +347,7 @@ class KeyStep:
 
 @dataclass(frozen=True)
 class Steps:
-    """The intermediate numbers of one query in one attention head, as in the tab "Steps" of the page.
+    """The intermediate results of the attention of one query in one head, as in the tab "Steps" of the page.
 
     Attributes:
         piece: The token of the query.

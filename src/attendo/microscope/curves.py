@@ -404,7 +404,7 @@ PIXELS_AN_INCH, DOTS_PER_INCH = 100, 130
 def write_picture(
     runs: Sequence[RunRecord], path: Path, across: Across = "step", language: Language = "en"
 ) -> Language:
-    """Draw all panels in a PNG file, and return the language of the image. Without a Japanese font, it is English.
+    """Draw all panels in a PNG file, and return the language of the image (English if there is no Japanese font).
 
     Raise AttendoError if matplotlib is not installed.
     """

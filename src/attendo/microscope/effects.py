@@ -255,8 +255,8 @@ class HeadEffect:
         effect: The mean change of a row's log-probability without the head, in nats. If the effect is negative, the
             model needs the head.
         standard_error: The standard error of `effect`, in nats.
-        alignment_error: The alignment error rate of the largest weights, for cross-attention with given links.
-            Otherwise None.
+        alignment_error: The alignment error rate of the largest weights, for cross-attention with given links, or None
+            otherwise.
     """
 
     path: str

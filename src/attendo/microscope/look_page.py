@@ -1,4 +1,4 @@
-"""The HTML page of the microscope, which queries a program or is self-contained."""
+"""The HTML page of the microscope, which is either self-contained or queries a running program."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ export default { render };
 
 
 def widget_of(session: Session, request: LookRequest, height: int) -> Widget:
-    """Return the page of a request as a notebook widget, which is live while Python runs.
+    """Return the microscope page for a request as a notebook widget, which is live while Python runs.
 
     Raise AttendoError if anywidget is not installed.
     """
@@ -113,12 +113,12 @@ STYLES = ("look", "views")
 
 
 def live_page(language: Language = "en", model: Mapping[str, Any] | None = None) -> str:
-    """Return the page that queries its server. `model` is the included answer to the request `model`."""
+    """Return the microscope page that queries its server. `model` is an answer to the request `model` to include."""
     return _page("'self'", "null" if model is None else _data({"live": model}), language)
 
 
 def framed_page(request: LookRequest) -> str:
-    """Return the page for a frame in a notebook widget, which forwards its requests. `request` is the first request."""
+    """Return the page in the frame of a notebook widget, which forwards requests. `request` is the first request."""
     return _page("'none'", _data({"frame": request.body}), "en")
 
 

@@ -70,8 +70,8 @@ def map_figure(
 ) -> Figure:
     """Return a heat map of an attention head with queries as rows and keys as columns.
 
-    Tokens that no installed font can draw are shown by number, with a note. Without a Japanese font, the text is
-    English.
+    Tokens that no installed font can draw are shown by number, with a note. Without an installed Japanese font, all
+    labels are in English.
 
     Args:
         shown: The attention of a stack.

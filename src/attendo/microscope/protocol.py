@@ -96,7 +96,7 @@ class LookRequest:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The request as a JSON object with every field."""
+        """The request as a JSON object, including the fields with default values."""
         edits = [dataclasses.asdict(edit) for edit in self.edits]
         return dataclasses.asdict(self) | {"prefix_ids": list(self.prefix_ids), "edits": edits}
 
@@ -155,7 +155,7 @@ class NextRequest(KeyRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class PositionsRequest(KeyRequest):
-    """A request for the position encoding of the source or the target."""
+    """A request for the positional encoding of the source or the target."""
 
     side: Side
 
@@ -304,7 +304,7 @@ class Outcome(TypedDict, total=False):
 
 
 class Baseline(TypedDict):
-    """The output of the unchanged model as an `Outcome`, and its changes by the edits (see `compared`)."""
+    """The output of the unchanged model as an `Outcome`, and its changes caused by the edits (see `compared`)."""
 
     text: NotRequired[str]
     log_prob: NotRequired[float]
@@ -470,7 +470,7 @@ class WhyAnswer(TypedDict):
 
 
 class PositionsAnswer(TypedDict):
-    """The position encoding of a side, as float32 in base64 (see `positions_answer`)."""
+    """The positional encoding of the source or target, as float32 in base64 (see `positions_answer`)."""
 
     kind: str
     name: str
@@ -525,7 +525,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def canonical(value: Any) -> str:
-    """Return JSON with sorted keys and without spaces. Equal values have equal texts.
+    """Return a value as JSON with sorted keys and without spaces. Equal values have equal JSON texts.
 
     >>> canonical({"b": 1, "a": "雨"})
     '{"a":"雨","b":1}'

@@ -1,4 +1,4 @@
-"""The run of a model on a text with edits, and the record of its input, output and hidden states."""
+"""The function `look`, which runs an edited model on a text and stores the input, output and hidden states."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ class LookResult:
 
     Attributes:
         user: The loaded object, for example a Translator.
-            model: The unchanged model.
-            tokenizer: The tokenizer of the model.
-            family: The task of the model.
-            request: The request of the run.
-        edits: The edits of the request in the form for `recording`.
+        model: The unchanged model.
+        tokenizer: The tokenizer of the model.
+        family: The task of the model.
+        request: The request of the run.
+        edits: The edits of the request, in the format that `recording` accepts.
         inputs: The arguments of the forward pass: one row without padding.
         source: The token ids that the encoder reads.
         target: The token ids that the decoder reads.
         wanted: The token id that each target position predicts, or None after the last token.
-            prompt_tokens: The number of tokens at the start of `target` that were given, not generated.
+        prompt_tokens: The number of tokens at the start of `target` that were given, not generated.
         score: The score of the search with length normalization, or None.
         finished: Whether the output reached its end token.
-        record: The record of the edited model: scores, weights, query, key and value of each attention layer, and the
-            outputs of all modules.
+        record: The recorded tensors of the edited model: scores, weights, query, key and value of each attention layer,
+            and the outputs of all modules.
         logits: The logits of the output layer.
-            folder: The run folder, or None for a model in memory.
+        folder: The run folder, or None for a model in memory.
         note: A note about omitted tokens or a text that repeats itself, or None.
     """
 
@@ -105,7 +105,7 @@ class LookResult:
         return MASK if hidden else self.tokenizer.pieces([token_id])[0]
 
     def sides(self, path: str) -> tuple[Side, Side]:
-        """Return the sides whose tokens are the queries and the keys of an attention layer.
+        """Return the sides ("source" or "target") whose tokens are the queries and the keys of an attention layer.
 
         Args:
             path: The module path of the attention layer.
@@ -140,7 +140,7 @@ class LookResult:
 def log_probs_of_wanted(
     logits: Float[Tensor, "positions vocab"], wanted: Sequence[int | None]
 ) -> Float[Tensor, " positions"]:
-    """Return the log-probability of each position's token in nats, or 0 for positions without a token.
+    """Return the log-probability of the token that each position predicts, in nats, or 0 if there is no such token.
 
     >>> log_probs_of_wanted(torch.zeros(2, 4), (3, None))
     tensor([-1.3863,  0.0000])
@@ -215,7 +215,7 @@ def look(
 
 @contextmanager
 def one_thread_less() -> Iterator[None]:
-    """Use one thread less, to leave a core to the browser.
+    """Use one CPU thread fewer, to leave a core for the browser.
 
     The threads of a search synchronize at every step, so a thread without a core delays all other threads.
     """
@@ -538,7 +538,7 @@ def _changed(form: FormT, model: Model, edits: Sequence[Edit]) -> FormT | None:
 
 
 def changes_of(model: Model, edits: Sequence[Edit]) -> dict[str, Change] | None:
-    """Return the changes of each layer by path, or None for edits that a compiled model does not support."""
+    """Return the edits as a dict by layer path, or None if the compiled model does not support an edit."""
     layers: dict[nn.Module, list[str]] = {}  # a shared module is edited at all its paths
     for path, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, Attention | FeedForward):

@@ -44,9 +44,9 @@ class Searched:
 def searched(result: LookResult, beam: int, at_least: int = 0) -> Searched:
     """Run a beam search on the edited model, for the source or prompt of a result.
 
-    For a translator, the search equals that of `translate`. For a language model, it maximizes the log-probability of
-    at most `max_tokens` tokens (or `at_least`, if this is larger). Raise AttendoError for other models, and if the beam
-    size is out of range.
+    For a translator, the search equals that of `translate`. For a language model, the search maximizes the
+    log-probability of at most `max_tokens` tokens (or `at_least`, if this is larger). Raise AttendoError for other
+    models, and if the beam size is out of range.
     """
     if not 1 <= beam <= MOST_BEAMS:
         raise AttendoError(f"beam={beam} must be 1 to {MOST_BEAMS}")
@@ -95,7 +95,7 @@ def tree_answer(result: LookResult, beam: int) -> TreeAnswer:
     A node contains its id, its parent (None at the root) and its step (from 0). It also contains its token, the
     log-probability of the token, and the sum of the log-probabilities on the path. If a text ends at the node, the node
     also contains the score with length normalization. `kept` is False for rejected candidates, and `best` marks the
-    path of the best text. Raise AttendoError as `searched` does.
+    path of the best text. Raise the same errors as `searched`.
     """
     found = searched(result, beam)
     nodes, names = _nodes(result, found), _best_path(found)
@@ -191,11 +191,11 @@ def why_answer(result: LookResult, target: str, beam: int) -> WhyAnswer:
     The `verdict` is "same" if the texts are equal, and "model" if the model prefers the text of the search. The verdict
     is "search" if the search lost a text that the model prefers (a search error; Stahlberg & Byrne 2019, "On NMT Search
     Errors and Model Errors"). The verdict is "forced" if the output had to begin with other tokens. `diverges_at` is
-    the first different token. `lost_at` is the step in which the beam rejected the text, or None. A `rank` of 1 is the
-    most probable token.
+    the first different token. `lost_at` is the step (from 0) in which the beam rejected the text, or None. A `rank` of
+    1 is the most probable token.
 
-    For a language model, both texts are compared over the number of tokens in the given text. Raise AttendoError as
-    `searched` does, and for an empty or overlong text.
+    For a language model, both texts are compared over the number of tokens in the given text. Raise the same errors as
+    `searched`, and AttendoError for an empty or overlong text.
     """
     ids = _ids(result, target)
     found = searched(result, beam, at_least=len(ids))
@@ -242,7 +242,7 @@ def why_answer(result: LookResult, target: str, beam: int) -> WhyAnswer:
 
 
 def lost_at(trace: SearchTrace, ids: Sequence[int]) -> int | None:
-    """Return the first step after which the beam contains no text with the given beginning, or None.
+    """Return the first step (from 0) in which the beam rejects the beginning of a text, or None.
 
     >>> from attendo.decoding.trace import TraceNode
     >>> tree = SearchTrace(((TraceNode(7, -0.5, 0, 0, False),), (TraceNode(1, -0.2, 0, None, True),)))

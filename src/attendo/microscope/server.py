@@ -111,7 +111,7 @@ class LookServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to the calling program."""
+        """Do nothing, because the calling program handles signals."""
         yield
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -207,7 +207,7 @@ class View:
         layer: int | None = None,
         head: int | None = None,
     ) -> Steps:
-        """Return the intermediate numbers of one query in one attention head.
+        """Return the intermediate results of the attention of one query in one head.
 
         Args:
             query: The number of the query, from 0.
@@ -296,7 +296,7 @@ def ask_for(
     max_tokens: int = 20,
     edits: Sequence[EditRequest | Edit] = (),
 ) -> LookRequest:
-    """Return the request of `look`. Raise AttendoError for a number out of range, and for an unsupported edit."""
+    """Return the request for `look`. Raise AttendoError for a number out of range, and for an unsupported edit."""
     searched = usual_search(user) if beam is None else "greedy" if beam == 1 else "beam"
     search = "forced" if target is not None else searched
     requests = tuple(asked for edit in edits for asked in _asked(edit))

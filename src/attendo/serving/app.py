@@ -72,7 +72,7 @@ def create_app(state: State) -> FastAPI:
     """Return the ASGI application of a server.
 
     The application responds with status 503 until the models are loaded. `serving.run` loads the models. Under another
-    ASGI server, the lifespan of the application loads them.
+    ASGI server, the lifespan of the application loads the models.
 
     Args:
         state: The state of the server, available to routes as `request.server`.

@@ -53,7 +53,7 @@ class CompletionBody(Body):
 
     The n texts of a prompt use the seeds seed, seed + 1, and so on. The fields top_k, min_p and repetition_penalty
     extend the OpenAI API. The fields presence_penalty, frequency_penalty, logit_bias and suffix are not supported, and
-    best_of must be n. The field user is ignored.
+    best_of must equal n. The field user is ignored.
     """
 
     model: Name | None = None
@@ -80,8 +80,8 @@ class CompletionBody(Body):
 
 
 class LogProbs(BaseModel):
-    """The tokens of a text and their log-probabilities in nats. The first token that the model reads has the value
-    null.
+    """The tokens of a text and their log-probabilities in nats. The first token that the model reads has the
+    log-probability null, because no token precedes it.
 
     top_logprobs contains the most likely tokens at each position. top_logprobs is null in a stream and if logprobs is
     0.
@@ -94,7 +94,7 @@ class LogProbs(BaseModel):
 
 
 class Choice(BaseModel):
-    """A generated text with its number and the reason for its end."""
+    """A generated text with its number (from 0) and the reason why the generation ended."""
 
     text: str
     index: int
@@ -122,9 +122,8 @@ class CompletionAnswer(BaseModel):
 
 
 class ModelFacts(BaseModel):
-    """A model of the server.
-
-    Three fields extend the OpenAI API: family (the task), and source and target (the languages of a translator).
+    """The facts about one model of the server. Three fields extend the OpenAI API: family (the task), and source and
+    target (the languages of a translator).
     """
 
     model_config = ConfigDict(protected_namespaces=())
@@ -165,14 +164,14 @@ def choice(
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """The texts to generate, n per prompt.
+    """A prepared completion request with all texts to generate.
 
     Attributes:
         generator: The language model.
         body: The body of the request.
         ids: The token ids of each prompt without special tokens.
-        read: The token ids of each prompt that the model reads.
-        texts: The texts to generate.
+        read: The token ids that the model reads for each prompt, with special tokens.
+        texts: The texts to generate, `n` per prompt.
         n: The number of texts per prompt.
     """
 
@@ -185,7 +184,7 @@ class GenerationRequest:
 
     @property
     def cost(self) -> int:
-        """The cost: the maximum number of tokens that are read and generated."""
+        """The maximum number of tokens that the request reads and generates, which is its cost."""
         return sum(len(text.prompt_ids) + text.config.max_tokens for text in self.texts)
 
     def prompt_ids(self, index: int) -> list[int]:
@@ -477,7 +476,7 @@ def _check(body: CompletionBody) -> None:
 
 
 class EventStream(EventSourceResponse):
-    """A response with the server-sent events of a job, followed by `[DONE]`. An unfinished job is canceled."""
+    """The server-sent events of a job, followed by `[DONE]`. If the client disconnects, the job is canceled."""
 
     def __init__(self, stack: AsyncExitStack, messages: AsyncIterator[ServerSentEvent]) -> None:
         ping = ServerSentEvent(comment="ping", sep="\n")

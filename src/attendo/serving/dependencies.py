@@ -142,7 +142,7 @@ class ApiRequest(Request):
 
     @property
     def seconds(self) -> float:
-        """The timeout of the request in seconds: the header X-Request-Timeout, or at most the server's timeout.
+        """The timeout of the request in seconds: the header X-Request-Timeout, but at most the server's timeout.
 
         Raises ApiError with status 422 for an invalid header.
         """
@@ -150,7 +150,7 @@ class ApiRequest(Request):
         return min(self.requested_timeout() or most, most)
 
     async def disconnected(self) -> None:
-        """Wait until the client disconnects. The body must have been read before."""
+        """Wait until the client disconnects. Read the body before the call."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
@@ -284,5 +284,5 @@ async def in_thread(n_characters: int, work: Callable[[], T]) -> T:
 
 
 def cost_of_pass(texts: Sequence[str]) -> int:
-    """Return the cost in tokens of texts that are processed by one forward pass."""
+    """Return the cost of texts that are processed in one forward pass, in tokens."""
     return sum(1 + len(text) // CHARACTERS_PER_TOKEN for text in texts)

@@ -88,7 +88,7 @@ class Job:
 
     Attributes:
         work: The texts to process.
-        tell: The function that receives the events, called in the engine's thread.
+        tell: The function that receives the events. It is called in the engine's thread.
         deadline: The time limit, as a value of `time.monotonic`.
         stream: Whether each piece of text is an event.
         cancelled: Whether the job was canceled.
@@ -123,7 +123,7 @@ class Job:
 
 @dataclass
 class Counts:
-    """The counters of an engine: the steps, the rows in all steps, and the seconds of all steps."""
+    """The counters of an engine: the number of steps, the texts or beams in all steps, and the seconds of all steps."""
 
     steps: int = 0
     rows: int = 0
@@ -428,7 +428,7 @@ async def results(
     seconds: float,
     gone: Callable[[], Awaitable[None]],
 ) -> Done:
-    """Run a job and return all its results. Raise the errors of `call`, and ClientGone when `gone` returns."""
+    """Run a job and return all its results. Raise the same errors as `call`, and ClientGone when `gone` returns."""
     async with call(engine, entered, work, seconds, stream=False) as events:
         event = asyncio.ensure_future(anext(events))
         try:

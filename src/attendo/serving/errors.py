@@ -53,7 +53,7 @@ class Fault(BaseModel):
 
 
 class OpenAIFaultDetail(BaseModel):
-    """The error message, the type of the error, and the field and the code if there are any."""
+    """The error message, the type of the error, and, if known, the name of the wrong field and the error code."""
 
     message: str
     type: str
@@ -103,7 +103,7 @@ def documented_errors(shape: type[Fault | OpenAIFault], *statuses: int) -> dict[
     """Return the OpenAPI documentation of error responses.
 
     Args:
-        shape: The model of the response body.
+        shape: The pydantic model of the response body.
         statuses: The HTTP statuses (default: those of a route that uses a model).
     """
     found: dict[int | str, dict[str, Any]] = {}

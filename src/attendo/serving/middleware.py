@@ -165,7 +165,7 @@ class Guard:
     Args:
         app: The next ASGI application.
         state: The state of the server.
-        is_public: Returns whether a path requires no API key. Unknown paths require a key.
+        is_public: The function that returns whether a path requires no API key. Unknown paths require a key.
         early: The paths that are served while the models load and while the server shuts down.
         direct: The routes, by method and path, that run without FastAPI's route search. FastAPI's route search takes
             more CPU time than everything else in this class.

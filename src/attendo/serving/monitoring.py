@@ -223,7 +223,7 @@ class _Live(Collector):
         self._state = state
 
     def describe(self) -> list[Metric]:
-        """Return an empty list, because the names are fixed."""
+        """Return an empty list, because the names of the metrics are fixed."""
         return []
 
     def collect(self) -> Iterator[Metric]:

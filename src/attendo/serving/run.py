@@ -36,8 +36,8 @@ def steady() -> None:
     """Configure memory for a long-running server: return free memory to the system, and shorten garbage collections.
 
     By default, glibc raises its threshold for large blocks with each freed block, up to 32 MB, which fragments memory.
-    In addition, glibc uses a separate memory arena per thread. Python would scan all imported objects in every garbage
-    collection.
+    In addition, glibc uses a separate memory arena per thread. By default, Python scans all imported objects in every
+    full garbage collection.
     """
     if (library := _glibc()) is not None:
         library.mallopt(MMAP_THRESHOLD, LARGE)
@@ -141,7 +141,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to `_signals`."""
+        """Do nothing, because `_signals` handles all signals."""
         yield
 
 

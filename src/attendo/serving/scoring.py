@@ -58,7 +58,7 @@ class ScoringChunk:
 def scoring_chunks(
     token_ids: Sequence[int], context: int, specials: SpecialTokens, *, ended: bool
 ) -> list[ScoringChunk]:
-    """Split a text into the windows of `attendo evaluate`. If `ended` is true, the end token is also scored."""
+    """Split a text into the same windows as `attendo evaluate`. If `ended` is true, the end token is also scored."""
     document = Document(np.array(token_ids, np.int64), 0, 0, ended)
     if not document.n_targets:
         return []
@@ -117,7 +117,7 @@ def _scores(logits: Float[Tensor, "len vocab"], wanted: Sequence[int], n: int) -
 async def run_text_scores(
     request: ApiRequest, served: ServedModel, texts: Sequence[Sequence[ScoringChunk]], n: int
 ) -> list[list[TokenScore]]:
-    """Compute `text_scores` of texts, which are given as windows, in the engine's thread."""
+    """Compute `text_scores` for the windows of texts, in the engine's thread."""
     every = [window for windows in texts for window in windows]
     found = iter(await _run(request, served, ("texts", n), every, partial(text_scores, served.user, n=n)))
     return [[score for _ in windows for score in next(found)] for windows in texts]

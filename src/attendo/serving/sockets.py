@@ -43,7 +43,7 @@ class Connections:
     """The factory of connection protocols for `uvicorn.Config(http=...)`, which limits the number of connections.
 
     If there are more than `most` connections, the connection that has waited longest for the rest of a request is
-    closed. Slow clients therefore cannot block other clients.
+    closed.
     """
 
     def __init__(self, most: int = MOST, head_seconds: float = HEAD_SECONDS) -> None:
@@ -63,7 +63,7 @@ class Connections:
         return Connection(self, config, server_state, app_state, _loop)
 
     def make_room(self) -> bool:
-        """Close the longest waiting connection if there are too many. Return whether there is room for another."""
+        """If there are too many connections, close the longest waiting one. Return whether the new connection fits."""
         if self.open <= self.most:
             return True
         oldest = next(iter(self.waiting), None)

@@ -50,10 +50,10 @@ class Admission:
 
     @contextmanager
     def entered(self, cost: int, *, again: bool = False) -> Iterator[None]:
-        """Admit a cost until the end of the context.
+        """Admit a request until the end of the context.
 
         Args:
-            cost: The cost: tokens x beams x n.
+            cost: The cost of the request: tokens x beams x n.
             again: Whether the request was admitted before. Such a request is always admitted, so its results are not
                 lost.
 

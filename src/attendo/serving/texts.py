@@ -129,8 +129,8 @@ class ScoreBody(Body):
     """The body of a scoring request.
 
     For a translator, the body contains source and target, or pairs. For a language model, the body contains text or
-    texts. The field length_penalty applies to translation scores (default: that of the run). The field top is the
-    number of alternatives per position.
+    texts. The field length_penalty applies to translation scores (default: the setting of the run). The field top is
+    the number of most likely tokens to return per position.
     """
 
     model_config = ConfigDict(

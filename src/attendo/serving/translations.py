@@ -154,9 +154,9 @@ async def details(
 ) -> list[dict[str, Any]]:
     """Return the details of each translation: candidates, tokens, log-probabilities in nats, alignments and spans.
 
-    Each token of the best candidate has alternatives. The `prefix` of an alternative is the beginning of the
-    translation if the alternative is chosen, for another request to /translate. After the first part of a text,
-    `prefix` is null. A `log_prob` that several parts share is also null.
+    Each token of the best candidate has alternatives. The `prefix` of an alternative is the translation up to and
+    including the alternative. Another request to /translate can use this prefix. After the first sentence (or other
+    unit) of a text, `prefix` is null. A `log_prob` that several units share is also null.
     """
     left = iter(ready.sources.rows)
     rows = [[next(left) for _ in segments.pieces] for segments in ready.sources.texts]
@@ -195,7 +195,7 @@ def other_tokens(
 
     Args:
         translator: The translator.
-        place: The scores at the position of the token.
+        place: The token's log-probability and the most probable tokens at its position.
         before: The token ids before the position, or None if alternatives have no prefix.
     """
     tokenizer = translator.tokenizer
@@ -478,7 +478,7 @@ async def detect(request: ApiRequest) -> Response:
 
 @router.get("/frontend/settings", responses={200: {"model": dict[str, Any]}})
 async def settings(request: ApiRequest) -> Response:
-    """Return the server settings that clients of LibreTranslate read at the start."""
+    """Return the server settings that clients of LibreTranslate read when they start."""
     state = request.server
     known = languages_of(state)
     first = state.models.of_family("translation")[:1]

@@ -52,9 +52,9 @@ def import_model(
         source: The Hugging Face folder with config.json, safetensors and tokenizer files.
         out: The run folder to create.
         say: The function that receives progress messages.
-        source_language: The source language of a translator. A multilingual model requires a code of its vocabulary
-            ("en_XX").
-        target_language: The target language of a translator, in the form of `source_language`.
+        source_language: The source language of a translator. A multilingual model requires a language code from its
+            vocabulary, such as "en_XX".
+        target_language: The target language of a translator, in the same format as `source_language`.
 
     Raises:
         AttendoError: The model is incomplete, damaged, contradictory or not supported, so nothing is written.

@@ -50,7 +50,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def table_of(theirs: Theirs) -> tuple[Table, Head]:
-    """Return the table and the model class for a config.json. Raise AttendoError for an unsupported family or class.
+    """Return the family's table and class for a config.json. Raise AttendoError for an unsupported family or class.
 
     >>> table_of({"model_type": "mamba"})
     Traceback (most recent call last):
@@ -107,7 +107,7 @@ class _Tensors:
         self.read: set[str] = set()
 
     def here(self, name: str) -> str | None:
-        """Return the name of a tensor in the files, or None if it is missing. Models without a head have no prefix."""
+        """Return the name under which the files contain a tensor, or None if the tensor is missing."""
         if not self._has_prefix:
             name = name.removeprefix(self._prefix)
         old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
@@ -126,7 +126,7 @@ class _Tensors:
         return found if found.dtype == torch.float64 else found.float()
 
     def left(self, passed_over: tuple[str, ...]) -> list[str]:
-        """Return the names of unused tensors, except ignored names."""
+        """Return the names of the tensors that the model did not use, except the names to ignore."""
         pattern = re.compile("|".join(passed_over) or r"(?!)")
         rest = (name for name in self._files if name not in self.read)
         return sorted(name for name in rest if not pattern.fullmatch(name.removeprefix(self._prefix)))

@@ -39,7 +39,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Same(Option):
-    """A value that has different names in ModelConfig and config.json.
+    """An option that has different names in ModelConfig (`ours`) and config.json (`theirs`).
 
     `other` is the key that is read if `theirs` is missing. `written` is the attribute that is written instead of
     `ours`.

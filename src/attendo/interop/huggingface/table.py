@@ -17,18 +17,19 @@ Get = Callable[[str], Tensor]
 
 @dataclass(frozen=True)
 class Row:
-    """The correspondence between a foreign tensor and one or more tensors of attendo.
+    """The correspondence between a Hugging Face tensor (foreign tensor) and one or more tensors of attendo.
 
     Attributes:
         theirs: The name of the foreign tensor, with `{n}` for the number of a block.
-        ours: The names of attendo's tensors, which the foreign tensor stacks.
+        ours: The names of attendo's tensors, which are concatenated in the foreign tensor.
         transposed: Whether the foreign tensor is stored as [in, out].
-        turned: Whether RoPE pairs the rows i and i + half in the foreign tensor. attendo pairs neighbors.
-        behind: The number of unused rows at the start. -1 means that the padding id determines the number.
+        turned: Whether RoPE pairs row i with row i + head_dim / 2 in the foreign tensor. attendo pairs adjacent rows.
+        behind: The number of unused first rows in the foreign tensor. -1 means that the padding id determines the
+            number.
         plus: The name of a tensor whose first row is added (the token type embedding of BERT).
-        aliases: The names of copies of the tensor.
+        aliases: The names of copies of the foreign tensor.
         flat: Whether the foreign tensor has the shape [1, n].
-        scaled: Returns a factor of the foreign tensor from config.json.
+        scaled: The function that computes a factor for the foreign tensor from config.json.
     """
 
     theirs: str
@@ -42,7 +43,7 @@ class Row:
     scaled: Callable[[Theirs], float] | None = None
 
     def of_block(self, n: int) -> Row:
-        """Return the row for block number n."""
+        """Return the `Row` for block number n."""
         number = str(n)
         return replace(
             self,
@@ -52,7 +53,7 @@ class Row:
 
     @property
     def of_a_block(self) -> bool:
-        """Whether the row describes one tensor per block."""
+        """Whether the `Row` describes one tensor per block."""
         return "{n}" in self.theirs
 
     def read(self, get: Get, shapes: Sequence[torch.Size], theirs: Theirs, head_dim: int) -> list[Tensor]:
@@ -95,7 +96,7 @@ class Row:
 
 
 def dense(theirs: str, *ours: str, transposed: bool = False, turned: bool = False) -> tuple[Row, Row]:
-    """Return the rows for the weight and the bias of a layer, which may stack several layers of attendo.
+    """Return one `Row` for the weight and one for the bias of a Hugging Face layer, which can join layers of attendo.
 
     >>> [(row.theirs, *row.ours) for row in dense("kv", "k_proj", "v_proj")]
     [('kv.weight', 'k_proj.weight', 'v_proj.weight'), ('kv.bias', 'k_proj.bias', 'v_proj.bias')]
@@ -112,9 +113,8 @@ def dense(theirs: str, *ours: str, transposed: bool = False, turned: bool = Fals
 
 
 def blocks(theirs: str, ours: str, layers: Mapping[str, str], turned: Sequence[str] = ()) -> tuple[Row, ...]:
-    """Return the rows of all layers in a stack of blocks.
-
-    `layers` maps foreign names to names of attendo. `turned` contains the layers with RoPE.
+    """Return a `Row` for each tensor in a stack of blocks. `layers` maps Hugging Face's layer names to attendo's.
+    `turned` contains the layers with RoPE.
 
     >>> blocks("h", "decoder", {"ln_1": "self_attention_residual.norm"})[0].ours
     ('decoder.blocks.{n}.self_attention_residual.norm.weight',)
@@ -127,7 +127,7 @@ def blocks(theirs: str, ours: str, layers: Mapping[str, str], turned: Sequence[s
 
 
 def expanded(rows: Sequence[Row], ours: Mapping[str, object]) -> Iterator[tuple[Row, bool]]:
-    """Yield each row, repeated for each block of the model, and whether the model has its tensors.
+    """Yield each `Row`, once per block of the model, and whether the model has the tensors of the `Row`.
 
     >>> rows = blocks("h", "decoder", {"ln_1": "norm"})
     >>> [(row.theirs, there) for row, there in expanded(rows, {"decoder.blocks.0.norm.weight": None})]
@@ -147,7 +147,7 @@ def expanded(rows: Sequence[Row], ours: Mapping[str, object]) -> Iterator[tuple[
 
 @dataclass(frozen=True)
 class Head:
-    """A model class of a family: attendo's architecture, the options that it sets, and the rows of its head."""
+    """A model class of a family: attendo's architecture, the options that the class sets, and the head's tensors."""
 
     architecture: Architecture
     ours: Mapping[str, object] = field(default_factory=dict)
@@ -169,14 +169,14 @@ class Table:
 
     Attributes:
         options: The options of config.json.
-        weights: The rows of all tensors except those of the heads.
+        weights: One `Row` per tensor, except for the tensors of the heads.
         heads: The model classes by name.
         prefix: The prefix of tensor names in models with a head.
         passed_over: The patterns of tensor names that are ignored.
         biased: Whether every linear layer of the family has a bias.
         sinusoids: The names of position tensors that are written but not read.
         written: Whether models can be exported as this family.
-        when: Returns whether a config.json matches this table.
+        when: The function that returns whether a config.json matches this table.
     """
 
     options: tuple[Option, ...]

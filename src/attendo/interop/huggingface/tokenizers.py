@@ -54,7 +54,7 @@ class TokenizerFacts:
         return self.table("generation_config.json")
 
     def name(self, role: str) -> str | None:
-        """Return the text of the special token with a role, for example "eos", or None."""
+        """Return the text of the special token with a role such as "eos", or None if there is no such token."""
         return _content(self.own.get(f"{role}_token"))
 
     def added(self) -> dict[int, dict[str, Any]]:
@@ -460,7 +460,7 @@ def spelled_apart(document: Mapping[str, Any], special: Collection[int]) -> Spel
     r"""Remove the post-processor, and ensure that encoded texts contain no special tokens.
 
     The library finds added tokens in every text, and vocabulary entries in every word. Therefore, added tokens are
-    removed unless they are text. Vocabulary entries of special tokens get a leading space, which no word contains.
+    removed unless they are words. Vocabulary entries of special tokens get a leading space, which no word contains.
 
     >>> model = {"type": "WordLevel", "vocab": {"<s>": 0, "a": 1, "[UNK]": 2}, "unk_token": "[UNK]"}
     >>> cuts = {"type": "WhitespaceSplit"}
