@@ -1,4 +1,4 @@
-"""A model on disk: config.toml, model.safetensors, tokenizer.json and card.json, verified to belong together."""
+"""A model on disk: config.toml, model.safetensors, tokenizer.json and card.json, checked to belong together."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _IN_FILE = re.compile(r"(.+) \[([^\[\]]+)\]")  # for example, F.toml [model]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file as plain values. Raises AttendoError, with the line, for invalid TOML."""
+    """Return the tables of a TOML file as plain values. Raises AttendoError with the line number for invalid TOML."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
         if _DEEP_KEY.search(_QUOTED.sub("", _COMMENT.sub("", text))):  # takes quadratic time
@@ -86,7 +86,7 @@ def override(tables: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
 
 
 def build(section: type[T], table: Mapping[str, Any], where: str, *, others: bool = False) -> T:
-    """Build a dataclass from a table with strict types.
+    """Build a dataclass from a table, and check the types of all values strictly.
 
     `section` is the dataclass. Nested dataclasses are built from sub-tables. Unknown keys are errors unless `others` is
     set. `where` is the name of the table in messages, with or without its file: `"model"` or `"F.toml [model]"`. Raises

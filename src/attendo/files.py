@@ -1,4 +1,4 @@
-"""Files that are complete or absent: atomic writing, and folders that can be verified.
+"""Atomic writing, so that a file is either complete or absent, and folders whose files can be verified.
 
 Errors of the operating system, such as a full disk or a missing permission, raise OSError. After an error, existing
 files are unchanged.

@@ -55,11 +55,11 @@ def held_out(
 ) -> HeldOut:
     """Choose validation rows: a share of the rows, at least 100, at most 2,000, and at most a fifth of all rows.
 
-    Rows with equal sources stay together. Sources are chosen in the order of their hashes while their rows fit. If no
-    source fits, the source with the fewest rows is chosen. `trained` returns whether an earlier run was trained on a
-    row with the given hash. Rows of earlier runs are not held out, and at least half of the new rows remain for
-    training. With fewer than 20 new rows, no row is held out. Memory is constant. Raises AttendoError for a single
-    source or fewer than 20 rows.
+    Rows with equal source texts stay in the same split. Source texts are chosen in the order of their hashes while
+    their rows fit. If none fits, the source text with the fewest rows is chosen. `trained` returns whether an earlier
+    run was trained on a row with the given hash. Rows of earlier runs are not held out, and at least half of the new
+    rows remain for training. With fewer than 20 new rows, no row is held out. Memory is constant. Raises AttendoError
+    for a single source or fewer than 20 rows.
 
     >>> held = held_out(f"sentence {i}" for i in range(1000))
     >>> held.n_held_out, sum(f"sentence {i}" in held for i in range(1000))

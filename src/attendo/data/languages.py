@@ -105,7 +105,7 @@ def language_of(texts: Sequence[str]) -> str:
 
 
 def may_be(language: str, identified: str) -> bool:
-    """Return whether the detector can identify texts in `language` as `identified`. Unknown codes return True.
+    """Return whether the detector can identify texts in `language` as `identified`. For unknown codes, return True.
 
     >>> may_be("en-GB", "en"), may_be("fr", "en"), may_be("nb", "no"), may_be("tlh", "en"), may_be("fr", "")
     (True, False, True, True, True)

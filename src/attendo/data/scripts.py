@@ -1,4 +1,4 @@
-"""Properties of texts by their characters: the script, unusual invisible characters, and a letter profile.
+"""Properties of texts, computed from their characters: script, unusual invisible characters, and letter profile.
 
 All functions process a batch of texts as concatenated code points, in linear time.
 """

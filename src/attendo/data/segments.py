@@ -278,7 +278,7 @@ def _line_cuts(text: str) -> list[Cut]:
 
 
 def cuts(text: str) -> list[Cut]:
-    """Return all possible cuts at marks or spaces within a text, in order.
+    """Return all possible cuts at punctuation marks or spaces within a text, in order.
 
     >>> [(text[:cut.end], cut.rank) for text in ["a, b. C"] for cut in cuts(text)]
     [('a,', 2), ('a, b.', 1)]

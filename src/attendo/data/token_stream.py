@@ -288,7 +288,7 @@ def _counts(values: list[int]) -> Counts:
 
 @dataclass(frozen=True)
 class WindowEdges:
-    """The borders of an epoch's windows, computed on access. The borders ascend from 0 to `n_positions`.
+    """The borders of the training windows in an epoch, computed on access. The borders ascend from 0 to `n_positions`.
 
     The first window has 1 to `context` positions (`first`). The last window has the remaining positions, and all other
     windows are full.

@@ -1,7 +1,7 @@
 """Training of Unigram tokenizers on word counts (Kudo 2018, arXiv:1804.10959, section 3.2).
 
 This implementation is deterministic. The trainer of the `tokenizers` library is not deterministic, because it sums in
-the order of a randomly keyed hash map. The trainer also starts without subwords that are whole words.
+the order of a randomly keyed hash map. The initial subwords of that trainer also contain no whole words.
 """
 
 from collections.abc import Iterable, Mapping
@@ -68,7 +68,7 @@ def train_unigram(counts: Mapping[str, int], size: int) -> dict[str, float]:
     """Return at most `size` subwords with their log-probabilities: all characters and the best longer subwords.
 
     Each round runs expectation-maximization twice. The round then removes the quarter of the longer candidates whose
-    removal lowers the likelihood least. Ties keep the order by length and code points.
+    removal lowers the likelihood least. In a tie, shorter subwords are kept, then lower code points.
     """
     words = _words(counts)
     lattice, pieces, probabilities = _candidates(words, max(_SEEDS, 4 * size))

@@ -25,7 +25,7 @@ class ProgressLine:
         self._live: Live | None = None
 
     def show(self, line: str) -> None:
-        """Replace the displayed line. In a pipe, print a new line."""
+        """Replace the displayed line on a terminal, or print a new line in a pipe."""
         if not self.is_live:
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()

@@ -48,8 +48,8 @@ def maximum(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*bat
 def places(q_len: int, k_len: int, *, cross: bool = False) -> Float[Tensor, " q_len"]:
     """Return the position of each query among the keys.
 
-    In self-attention, the queries are at the last key positions, as with a cache. With `cross`, the position is scaled:
-    (i + ½) · k_len / q_len − ½.
+    In self-attention, the queries are at the last key positions, as in decoding with a cache. With `cross`, the
+    position is scaled: (i + ½) · k_len / q_len − ½.
 
     >>> places(2, 4), places(2, 4, cross=True)
     (tensor([2., 3.], dtype=torch.float64), tensor([0.5000, 2.5000], dtype=torch.float64))
@@ -340,7 +340,7 @@ def alignment_error_rate(found: Sequence[Iterable[Pair]], given: Sequence[GivenL
 
 
 def word_links(links: Iterable[tuple[Span, Span]], source: str, target: str) -> frozenset[Pair]:
-    """Return the links between words that follow from links between tokens. Words are separated by white space.
+    """Derive the links between words from links between tokens. Words are separated by white space.
 
     Args:
         links: The linked tokens, as pairs of character spans (start, end) in the source text and in the target text.

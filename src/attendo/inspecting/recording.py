@@ -73,7 +73,7 @@ class LayerRecord:
     The parts of an attention layer are:
 
     - `query`, `key`, `value`: `[batch, heads, len, head_dim]`. Key and value can have fewer heads.
-    - `scores`: `[batch, heads, q_len, k_len]`, scaled and with bias, before β, mask and softmax.
+    - `scores`: `[batch, heads, q_len, k_len]`, scaled and with bias, before the factor β, the mask and the softmax.
     - `weights`: `[batch, heads, q_len, k_len]`. Each row sums to 1 over the allowed keys.
     - `mixed`: `[batch, heads, q_len, value_dim]`, the weighted values of each head.
 
