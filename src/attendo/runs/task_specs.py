@@ -192,7 +192,7 @@ def evaluated_tokens(training: TrainingConfig) -> int:
 
     The forward pass of an evaluation takes a third of the time of an update with as many tokens.
 
-    >>> [evaluated_tokens(TrainingConfig(batch_tokens=4096, evaluate_every=n)) for n in (1, 24, 400)]
+    >>> [evaluated_tokens(TrainingConfig(steps=1, batch_tokens=4096, evaluate_every=n)) for n in (1, 24, 400)]
     [10000, 29491, 100000]
     """
     tokens = int(0.1 * 3 * training.evaluate_every * training.batch_tokens * training.accumulation)
