@@ -1,7 +1,7 @@
 """attendo: train, run, inspect and serve your own Transformer.
 
-These are the public names of the library. Each name is imported when it is first used, because importing torch takes
-seconds. The packages, such as `attendo.nn`, list their public names in `__all__`.
+The module contains the public names of the library. Each name is imported when it is first used, because importing
+torch takes seconds. The packages, such as `attendo.nn`, list their public names in `__all__`.
 """
 
 from importlib import import_module

@@ -3,7 +3,7 @@
 The list of batches depends only on the row lengths, the token limit, the seed and the epoch. A position in this list is
 therefore enough to resume a run. If there are too many rows to sort at once, they are divided into contiguous shards,
 whose order depends on the seed and the epoch. A few shards at a time are shuffled together and cut into batches. A
-batch can therefore contain rows from distant places of a file, although only these few shards are in memory.
+batch can therefore contain rows from distant places of a file, although only a few shards are in memory at a time.
 """
 
 import threading

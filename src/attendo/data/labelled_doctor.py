@@ -1,6 +1,6 @@
 """The data doctor for labeled texts: duplicates, contradictory labels, leaks and rare labels.
 
-For each row, only its number and the hashes of its text and label are kept in memory, which takes 24 bytes.
+Only 24 bytes per row are kept in memory: the row number, and the hashes of the text and the label.
 """
 
 from array import array

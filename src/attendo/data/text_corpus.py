@@ -252,7 +252,7 @@ class TextCorpus(Corpus[TextData]):
         return token_stream(self.chunks(part), tokenizer, store_key(source.paths(), options, tokenizer))
 
     def windows(self, tokenizer: Tokenizer, context: int) -> WindowDataset:
-        """Return the training texts in windows of `context` tokens. Raises AttendoError if they fill no window."""
+        """Return the training texts in windows of `context` tokens. Raises AttendoError if no window can be filled."""
         stream = self.stream(tokenizer, "train")
         require_window(stream, context, self.data.source("train").name)
         return WindowDataset(stream, context, tokenizer.specials)

@@ -1,7 +1,7 @@
 """Documents for language modeling: a user's texts of any size, streamed in chunks, and Python's own source code.
 
 A document is a text file, a line or a paragraph of a text file, or the text of a row in .jsonl, .csv, .tsv or .parquet.
-Each file may end in .gz. A folder selects its text files. At most one chunk or row is in memory at a time.
+Each file can be gzipped (.gz). A folder selects its text files. At most one chunk or row is in memory at a time.
 """
 
 import codecs

@@ -362,9 +362,9 @@ class LearnedTokenizer(Tokenizer):
       become `unk_id`. The kind `uncased` is not for models that generate text, because case and spaces are lost.
 
     `decode(encode(text)) == text` for every text, including any spaces, control characters, scripts and spelled-out
-    special tokens. With `word`, this holds for texts of known words. `uncased` decodes to known words, separated by
-    single spaces. A lone surrogate (half of a UTF-16 pair, which broken JSON can contain) is read as U+FFFD, and two
-    halves that form a pair are read as their character.
+    special tokens. With `word`, this equality only holds for texts of known words. `uncased` decodes to known words,
+    separated by single spaces. A lone surrogate (half of a UTF-16 pair, which broken JSON can contain) is read as
+    U+FFFD, and two halves that form a pair are read as their character.
     """
 
     def __init__(self, text: str) -> None:

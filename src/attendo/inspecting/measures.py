@@ -90,9 +90,9 @@ def patterns(
     """Return a boolean matrix for each named attention pattern, in which each query marks its keys.
 
     For a query at position i, the patterns "previous", "diagonal" and "next" are the keys at j = i − 1, i and i + 1.
-    The pattern "first" is the key at j = 0. The pattern "duplicate" is the same token at another position. The pattern
-    "induction" is the key after an earlier occurrence of the query's token (Olsson et al. 2022, "In-context Learning
-    and Induction Heads").
+    The pattern "first" is the key at j = 0. The pattern "duplicate" is every other key with the query's token. The
+    pattern "induction" is the key after an earlier occurrence of the query's token (Olsson et al. 2022, "In-context
+    Learning and Induction Heads").
 
     Args:
         query_ids: The token ids of the queries.
