@@ -3,7 +3,7 @@
     python benchmarks/commands.py [--rounds 9] [--pairs 1000000]
 
 Each command is a separate process. The result is the median over the rounds of the CPU seconds of all threads, in user
-and system mode. The pairs are ten random words on each side and are equal in every run. `doctor` reads them once.
+and system mode. The pairs have ten random words on each side and are equal in every run. `doctor` reads the pairs once.
 """
 
 import os
@@ -24,7 +24,7 @@ STARTS = {
 
 
 def cost(command):
-    """Return the CPU seconds and the peak memory in MB of a process. The process must succeed, or report findings."""
+    """Return the CPU seconds and the peak memory in MB of a process. Its exit status must be 0 or 1 (findings)."""
     child = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     words = child.stderr.read().decode()
     _, status, used = os.wait4(child.pid, 0)

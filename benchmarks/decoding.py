@@ -19,7 +19,7 @@ All contenders have attendo's weights. The benchmark counts the texts that are e
 CTranslate2. Hugging Face's model is a `MarianMTModel`. JoeyNMT caches no keys and values: each of its steps runs the
 decoder over the whole text so far. JoeyNMT takes part only in the first `--joey-rounds` rounds.
 
---table prints stored results for the documentation, with the requirements and aims.
+--table prints stored results as tables for the documentation, with the requirements and aims.
 """
 
 import contextlib
@@ -82,9 +82,9 @@ def random_sources():
 
 
 def work(options):
-    """Run a contender. For each order [sources, beam, repeats, first], return the seconds of STEPS steps.
+    """Run a contender. For each request [sources, beam, repeats, first], send the seconds of STEPS steps.
 
-    If `first` is set, return the generated texts instead, without timing.
+    If `first` is set, send the generated texts instead, without timing.
     """
     (threads,) = options.threads
     peer, _ = peer_of(options.work)
@@ -112,7 +112,7 @@ def seconds(now, search, *case):
 
 
 def compare(options, size, threads, names, where):
-    """Run all contenders in turns for one model size. Return their versions, and the results of each case."""
+    """Run all contenders alternately for one model size. Return their versions, and the results of each case."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.npz"
         save_weights(random_model(size), file)

@@ -26,7 +26,7 @@ PACKAGES = {
 
 
 def peer_of(name):
-    """Return the peer and the number format of a name: "ctranslate2-int8" has the format "int8"; "marian" has none."""
+    """Return the peer and the number format of a name: "int8" for "ctranslate2-int8", none for "marian"."""
     peer, _, form = name.partition("-")
     return peer, form
 
@@ -72,7 +72,7 @@ def padded(rows):
 
 
 def attendo_search(file, form):
-    """Return attendo's search. `form` is "plain" (as trained), or "float32" or "int8" (in the fastest form)."""
+    """Return attendo's search. `form` is "plain" (the model as trained), or "float32" or "int8" (prepared)."""
     import torch
 
     from attendo.decoding.backends import best_backend, eager_backend

@@ -15,7 +15,7 @@ COLUMNS = {
 
 
 def bar(peer, size, sources):
-    """Return the required and the aimed ratio of attendo's tokens per second to a peer's. None means no such ratio.
+    """Return the required ratio and the aim for attendo's tokens per second, divided by a peer's. None means no limit.
 
     >>> bar("ctranslate2-float32", "small", 1), bar("joeynmt", "base", 8)
     ((0.9, 1.2), (None, None))
@@ -32,7 +32,7 @@ def bar(peer, size, sources):
 
 
 def verdict(ratio, asked, aim):
-    """Format a ratio with the bar that it reaches. A ratio below the requirement is bold.
+    """Format a ratio, and whether it reaches the requirement or the aim. A ratio below the requirement is bold.
 
     >>> verdict(1.26, 0.9, 1.2), verdict(0.95, 0.9, 1.2), verdict(0.5, 0.9, 1.2), verdict(0.7, None, None)
     ('1.26, goal', '0.95, required', '**0.50 < 0.9**', '0.70')
@@ -63,7 +63,7 @@ def cases_of(results):
 
 
 def table(results):
-    """Return one table for each size and number of threads, and the number of bars that are reached."""
+    """Return one table for each size and number of threads, and the number of limits that are reached."""
     cases = cases_of(results)
     text = []
     order = {"small": 0, "base": 1}

@@ -76,7 +76,7 @@ def ctranslate2_texts(run, file, form, threads):
 
 
 def searched_texts(run, name, file, threads):
-    """Return a function from lines to lines for a peer whose search takes ids. It adds tokenizer, batches and order."""
+    """Return a function from lines to lines for a peer whose search takes ids. The batches are sorted by length."""
     from tokenizers import Tokenizer
 
     library = Tokenizer.from_file(str(run / "tokenizer.json"))
@@ -111,7 +111,7 @@ def batches(lengths, most):
 
 
 def work(options):
-    """Run a contender. For each order [lines, beam, alone], return the seconds and the translated lines."""
+    """Run a contender. For each request [lines, beam, alone], send the seconds and the translated lines."""
     (threads,) = options.threads
     peer, form = peer_of(options.work)
     if peer == "attendo":
@@ -171,7 +171,7 @@ def one_case(options, workers, pairs, beam, alone):
 
 
 def compare(options, threads, names, pairs, where):
-    """Run all contenders in turns on every case."""
+    """Run all contenders alternately on every case."""
     from attendo.inference.translator import Translator
 
     with tempfile.TemporaryDirectory() as folder:

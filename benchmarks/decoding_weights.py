@@ -27,7 +27,7 @@ def save_weights(model, path):
 
 
 def load_weights(path):
-    """Return the sizes and the arrays that `save_weights` wrote, both by attendo's names."""
+    """Return the sizes and the arrays that `save_weights` wrote, both as dictionaries with attendo's names."""
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
     config = json.loads(str(arrays.pop("config")))
@@ -212,7 +212,7 @@ def renamed(name, words, prefix=""):
 
 
 def joey_model(file):
-    """Return JoeyNMT's model with attendo's weights, and a mapping of our ids to its ids.
+    """Return JoeyNMT's model with attendo's weights, and a mapping from attendo's ids to JoeyNMT's ids.
 
     In JoeyNMT, the unknown token has id 0 and padding has id 1.
     """

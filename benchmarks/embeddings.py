@@ -2,9 +2,9 @@
 
     python benchmarks/embeddings.py --model FOLDER --run RUN --lines FILE [--sentences N] [--batch N] [--threads N]
 
-FOLDER is a sentence-transformers model with mean pooling. RUN is the run folder that `attendo import FOLDER RUN`
-wrote. FILE has one sentence per line, in the first column. Both programs process the same batches in the same order,
-in turns. All work is timed: tokenization, the model, pooling over the real tokens, and normalization to length 1.
+FOLDER is a sentence-transformers model with mean pooling. RUN is the run folder that `attendo import FOLDER RUN` wrote.
+FILE has one sentence per line, in the first column. Both programs process the same batches in the same order, and
+alternate. All work is timed: tokenization, the model, pooling over the real tokens, and normalization to length 1.
 """
 
 import sys
@@ -15,7 +15,7 @@ from turns import asked, clock, contenders, listed, orders, ratios, shared_optio
 
 
 def attendo(run, threads):
-    """Answer orders (lists of sentences) with attendo: the seconds, and the vectors if requested."""
+    """Answer the requests of the benchmark with attendo."""
     import torch
 
     torch.set_num_threads(threads)
@@ -26,7 +26,7 @@ def attendo(run, threads):
 
 
 def transformers(model, threads):
-    """Answer orders with BertModel, pooled as in sentence-transformers."""
+    """Answer the requests of the benchmark with BertModel, pooled as in sentence-transformers."""
     import torch
 
     torch.set_num_threads(threads)
@@ -46,7 +46,7 @@ def transformers(model, threads):
 
 
 def answer(embed, threads):
-    """Answer the orders of the comparing process with a function that embeds texts."""
+    """Answer the requests of the benchmark with the seconds that `embed` takes, and with the vectors if requested."""
     _, now = clock(threads)
     embed(["A sentence."])
     tell({"ready": True})

@@ -3,7 +3,7 @@
     python benchmarks/exactness.py --run RUN --texts train.tsv [--lines 5000] [--forms float64,float32,int8]
     python benchmarks/exactness.py --run RUN --tests test.tsv [more.tsv ...]
 
-Each line is translated alone, and then in these other ways. The token ids are compared:
+Each line is translated alone, and then in the following ways. The token ids of both translations are compared:
 
 - sevens: seven lines at a time, in the order of the file, so lines of all lengths are padded together
 - long mate: seven lines at a time together with the longest line of all, which adds much padding
@@ -13,12 +13,12 @@ Each line is translated alone, and then in these other ways. The token ids are c
 - joined: greedy search of seven lines at a time; a line joins when another ends (the first `--slow-lines` lines)
 
 float64 is the model as trained, in 64 bits. float32 and int8 are the prepared model. For each line that differs, the
-benchmark finds the step at which the two searches part. This is the first step at which the other text is not among
-the candidates of the line alone. `gap` is the log-probability of the last candidate minus that of the other text. If
-both searches were followed to the end, `gap` is the difference of their scores. In 64 bits no line may differ. In
-other formats at most 3 lines may differ, by gaps below 1e-5.
+benchmark finds the first step at which the search of the line alone does not keep the other text as a candidate. `gap`
+is the log-probability of the last candidate minus that of the other text. If both searches were followed to the end,
+`gap` is the difference of their scores. In 64 bits, the benchmark requires that no line differs. In other formats, at
+most 3 lines differ, by gaps below 1e-5.
 
---tests computes BLEU of the prepared model in float32 and in int8, and the difference, which may be 0.3.
+--tests computes BLEU of the prepared model in float32 and in int8, and the difference, which must be at most 0.3.
 """
 
 import dataclasses
@@ -190,7 +190,7 @@ def ways(searched, lines, slow_lines):
 
 
 def compared(searched, lines, options):
-    """Return for each way the number of compared lines, the lines that differ, and their gaps."""
+    """Return for each way of searching the number of compared lines, the lines that differ, and their gaps."""
     began = time.monotonic()
     alone = searched.some_at_a_time(lines, size=1)
     print(f"alone: {time.monotonic() - began:.0f} s", file=sys.stderr)
@@ -213,7 +213,7 @@ def compared(searched, lines, options):
 
 
 def holds(form, result):
-    """Return whether the result of a way is within the limits of the project.
+    """Return whether the result of a way of searching is within the limits of the project.
 
     >>> holds("float32", {"differ": 1, "listed": [{"gap": 1e-7}]}), holds("float64", {"differ": 1, "listed": []})
     (True, False)
@@ -245,7 +245,7 @@ def pairs_of(path):
 
 
 def main():
-    """Parse the options, compare all ways, and print and store the results."""
+    """Parse the options, compare all ways of searching, and print and store the results."""
     parser = shared_options(__doc__)
     parser.add_argument(
         "--run", type=Path, required=True, help="a folder that attendo train translation made"

@@ -26,7 +26,7 @@ REDUCED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Commands that measure figures. `wants` are the required options, and `cpu` is the cost in seconds.
+    """Commands that measure figures. `wants` are the required options, and `cpu` is the cost in CPU seconds.
 
     `repeat` is the command in the documentation. `peers` are options that are added if the environments of the peers
     are given. `why` is the reason why `make figures` does not run the job.
@@ -71,7 +71,7 @@ class Figure:
         return f"{value:{self.form}}{self.unit}"
 
     def bar(self, number):
-        """Format a requirement or an aim for display. Without a number, the text is empty."""
+        """Format a requirement or an aim for display. If there is none, return ""."""
         if number is None:
             return ""
         if number == 0 == self.most:
@@ -90,7 +90,7 @@ class Figure:
         return self.most if self.least is None else self.least
 
     def meets(self, value, bar):
-        """Return whether a value reaches a bar."""
+        """Return whether a value reaches a requirement or an aim."""
         return value >= bar if self.least is not None else value <= bar
 
     def verdict(self, value):
@@ -106,7 +106,7 @@ class Figure:
         return "holds" if self.aim is None else "aim met" if self.meets(value, self.aim) else "aim missed"
 
     def measured(self):
-        """Return the stored value, or None if the value is from the last run and there is no last run."""
+        """Return the stored value, or None if the value comes from the last run of figures.py and no run is stored."""
         if self.log:
             return self.value
         if self.stored == (LAST,):
@@ -114,7 +114,7 @@ class Figure:
         return self.of_all(found_in([result(name) for name in self.stored], self.at))
 
     def again(self, documents):
-        """Return the value from the new documents of a job, or None if they do not contain it (a missing peer)."""
+        """Return the value from the new results of a job, or None if a peer is missing in the results."""
         if self.find:
             found = re.finditer(self.find, words_of(documents))
             values = [float(text.replace(",", "")) for match in found for text in match.groups()]
@@ -123,7 +123,7 @@ class Figure:
         return self.of_all(values) if values else None
 
     def of_all(self, values):
-        """Reduce all values found to one number."""
+        """Reduce all values of the figure to one number."""
         if self.of:
             return float(REDUCED[self.of](values))
         if len(set(values)) != 1:
@@ -155,7 +155,7 @@ def result(name):
 
 
 def last_run():
-    """Merge the stored runs of figures.py. A later run of some figures replaces only these figures. {} means no run."""
+    """Merge the stored runs of figures.py. A later run of some figures replaces only these figures."""
     paths = sorted((HERE / "results").glob(f"{LAST}-*.json"), key=lambda path: (len(path.stem), path.stem))
     merged = {}
     for run in sorted((result(path.name) for path in paths), key=lambda run: run["date"]):
@@ -166,7 +166,7 @@ def last_run():
 
 
 def found_in(documents, way):
-    """Return the values at the path `way` in each document that has the path.
+    """Return the values at a path of keys (`way`) in each document that has this path.
 
     >>> found_in([{"grid": [{"n": 1, "x": [5]}, {"n": 8, "x": [6]}]}], ["grid", {"n": [1, 8]}, "x", 0])
     [5, 6]

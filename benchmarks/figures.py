@@ -11,8 +11,8 @@ options are:
 --run: the run folder of a translator for multi30k_ende; --minilm: all-MiniLM-L6-v2 in Hugging Face's format;
 --peers: a folder with the environments joey (joeynmt) and hf (transformers below 5, accelerate).
 
-Figures that take longer are listed at the end, with the reason and their last measured values. --store saves the run
-as results/figures-DATE.json, from which the pages are written (make docs).
+Figures that take longer are listed at the end, with the reason and the stored values. --store saves the run as
+results/figures-DATE.json, which `make docs` uses to write the pages.
 """
 
 import json
@@ -89,7 +89,7 @@ def read(text):
 def chosen(figures, jobs, options, places):
     """Return the jobs to run with their figures, and the reason why each other figure is not run.
 
-    The jobs are chosen in their order, as long as they fit into the time.
+    The jobs are chosen in the order of the list, as long as they fit into the time limit.
     """
     asked = [f for f in figures if not options.only or any(is_named(f, name) for name in options.only)]
     running, left, seconds = {}, {}, 0
@@ -166,12 +166,12 @@ def told(figures, values, spent, failed, left):
 
 
 def short_of(figures, values):
-    """Return the names of the figures that do not hold."""
+    """Return the names of the figures that do not reach their requirement."""
     return [f.name for f in figures if f.name in values and f.verdict(values[f.name]) == "short"]
 
 
 def kept(options, figures, values, spent, failed, left):
-    """Store the run as a result."""
+    """Store the results of the run in benchmarks/results."""
     verdicts = {
         figure.name: figure.verdict(values[figure.name]) for figure in figures if figure.name in values
     }
@@ -196,7 +196,7 @@ def read_options():
 
 
 def main():
-    """Run the jobs, and print and store the results. Return 1 if a figure does not hold or a job fails."""
+    """Run the jobs, and print and store the results. Return 1 if a figure misses its requirement or a job fails."""
     options, places = read_options()
     figures, jobs = figures_and_jobs()
     running, left = chosen(figures, jobs, options, places)

@@ -10,11 +10,11 @@ length after the other. The figures are medians over the rounds, in CPU millisec
 - attention: the part of the step in which self-attention reads the keys and values. In the model's own modules
   (`--form plain`), the call is timed. In compiled form, it is the time of a step at this length minus the time of a
   step at length 0, in a model with equal heads that is otherwise as narrow as possible
-- rest: step minus attention. It must not grow: the largest value is at most 1.2 times the smallest
+- rest: step minus attention. The rest must not grow: its largest value is at most 1.2 times the smallest
 - cold: the rest of a step after 64 tokens, if as many bytes as the keys and values of this length were read right
-  before. Reading them removes the weights from the CPU caches, so the rest of a step waits for memory. This effect
-  is also due to attention. `growth when as cold` is the largest rest / cold
-- reorder: one reordering of the four beams, in which two beams are swapped. It is not part of the step
+  before. Reading them removes the weights from the CPU caches, so the rest of a step waits for memory. This wait is
+  also a cost of attention. `growth when as cold` is the largest rest / cold
+- reorder: one reordering of the four beams, in which two beams are swapped. The reordering is not part of the step
 
 Memory: bytes of all tensors of a cache, each storage once, for 1, 2, 4 and 8 beams of 8 sources and for capacities
 from 64 to 2,048. `own` (keys and values of the texts) is linear in both numbers. `source` (keys and values of the

@@ -3,7 +3,7 @@
     python benchmarks/interop.py RUN test.tsv
 
 For float32 and int8, the results are the share of lines with equal translations, BLEU, and the largest difference of a
-score. attendo searches once as CTranslate2 does (`decoding.refill`) and once with the settings of the run.
+score. attendo searches twice: with the rules of CTranslate2 (`decoding.refill`) and with the settings of the run.
 """
 
 import sys

@@ -45,7 +45,7 @@ WIDE = {
 
 
 def made(kind, texts, folder):
-    """Write a folder in Hugging Face's format: a random model of a kind with sharp outputs, and its tokenizer."""
+    """Write a folder in Hugging Face's format: a random model of a kind with low-entropy outputs, and a tokenizer."""
     import torch
     import transformers
     from tokenizers import ByteLevelBPETokenizer
@@ -103,7 +103,7 @@ def write_tasks(texts, folder):
 
 
 def work(folder):
-    """Run the peer. For each order [backend, arguments], return all log-likelihoods by task."""
+    """Run lm-eval. For each request [backend, arguments], send all log-likelihoods by task."""
     sys.path.remove(str(HERE))  # otherwise this file would hide the package lm_eval
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "home")}
     from lm_eval import simple_evaluate

@@ -2,10 +2,10 @@
 
     python benchmarks/microscope.py [--rounds 20]
 
-There are two models with random weights. A translator with 6+6 layers and 8 heads (d 512) runs on 30 tokens, with
-greedy search and with beam 4. A language model with 12 layers and 12 heads (d 768) runs on 512 tokens. Each figure is
-the median over the rounds, on texts that the program has not seen, with two threads. Run the benchmark on a quiet
-machine.
+The benchmark uses two models with random weights. A translator with 6+6 layers and 8 heads (d 512) runs on 30 tokens,
+with greedy search and with beam 4. A language model with 12 layers and 12 heads (d 768) runs on 512 tokens. Each figure
+is the median over the rounds, on texts that the program has not processed before, with two threads. Run the benchmark
+on a quiet machine.
 
 first map: time from the navigation to the drawn map of the first head, by the page's own clock. The time of a plain
 forward pass of the same model and text is printed with it. hover, slider: time that the page's only thread is busy for

@@ -36,7 +36,7 @@ def table(heads, rows):
 
 
 def spoken(text, language):
-    """Format a value or a bar in a language.
+    """Format a value, a requirement or an aim in a language.
 
     >>> spoken("0 of 5 lines", "ja")
     '0 / 5 行'
@@ -75,7 +75,7 @@ def all_figures(language):
 
 
 def again(language):
-    """Return the sentences on the last run of the figures and its result."""
+    """Return sentences about the last run of `make figures` and its result."""
     run = last_run()
     if not run:
         return [
@@ -100,7 +100,7 @@ def commands(language):
 
 
 def short_of(language):
-    """Return the figures that fall short or miss their aim, at first or in the last run, one per line."""
+    """Return the table of the figures that miss a requirement or an aim, as stored or in the last run."""
     rows, last = [], last_run().get("figures", {})
     for figure in figures_and_jobs()[0]:
         value, now = figure.measured(), last.get(figure.name, {}).get("value")
@@ -126,7 +126,7 @@ def short_of(language):
 
 
 def mark_of(figure, value, now):
-    """Return the verdict of a figure: "short" if one of the two values is short, otherwise the first verdict."""
+    """Return the verdict of a figure: "short" if either value is below the requirement, otherwise that of `value`."""
     marks = [figure.verdict(number) for number in (value, now) if number is not None]
     return "short" if "short" in marks else marks[0] if marks else "none"
 

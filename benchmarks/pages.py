@@ -2,8 +2,8 @@
 
     python benchmarks/pages.py
 
-The words of a page are written by hand. The text between `<!-- table: NAME -->` and `<!-- end -->` is generated from
-results/*.json, figures.toml and the log, by the function NAME in page_tables.py or page_tables_use.py.
+The other text of a page is written by hand. The text between `<!-- table: NAME -->` and `<!-- end -->` is generated
+from results/*.json, figures.toml and the log, by the function NAME in page_tables.py or page_tables_use.py.
 """
 
 import inspect

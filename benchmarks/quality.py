@@ -4,12 +4,12 @@
     joey/bin/python benchmarks/quality.py --tool joeynmt ...        (pip install joeynmt importlib_metadata)
     peers/bin/python benchmarks/quality.py --tool transformers ...  (pip install "transformers<5" accelerate sacrebleu)
 
-Each run is planned for the last of --cpu-minutes and scored at each of them, with the weights that a user would
-receive at that time: attendo's best weights so far, and the current weights of the peers. CPU time counts from the
-start of the process and includes everything except the scoring. To resume a run that was stopped, run the same command
-again. BLEU is computed by sacreBLEU on raw text with case. Beams and penalties are the defaults of each tool
+Each run is planned for the last value of --cpu-minutes. It is scored at each of these values, with the weights that a
+user would receive at that time: attendo's best weights so far, and the current weights of the peers. CPU time counts
+from the start of the process and includes everything except the scoring. To resume a run that was stopped, run the same
+command again. BLEU is computed by sacreBLEU on raw text with case. Beams and penalties are the defaults of each tool
 (attendo's card, JoeyNMT 5, Hugging Face 4). quality_peers.py describes the settings of the peers and their source.
-`--settings small` uses 3+3 layers and d 256 for the peers, which suit such a short time better than their documented
+`--settings small` uses 3+3 layers and d 256 for the peers, which is better for such a short time than their documented
 settings.
 """
 
@@ -43,7 +43,7 @@ def score(found, wanted):
 
 
 def train_attendo(files, plan, out):
-    """Train with attendo, as `attendo train translation --cpu-minutes` does. Copy the run folder at each mark."""
+    """Train with attendo, as `attendo train translation --cpu-minutes` does. Copy the run folder at the marks."""
     import torch
 
     import attendo
@@ -75,7 +75,7 @@ def train_attendo(files, plan, out):
 
 
 def attendo_run(files, plan, folder):
-    """Return the run. A run that has begun is resumed from its newest checkpoint."""
+    """Return the run of attendo. A run that has begun is resumed from its newest checkpoint."""
     from attendo.runs.resume import resumed_run
     from attendo.runs.task_specs import family_of
     from attendo.runs.training_run import new_run
@@ -91,7 +91,7 @@ def attendo_run(files, plan, folder):
 
 
 def keep_copy(run, folder, facts):
-    """Copy a run folder as it could be used now, with facts, atomically."""
+    """Copy a run folder without its checkpoints, and add a file with facts, atomically."""
     part = folder.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     shutil.copytree(run, part, ignore=shutil.ignore_patterns("checkpoints", ".lock"))
@@ -100,7 +100,7 @@ def keep_copy(run, folder, facts):
 
 
 def trained(options, plan, files):
-    """Train to the last mark. Return a function from a mark to translations, and facts about the tool."""
+    """Train to the last mark (a number of CPU minutes). Return a function from a mark to translations and facts."""
     if options.tool == "attendo":
         return train_attendo(files, plan, options.out_folder)
     import quality_peers

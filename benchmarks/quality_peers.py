@@ -1,7 +1,7 @@
 """The peers of quality.py. Each peer trains with its own trainer and one thread until its CPU minutes are used.
 
 `train_…(rows, plan, out)` returns a function (mark) -> (lines, facts): the translations of the test set by the model
-after this number of CPU minutes. rows: {"train": pairs, "valid": pairs, "test": pairs}. All work before the last mark
+after this number of CPU minutes. rows: {"train": pairs, "valid": pairs, "test": pairs}. The CPU time of all work
 counts: imports, the tokenizer, batches and validation.
 
 `documented` settings of JoeyNMT: configs/transformer_iwslt14_deen_bpe.yaml of its repository, its Transformer for a
@@ -45,11 +45,11 @@ class Spent:
         self.saved = self.now()
 
     def now(self):
-        """Return the seconds so far."""
+        """Return the CPU seconds so far."""
         return self.before + time.process_time()
 
     def save(self):
-        """Store the seconds. Call this method right after the state itself is saved."""
+        """Store the CPU seconds. Call this method right after the state itself is saved."""
         self.saved = self.now()
         self.path.write_text(json.dumps({"cpu_seconds": self.saved}))
 
@@ -345,7 +345,7 @@ def train_transformers(rows, plan, out):
 def marian_steps(trainer, sizes, vocab, spent, plan, probe=40):
     """Return the number of steps that fit into the time, for the schedule.
 
-    It is estimated from the speed of some steps on another model, which are not counted.
+    The number is estimated from the speed of some steps on another model, whose time is not counted.
     """
     with uncounted(spent):
         tried = trainer(marian_model(vocab, sizes, activation="swish"), max_steps=2)

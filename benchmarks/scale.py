@@ -6,10 +6,10 @@
 
 memory: one process per case. The result is its peak resident memory (ru_maxrss) during updates on a real batch, minus
 its memory after one update of a tiny model. Each case is measured twice: normally, and with malloc returning all freed
-memory. run: the number of updates of a run with a CPU time budget, by the plan and by the metrics.jsonl of the run.
-traffic: gloo between processes of this machine. The bytes are counted by the loopback interface. A straight line
-through the seconds by size determines latency and bandwidth. From these values and the time of an update without
-traffic, the time with DDP is predicted, and then measured.
+memory. run: the number of updates of a run with a CPU time budget, as predicted by the plan and as logged in
+metrics.jsonl. traffic: gloo between processes of this machine. The bytes are counted by the loopback interface. A
+straight line through the seconds by size determines latency and bandwidth. From these values and the time of an update
+without traffic, the time with DDP is predicted, and then measured.
 
 Each process has one thread. Each result is stored under results/, as in every benchmark.
 """
@@ -116,7 +116,7 @@ def memory(options):
 
 
 def work(kind, order, environment=None):
-    """Run this script as a worker, and return its last line."""
+    """Run this script as a worker process, and return the last line of its output."""
     command = [sys.executable, __file__, kind, "--work", order]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -128,7 +128,7 @@ def work(kind, order, environment=None):
 
 
 def run(options):
-    """Plan a run, train it, and return the same numbers of both."""
+    """Plan a run, train the run, and return the predicted and the real numbers."""
     command = [sys.executable, "-c", "import sys; from attendo.cli import main; sys.exit(main())"]
     shared = ["--train", str(options.train), "--threads", "1", "--cpu-minutes", str(options.minutes)]
     shared += [part for setting in options.set for part in ("--set", setting)]
@@ -181,7 +181,7 @@ def together(world, order):
 
 
 def traffic_work(order):
-    """Run one of several processes."""
+    """Run one of several communicating processes."""
     import torch
     import torch.distributed as dist
 

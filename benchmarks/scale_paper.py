@@ -56,7 +56,7 @@ def checkpoint_interval(saving: float, between_failures: float) -> float:
 def lost_share(interval: float, saving: float, restart: float, between_failures: float) -> float:
     """Return the share of time that random failures (a Poisson process) cost: 1 - work done / time passed.
 
-    Work τ between checkpoints takes M e^{R/M} (e^{(τ+δ)/M} - 1) (Daly 2006), with δ to save, R to restart and M
+    Work τ between checkpoints takes M e^{R/M} (e^{(τ+δ)/M} - 1) (Daly 2006), with δ seconds to save, R to restart and M
     between failures. For small τ, the share is δ/τ + τ/2M + R/M.
 
     >>> round(lost_share(3180.0, 60.0, 300.0, 86_400.0), 4)
@@ -97,7 +97,7 @@ def models():
 
 
 def row_of(model):
-    """Return the load, the cells and the number of counted tokens of one row: a pair or a window."""
+    """Return the load, the cells and the number of counted tokens of one row, which is a sentence pair or a window."""
     if model.config.architecture == "decoder":
         pairs = CONTEXT * CONTEXT / 2
         return Load(target=CONTEXT, output=CONTEXT, target_pairs=pairs), Cells(0, CONTEXT, CONTEXT), CONTEXT

@@ -4,7 +4,7 @@
 
 The benchmark joins random rows of a test set into 500 lines. It translates the lines as a whole (`none`) and by
 sentence. A sentence is lost if the translated line contains fewer than half of the words of the sentence's own
-translation. The rows themselves are also translated both ways, in turns, to count equal texts and to measure the CPU
+translation. The single rows are also translated both ways alternately, to count equal texts and to measure the CPU
 seconds of splitting.
 """
 

@@ -12,7 +12,7 @@ server process and of the offline process (median of pairs), with p50 and p99 of
 waiting time of one client minus the time of the Python call in a process on the same core, interleaved. mixed: 32
 clients send --requests requests of all kinds. No request may be lost, swapped or answered with 5xx, and each text must
 be equal to the text of the offline command. overload: an open loop at ten times the throughput for --seconds seconds.
-slow: 1,000 sockets send a byte now and then; p99 of the good clients is measured with and without them, in pairs.
+slow: 1,000 sockets occasionally send a byte; p99 of the other clients is measured with and without them, in pairs.
 gone: clients that disconnect. stop: SIGTERM under load. swap: SIGHUP under load. soak: memory over requests.
 """
 
@@ -40,7 +40,7 @@ SERVER_CORE, CLIENT_CORE = 1, 0
 
 
 def offline(run, core):
-    """Answer each order {"lines", "beam", "batch", "guard"} with tokens, CPU seconds, wall seconds and texts."""
+    """Answer each request {"lines", "beam", "batch", "guard"} with tokens, CPU seconds, wall seconds and texts."""
     os.sched_setaffinity(0, {core})
     import torch
 
@@ -107,7 +107,7 @@ def of_one_length(engine, lines, n):
 
 
 async def throughput(server, engine, lines, options):
-    """Return the ratio of output tokens per CPU-second, served and offline, interleaved."""
+    """Return the ratio of output tokens per CPU-second between the server and the offline engine, which alternate."""
     lines, length = of_one_length(engine, lines, options.requests or 960)
     order = {"lines": lines, "batch": BATCH}
     served, alone, waits = [], [], []
@@ -145,7 +145,7 @@ async def overhead(server, engine, lines, options):
 
 
 async def mixed(server, engine, lines, options):
-    """Send requests of all kinds in parallel. None may be lost, swapped or failed."""
+    """Send requests of all kinds in parallel. No request may be lost, swapped or failed."""
     draw, n = random.Random(1), options.requests or 2000
     lines = lines[:1000]
     beams = {
@@ -227,7 +227,7 @@ async def overload(server, engine, lines, options):
 
 
 async def slow(server, engine, lines, options):
-    """Return the ratio of the p99 of good clients with and without 1,000 slow sockets, in pairs."""
+    """Return the ratio of the p99 latency of normal clients with and without 1,000 slow sockets, measured in pairs."""
     lines, _ = of_one_length(engine, lines, options.requests or 640)
     found = []
     for _ in range(options.rounds):
@@ -263,7 +263,7 @@ async def _dawdle(port, stopping):
 
 
 async def gone(server, engine, lines, options):
-    """Let clients disconnect during a request. Return the seconds until their place is free."""
+    """Let clients disconnect during a request. Return the seconds until the server has freed their places."""
     waits = []
     long = " ".join(lines[:40])
     for _ in range(options.rounds):

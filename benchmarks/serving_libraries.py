@@ -4,10 +4,10 @@
 
 PYTHON belongs to an environment with granian and hypercorn. Every server is a process with at most 1,024 file
 descriptors that serves the same small application. If a server has such limits, a request head may take 10 seconds and
-64 KiB. crowd: N clients send one byte of a head per second. Meanwhile, an honest client opens a connection every half
+64 KiB. crowd: N clients send one byte of a head per second. Meanwhile, a normal client opens a connection every half
 second and waits at most 5 seconds for the answer. flood: one connection sends headers without end for 3 seconds. The
 result is the growth of the server's memory. routing: CPU microseconds of POST /translate and POST /tokenize for an
-untrained model, with FastAPI's routing and with a table of fixed paths before it, in turns.
+untrained model, with FastAPI's routing and with a table of fixed paths before it, alternately.
 """
 
 import argparse
@@ -108,7 +108,7 @@ def megabytes(group):
 
 
 async def crowd(port, n, seconds):
-    """Return the share of an honest client's requests with answer 200, and its waits in ms, beside n slow clients."""
+    """Return the share of a normal client's requests with status 200, and its waits in ms, besides n slow clients."""
     stopping = asyncio.Event()
     slow = [asyncio.ensure_future(_dawdle(port, stopping)) for _ in range(n)]
     await asyncio.sleep(3.0)
@@ -186,7 +186,7 @@ class Shortcut:
         self.routes = {(method, route.path): route for route in routes for method in route.methods or ()}
 
     async def __call__(self, scope, receive, send):
-        """Answers a request."""
+        """Answer a request."""
         route = self.routes.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
         if route is None:
             await self.app(scope, receive, send)

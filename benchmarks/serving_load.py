@@ -155,7 +155,7 @@ class Shot(asyncio.Protocol):
         self.transport = transport
 
     def fire(self, request, due):
-        """Send a request that was due at the time `due`."""
+        """Send a request that was scheduled for the time `due`."""
         self.due, self.data = due, b""
         self.transport.write(request)
 
@@ -255,7 +255,7 @@ def free_port():
 
 
 def metric(text, name):
-    """Return the sum of a figure of /metrics over all labels.
+    """Return the sum of a metric of /metrics over all labels.
 
     >>> metric('steps_total{model="a"} 2.0\\nsteps_total{model="b"} 3.0', "steps_total")
     5.0

@@ -4,8 +4,8 @@
 
 A BPE tokenizer with this number of entries and a shortlist (50 targets per source token, 100 frequent ones) are built
 from the pairs. The model is random and cannot end a text, so both sides generate equally many tokens: the number of
-source tokens plus two. `Translator.translate` is timed from text to text, with and without the shortlist, in turns in
-one process with one thread. The result is the median over the rounds of the ratio of CPU seconds.
+source tokens plus two. `Translator.translate` is timed from text to text, with and without the shortlist alternately,
+in one process with one thread. The result is the median over the rounds of the ratio of CPU seconds.
 
 `lines` is a test set as `attendo translate` processes it: batches of 8,192 source tokens times the beam.
 """

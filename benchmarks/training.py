@@ -6,8 +6,8 @@
 All contenders have the same sizes (small: 3+3 layers, d_model 256, FFN 1,024, 4 heads; base: 6+6, 512, 2,048, 8;
 post-norm, label smoothing 0.1, one shared matrix for both embeddings and the output), dropout 0.1 in the same places,
 and the same batches of whitespace words. Each contender is one process. In each round, all contenders process the same
-few batches, one contender after the other. The figure is real target tokens per CPU-second (per second of wall time
-with several threads). The result is the median over the rounds of each ratio.
+few batches, one contender after the other. The measured value is target tokens without padding per CPU-second (per
+second of wall time with several threads). The result is the median over the rounds of each ratio.
 
 --dropout paper: after each sub-layer and embedding (17 places at 3+3: Vaswani et al. 2017, 5.4; attendo's default).
 --dropout everywhere: also on attention weights and inside the feed-forward net (32 places: the peers' default).
@@ -26,11 +26,11 @@ CPU is faster in bfloat16; it is not part of the claim. attendo's update is comp
 training_guards.py measures the cost of guards, checkpoints and the log.
 
 Some differences remain. torch.nn.Transformer has one more normalization layer after each stack (1,024 parameters at
-small size), and the MarianMTModel has its table of sinusoids. JoeyNMT counts the correct tokens of each step, as in
-its training. Its loss is a divergence, which is lower than the cross-entropy by the entropy of the smoothed targets.
-The smoothing of the Trainer mixes differently. The peers compute logits of padding. JoeyNMT's configurations mostly
-use Adam. Here all contenders use AdamW (JoeyNMT as it builds it, the others in PyTorch's fused form) and clipping.
-JoeyNMT 2.3 and transformers 4 run in their own environments.
+small size), and the MarianMTModel has its table of sinusoids. JoeyNMT counts the correct tokens of each step, as in its
+training. Its loss is a divergence, which is lower than the cross-entropy by the entropy of the smoothed targets. The
+label smoothing of the Trainer mixes the targets differently. The peers compute logits of padding. JoeyNMT's
+configurations mostly use Adam. Here all contenders use AdamW (JoeyNMT as it builds it, the others in PyTorch's fused
+form) and clipping. JoeyNMT 2.3 and transformers 4 run in their own environments.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ def lengths_of(src, tgt):
 
 
 def work(options):
-    """Run a contender: for each order [first, count], make updates and report seconds, tokens and loss."""
+    """Run a contender. For each request [first, count], make updates and send the seconds, tokens and loss."""
     import torch
 
     torch.set_num_threads(options.threads)
@@ -114,7 +114,7 @@ def work(options):
 
 
 def compared(options, names):
-    """Run all contenders in turns. Return the vocabulary size, and the facts and reports of each contender."""
+    """Run all contenders alternately. Return the vocabulary size, and the facts and reports of each contender."""
     vocab, batches = word_batches(options.train, options.batch_tokens, 200)
     if options.memory:
         batches = memory_batches(batches)
@@ -223,7 +223,7 @@ def figures(options, vocab, said, batches):
 
 
 def memory_figures(said, facts, batches):
-    """Return the peak bytes above the kept memory, and the ratio to the plain loop."""
+    """Return the peak bytes above the memory between steps, and the ratio to the plain loop."""
     peaks = {name: max(rounds[0]["peaks"]) for name, rounds in said.items()}
     return {
         "shapes": [[list(src.shape), list(tgt.shape)] for src, tgt in batches[:-1]],

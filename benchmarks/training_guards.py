@@ -4,10 +4,11 @@
 
 The benchmark uses one process with one thread, and CPU seconds of all its threads. Blocks of updates of both sides
 alternate. One side is a run as `attendo train translation --cpu-minutes 40` sets it up (automatic settings, guards,
-hashes, metrics.jsonl), displayed as by the command. The other side has only passes, clipping, schedule and optimizer,
-on the same batches and a copy of the model. Every other block of the whole loop ends with a checkpoint, saved in the
-background. Its cost is the time above a block without a checkpoint, until the last byte is hashed. The total contains
-one checkpoint per number of steps in the settings of the run. Evaluations are left out, because they are not overhead.
+hashes, metrics.jsonl), with the display of the command. The other side has only passes, clipping, schedule and
+optimizer, on the same batches and a copy of the model. Every other block of the whole loop ends with a checkpoint,
+saved in the background. Its cost is the time above a block without a checkpoint, until the last byte is hashed. The
+total contains one checkpoint per number of steps in the settings of the run. Evaluations are left out, as they are not
+overhead.
 """
 
 import contextlib
@@ -49,7 +50,7 @@ def settled(now):
 
 
 def whole_blocks(trained, steps):
-    """Generate blocks of the whole loop: each turn makes this many updates, with all work that belongs to them."""
+    """Yield after each block of this many updates of the whole loop, with all work that belongs to the updates."""
     from attendo.cli.reporting import Screen
 
     screen, done = Screen(), 0
@@ -62,7 +63,7 @@ def whole_blocks(trained, steps):
 
 
 def bare_blocks(trained, steps):
-    """Generate blocks of bare updates on the same batches, in the same order."""
+    """Yield after each block of bare updates on the same batches, in the same order."""
     import copy
 
     import torch

@@ -39,7 +39,7 @@ def contender_of(name, *given):
 
 
 def looped(step, losses):
-    """Return a loop of single steps."""
+    """Return a training loop that calls `step` for each batch."""
 
     def loop(feed):
         for src, tgt in feed:

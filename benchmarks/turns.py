@@ -1,4 +1,4 @@
-"""Shared parts of all benchmarks: options, contenders as processes that take turns, ratios, and stored results."""
+"""Shared parts of all benchmarks: options, compared programs as alternating processes, ratios, and stored results."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 def shared_options(doc, rounds=None):
     """Return a parser with the options of every benchmark.
 
-    `doc` is its description. `rounds` is the default number of rounds, or None if the benchmark has no rounds.
+    `doc` describes the benchmark. `rounds` is the default number of rounds, or None if there are no rounds.
     """
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--out", type=Path, help="file of results; a new one under results/ unless given")
@@ -30,7 +30,7 @@ def shared_options(doc, rounds=None):
 
 
 def listed(kind=str):
-    """Return the type of an option with several values separated by commas.
+    """Return the argparse type of an option with several values separated by commas.
 
     >>> listed(int)("1,2")
     [1, 2]
@@ -70,26 +70,26 @@ def contenders(commands, threads):
 
 
 def asked(name, worker, order):
-    """Return the answer of a contender to an order, both in JSON."""
+    """Send a request to a contender and return its answer, both in JSON."""
     worker.stdin.write(json.dumps(order) + "\n")
     worker.stdin.flush()
     return hear(name, worker)
 
 
 def hear(name, worker):
-    """Return the next line of a contender."""
+    """Return the next message of a contender."""
     if not (line := worker.stdout.readline()):
         raise SystemExit(f"{name} stopped with status {worker.wait()}; its own words are above")
     return json.loads(line)
 
 
 def tell(facts):
-    """Send one line to the comparing process. Other output of libraries goes to stderr."""
+    """Send one message to the comparing process. The output of libraries goes to stderr."""
     print(json.dumps(facts), file=sys.__stdout__, flush=True)
 
 
 def orders():
-    """Return an iterator over the orders that a contender receives."""
+    """Return an iterator over the requests that a contender receives."""
     return map(json.loads, sys.stdin)
 
 

@@ -1,4 +1,4 @@
-"""Check the wording of pages, messages, help strings and public docstrings; print `file:line: rule: text`."""
+"""Check the wording of pages, messages, help strings and public docstrings. Print `file:line: rule: text`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
 @cache
 def british() -> dict[str, str]:
-    """British spellings with their American ones, from codespell's dictionary."""
+    """Return the American spelling of each British spelling, from codespell's dictionary."""
     spec = importlib.util.find_spec("codespell_lib")
     if spec is None or spec.origin is None:
         sys.exit("error: check_style requires codespell; run: make venv")
@@ -59,7 +59,7 @@ def british() -> dict[str, str]:
 
 
 def without(pattern: str, text: str) -> str:
-    """Text without the matches of a pattern, with its line numbers unchanged.
+    """Return the text without the matches of a pattern. The line numbers do not change.
 
     >>> without(CODE, "See [`a b`](c.md) or <b>x</b> `` d`e `` end")
     'See [] or x  end'
@@ -93,7 +93,7 @@ def of_page(file: str, text: str) -> Iterator[Finding]:
 
 
 def of_source(file: str, text: str) -> Iterator[Finding]:
-    """Yield the findings of the messages and help strings of a Python file; docstrings are ignored."""
+    """Yield the findings in the messages and help strings of a Python file. Docstrings are ignored."""
     nodes = list(ast.walk(ast.parse(text)))
     ignored = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     ignored |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -112,7 +112,7 @@ def of_source(file: str, text: str) -> Iterator[Finding]:
 
 
 def defined(module: str, name: str, source: Path) -> tuple[Path, ast.ClassDef | FUNCTION] | None:
-    """The file and the definition of a public name, resolved through imports; None for a plain value."""
+    """Return the file and the definition of a public name, resolved through imports, or None for a plain value."""
     folder = source.joinpath(*module.split("."))
     file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
     tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -126,7 +126,7 @@ def defined(module: str, name: str, source: Path) -> tuple[Path, ast.ClassDef | 
 
 
 def public(source: Path) -> dict[tuple[Path, str], ast.ClassDef | FUNCTION]:
-    """The definitions of all names in the `__all__` of packages, by file and name."""
+    """Return the definitions of all names in the `__all__` of packages, by file and name."""
     found: dict[tuple[Path, str], ast.ClassDef | FUNCTION] = {}
     for file in sorted(source.rglob("__init__.py")):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
@@ -138,7 +138,7 @@ def public(source: Path) -> dict[tuple[Path, str], ast.ClassDef | FUNCTION]:
 
 
 def of_docstrings(file: str, node: ast.ClassDef | FUNCTION) -> Iterator[Finding]:
-    """Yield banned words and missing sections of a public function, or of a class and its public methods."""
+    """Yield banned words and missing docstring sections of a public function, or of a class and its public methods."""
     functions = [node] if isinstance(node, FUNCTION) else [n for n in node.body if isinstance(n, FUNCTION)]
     yield from of_wording(file, node.lineno, (ast.get_docstring(node) or "").split(">>>")[0])
     for function in functions:
@@ -179,7 +179,7 @@ def findings(root: Path) -> Iterator[Finding]:
 
 
 def main(root: Path = ROOT) -> int:
-    """Print the findings; 1 if there are any."""
+    """Print the findings. Return 1 if there are any."""
     lines = [f"{file}:{line}: {rule}: {text}" for file, line, rule, text in findings(root)]
     print("\n".join(lines) or "style: clean")
     return int(bool(lines))

@@ -1,8 +1,8 @@
 """Draw docs/images/layers.svg and docs/images/sentence.svg from the code (make docs).
 
 The first picture shows the layers of the layer contract in pyproject.toml, with the docstring and the imports of each
-package. The second picture shows the calls that a translator really makes for one sentence, with the file and the
-returned shape of each call.
+package. The second picture shows the calls that a translator makes for one sentence, with the file and the returned
+shape of each call.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def box(x: float, y: float, width: float, height: float, fill: str) -> str:
 
 
 def svg(parts: Sequence[str], height: float, title: str) -> str:
-    """Return the parts as an SVG file with a white background, which is also readable on a dark page."""
+    """Return the shapes as an SVG file with a white background, which is also readable on a dark page."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" role="img" fill="#222">'
     ground = f'<rect width="{WIDTH}" height="{height:g}" fill="#fff"/>'
     return "\n".join([head, f"<title>{escape(title)}</title>", ground, *parts, "</svg>"]) + "\n"
@@ -138,7 +138,7 @@ def _package_lines(package: Package, characters: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Station:
-    """A call for a sentence: the called function, its purpose, and the number of loops around it."""
+    """An expected call: the called function, its purpose, and the number of loops around the call."""
 
     called: Callable[..., Any]
     does: str

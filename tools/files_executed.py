@@ -1,4 +1,4 @@
-"""Count the files of attendo that one action executes: function calls after a first call, which is not counted.
+"""Count the files of attendo that an action executes when it runs a second time.
 
     python tools/files_executed.py [--list]
 

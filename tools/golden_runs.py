@@ -1,4 +1,4 @@
-"""Create the golden runs of this version's format: a tiny run of each task, with the results that it must always give.
+"""Create the golden runs of this version's format: a tiny run of each task, with results that must never change.
 
 The runs are stored in tests/golden/format-N/, where N is the format of a run folder (`attendo.bundle.FORMAT`). Every
 later version must be able to load them. The runs of a format are created only once: an existing folder is not changed.
@@ -136,7 +136,7 @@ def answers(folder: Path) -> list[str]:
 
 
 def expected(folder: Path) -> dict[str, Any]:
-    """Return all results that a run must always give."""
+    """Return all results that a run must always return."""
     bundle = load_bundle(folder)
     return {"logits": logits(load_model(folder, bundle), bundle.tokenizer), "answers": answers(folder)}
 

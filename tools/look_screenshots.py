@@ -1,9 +1,9 @@
 """Take the screenshots of docs/en/look.md from trained runs: `python tools/look_screenshots.py runs/demo runs/imdb`.
 
-Each run gives the screenshots of its task: the demo gives the page and its views, a classifier gives
-`look-classes.png`, and a run with more than three kept checkpoints also gives `look-film.png`. Each screenshot is also
-taken in Japanese (`look-…-ja.png`), which requires a Japanese font. The page is the live page in the system's
-Chromium. The same run, fonts and browser give the same bytes. For the last screenshot:
+The task of a run determines its screenshots: the demo has the page and its views, a classifier has `look-classes.png`,
+and a run with more than three kept checkpoints also has `look-film.png`. Each screenshot is also taken in Japanese
+(`look-…-ja.png`), which requires a Japanese font. The page is the live page in the system's Chromium. The same run,
+fonts and browser produce identical files. To take `look-film.png`:
 
     attendo demo --out runs/film --cpu-minutes 2 --set checkpoint.keep_last=20 --set checkpoint.every_steps=50
     python tools/look_screenshots.py runs/film --only look-film
@@ -57,7 +57,7 @@ class Shot:
 
 
 def until(page: Page, expression: str) -> None:
-    """Wait until an expression is true. It is evaluated from outside, because the page's policy forbids `eval`."""
+    """Wait until an expression is true. The expression is evaluated outside the page, whose policy forbids `eval`."""
     for _ in range(3000):
         if page.evaluate(f"(() => {{ const app = window.attendo?.app; return !!({expression}); }})()"):
             return
@@ -92,7 +92,7 @@ def rank_heads(page: Page) -> None:
 
 
 def find_heads(page: Page) -> None:
-    """Find the heads that a label depends on."""
+    """Find the heads on which a label depends."""
     page.locator("#view-classes button.main").first.click()
     settled(page)
 
@@ -154,7 +154,7 @@ FIRST_HEAD = ("layer", "head", "query")
 
 
 def shots_of(session: Session) -> tuple[Shot, ...]:
-    """Return the screenshots that a run can give."""
+    """Return the screenshots that can be taken of a run."""
     told = session.model_answer()
     film = FILM if len(told["checkpoints"]) >= FEWEST_FRAMES else ()
     return {"translation": TRANSLATOR, "classification": CLASSIFIER}.get(told["family"], ()) + film

@@ -138,7 +138,7 @@ def task_name(task: str, language: int) -> str:
 
 
 def tables() -> list[Table]:
-    """Return every table of config.toml. A table that differs between tasks is returned once for each type."""
+    """Return every table of config.toml. A table is returned once for each of its dataclasses."""
     found: dict[tuple[str, type[Any]], list[str]] = {}
     for task, spec in TASK_SPECS.items():
         for name, kind in sections(spec).items():
@@ -197,7 +197,7 @@ def value_text(value: Any) -> str:
 
 
 def default_text(table: Table, field: dataclasses.Field[Any], language: int) -> str:
-    """Return the default of a field: "chosen" or its value, followed by the values of tasks that differ."""
+    """Return the default of a field: "chosen" or its value, followed by the values of tasks with another default."""
     path = f"{table.name}.{field.name}"
     if path in FIXED:
         return WORDS[FIXED[path]][language]

@@ -1,4 +1,4 @@
-"""Docstrings for mkdocstrings in the form that griffe reads: doctests become code blocks."""
+"""Docstrings for mkdocstrings in the format that griffe reads: doctests become code blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def escaped(line: str) -> str:
 
 
 def as_markdown(text: str) -> str:
-    """Return a plain-text docstring as Markdown. Each doctest, from `>>>` to an empty line, is in a fence.
+    """Return a plain-text docstring as Markdown. Each doctest, from `>>>` to an empty line, is in a code fence.
 
     >>> as_markdown("Twice x[0].\\n\\n>>> twice(x[0])\\n4").splitlines()
     ['Twice x\\\\[0].', '', '```pycon', '>>> twice(x[0])', '4', '```']

@@ -153,7 +153,7 @@ def source_of(path: str) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the reference, of the book, and outside docs/."""
+    """Add the pages of the reference, the pages of the book, and the pages outside docs/."""
     whole = config.plugins["mkdocstrings"].config.enabled
     for package in packages():
         files.append(File.generated(config, f"reference/{package}.md", content=package_page(package, whole)))

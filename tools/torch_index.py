@@ -27,7 +27,7 @@ def has_nvidia_gpu() -> bool:
 
 
 def answers(index: str) -> bool:
-    """Return whether the index serves its page of torch within `SECONDS`, including the name lookup."""
+    """Return whether the index serves its page for torch within `SECONDS`, including the DNS lookup."""
     outcome: list[bool] = []
 
     def ask() -> None:
@@ -57,7 +57,7 @@ def choice(index: str) -> tuple[bool, str]:
 
 
 def main(index: str) -> int:
-    """Print the index to add, if any, and the reason."""
+    """Print the URL of the index if it fits, and print the reason on stderr."""
     use, reason = choice(index)
     print(f"torch: {reason}", file=sys.stderr)
     if use:
