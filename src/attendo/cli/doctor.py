@@ -29,11 +29,11 @@ def doctor(
     header: bool = switch("--header", "Treat the first line of a .tsv file as a header."),
     as_json: OneJson = False,
 ) -> int:
-    """Check training data: sentence pairs, or labeled texts if --columns names label and text.
+    """Check training data: sentence pairs, or labeled texts if --columns names a label column and a text column.
 
     Sentence pairs are checked for unusable rows, duplicates, leaks (test rows in the training data), unusual lengths,
     swapped columns, wrong scripts and other problems. For each finding, the command prints the number of rows and three
-    line numbers. It also prints the option --drop with which `attendo train` leaves out the rows. Labeled texts are
+    line numbers. It also prints the option --drop, with which `attendo train` skips these rows. Labeled texts are
     checked for unusable rows, duplicates, contradicting labels, leaks and rare labels. If there are several files, each
     line number is printed with the file name. The exit code is 1 if there are findings.
 

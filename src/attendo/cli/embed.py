@@ -33,8 +33,8 @@ def embed(
     """Compute vectors of texts, or of the lines of stdin, with any trained model.
 
     The command prints one JSON object per text. With --nearest, the command prints ">" and the text, followed by the
-    nearest lines of a file by cosine similarity. For each nearest line, it prints the line number, the cosine and the
-    text.
+    nearest lines of a file by cosine similarity. For each nearest line, the command prints the line number, the cosine
+    and the text.
 
     Example: attendo embed runs/mine "a strong wind" --nearest lines.txt
     """

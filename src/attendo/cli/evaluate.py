@@ -77,9 +77,9 @@ def evaluate(
     scores per label and the confusion matrix. For a language model, the metrics are the perplexity and the bits per
     byte of whole documents. The context length and the stride are also printed.
 
-    The option --out writes the translations or the labels to a new file. For a classifier, it is a table (.tsv, .csv or
-    .jsonl) with the line number, the label, the predicted label with its probability, and the text. Skipped rows are
-    not in the table.
+    The option --out writes the translations or the labels to a new file. For a classifier, the file is a table (.tsv,
+    .csv or .jsonl) with the line number, the label, the predicted label with its probability, and the text. Skipped
+    rows are not in the table.
 
     Example: attendo evaluate runs/mine test.tsv
     """
@@ -271,7 +271,7 @@ def _perplexity(
 
 
 def texts_of(data: TextData, files: list[Path], column: str | None, header: bool | None) -> TextSource:
-    """Return files as a text source that is read like the training data.
+    """Return a text source for files, which are read with the data settings of the run.
 
     The column and header settings of the run apply only to tables. The document unit applies only to text files.
     """

@@ -1,4 +1,4 @@
-"""The command `attendo export`: the export of a model to another program, with a comparison of the results."""
+"""The command `attendo export`: the export of a model for another program, with a comparison of the results."""
 
 from __future__ import annotations
 

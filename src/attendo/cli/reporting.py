@@ -175,7 +175,7 @@ FLAGS |= {"source_language": "--from", "target_language": "--to", "target": "--t
 
 
 def with_flags(message: str) -> str:
-    """Return a message of the library for the command line: arguments become options, and settings follow --set.
+    """Return a library message for users of the command line: with options instead of arguments, and with --set.
 
     The library names arguments and settings in backticks, as in Python.
 
@@ -290,7 +290,7 @@ class Screen:
 
 
 class Counter:
-    """The number of processed lines with the speed, on stderr while the results go to a file or pipe."""
+    """A display of the number of processed lines and the speed, on stderr while the results go to a file or pipe."""
 
     def __init__(self, what: str):
         self.line = ProgressLine()

@@ -87,7 +87,7 @@ def model_source(config: ModelConfig, model: Model, file: str) -> str:
         config: The configuration of the model.
         model: The model in evaluation mode. The source code contains the logits of the model for a few token ids, for a
             check.
-        file: The name of the file, which the module docstring contains.
+        file: The name of the new file, for its module docstring.
 
 
     >>> from attendo.models import build_model

@@ -52,7 +52,7 @@ class Weights:
 
 
 class Graph:
-    """A builder of a graph, in which strings name values. Nodes are in execution order, and equal nodes are shared."""
+    """A builder of an ONNX graph. Each value has a name. Nodes are in execution order, and equal nodes are shared."""
 
     def __init__(self, weights: Weights):
         self._onnx = required("onnx")
@@ -118,7 +118,7 @@ class Graph:
         return self.op("Squeeze", length, self.constant([0]))
 
     def numbers(self, end: str) -> str:
-        """Add the integers from 0 to `end` - 1, and return their name."""
+        """Add a value with the integers from 0 to `end` - 1, and return its name."""
         return self.op("Range", self.constant(0), end, self.constant(1))
 
     def reshaped(self, value: str, shape: Sequence[int]) -> str:

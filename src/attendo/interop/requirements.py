@@ -58,7 +58,7 @@ KNOWN_OPTIONS = frozenset(_KNOWN.split())
 
 
 def unknown_option(config: ModelConfig) -> str | None:
-    """Return the first changed option that is not in KNOWN_OPTIONS, with its value, or None.
+    """Return the first option that is not in KNOWN_OPTIONS and differs from its default, as "name=value", or None.
 
     >>> unknown_option(ModelConfig(vocab_size=11))
     """

@@ -114,7 +114,7 @@ def opened(out: Path) -> ArgosPackage:
 
 @dataclass
 class ArgosPackage:
-    """A loaded package, with attendo's tokenizer for the end token."""
+    """An exported Argos Translate package, loaded to translate texts."""
 
     tokenizer: Tokenizer
     pieces: Any

@@ -6,7 +6,7 @@ the token ids of a classifier or masked model to logits. The file weights.bin co
 file onnx.json describes the inputs and outputs of the graphs, the special ids, and the decoding loop.
 
 The folder also contains tokenizer.json and card.json. `onnx_models` builds the graphs from the modules of the model,
-without tracing. `opened` runs an exported model with onnxruntime and attendo's search. The function also shows how to
+without tracing. `opened` runs an exported model with onnxruntime and attendo's search. `opened` also shows how to
 implement the decoding loop.
 """
 

@@ -65,7 +65,7 @@ def look_answer(result: LookResult, baseline: LookResult | None, began: float) -
 
     Args:
         result: The result of running the model, with the edits of the request.
-        baseline: The result of the unchanged model, if the request has edits.
+        baseline: The result of the unchanged model, or None if the request has no edits.
         began: The start of the computation, as a value of `time.perf_counter`.
     """
     return {
@@ -263,9 +263,9 @@ MANY = 48
 def darkest(weights: Float[np.ndarray, "queries keys"], *, causal: bool = False) -> float:
     """Return the weight above which an image uses the darkest color.
 
-    For at most `MANY` keys, the result is 1. For more keys, the result is the largest weight, but at least four times
-    the weight of uniform attention. Uniform attention therefore has a light color. If `causal` is true, the first rows
-    are ignored.
+    For at most `MANY` keys, the result is 1. For more than `MANY` keys, the result is the largest weight, but at least
+    four times the weight of uniform attention. Uniform attention therefore has a light color. If `causal` is true, the
+    first rows are ignored.
 
     >>> darkest(np.eye(3) / 2), darkest(np.full((1, 100), 0.01))
     (1.0, 0.04)
@@ -500,7 +500,7 @@ def positions_answer(result: LookResult, side: Literal["source", "target"]) -> P
 
     For RoPE, the rows contain cos and sin of each angle, and the products are those of a rotated unit vector. Position
     biases (ALiBi, relative, custom) have no rows. The data of the layers (`layer_of`) contains the biases, and n is the
-    length of the text. `name` is the class of custom positions. `trained` is the `max_len` of the model. Raise
+    length of the text. `name` is the class name of custom positions. `trained` is the `max_len` of the model. Raise
     AttendoError if the model does not have this side.
     """
     embedding, tokens = _side(result, side)

@@ -176,7 +176,7 @@ def answer_text(result: LookResult) -> str:
 
 
 def visible(piece: str) -> str:
-    """Return a token with visible whitespace and control characters. An empty token becomes ∅.
+    """Return a token with visible whitespace and control characters. An empty token is shown as ∅.
 
     >>> visible("a b"), visible("\\x1b[31m"), visible("")
     ('a␠b', '\\\\u{1b}[31m', '∅')

@@ -151,7 +151,7 @@ TOKENS_AT_ONCE = 8192
 def tokens_answer(result: LookResult) -> TokensAnswer:
     """Return the contribution of each token to the label of a classifier, by four measures.
 
-    `left_out` is the loss of log p(label) without the token, in nats (Li et al. 2016). `left_out` is 0 for special
+    `left_out` is the decrease of log p(label) without the token, in nats (Li et al. 2016). `left_out` is 0 for special
     tokens, and None if the computation is too slow. `gradient_times_input` is Σ_d x_d ∂ log p(label) / ∂x_d at the
     encoder's input, in nats (Denil et al. 2014; Shrikumar et al. 2016). `pooled` contains the shares of
     `pooled_shares`, which sum to 1. `rollout` contains these shares traced back to the encoder's input. Raise
@@ -319,8 +319,8 @@ def importance(
 
     Args:
         user: The loaded model of any task.
-        rows: Pairs (source, target) for a translator, (text, label) for a classifier, or texts for a language model. A
-            masked language model predicts the share HIDDEN of the tokens.
+        rows: Pairs (source, target) for a translator, (text, label) for a classifier, or texts for a language model.
+            For a masked language model, the share HIDDEN of the tokens is masked and predicted.
         links: Gold word alignments of the pairs, to measure the alignment error of a translator's cross-attention
             heads.
         batch_tokens: The maximum number of tokens per batch, with padding. A batch has at least one row.

@@ -244,7 +244,7 @@ def _edit(user: User, asked: EditRequest, baseline: LookResult | None) -> Edit:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """The token ids of a result and the facts about its search, with the attributes of `LookResult`."""
+    """The token ids of a result and the facts about its search, with the same attribute names as in `LookResult`."""
 
     source: tuple[int, ...]
     target: tuple[int, ...]

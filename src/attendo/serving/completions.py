@@ -49,7 +49,7 @@ class StreamOptions(Body):
 
 
 class CompletionBody(Body):
-    """The body of a completion request. Missing fields, including max_tokens, use the settings of the run.
+    """The body of a completion request. The defaults of all fields, including max_tokens, are the settings of the run.
 
     The n texts of a prompt use the seeds seed, seed + 1, and so on. The fields top_k, min_p and repetition_penalty
     extend the OpenAI API. The fields presence_penalty, frequency_penalty, logit_bias and suffix are not supported, and
@@ -150,7 +150,7 @@ def usage_of(n_read: int, n_written: int) -> dict[str, int]:
 
 
 def head_of(model: str) -> dict[str, Any]:
-    """Return the first fields of a response, or of each event of a stream."""
+    """Return the fields id, object, created and model of a completion response or of a stream event."""
     name = f"cmpl-{secrets.token_hex(12)}"
     return {"id": name, "object": "text_completion", "created": int(time.time()), "model": model}
 

@@ -47,7 +47,7 @@ _RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "i
 
 
 class Fault(BaseModel):
-    """An error with its remedy, in one line."""
+    """The body of an error response outside /v1: one line with the error and the remedy."""
 
     error: str
 

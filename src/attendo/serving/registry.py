@@ -222,7 +222,7 @@ class Reloading:
     def look_again(self, *, watching: bool = False) -> list[str]:
         """Reload the models whose files have changed, and return their names.
 
-        If `watching` is true, a damaged folder is tried again only after another change.
+        If `watching` is true, a damaged model is loaded again only after another change.
         """
         swapped: list[str] = []
         for name, folder in self._models.folders.items():

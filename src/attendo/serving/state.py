@@ -85,7 +85,7 @@ class Admission:
             self._update_rate()
 
     def check(self) -> None:
-        """Raise ApiError with status 429 if the server is full, before the request is parsed."""
+        """Before a request is parsed, raise ApiError with status 429 if the server is full."""
         if self.requests >= self.max_requests or self._in_a_row >= IN_A_ROW:
             self._refuse()
 

@@ -259,7 +259,7 @@ async def detokenize(request: ApiRequest) -> Response:
 
 @router.post("/score", **reads(ScoreBody, ScoreAnswer))
 async def score(request: ApiRequest) -> Response:
-    """Return the log-probability of given translations or of given texts, and of each of their tokens."""
+    """Return the log-probabilities of given translations or texts, and of each token in them."""
     body = await request.read_json(ScoreBody)
     if body.pairs:
         for side in ("source", "target"):

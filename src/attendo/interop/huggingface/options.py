@@ -29,11 +29,11 @@ class Option:
     """A conversion of one or more model options, with default values for missing keys."""
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        """Return options of ModelConfig. Raise AttendoError for an unsupported value."""
+        """Return the ModelConfig options for a config.json. Raise AttendoError for an unsupported value."""
         return {}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """Return keys of config.json with their values."""
+        """Return the keys of config.json, with their values, for a ModelConfig."""
         return {}
 
 

@@ -57,7 +57,8 @@ class Row:
         return "{n}" in self.theirs
 
     def read(self, get: Get, shapes: Sequence[torch.Size], theirs: Theirs, head_dim: int) -> list[Tensor]:
-        """Return attendo's tensors. Raise AttendoError if the foreign tensor has an unexpected shape."""
+        """Convert the foreign tensor to attendo's tensors. Raise AttendoError if the foreign tensor has a wrong shape.
+        """
         found = get(self.theirs)
         rows = sum(shape[0] for shape in shapes) + self._before(theirs)
         wanted = (rows, *shapes[0][1:])
@@ -77,7 +78,7 @@ class Row:
         return list(found.split([shape[0] for shape in shapes]))
 
     def write(self, ours: Sequence[Tensor], theirs: Theirs, head_dim: int) -> Tensor:
-        """Return the foreign tensor for the given tensors of attendo."""
+        """Convert attendo's tensors to the foreign tensor."""
         found = torch.cat(list(ours)) if len(ours) > 1 else ours[0]
         if self.turned:
             found = found.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)

@@ -46,7 +46,7 @@ class TokenizerFacts:
 
     @cached_property
     def own(self) -> dict[str, Any]:
-        """The contents of special_tokens_map.json, overridden by those of tokenizer_config.json."""
+        """The combined contents of special_tokens_map.json and tokenizer_config.json, which has priority."""
         return self.table("special_tokens_map.json") | self.table("tokenizer_config.json")
 
     @cached_property
@@ -441,12 +441,12 @@ def _check_apart(tokenizer: ImportedTokenizer, names: Sequence[str], path: Path)
 
 @dataclass(frozen=True)
 class SpelledApart:
-    """The result of `spelled_apart`.
+    """A tokenizer with which texts never contain special tokens, as returned by `spelled_apart`.
 
     Attributes:
-        document: The document of the `tokenizers` library, with which texts never contain special tokens.
-        ids: The id of the model for each id of the library, or None if they are equal.
-        marks: The text of each special token by id.
+        document: The tokenizer as a document of the `tokenizers` library.
+        ids: The model's token id for each id of the library, or None if all ids are equal.
+        marks: The texts of the special tokens, by token id.
         unk_id: The id of the unknown token, or -1.
     """
 
