@@ -252,7 +252,7 @@ def _labels(graph: Graph, classes: str) -> str:
         return graph.op("Slice", value, *(graph.constant([number]) for number in bounds))
 
     def at(name: str, offset: int) -> str:
-        """Return whether the character at an offset is in a class. Outside the text, return 0."""
+        """Return whether the character at an offset is in a character class. Outside the text, return 0."""
         number = _CLASSES.index(name)
         column = part(classes, number, number + 1, 2)
         if not offset:

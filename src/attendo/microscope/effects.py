@@ -154,8 +154,8 @@ def tokens_answer(result: LookResult) -> TokensAnswer:
     `left_out` is the decrease of log p(label) without the token, in nats (Li et al. 2016). `left_out` is 0 for special
     tokens, and None if the computation is too slow. `gradient_times_input` is Σ_d x_d ∂ log p(label) / ∂x_d at the
     encoder's input, in nats (Denil et al. 2014; Shrikumar et al. 2016). `pooled` contains the shares of
-    `pooled_shares`, which sum to 1. `rollout` contains these shares traced back to the encoder's input. Raise
-    AttendoError if the model is not a classifier.
+    `pooled_shares`, which sum to 1. `rollout` contains the shares of `pooled`, traced back to the encoder's input.
+    Raise AttendoError if the model is not a classifier.
     """
     if not isinstance(result.user, Classifier):
         raise AttendoError(

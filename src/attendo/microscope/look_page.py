@@ -172,6 +172,6 @@ def _page(connect: str, answers: str, language: Language, numbers: str = "") -> 
 
 @cache
 def joined() -> tuple[str, str]:
-    """Return the joined style sheets and the joined JavaScript modules."""
+    """Return the joined style sheets and the joined JavaScript modules of the microscope page."""
     styles = "\n".join(asset(f"{ASSETS}/{name}.css") for name in STYLES)
     return styles, one_script(asset(f"{ASSETS}/{name}.js") for name in MODULES)

@@ -200,7 +200,7 @@ def labels_for(pieces: Sequence[str], drawable: Collection[str]) -> list[str]:
 
 
 def numbering_note(pieces: Sequence[str], drawable: Collection[str]) -> str:
-    """Return a note about tokens that are shown by number, or an empty text.
+    """Return a note about tokens that are shown by number, or an empty string.
 
     >>> numbering_note(("▁rain", "雨"), drawable="▁rain")
     'no. = which piece it is, counted from 1: no font installed here has its characters (U+96E8 …)'

@@ -65,8 +65,7 @@ class LookRequest:
         beam: The beam size (default: that of the run).
         target: The output text for the search method "forced".
             prefix_ids: The token ids with which the output must begin.
-        max_tokens: The maximum number of tokens that a language model generates.
-            edits: The changes of the model.
+        max_tokens: The maximum number of tokens that a language model generates. edits: The changes to the model.
     """
 
     text: str

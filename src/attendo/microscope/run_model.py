@@ -182,8 +182,8 @@ def look(
         user: The loaded model.
         request: The text, the search settings and the edits.
         folder: The run folder, or None for a model in memory.
-        baseline: The result of the unchanged model, which speeds up greedy search. If an edit requires the baseline, it
-            is computed.
+        baseline: The result of the unchanged model, which speeds up greedy search (default: computed if an edit
+            requires it).
 
     Raises:
         AttendoError: The text is empty, or an edit refers to a part that does not exist.

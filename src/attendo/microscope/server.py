@@ -102,7 +102,7 @@ class LookServer(uvicorn.Server):
 
     @property
     def is_computing(self) -> bool:
-        """Whether an answer is still being computed after `run`, so torch would abort if Python exited."""
+        """Whether an answer is still being computed after `run` returned. Torch would abort if Python exited now."""
         return self._worker.is_alive()
 
     def stop(self) -> None:

@@ -93,7 +93,7 @@ def document_of(look: bool, characters: int) -> tuple[bytes, str, str]:
 
 @cache
 def joined() -> tuple[str, str]:
-    """Return the joined style sheets and the joined JavaScript modules."""
+    """Return the joined style sheets and the joined JavaScript modules of the web page."""
     modules = [asset(f"{SHARED_ASSETS}/{name}.js") for name in SHARED]
     modules += [asset(f"{ASSETS}/{name}.js") for name in MODULES]
     return "\n".join((asset(f"{SHARED_ASSETS}/look.css"), asset(f"{ASSETS}/page.css"))), one_script(modules)

@@ -51,7 +51,7 @@ class ScoringChunk:
         return len(self.source) + len(self.target)
 
     def characters(self) -> int:
-        """Return the estimated characters of the chunk, for the limit of a batch."""
+        """Return the estimated number of characters in the chunk, which limits the size of a batch."""
         return CHARACTERS_OF_A_TOKEN * self.n_tokens()
 
 

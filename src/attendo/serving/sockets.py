@@ -92,7 +92,7 @@ class Connection(HttpToolsProtocol):
         self._worked_on: RequestResponseCycle | None = None  # uvicorn's `cycle` is the latest request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Start waiting for a request, or reject the connection if there are too many."""
+        """Start waiting for a request, or reject the connection if there are too many connections."""
         super().connection_made(transport)
         self._all.open += 1
         if not self._all.make_room():

@@ -57,8 +57,7 @@ class Row:
         return "{n}" in self.theirs
 
     def read(self, get: Get, shapes: Sequence[torch.Size], theirs: Theirs, head_dim: int) -> list[Tensor]:
-        """Convert the foreign tensor to attendo's tensors. Raise AttendoError if the foreign tensor has a wrong shape.
-        """
+        """Convert the foreign tensor to attendo's tensors. Raise AttendoError if it has an unexpected shape."""
         found = get(self.theirs)
         rows = sum(shape[0] for shape in shapes) + self._before(theirs)
         wanted = (rows, *shapes[0][1:])
