@@ -26,7 +26,7 @@ def test_the_page_names_what_the_project_has():
     extras = re.findall(r"^\| `([a-z]+)` \|", text, re.MULTILINE)
     assert extras == list(PROJECT["optional-dependencies"])
     assert PROJECT["requires-python"] == ">=3.11,<3.14" and "Python 3.11, 3.12 or 3.13" in text
-    assert "torch>=2.11,<3" in PROJECT["dependencies"] and "version is 2.11 or later" in text
+    assert "torch>=2.11,<3" in PROJECT["dependencies"] and "PyTorch 2.11 or a later version" in text
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     index = re.search(r"^TORCH_CPU_INDEX \?= (.+)$", makefile, re.MULTILINE)[1]
     assert set(re.findall(r"https://download[^\s>`]+", text)) == {index}
