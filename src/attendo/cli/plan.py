@@ -200,7 +200,7 @@ def _time_of(plan: Plan) -> str:
 
 
 def paper_lines(paper: PaperPlan, price: float | None) -> list[str]:
-    """Return the estimate for many accelerators: a table, and the batch size above which traffic costs no time."""
+    """Return the estimate for many accelerators: a table, and from which batch size communication costs no time."""
     from attendo.display.tables import table_lines
 
     one = paper.accelerator

@@ -89,7 +89,7 @@ class SettingOptions(OptionGroup):
     def joined(self, family: TaskSpec, options: Mapping[str, Any]) -> Tables:
         """Join the settings of the preset, the file, --set and the options, from lowest to highest priority.
 
-        If the model of the task has no encoder or no decoder, the layer number of the preset is ignored.
+        Encoder or decoder layers of the preset are ignored if the task's model has no encoder or no decoder.
 
         Args:
             family: The task.

@@ -29,7 +29,7 @@ _PACKAGES = {"google": "protobuf"}
 
 
 def required(name: str) -> ModuleType:
-    """Import a module. Raise AttendoError with an install command if the package of the module is not installed.
+    """Import and return a module. Raise AttendoError with an install command if its package is not installed.
 
     >>> required("json").__name__
     'json'

@@ -227,7 +227,7 @@ class _ForeignModel:
     pooling: Pooling | None
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Return the logits of each row, computed one row at a time. For an embedding model, return vectors."""
+        """Return the logits of each row (for an embedding model: its vector), computed one row at a time."""
         found = []
         for row in rows:
             with torch.inference_mode():

@@ -499,9 +499,9 @@ def positions_answer(result: LookResult, side: Literal["source", "target"]) -> P
     base64 float32.
 
     For RoPE, the rows contain cos and sin of each angle, and the products are those of a rotated unit vector. Position
-    biases (ALiBi, relative, custom) have no rows. The data of the layers (`layer_of`) contains the biases, and n is the
-    length of the text. `name` is the class name of custom positions. `trained` is the `max_len` of the model. Raise
-    AttendoError if the model has no such side.
+    biases (ALiBi, relative, custom) have no rows, and n is then the length of the text. `layer_of` returns the biases.
+    `name` is the class name of custom positions. `trained` is the `max_len` of the model. Raise AttendoError if the
+    model has no such side.
     """
     embedding, tokens = _side(result, side)
     config, within = result.model.config, _within(result, side)

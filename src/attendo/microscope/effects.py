@@ -314,8 +314,8 @@ def importance(
 ) -> Importance:
     """Rank the heads by the log-probability that is lost when a head is switched off, and return the ranking.
 
-    Effects do not add up. If two heads have the same function, each head can seem unnecessary (Michel et al. 2019, "Are
-    Sixteen Heads Really Better than One?", section 3.2).
+    The effects of several heads do not add up. If two heads have the same function, each head can seem unnecessary
+    (Michel et al. 2019, "Are Sixteen Heads Really Better than One?", section 3.2).
 
     Args:
         user: The loaded model of any task.

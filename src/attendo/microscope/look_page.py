@@ -125,7 +125,7 @@ def framed_page(request: LookRequest) -> str:
 def saved_page(
     session: Session, request: LookRequest, language: Language = "en", head: Mapping[str, Any] | None = None
 ) -> str:
-    """Return the self-contained page of one text, with all answers for the unchanged model.
+    """Return the self-contained microscope page of one text, with all answers for the unchanged model.
 
     Other texts and combined edits require the live page. `head` contains the path and the number of the head to open
     (default: the sharpest head).

@@ -50,7 +50,7 @@ def write_picture(
 ) -> None:
     """Write the figure of `map_figure` to a .png or .svg file. Equal maps produce identical bytes.
 
-    Raise AttendoError for other suffixes.
+    Raise AttendoError for other file extensions.
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:

@@ -1,4 +1,4 @@
-"""The types of the page's requests and answers, from which a JSON schema is generated."""
+"""The types of the microscope page's requests and answers, from which a JSON schema is generated."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class LookRequest:
     Attributes:
         text: The input text.
             search: The search method: "greedy", "beam", or "forced" with the output `target`.
-        beam: The beam size (default: that of the run).
+        beam: The beam size (default: as in the run).
         target: The output text for the search method "forced".
             prefix_ids: The token ids with which the output must begin.
         max_tokens: The maximum number of tokens that a language model generates. edits: The changes to the model.
@@ -193,7 +193,7 @@ REQUESTS: dict[str, type] = {
 
 
 def request_of(name: str, body: Mapping[str, Any]) -> Any:
-    """Return the request of a name and a JSON body. Raise AttendoError for an unknown name or an invalid field.
+    """Return the request for a name and a JSON body. Raise AttendoError for an unknown name or an invalid field.
 
     >>> request_of("look", {"text": "rain", "edits": [{"kind": "beta", "path": "*", "beta": "inf"}]}).edits[0].beta
     'inf'
@@ -212,7 +212,7 @@ def request_of(name: str, body: Mapping[str, Any]) -> Any:
 
 
 class Token(TypedDict):
-    """A token with its id, piece and text. `unknown` marks unknown words. `out` is the prediction at the position."""
+    """A token with its id, piece and text. `unknown` is true for unknown words. `out` is the position's prediction."""
 
     id: int
     piece: str
@@ -317,7 +317,7 @@ class Baseline(TypedDict):
 
 
 class LookAnswer(TypedDict):
-    """The page's data about a result. `key` identifies the result in further requests."""
+    """The data that the microscope page shows about a result. `key` identifies the result in further requests."""
 
     ask: dict[str, Any]
     key: str
@@ -366,7 +366,7 @@ class MatricesAnswer(TypedDict):
 
 
 class WithoutHead(TypedDict):
-    """The changes of the output without one head. `label_probability` is only for a classifier."""
+    """The changes of the output without one head. Only a classifier has `label_probability`."""
 
     head: int
     delta: float

@@ -469,7 +469,7 @@ FormT = TypeVar("FormT", SearchBackend, DecoderBackend)
 
 
 def config_of(translator: Translator, beam: int | None) -> DecodingConfig:
-    """Return the decoding settings of `translate` with a beam size (default: that of the run).
+    """Return the decoding settings of `translate` with a beam size (default: as in the run).
 
     A beam size of 1 has no beam groups.
     """

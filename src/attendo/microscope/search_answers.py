@@ -1,4 +1,4 @@
-"""The page's data about a search: the tree of candidates, and the reason why a user's text was not found."""
+"""The microscope page's data about a search: the candidate tree, and the reason why a text was not found."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ class _Compared:
 
     @property
     def sentence(self) -> Localized:
-        """The verdict as text."""
+        """The verdict of `why_answer` as one or more sentences."""
         mine, theirs = f"{self.score:.4f}", f"{self.best_score:.4f}"
         over = Localized("log-probability over as many tokens", "同じ長さまでの対数確率")
         whole = Localized("score", "スコア") if self.of_translation else over

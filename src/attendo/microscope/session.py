@@ -1,4 +1,4 @@
-"""The session of a model, which computes the answers to the page's requests and caches recent results."""
+"""The session of a model, which answers the requests of the microscope page and caches recent results."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ ANSWER_OF: dict[str, Callable[..., Answer]] = {
 
 
 class Session:
-    """A session that answers the page's requests about one model. Requests of several threads run one at a time.
+    """A session that answers the microscope page's requests about one model, one at a time, from any thread.
 
     Args:
         user: The loaded model of any task.

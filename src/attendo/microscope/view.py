@@ -274,7 +274,7 @@ def look(
         model: A loaded model of any task, or a run folder.
         text: The input text.
         target: An output to use instead of the decoded output: a translation, or the continuation of a prompt.
-        beam: The beam size (default: that of the run for a translator, and 1 (greedy) for a language model).
+        beam: The beam size (default: as in the run for a translator, and 1 (greedy) for a language model).
         max_tokens: The maximum number of tokens that a language model generates.
         edits: Changes to the model, such as `Off` and `Temper` of `attendo.inspecting`.
 

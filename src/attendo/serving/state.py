@@ -172,8 +172,8 @@ class ServingConfig:
     Attributes:
         rows: Maximum number of texts or beams in one step of a model.
         max_requests: Maximum number of requests that are processed at the same time.
-        max_cost: Maximum total cost of all open requests, in tokens x beam size x n. A larger single request is
-            rejected.
+        max_cost: Maximum total cost of all open requests, in tokens x beam size x n. A single request with a larger
+            cost is rejected.
         max_body: Maximum size of a request body, in bytes.
         max_texts: Maximum number of texts in a request.
         max_characters: Maximum number of characters in a text.
@@ -210,7 +210,7 @@ class State:
     Attributes:
         models: The served models.
         config: The limits of the server.
-        keys: The accepted API keys. If there are none, requests require no key.
+        keys: The accepted API keys. If `keys` is empty, requests require no key.
         look: Whether the microscope is served.
         page: Whether the web page is served at /.
         cors: The origins of other websites that may send requests. `*` allows all origins.

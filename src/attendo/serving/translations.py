@@ -36,7 +36,7 @@ ALTERNATIVES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateOptions:
-    """The options of a translation request. An option that is None uses the setting of the run.
+    """The options of a translation request. The default of each option is the setting of the run.
 
     Attributes:
         beam: The beam size.

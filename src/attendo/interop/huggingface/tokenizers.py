@@ -1,8 +1,8 @@
 """The import of the tokenizer in a Hugging Face folder, from tokenizer.json or older files.
 
 `transformers` converts most older files to a document of the `tokenizers` library. This module reads the SentencePiece
-models of Llama (tokenizer.model) and Marian (source.spm, target.spm). `transformers` converts the models of Llama
-inexactly, and does not convert those of Marian.
+models of Llama (tokenizer.model) and Marian (source.spm, target.spm). `transformers` does not convert Llama models
+exactly, and cannot convert Marian models.
 """
 
 from __future__ import annotations
@@ -447,7 +447,7 @@ class SpelledApart:
         document: The tokenizer as a document of the `tokenizers` library.
         ids: The model's token id for each id of the library, or None if all ids are equal.
         marks: The texts of the special tokens, by token id.
-        unk_id: The id of the unknown token, or -1.
+        unk_id: The id of the unknown token, or -1 if the tokenizer has none.
     """
 
     document: dict[str, Any]
