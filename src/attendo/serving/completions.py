@@ -170,7 +170,7 @@ class GenerationRequest:
         generator: The language model.
         body: The body of the request.
         ids: The token ids of each prompt without special tokens.
-        read: The token ids that the model reads for each prompt, with special tokens.
+        read: The token ids that the model reads for each prompt: `ids`, with special tokens if the prompt is a text.
         texts: The texts to generate, `n` per prompt.
         n: The number of texts per prompt.
     """
