@@ -7,8 +7,7 @@ alternate. One side is a run as `attendo train translation --cpu-minutes 40` set
 hashes, metrics.jsonl), with the display of the command. The other side has only passes, clipping, schedule and
 optimizer, on the same batches and a copy of the model. Every other block of the whole loop ends with a checkpoint,
 saved in the background. Its cost is the time above a block without a checkpoint, until the last byte is hashed. The
-total contains one checkpoint per number of steps in the settings of the run. Evaluations are left out, as they are not
-overhead.
+total contains one checkpoint per number of steps in the settings of the run. Evaluations are left out.
 """
 
 import contextlib

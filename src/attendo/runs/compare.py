@@ -122,7 +122,7 @@ def classification_sums(
     metrics: Sequence[str] = CLASSIFICATION_METRICS,
     name: str = "the rows",
 ) -> dict[str, RowSums]:
-    """Return the scores of `Classifier.evaluate` as sums per row, from 0 to 1. Raises the same errors."""
+    """Return the scores of `Classifier.evaluate` as row sums (0 to 1). Raises the errors of `Classifier.evaluate`."""
     true = classifier.ids_of(rows, name)
     chosen = classifier.read([row.text for row in rows])[0].argmax(1)
     known = {

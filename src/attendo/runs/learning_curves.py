@@ -276,7 +276,7 @@ def panels(runs: Sequence[RunRecord], across: Across = "step") -> list[Panel]:
 
 
 def events(runs: Sequence[RunRecord], across: Across = "step") -> list[Event]:
-    """Return the best evaluation, the start of the decay, checkpoints, skipped updates and advice, run by run."""
+    """Return the best evaluation, the start of the decay, checkpoints, skipped updates and advice of each run."""
     found = []
     for i, run in enumerate(runs):
         best = [entry for entry in _of(run, "evaluation") if entry.get("best") is True][-1:]

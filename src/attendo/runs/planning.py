@@ -292,7 +292,7 @@ class PaperPlan:
 
     Attributes:
         tokens: Number of tokens in an update over all accelerators.
-        updates: Number of updates for the same number of epochs.
+        updates: Number of updates for as many epochs as in the plan for this machine.
     """
 
     accelerator: Accelerator
@@ -308,7 +308,7 @@ def carried(
 ) -> PaperPlan:
     """Estimate a run on `world` accelerators in bfloat16. Each accelerator has an equal share of the rows of an update.
 
-    If `tokens` per update changes, the number of updates changes, and the total number of tokens stays the same.
+    Another number of `tokens` per update changes the number of updates, but not the total number of tokens.
     """
     factor = 1.0 if tokens is None else tokens / plan.tokens_per_update
     model = trained_on_paper(plan.model, plan.training, plan.lora)
@@ -328,7 +328,7 @@ def carried(
 
 
 def job_of(model: Model, flops: float) -> Job:
-    """Return the training job of a model. FSDP2 gathers each block as a unit, and the other parameters as a unit."""
+    """Return the training job of a model. FSDP2 gathers each block as one unit, and all other parameters together."""
     parameters, trained = sum(p.numel() for p in model.parameters()), parameter_count(model)
     blocks = [
         sum(p.numel() for p in module.parameters())

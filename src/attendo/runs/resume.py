@@ -50,7 +50,7 @@ def resumed_run(
         device: The device: "auto", "cpu" or "cuda".
         threads: The number of CPU threads (default: the number at the last checkpoint).
         clock: The clock for time budgets (default: a new clock).
-        ranks: The processes of the run. Their number can differ from the number before.
+        ranks: The processes of the run. The number of processes can change.
         own_parts: The function that adds custom modules, as in training.
 
     Raises:
@@ -222,7 +222,7 @@ def set_threads(wanted: int | None, before: int, say: Say) -> None:
 
 
 def say_other_torch(card: Mapping[str, Any], say: Say) -> None:
-    """Print a note if the run began with another version of PyTorch, because results may then differ."""
+    """Print a note if the run began with another version of PyTorch, because results can then differ."""
     here, before = str(torch.__version__), card.get("versions", {}).get("torch")
     if before not in (None, here):
         say(

@@ -405,7 +405,7 @@ def probe_run(
     device: torch.device,
     lora: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Return a temporary run for trial updates with the given [model], [training] and [lora] tables. It has no task."""
+    """Return a temporary run without a task, for trial updates with the given [model], [training] and [lora] tables."""
     settings = {key: value for key, value in training.items() if key not in BUDGETS} | {"steps": 1_000_000}
     network = build_model(section(ModelConfig, {"model": model}, "model", "the settings")).to(device)
     config = section(TrainingConfig, {"training": settings}, "training", "the settings")

@@ -298,7 +298,7 @@ def family_of(name: str) -> TaskSpec:
 
 
 def task_of(architecture: Architecture) -> TaskName:
-    """Return the name of the task that models of an architecture are trained for.
+    """Return the name of the task for which models of an architecture are trained.
 
     >>> task_of("decoder")
     'language-model'

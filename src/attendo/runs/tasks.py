@@ -399,7 +399,7 @@ class MaskingConfig:
 
 @dataclass(frozen=True, eq=False)
 class MaskedDataset(TokenDataset):
-    """Documents, split into parts of nearly equal length with at most `context` tokens. Each part begins with bos.
+    """Documents, split into nearly equal parts of at most `context` tokens. Each part begins with the begin token.
 
     The hidden tokens depend on the seed, the epoch and the number of the part.
     """

@@ -64,7 +64,7 @@ class MetricsLog:
                 file.unlink()
 
     def resume(self, progress: Progress, checkpoint: str) -> None:
-        """Continue the log from a checkpoint. Remove all later lines, and add the checkpoint's line if missing."""
+        """Continue the log from a checkpoint. Remove all later lines, and add the line of the checkpoint if missing."""
         self.close()
         state: Mapping[str, Any] = progress.notes.get(NOTE, {})
         kept = list(_lines_until(self.path, progress.step, state.get("lines")))
@@ -107,7 +107,7 @@ class MetricsLog:
         }
 
     def close(self) -> None:
-        """Close the TensorBoard file. The next line opens a new file."""
+        """Close the TensorBoard file. The next log line opens a new TensorBoard file."""
         if self._events is not None:
             self._events.close()
         self._events = None

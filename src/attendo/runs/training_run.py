@@ -302,7 +302,7 @@ def chosen(
     init_from: Path | None = None,
     ranks: Ranks = ALONE,
 ) -> Chosen:
-    """Read the data, train or reuse the tokenizer, and choose the missing settings. `say_choice` prints the choices.
+    """Read the data, train or reuse the tokenizer, and choose the missing settings, which are passed to `say_choice`.
 
     Raises AttendoError if settings are invalid or the data cannot be used.
     """
@@ -416,7 +416,7 @@ MOST_ROWS, LEAST_ROWS, MOST_POSITIONS = 16, 4, 128
 
 
 class RunCoach:
-    """The coach of a run. It measures the attention heads, and its memory is stored in the progress of the run."""
+    """Coach of a run that measures the attention heads and stores its memory in the progress of the run."""
 
     def __init__(self, run: Run, dropout: float, fresh: bool):
         self.coach = Coach(run.training, dropout, run.progress.notes.get(COACH), fresh)

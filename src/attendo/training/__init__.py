@@ -1,7 +1,4 @@
-"""Training: losses, learning rate schedules, the training loop and checkpoints.
-
-Public names are imported when they are first used.
-"""
+"""Training: losses, learning rate schedules, the training loop and checkpoints."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

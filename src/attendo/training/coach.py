@@ -277,8 +277,8 @@ def no_fall(
 ) -> Advice | None:
     """Return advice if the loss is not lower than at the start, long after the warm-up.
 
-    `early` is the mean loss of steps 51 to 100, and `peak` is the highest learning rate so far. If the loss is well
-    below the loss of an untrained model, only a rise counts, because masked language models stagnate at first.
+    `early` is the mean loss of steps 51 to 100, and `peak` is the highest learning rate so far. A constant loss well
+    below that of an untrained model is accepted unless `peak` is high, as masked language models stagnate at first.
 
     >>> no_fall([6.9] * 20, 6.95, 7.0, 800, 400, 0.002).seen
     'after 800 steps the loss is 6.90 (it was 6.95 by step 100)'

@@ -57,7 +57,7 @@ def parameter_groups(model: nn.Module) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Load:
-    """Numbers of tokens and query-key pairs in a batch, without padding. They determine the cost of its update.
+    """Numbers of tokens and query-key pairs in a batch without padding, which determine the cost of an update.
 
     Attributes:
         source, target: Numbers of encoder tokens and decoder tokens.
@@ -174,8 +174,8 @@ def _side(path: str, modules: Mapping[str, nn.Module]) -> str:
 def training_multiplications(model: nn.Module) -> Load:
     """Count the multiplications of a model per unit of each field of `Load`, as the mean over three passes.
 
-    The passes are forward, backward to the inputs, and backward to the weights. A frozen part does not multiply in each
-    pass. If no part is frozen, the result equals the multiplications of one forward pass.
+    The passes are forward, backward to the inputs, and backward to the weights. Frozen parts skip some of these passes.
+    If no part is frozen, the result equals the multiplications of one forward pass.
     """
     found = {field.name: 0.0 for field in fields(Load)}
     gets = reached(model)
@@ -266,7 +266,7 @@ class Memory:
         states: Bytes of the optimizer state.
         activations: Bytes that the forward pass stores for the backward pass.
         loss: Bytes of the output layer and its gradients while the loss is computed.
-        spare: Bytes for a temporary gradient of the largest matrix, for summing its gradient from several parts.
+        spare: Bytes of a temporary gradient of the largest matrix while its gradient is summed from parts.
     """
 
     weights: float
@@ -360,7 +360,7 @@ def activation_bytes(
 
     Frozen parts store nothing, unless a module before them is trainable. Frozen parts after a trainable module are
     counted fully. With adapters on all layers, the result is accurate to within 5%. With adapters on only a few layers,
-    it is up to a third too high.
+    the result is up to a third too high.
     """
     blocks = [0.0]
     inputs = 0.0

@@ -36,7 +36,7 @@ LOST = ("gloo", "nccl", "connection", "timed out")
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """One of the processes that train a model together. All processes must call its methods in the same order.
+    """One of the processes that train a model together. All processes must call the methods in the same order.
 
     Only one thread at a time may use a process group. `beside` creates a group for another thread.
 
@@ -303,7 +303,7 @@ def refusal(error: Exception) -> tuple[int, str]:
 
 
 class Stored(Mapping[str, Tensor]):
-    """Tensors in all files of one stem in a folder, by name. Any number of ranks may have written the files.
+    """Tensors by name, from all shards of one file in a folder. Any number of ranks can have written the shards.
 
     Each tensor is read when it is used. `like` contains the tensors of a model. If a parameter is sharded in `like`, a
     rank reads only its own rows of the parameter and of its optimizer state ("PARAMETER/KEY"). Raises AttendoError if

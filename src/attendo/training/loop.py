@@ -425,7 +425,7 @@ MOST_SKIPPED_IN_A_ROW = 3
 
 
 def skipped_report(run: Run, source: str, loss: float, norm: float) -> Report:
-    """Return the report of an update that was skipped because `source` is non-finite. Its batches count as seen.
+    """Return the report of an update that was skipped because `source` is non-finite. The batches count as seen.
 
     Raises AttendoError after MOST_SKIPPED_IN_A_ROW skipped updates in a row. Float16 overflows that loss scaling can
     prevent are not counted.

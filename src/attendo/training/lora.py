@@ -19,7 +19,7 @@ from attendo.training.optimizer import LoraConfig
 
 
 def parameters_of(model: nn.Module, parts: Sequence[str], setting: str) -> list[nn.Parameter]:
-    """Return the parameters of the parts with these paths. A shared matrix belongs to all parts that use it.
+    """Return the parameters of the parts of a model with these paths. A shared matrix belongs to all parts that use it.
 
     Raises AttendoError for an unknown part. The message suggests the most similar known part.
 

@@ -257,7 +257,7 @@ class Run:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """Abandon the current work.
+        """Abandon the current work by an exception.
 
         Raises:
             Interrupted: Always.
@@ -372,7 +372,7 @@ class Stopped:
         self.before: dict[signal.Signals, Any] = {}
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: call `stop`. A second signal has the effect that it had before, or the default effect."""
+        """Handle a signal: call `stop`. A second signal calls the earlier handler, or has the default effect."""
         if self.code is not None:
             signal.signal(number, self.before.get(signal.Signals(number), signal.SIG_DFL))
             signal.raise_signal(number)
@@ -428,7 +428,7 @@ _NAMES = {"chrf": "chrF", "macro_f1": "macro-F1"}
 
 
 def report_lines(report: Report) -> list[str]:
-    """Return the lines of a report as text. An ordinary update or a checkpoint has no lines."""
+    """Return the lines of a report as text. Reports of ordinary updates and of checkpoints have no lines."""
     done = report.progress
     match report.kind:
         case "evaluation":
@@ -485,7 +485,7 @@ def evaluation_lines(report: Report) -> list[str]:
 
 
 def kept_lines(report: Report) -> list[str]:
-    """Return lines about the kept model: its step and its deciding measure. A loss is followed by its perplexity.
+    """Return lines about the kept model: its step and its deciding measure (for a loss, also the perplexity).
 
     If a naive Bayes baseline scores higher than the model, the lines include advice.
     """

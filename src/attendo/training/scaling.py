@@ -117,7 +117,7 @@ def all_reduce_seconds(n_bytes: float, world: int, link: Accelerator, messages: 
 def gather_seconds(n_bytes: float, world: int, link: Accelerator, messages: int = 1) -> float:
     """Return the seconds of an all-gather or a reduce-scatter of `n_bytes` in total, of which (W-1)/W are sent.
 
-    A ring takes W-1 latencies per message. Recursive doubling takes ⌈log₂ W⌉, and the smaller number is assumed
+    A ring takes W-1 latencies per message. Recursive doubling takes ⌈log₂ W⌉ latencies. The smaller number is assumed
     (Thakur et al. 2005).
     """
     if world == 1:
