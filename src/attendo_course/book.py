@@ -32,7 +32,7 @@ class Section:
         page: The file name of the page.
         place: The file and the section id, for error messages.
         title: The heading without the section id.
-        blocks: The paragraphs without the escapes of Markdown, and the fenced code blocks with their fences.
+        blocks: The paragraphs without Markdown escapes, and the fenced code blocks with their fences.
     """
 
     page: str
@@ -106,7 +106,7 @@ def translated(english: str, /, **values: Any) -> Localized:
 
 
 def passage(name: str, /, **values: Any) -> Localized:
-    """Return a longer text from `book/en/passages.toml` with its Japanese. `name` contains module and function.
+    """Return a longer text from `book/en/passages.toml` with its Japanese translation. `name` is "module.function".
 
     >>> passage("toys.question").en.endswith("?")
     True

@@ -47,7 +47,7 @@ class Snippet:
             last = body.pop()
             exec(compile(ast.Module(body, []), "snippet", "exec"), namespace)
             if not isinstance(last, ast.Expr):
-                raise TypeError("the last line is no expression")
+                raise TypeError("the last line is not an expression")
             return str(eval(compile(ast.Expression(last.value), "snippet", "eval"), namespace))  # noqa: S307
         except Exception as error:  # noqa: BLE001  (whatever the wrong form raises is what is shown)
             return f"{type(error).__name__}: {error}"

@@ -85,7 +85,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, d_model: int, num_heads: int, p: float, d_input: tuple[int, int, int] | None = None):
         super().__init__()
         if d_model % num_heads:
-            raise ValueError(f"d_model={d_model} is no multiple of num_heads={num_heads}; change one of them")
+            raise ValueError(f"d_model={d_model} is not a multiple of num_heads={num_heads}; change one")
         d_xq, d_xk, d_xv = (d_model, d_model, d_model) if d_input is None else d_input
         self.num_heads, self.d_model, self.d_k = num_heads, d_model, d_model // num_heads
         self.attention = Attention(

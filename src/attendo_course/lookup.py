@@ -39,8 +39,8 @@ def pair_vectors(texts: Sequence[str]) -> Float[Tensor, "texts pairs"]:
     """Return each text as the counts of its pairs of neighboring characters, divided by the norm √Σcount².
 
     The dot product of two rows is 1 if the texts have the same pairs in the same proportions, and 0 if they share no
-    pair. The method also works for languages without spaces between words. Case is ignored. A text of fewer than two
-    characters is a row of zeros.
+    pair. These vectors also work for languages without spaces between words. Case is ignored. A text of fewer than
+    two characters is a row of zeros.
 
     >>> vectors = pair_vectors(["rain", "train", "雨"])
     >>> vectors @ vectors[0]

@@ -1,4 +1,4 @@
-"""The models of the sources, built from the core by the formulas and with the sizes of the source.
+"""The models of the sources, built from modules of attendo with the formulas and sizes of each source.
 
 `PRESETS` is the table of all presets by name. Each complete model has a `ModelConfig` as its attribute `config`. If a
 source describes only attention, the preset is an `Attention`.
@@ -68,7 +68,7 @@ def scalar_embedding(kind: Literal["ramp", "inverse"], length: int = 10) -> Inpu
     """Return an embedding of each day as one number: e_t = w_t + t/L ("ramp") or e_t = w_t + 1/t ("inverse") (F23).
 
     The weather is w_t = -1, 0, 1 for rain, cloud and sun, and t counts from 1. The embedding maps ids `[batch, len]`
-    to `[batch, len, 1]` in the default dtype. This embedding has no trainable parameters.
+    to vectors `[batch, len, 1]` in the default dtype. This embedding has no trainable parameters.
 
     >>> scalar_embedding("ramp")(torch.tensor([[0, 2]])).flatten()
     tensor([-0.9000,  1.2000])
@@ -135,8 +135,8 @@ def nyu_classifier(
     queries, keys and values have no bias, but the output projection has a bias. The embeddings are not scaled, and
     there is no dropout. Id 1 is padding, and its embedding is 0. In the notebook, attention and pooling include
     padding. To reproduce the notebook, pass no lengths. The notebook stores max_len × d_model = 320,000 sinusoid
-    values in a fixed table. In this preset, the values are computed when they are first needed. The values are no
-    parameters, as in the notebook.
+    values in a fixed table. In this preset, the values are computed when they are first needed. As in the notebook,
+    the values are not parameters.
 
     >>> from attendo.models import parameter_count
     >>> parameter_count(nyu_classifier(vocab_size=100)) - 100 * 32 == 1_612_802 - 50_002 * 32
@@ -255,7 +255,7 @@ def formal_ed(**sizes: Any) -> EncoderDecoder:
     """Return the EDTransformer of Phuong & Hutter 2022, algorithm 8: post-norm, ReLU, one W_e and W_p, ε = 0.
 
     `sizes` replaces the sizes in `FORMAL` and has the argument names of `formal_ed_config`. Call the model through
-    `attendo_course.algorithms.EDTransformer`, or as any model of the core, with ids from 0.
+    `attendo_course.algorithms.EDTransformer`, or as any model of attendo, with ids from 0.
 
     >>> formal_ed().config.norm_eps
     0.0

@@ -147,7 +147,7 @@ def test_split_then_group_is_the_identity():
 
 
 def test_a_width_that_heads_do_not_divide_is_refused():
-    with pytest.raises(ValueError, match="d_model=6 is no multiple of num_heads=4"):
+    with pytest.raises(ValueError, match="d_model=6 is not a multiple of num_heads=4"):
         MultiHeadAttention(6, 4, 0)
 
 

@@ -1,8 +1,8 @@
-"""Algorithms 1 to 15 of Phuong & Hutter 2022, "Formal Algorithms for Transformers" (arXiv 2207.09238), on the core.
+"""Algorithms 1 to 15 of Phuong & Hutter 2022, "Formal Algorithms for Transformers" (arXiv 2207.09238), on attendo.
 
 Names and signatures are as in the paper. Columns are tokens, token ids count from 1, and the special ids are the last
 ids of the vocabulary. The last argument of each function contains the parameters `| θ` of the paper. Algorithms 1 to
-7 take arrays. Algorithms 8 to 15 take a model of the core: `build_formal_ed(formal_ed_config(...))`,
+7 take arrays. Algorithms 8 to 15 take a model of attendo: `build_formal_ed(formal_ed_config(...))`,
 `MaskedLM(formal_e_config(...))` or `DecoderLM(formal_d_config(...))`.
 """
 

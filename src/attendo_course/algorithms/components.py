@@ -44,12 +44,12 @@ def special_ids(N_V: int) -> SpecialIds:
     SpecialIds(mask_token=8, bos=9, eos=10)
     """
     if N_V < 3:
-        raise ValueError(f"N_V={N_V} leaves no room for mask_token, bos and eos; take at least 3")
+        raise ValueError(f"N_V={N_V} is too small for mask_token, bos and eos; use at least 3")
     return SpecialIds(N_V - 2, N_V - 1, N_V)
 
 
 def core_ids(text: Text, N_V: int, ell_max: int, name: str = "x") -> Int[Tensor, " ell"]:
-    """Check the token ids and the length of a text, and return the ids of the core, which count from 0.
+    """Check the token ids and the length of a text, and return its ids as counted by attendo, from 0.
 
     The algorithms of the paper do not check their input. `name` is the name of the text in error messages.
 
@@ -60,20 +60,20 @@ def core_ids(text: Text, N_V: int, ell_max: int, name: str = "x") -> Int[Tensor,
     """
     ids = torch.as_tensor(text)
     if ids.ndim != 1 or ids.numel() == 0:
-        raise ValueError(f"{name} has shape {tuple(ids.shape)}; give a row of at least one id")
+        raise ValueError(f"{name} has shape {tuple(ids.shape)}; it must be a vector of at least one id")
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise ValueError(f"{name} holds {ids.dtype}; ids are whole numbers")
+        raise ValueError(f"{name} has the type {ids.dtype}; ids are integers")
     if len(ids) > ell_max:
         raise ValueError(f"{name} has {len(ids)} tokens, but positions end at ell_max={ell_max}; shorten it")
     outside = ((ids < 1) | (ids > N_V)).nonzero().flatten()
     if len(outside):
         first = int(outside[0])
-        raise ValueError(f"{name}[{first + 1}]={int(ids[first])} is no id of 1..{N_V}; ids count from 1 here")
+        raise ValueError(f"{name}[{first + 1}]={int(ids[first])} is not in 1..{N_V}; ids start at 1 here")
     return ids.long() - 1
 
 
 class AttentionParameters(NamedTuple):
-    """W_qkv: the projection matrices and biases of one attention head (Phuong & Hutter 2022, algorithm 4).
+    """The projection matrices and biases W_qkv of one attention head (Phuong & Hutter 2022, algorithm 4).
 
     >>> AttentionParameters(*[torch.eye(2), torch.zeros(2)] * 3).W_v.shape
     torch.Size([2, 2])
@@ -88,7 +88,7 @@ class AttentionParameters(NamedTuple):
 
 
 class MHAttentionParameters(NamedTuple):
-    """W: the parameters of all attention heads and of the output projection (Phuong & Hutter 2022, algorithm 5).
+    """The parameters W of all attention heads and of the output projection (Phuong & Hutter 2022, algorithm 5).
 
     d_mid is the width of the values of a head.
 
@@ -119,12 +119,12 @@ def token_embedding(v: int, W_e: Float[Tensor, "d_e N_V"]) -> Float[Tensor, " d_
     tensor([2., 5.])
     >>> token_embedding(1.0, torch.eye(3))
     Traceback (most recent call last):
-    ValueError: v=1.0 is no whole number; ids are whole numbers from 1
+    ValueError: v=1.0 is not an integer; ids are integers from 1
     """
     v = _whole("v", v, "ids")
     d_e, N_V = W_e.shape
     if not 1 <= v <= N_V:
-        raise ValueError(f"v={v} is no id of 1..{N_V}; ids count from 1 here")
+        raise ValueError(f"v={v} is not in 1..{N_V}; ids start at 1 here")
     with torch.device("meta"):
         tokens = TokenEmbedding(N_V, d_e, scaled=False)
     return functional_call(tokens, {"weight": W_e.T}, (torch.tensor(v - 1, device=W_e.device),))
@@ -149,7 +149,7 @@ def positional_embedding(ell: int, W_p: Float[Tensor, "d_e ell_max"]) -> Float[T
     ell = _whole("ell", ell, "positions")
     d_e, ell_max = W_p.shape
     if not 1 <= ell <= ell_max:
-        raise ValueError(f"ell={ell} is no position of 1..{ell_max}; positions count from 1 here")
+        raise ValueError(f"ell={ell} is not in 1..{ell_max}; positions start at 1 here")
     with torch.device("meta"):
         learned = positions.LearnedPositions(d_e, ell_max)
     place = torch.tensor([ell - 1], device=W_p.device)
@@ -159,7 +159,7 @@ def positional_embedding(ell: int, W_p: Float[Tensor, "d_e ell_max"]) -> Float[T
 def hard_coded_positions(
     d_e: int, ell_max: int, dtype: torch.dtype | None = None
 ) -> Float[Tensor, "d_e ell_max"]:
-    """Return the fixed W_p: W_p[2i-1, t] = sin(t/ℓ_max^(2i/d_e)), W_p[2i, t] = the cosine, t and i from 1.
+    """Return the fixed W_p: W_p[2i-1, t] = sin(t/ℓ_max^(2i/d_e)), W_p[2i, t] = cos of this angle, t, i ≥ 1.
 
     The formula is in section 5 of Phuong & Hutter 2022. The base is ℓ_max, and i starts at 1. In Vaswani et al. 2017,
     the base is 10000 and i starts at 0. If d_e is odd, the paper leaves the last row undefined, but this function
@@ -249,7 +249,7 @@ def MHAttention(
 ) -> Float[Tensor, "d_out ell_x"]:
     """Compute algorithm 5: Ṽ = W_o [Y¹; …; Y^H] + b_o 1ᵀ, Y^h = Attention(X, Z | W^h, Mask) (Phuong & Hutter 2022).
 
-    Each projection of all heads together is one matrix multiplication, as in `attendo.nn`.
+    One matrix multiplication computes a projection for all heads together, as in `attendo.nn`.
 
     Args:
         X: The tokens that attend, one per column.
@@ -306,8 +306,8 @@ def bidirectional(ell_z: int, ell_x: int) -> Bool[Tensor, "ell_z ell_x"]:
 def unidirectional(ell_z: int, ell_x: int) -> Bool[Tensor, "ell_z ell_x"]:
     """Return Mask[t_z, t_x] = [[t_z ≤ t_x]]: no token may attend to later tokens (Phuong & Hutter 2022, section 5).
 
-    The unidirectional mask aligns the first tokens of Z and X, but the causal mask of the core aligns the last
-    tokens. For ℓ_z = ℓ_x, the unidirectional mask equals the causal mask of the core.
+    The unidirectional mask aligns the first tokens of Z and X, but the causal mask of attendo aligns the last tokens.
+    For ℓ_z = ℓ_x, the unidirectional mask equals the causal mask of attendo.
 
     Args:
         ell_z: The number of tokens of Z.
@@ -376,7 +376,7 @@ def _whole(name: str, number: int, what: str) -> int:
     try:
         return index(number)
     except TypeError:
-        raise ValueError(f"{name}={number!r} is no whole number; {what} are whole numbers from 1") from None
+        raise ValueError(f"{name}={number!r} is not an integer; {what} are integers from 1") from None
 
 
 def _allowed(Mask: Tensor | None, X: Tensor, Z: Tensor) -> Bool[Tensor, "ell_x ell_z"] | None:

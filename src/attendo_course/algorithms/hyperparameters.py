@@ -195,9 +195,9 @@ def formal_d_config(
 
 
 def build_formal_ed(config: ModelConfig) -> EncoderDecoder:
-    """Return θ of A8, an `EncoderDecoder` whose two sides share W_e and W_p (Phuong & Hutter 2022, algorithm 8).
+    """Return θ of A8, an `EncoderDecoder` whose encoder and decoder share W_e, W_p (Phuong & Hutter 2022, algorithm 8).
 
-    `ModelConfig` has settings that share W_e only together with the output matrix, and no setting that shares W_p.
+    The settings of `ModelConfig` can share W_e only together with the output matrix, and cannot share W_p.
 
     Args:
         config: A configuration from `formal_ed_config`.
@@ -238,7 +238,7 @@ def check_config(config: ModelConfig, algorithm: Transformer) -> None:
 
 
 def check_theta(theta: EncoderDecoder | MaskedLM | DecoderLM, algorithm: Transformer) -> None:
-    """Check the configuration of a model, and that both sides of an encoder-decoder share W_e and W_p.
+    """Check the configuration of a model, and that an `EncoderDecoder` shares W_e and W_p between its two parts.
 
     >>> check_theta(EncoderDecoder(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16)), "A8")
     Traceback (most recent call last):

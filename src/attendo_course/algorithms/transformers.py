@@ -1,4 +1,4 @@
-"""Algorithms 8 to 15 of Phuong & Hutter 2022: Transformers, their training and inference, on models of the core."""
+"""Algorithms 8 to 15 of Phuong & Hutter 2022: Transformers, their training and inference, on models of attendo."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def ETraining(
     [0.0, 0.0]
     """
     if not 0.0 <= p_mask <= 1.0:
-        raise ValueError(f"p_mask={p_mask} is no probability; take one of 0 to 1")
+        raise ValueError(f"p_mask={p_mask} is not a probability; use a value from 0 to 1")
     N_V = theta.config.vocab_size
     return _descend(
         texts, theta, lambda x, model: e_loss(x, masked(x, N_V, p_mask, generator), model), N_epochs, eta
@@ -399,8 +399,8 @@ def DInference(
         x: The prompt.
         theta: A model with a configuration from `formal_d_config`.
         ell_gen: The number of tokens to sample.
-        tau: The temperature. 1 samples from p, and `math.inf` samples uniformly from the vocabulary. 0, a limit in
-            the paper, selects the most probable token (the first token in a tie).
+        tau: The temperature τ. τ = 1 samples from p, and τ = `math.inf` samples uniformly from the vocabulary. τ = 0,
+            a limit in the paper, selects the most probable token (the first token in a tie).
         generator: The random number generator (default: torch's global generator).
 
     Returns:

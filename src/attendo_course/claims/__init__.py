@@ -1,4 +1,4 @@
-"""The claims and exercises of the sources, C01 to C27: the book has their text, and computed numbers check them."""
+"""The claims and exercises of the sources, C01 to C27: the book contains their text, and code checks them."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def _costs(n: int = 16, d: int = 8, k: int = 3) -> list[Check]:
 
 
 def one_layer_sees_all(attend: Spread | None = None, n: int = N) -> Finding:
-    """Check the path lengths 1 (self-attention), n (RNN), log_k n (dilated convolutions) and n/r (restricted).
+    """Check the path lengths 1 (self-attention), n (RNN), log_k n (dilated convolutions) and n/r (local attention).
 
     The source is Vaswani et al. 2017, table 1. `attend` is the layer that must see all n tokens at once (default:
     self-attention). Each layer is applied to the identity matrix until the last position depends on all tokens.
@@ -225,7 +225,8 @@ def restricted_attention_is_cheaper(local: Local = neighborhood_attention, n: in
     """Check that restricted attention needs O(rnd) work in O(1) steps per layer, but O(n/r) layers to see all tokens.
 
     The sources are Kikuta 2025, exercise 3.6, and Vaswani et al. 2017, table 1. A query attends to r keys, with its
-    own position in the middle. `local` is the tested function, which is compared with a banded mask.
+    own position in the middle. `local` is the attention function to test, and its output is compared with full
+    attention with a banded mask.
 
     >>> restricted_attention_is_cheaper().holds
     True

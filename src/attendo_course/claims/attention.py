@@ -266,8 +266,8 @@ def heads_add_up(
 ) -> Finding:
     """Check that Concat(H_1, ..., H_H) Wᵒ = Σ_h A_h X W^(h), where W^(h) = W_hᵛ W_hᵒ has rank ≤ D_v.
 
-    The source is Bishop & Bishop 2024, exercise 12.5. `matrices` returns the matrices W^(h) of a layer for column
-    vectors. `value_dim` is D_v (default: d_model / n_heads).
+    The source is Bishop & Bishop 2024, exercise 12.5. `matrices` returns the transposed matrices W^(h) of a layer,
+    which multiply column vectors. `value_dim` is D_v (default: d_model / n_heads).
 
     >>> heads_add_up().holds
     True

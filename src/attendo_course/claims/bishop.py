@@ -75,9 +75,9 @@ def n_gram_from_counts(text: list[str] = TEXT) -> tuple[Check, ...]:
 
 
 def recurrent_inference(length: int = 12) -> tuple[Check, ...]:
-    """Check exercise 12.14: h_t = tanh(W x_t + U h_{t-1}) is equal if computed token by token or at once.
+    """Check exercise 12.14: h_t = tanh(W x_t + U h_{t-1}) is equal if computed token by token and at once.
 
-    The state between two steps has a fixed size.
+    The state that is passed from step to step has a fixed size.
 
     >>> all(check.holds for check in recurrent_inference())
     True
@@ -106,7 +106,7 @@ AFTER_JO = {"報": 0.2} | dict.fromkeys(("力", "情勢", "知", "行", "話", "
 
 @dataclass
 class Prefixes:
-    """The rows of a search on a table. Each row contains the tokens so far."""
+    """The cache of a beam search on a table of probabilities: one row per hypothesis, with its tokens so far."""
 
     rows: list[tuple[int, ...]]
 
@@ -115,7 +115,7 @@ class Prefixes:
         self.rows = [self.rows[row] for row in rows.tolist()]
 
     def keep(self, rows: Int[Tensor, " kept_rows"]) -> None:
-        """Keep only the given rows. The implementation is `reorder`, since there is only one source."""
+        """Keep only the hypotheses with these row numbers."""
         self.reorder(rows)
 
 
@@ -135,7 +135,7 @@ def next_log_probs(token_ids: Int[Tensor, "rows 1"], cache: Prefixes) -> Float[T
 
 
 def greedy_is_not_best() -> tuple[Check, ...]:
-    """Check exercise 12.15: the most probable first token can miss the most probable text: 通… .04 against 情報 .06.
+    """Check exercise 12.15: the text with the best first token (通…, .04) is not the best text (情報, .06).
 
     >>> all(check.holds for check in greedy_is_not_best())
     True

@@ -159,7 +159,7 @@ def errors(layer: Attention) -> Float[Tensor, " pairs"]:
 
 
 def by_hand() -> Attention:
-    """Return two heads with hard attention: the first head returns +c of token 1, the second head -c of token 2.
+    """Return a layer with two hard-attention heads: head 1 returns +c of token 1, and head 2 returns -c of token 2.
 
     >>> answers(by_hand()).tolist()
     [0.0, 0.0, 2.0, -2.0]
@@ -194,7 +194,7 @@ def trained(layer: Attention, steps: int = 300, rate: float = 0.3) -> Attention:
 def least_error_of_one_head() -> float:
     """Return the minimum over W of the mean squared error of W·(αc_1 + (1 - α)c_2), with any α in [0, 1] per pair.
 
-    No attention weights of a single head can have a smaller error.
+    No attention weights of a single head lead to a smaller error.
 
     >>> round(least_error_of_one_head(), 12)
     1.0
@@ -210,7 +210,7 @@ def _learned_error(n_heads: int, seed: int) -> float:
 
 
 def two_heads_subtract(n_heads: int = 2, seeds: int = 3) -> Finding:
-    """Check that c_1 - c_2 needs two heads: one head returns W·(a mean of contents), with a mean squared error of 1.
+    """Check that c_1 - c_2 needs two heads: one head returns W·(a mean of contents), with a mean squared error ≥ 1.
 
     The layer with `n_heads` heads must learn the task exactly. `seeds` is the number of trained layers of each kind.
 
@@ -233,7 +233,7 @@ def two_heads_subtract(n_heads: int = 2, seeds: int = 3) -> Finding:
 
 
 def residuals_and_heads(residual: Callable[[], Residual] = post_norm, n_heads: int = 2) -> Finding:
-    """Check C18: residual connections keep gradients, and several heads can do what one head cannot (slides).
+    """Check C18: residual connections keep gradients, and two heads can subtract, but one head cannot (slides).
 
     >>> residuals_and_heads().holds
     True

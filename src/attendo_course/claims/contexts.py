@@ -1,4 +1,4 @@
-"""Claims about hidden vectors: they contain the surrounding text (C16), and other tasks can use them (C26)."""
+"""Claims about hidden vectors: they encode the surrounding text (C16), and they are useful for other tasks (C26)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _at(states: Float[Tensor, "1 len d"], text: str, word: str) -> Float[Tensor,
 def words_in_context(positions: Positions = "sinusoidal") -> Finding:
     """Check that a static vector is equal in all texts, and a hidden vector depends on the other words and their order.
 
-    The source is the slides on the Transformer. `positions` is the positional method of the tested model.
+    The source is the slides on the Transformer. `positions` is the positional encoding of the tested model.
 
     >>> words_in_context().holds
     True
@@ -107,7 +107,7 @@ def has_more_early_letters(texts: Int[Tensor, "texts len"]) -> Int[Tensor, " tex
 
 
 def trained_encoder(steps: int = 60, seed: int = 0) -> EncoderClassifier:
-    """Train an encoder and a classifier of texts by `has_more_early_letters` with plain gradient descent.
+    """Train an encoder and a classifier on the task `has_more_early_letters` with plain gradient descent.
 
     >>> trained_encoder(steps=0).config.d_model
     16
@@ -130,7 +130,7 @@ def trained_encoder(steps: int = 60, seed: int = 0) -> EncoderClassifier:
 def probe_accuracy(
     x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], other: Float[Tensor, "m d"], truth: Int[Tensor, " m"]
 ) -> float:
-    """Return the accuracy on `other` vectors of a linear map to one-hot labels, fitted to x by least squares.
+    """Fit a linear map from x to one-hot labels by least squares, and return its accuracy on the vectors `other`.
 
     >>> eye = torch.eye(3)
     >>> probe_accuracy(eye, torch.arange(3), eye, torch.arange(3))

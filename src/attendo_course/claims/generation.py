@@ -1,4 +1,4 @@
-"""Claims about known inputs, computed for all positions at once, and unknown inputs, one by one (C15, C23)."""
+"""Claims about known inputs, which are computed all at once, and generated inputs, one by one (C15, C23)."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _taught_log_prob(model: EncoderDecoder, src: Tensor, written: list[int]) -> 
 
 
 def targets_or_prediction(shift: Shift = shift_right, n: int = 9, limit: int = 12) -> Finding:
-    """Check that known targets allow all logits at once, and that a cache replaces recomputation otherwise.
+    """Check that one call computes the logits of all known targets, and that a cache avoids recomputation otherwise.
 
     Known targets are shifted one position to the right. The source is Kikuta 2025, exercise 3.7. `shift` is the
     tested function on the embedded targets `[batch, len, d_model]`.

@@ -78,7 +78,7 @@ def sines_alone(positions: Int[Tensor, "*batch"], d_model: int) -> Float[Tensor,
 
 
 def spread_by_distance(rows: Float[Tensor, "n d_model"]) -> float:
-    """Return the largest difference of rows[p]·rows[q] for one distance |p - q|: 0 if the Gram matrix is Toeplitz.
+    """Return the largest difference between products rows[p]·rows[q] of equal distance |p - q| (0: Toeplitz matrix).
 
     >>> spread_by_distance(torch.tensor([[1.0], [1.0], [3.0]]))
     8.0
@@ -131,8 +131,8 @@ def shifting_rotates(
 def only_distance_counts(encode: Encode = sines_and_cosines, n: int = 64) -> Finding:
     """Check that PE[p]·PE[p+k] = Σ_i cos(kω_i), which is the same for every p and not monotone in k.
 
-    The source is Kikuta 2025, exercise 3.1. `encode` is the tested encoding. Positions 0..n-1 form the Gram matrix at
-    width 128.
+    The source is Kikuta 2025, exercise 3.1. `encode` is the tested encoding. The Gram matrix is computed for
+    positions 0..n-1 at width 128.
 
     >>> only_distance_counts().holds
     True
@@ -219,8 +219,8 @@ def heat_map(draw: Callable[[int, int], Float[np.ndarray, "d_model max_len"]] = 
 def longest_wave_falls_short(encode: Encode = sines_and_cosines, d_model: int = 512) -> Finding:
     """Check the wavelengths λ_i = 2π·10000^(2i/d): from 2π to 2π·10000^((d-2)/d), which is less than 2π·10000.
 
-    The index i is 0..d/2-1. The source is Vaswani et al. 2017, section 3.5. `encode` is the table whose slowest sine
-    is measured half a wave from its start. The expected numbers are for a `d_model` of 512.
+    The index i is 0..d/2-1. The source is Vaswani et al. 2017, section 3.5. `encode` is the tested encoding: its
+    slowest sine must change sign after half a wave. The expected numbers are for a `d_model` of 512.
 
     >>> longest_wave_falls_short().holds
     True

@@ -27,7 +27,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def built(make: Callable[[], ModuleT], seed: int = 0) -> ModuleT:
-    """Return the result of `make` in float64 with this seed, in evaluation mode. The global generator is unchanged.
+    """Build a module with `make` from this seed, in float64 and evaluation mode. The global generator is unchanged.
 
     >>> built(lambda: nn.Linear(2, 2)).weight.dtype
     torch.float64
@@ -55,7 +55,7 @@ def unrolled(
 
 
 def small_config(vocab_size: int, max_len: int, **settings: Any) -> ModelConfig:
-    """Return the configuration of a model of width 16 with two heads and no dropout, with further settings.
+    """Return the configuration of a model of width 16 with two heads, no dropout and the given settings.
 
     >>> small_config(9, 8, n_encoder_layers=2, n_decoder_layers=2).d_ff
     32
@@ -111,7 +111,7 @@ def largest(difference: Tensor) -> float:
 
 
 def numbered(name: str, n: int) -> tuple[str, ...]:
-    """Return labels with numbers from 1.
+    """Return `n` labels: `name` followed by the numbers from 1.
 
     >>> numbered("x", 2)
     ('x1', 'x2')

@@ -39,8 +39,8 @@ BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 def edit_distance_look_up(weights_of: EditWeights = edit_weights) -> Finding:
     """Check that softmax(-β · Levenshtein distance) is uniform at β = 0 and finds the dictionary's value at β = ∞.
 
-    `weights_of` is the tested function. The check is for exercise 3.3 of Kikuta 2025, of which only the topic of the
-    solution is known.
+    `weights_of` is the tested function. The source is Kikuta 2025, exercise 3.3. Only the topic of its solution is
+    known.
 
     >>> edit_distance_look_up().holds
     True

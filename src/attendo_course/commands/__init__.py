@@ -1,4 +1,4 @@
-"""The commands of the course: claims, errata, figure, lesson; attendo loads them by their entry point."""
+"""The commands of the course: claims, errata, figure, lesson; attendo loads these commands through an entry point."""
 
 import typer
 

@@ -260,7 +260,7 @@ class Checked:
 def checked(
     places: Sequence[str], require: Sequence[str], out: Path | None, language: Language, silent: bool
 ) -> Checked:
-    """Test the functions at these places: print a full report for one function, or one line per file for several."""
+    """Test the functions at these places: print a full report for one function, otherwise one line per file."""
     from attendo.errors import AttendoError
     from attendo.files import write_atomic
     from attendo_course.grader.checker import check_file

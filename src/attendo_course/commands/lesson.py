@@ -112,7 +112,7 @@ def quick_look(pieces: Iterable[Piece], effort: float) -> Iterator[Piece]:
 
 
 def waiting(pieces: Iterator[Piece], cpu_minutes: float, language: Language = "en") -> Iterator[Piece]:
-    """Yield the parts of a lesson. On a terminal, a line shows the elapsed share of the time between two parts."""
+    """Yield the parts of a lesson. On a terminal, a line shows the progress until the next part."""
     line, began = ProgressLine(), time.process_time()
     while True:
         done = threading.Event()

@@ -101,7 +101,7 @@ WARMUPS = (4000, 1000, 2000, 8000, 16000)
 
 @dataclass(frozen=True)
 class Rates:
-    """Learning rates by step, with one row per number of warm-up steps. The last warm-up step has the peak."""
+    """Learning rates by step, with one row per number of warm-up steps. The last warm-up step has the highest rate."""
 
     d_model: int
     steps: Int[np.ndarray, " steps"]
@@ -125,10 +125,9 @@ def rates(
 
 
 def heatmap(max_len: int = 64, d_model: int = 128) -> Float[np.ndarray, "d_model max_len"]:
-    """Return PE[p, 2i] = sin(p·10000^(-2i/d)) and PE[p, 2i+1] = its cosine, transposed: one column per position.
+    """Return PE[p, 2i] = sin(p·10000^(-2i/d)) and the cosine as PE[p, 2i+1], transposed: one column per position.
 
-    The formula is in section 3.5 of Vaswani et al. 2017. The figure has the form of exercise 3.2 in the generative-AI
-    book.
+    The formula is in section 3.5 of Vaswani et al. 2017. The figure is that of Kikuta 2025, exercise 3.2.
 
     >>> heatmap()[:4, 1].round(6)
     array([0.841471, 0.540302, 0.76172 , 0.647906])
@@ -146,7 +145,7 @@ class PositionCurves:
 
 
 def formula_curves(length: int = 50, d_e: int = 5) -> PositionCurves:
-    """Return W[2i-1, t] = sin(t / L^(2i/d)) and W[2i, t] = its cosine for 1 ≤ i ≤ d/2, t = 1..L: two rows per i.
+    """Return W[2i-1, t] = sin(t / L^(2i/d)) and the cosine as W[2i, t] for 1 ≤ i ≤ d/2, t = 1..L: two rows per i.
 
     The source is Phuong & Hutter 2022, section 5, with base L. If d is odd, the last row is undefined, and the result
     has d - 1 rows.
@@ -200,8 +199,8 @@ class PositionProducts:
 def products(d_model: int, n_distances: int = 101, n_positions: int = 64) -> PositionProducts:
     """Return PE[p]·PE[p+k] = Σ_i cos(k·10000^(-2i/d)), which is the same for every p and not monotone in k.
 
-    The products follow exercise 3.1 of the generative-AI book. The products are computed from the encoding for each p
-    below `n_positions`.
+    The source is Kikuta 2025, exercise 3.1. The products are computed from the encoding for each p below
+    `n_positions`.
 
     >>> products(128).products[:4].round(3)
     array([64.   , 62.094, 57.382, 52.186])

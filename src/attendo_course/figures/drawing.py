@@ -45,7 +45,7 @@ def draw(name: str, path: Path, language: Language = "en", config: ModelConfig |
     if suffix not in SUFFIXES:
         raise AttendoError(f"{path} must end in .png or .svg; name it {path.with_suffix('.png').name}")
     if not path.absolute().parent.is_dir():
-        raise AttendoError(f"{path}: there is no folder {path.parent}; make it first")
+        raise AttendoError(f"{path}: there is no folder {path.parent}; create it first")
     if config is not None and name != "model":
         raise AttendoError(f"the figure {name!r} shows no model; leave the settings out, or draw 'model'")
     try:

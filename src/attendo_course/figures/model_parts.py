@@ -39,10 +39,10 @@ VOCABULARY = 37_000
 
 
 def chosen_model(preset: str | None = None, assignments: Sequence[str] = ()) -> ModelConfig:
-    """Return the [model] table of a preset ("base" if None) with each `model.key=value` setting.
+    """Return the [model] table of a preset ("base" if None) after applying each `model.key=value` setting.
 
     `preset` is a training preset, the model of a source (`attendo_course.presets`), a settings file or a run folder.
-    The default vocabulary size is that of the preset's tokenizer, otherwise that of Vaswani et al. 2017. Raises
+    The vocabulary size is that of the preset's tokenizer (default: 37,000, as in Vaswani et al. 2017). Raises
     AttendoError for an unknown preset or key, and for a setting of another table.
 
     >>> chosen_model("big", ["model.n_heads=8"]).n_heads, chosen_model("gpt2_small").architecture
@@ -139,7 +139,7 @@ class Sublayer:
 
 @dataclass(frozen=True)
 class Stack:
-    """An encoder or a decoder from its ids to its last norm, with the sub-layers of one block.
+    """An encoder or a decoder from the token ids to the last norm, with the sub-layers of one block.
 
     `positions`, `embedding_norm` and `last_norm` are None if the model has no such part.
     """

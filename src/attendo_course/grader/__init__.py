@@ -1,1 +1,1 @@
-"""A test of attention functions by other authors, which reports each failed property with an input."""
+"""A test of a user's attention function, which reports each failed property with an input that shows the failure."""

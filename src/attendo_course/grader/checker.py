@@ -1,4 +1,4 @@
-"""The test of an attention function by another author: it reports the failed properties with their inputs."""
+"""The test of a user's attention function: it reports each failed property with an input that shows the failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the functions of a whole class: each file is tested separately, and has one line and one table row."""
+"""Tests of the functions that students hand in: each file is tested separately, with one line and one table row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading a function from the Python file of another author."""
+"""Loading a function from a user's Python file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ASKS = translated("it asks for input and gets none; the arrays come as arguments
 
 @dataclass
 class Heard:
-    """A record of whether the code printed text and whether it asked for input."""
+    """The observed use of input and output: whether the code printed text, and whether it asked for input."""
 
     printed: bool = False
     asked: bool = False
@@ -90,7 +90,7 @@ AGAIN = 1.0
 
 
 class TimeUpError(BaseException):
-    """The exception at the time limit, which `except Exception` in the tested code does not catch."""
+    """The exception raised at the time limit, which `except Exception` in the tested code does not catch."""
 
 
 @contextmanager
@@ -218,7 +218,7 @@ def load_function(place: str) -> Callable[..., Any]:
     known = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
     there = ", ".join(known)
     said = Localized(
-        f"{name} is no function there; there are: {there or 'no functions'}",
+        f"{name} is not a function in this file; it has: {there or 'no functions'}",
         f"{name} という関数がない。ある関数：{there or 'なし'}",
     )
     raise UnfitError(said, file)

@@ -39,7 +39,7 @@ PARTLY_CUT = translated(
 
 
 def no_mask(student: Student) -> Localized | None:
-    """Return the reason why a function has no mask parameter, or None if it has a mask parameter.
+    """Return a message if a function has no mask parameter, otherwise None.
 
     >>> no_mask(Student(abs, "mine")).en
     'no parameter with `mask` in its name'
@@ -59,7 +59,7 @@ def no_parameter(student: Student, called: str) -> Localized:
 
 
 def no_gradient(student: Student) -> Localized | None:
-    """Return the reason why a function has no gradient, or None if it works on torch tensors.
+    """Return a message if a function has no gradient, or None if it works on torch tensors.
 
     >>> no_gradient(Student(abs, "mine", kind="numpy")).en
     'a NumPy function'
@@ -344,7 +344,7 @@ def scale(student: Student) -> Trials:
 
 
 def no_scale(student: Student) -> Localized | None:
-    """Return the reason why a function has no scale parameter, or None if it has a scale parameter.
+    """Return a message if a function has no scale parameter, otherwise None.
 
     >>> no_scale(Student(abs, "mine")).en
     'no parameter with `scale` in its name'
@@ -353,7 +353,7 @@ def no_scale(student: Student) -> Localized | None:
 
 
 def has_no_scale(student: Student) -> Localized | None:
-    """Return the reason why the scale cannot be computed from a function's output, or None if it can be computed.
+    """Return a message if the scale cannot be computed from a function's output, otherwise None.
 
     >>> has_no_scale(Student(lambda q, k, v: k, "mine")).en
     'no output of the right shape to read it from'
@@ -421,7 +421,7 @@ def agreement(student: Student) -> Trials:
 
 
 def permutation(student: Student) -> Trials:
-    """Test that permuting keys with their values does not change the output, and permuting queries permutes its rows.
+    """Test that permuting keys with their values does not change the output, and permuting queries permutes the output.
 
     >>> from attendo.nn.attention import attention
     >>> mixed = Student(lambda q, k, v: attention(q, k, v.flip(-2)), "mine")
@@ -437,7 +437,7 @@ def permutation(student: Student) -> Trials:
 
 
 def stability(student: Student) -> Trials:
-    """Test that scores of 10⁴ and -10⁴ return finite numbers and weights with the same sum as smaller scores.
+    """Test that scores of ±10⁴ lead to finite numbers, and to weights with the same sum as for smaller scores.
 
     >>> from attendo.nn.attention import attention
     >>> any(stability(Student(attention, "mine")))

@@ -86,7 +86,7 @@ class Report:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """The number of properties that hold, and of all properties (without the gradient for a NumPy function)."""
+        """The number of properties that hold, and the number of all properties (for NumPy: without the gradient)."""
         statuses = [outcome.status for outcome in self.outcomes]
         absent = [o.status == "not offered" and o.property.id in NEVER_THERE for o in self.outcomes]
         return statuses.count("holds"), len(statuses) - sum(absent)

@@ -43,7 +43,7 @@ class Case:
 
     @property
     def wanted(self) -> list[int]:
-        """The required shape of the output."""
+        """The shape that the output must have."""
         return [*self.query.shape[:-1], self.value.shape[-1]]
 
 
@@ -60,7 +60,7 @@ class Answer:
 
 
 class NoAnswerError(Exception):
-    """The error for an input without a result. `said` describes what happened instead."""
+    """The error for an input for which the function has no valid result. `said` describes what happened instead."""
 
     def __init__(self, case: Case, said: Localized, hint: Localized | None = None):
         super().__init__(said.en)

@@ -1,4 +1,4 @@
-"""The common mistakes in an attention function, each computed on purpose with functions of attendo."""
+"""The common mistakes in an attention function, each reproduced with functions of attendo."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ PAPER_PERPLEXITY = 4.92
 
 @dataclass(frozen=True)
 class Variant:
-    """A model with one change. Its name contains the letter of the row in the paper, if there is such a row.
+    """A model with one change. Its name contains the row letter in the paper's table 3, if there is such a row.
 
     `paper` contains the change in the paper and the resulting perplexity, or None if the paper has no such row.
     """

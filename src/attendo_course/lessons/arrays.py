@@ -301,7 +301,7 @@ def loss_curves(title: Localized, runs: Mapping[str, Sequence[Training]]) -> Pic
 def recorded_weights(
     model: nn.Module, path: str, **inputs: Tensor
 ) -> Float[Tensor, "batch heads q_len k_len"]:
-    """Return the attention weights at this module path of the model for these inputs."""
+    """Run the model on `inputs`, and return the attention weights of the module at this path."""
     with recording(model, f"{path}.weights") as record:
         record.model(**inputs)
     return record[path].weights

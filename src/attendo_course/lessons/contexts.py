@@ -96,10 +96,10 @@ Measures = Mapping[str, tuple[float, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """The sentences of the lesson. The test sentences have other cues than the fit sentences, and unseen clauses.
+    """The sentences of the lesson. A cue is a word that determines the kind of the noun.
 
     Attributes:
-        fit, test: Sentences about ambiguous nouns.
+        fit, test: Sentences about ambiguous nouns. The test sentences have other cues, and unseen clauses.
         synonyms_fit, synonyms_test: Sentences about nouns that have a translation in common.
     """
 
@@ -153,7 +153,7 @@ def likeness(
 
 
 def kind_read(fit: Vectors, test: Vectors, material: Material) -> tuple[float, float]:
-    """Return the accuracy of a probe for the kind of an ambiguous noun: for fitted nouns, and for a new noun.
+    """Return the accuracy of a probe for the kind of a noun (animal or thing): for fitted nouns, and for a new noun.
 
     In both cases, the cues differ from the cues in the sentences to which the probe was fitted.
     """

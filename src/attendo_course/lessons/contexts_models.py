@@ -50,7 +50,7 @@ def pairs(sentences: Sequence[Sentence], tokens: Tokenizer) -> Examples:
 
 
 def hidden_words(sentences: Sequence[Sentence], tokens: Tokenizer, rng: np.random.Generator) -> Examples:
-    """Return English + eos with a quarter of the words masked as `src`, and the masked words as targets."""
+    """Return English + eos as `src`, with a quarter of the words masked, and the masked words as targets."""
     source = english(sentences, tokens)
     shown, wanted = zip(
         *(

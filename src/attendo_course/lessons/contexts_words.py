@@ -2,7 +2,7 @@
 
 The word bat means コウモリ or バット, depending only on the surrounding words. Other nouns are pairs with one
 meaning: dog and hound are both 犬. The verb in "is in the garden" is いる for an animal and ある for a thing. The
-corpus is original.
+corpus was written for this course.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Clause:
 
     @property
     def held_out(self) -> bool:
-        """Whether the clause is held out of training: one in `EVERY` clauses, equally many for both meanings of a noun.
+        """Whether the clause, one of `EVERY`, is held out of training (equally many for both meanings of a noun).
 
         >>> nouns = [Noun("bat", target, kind) for target, kind in zip(AMBIGUOUS["bat"], KINDS, strict=True)]
         >>> [sum(clause.held_out for clause in clauses(noun)) for noun in nouns]

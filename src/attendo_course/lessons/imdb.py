@@ -1,4 +1,4 @@
-"""The lesson `attendo lesson imdb` (T04): the lecture's film review classifier, ours, and a linear model."""
+"""The lesson `attendo lesson imdb` (T04): film review classifiers of the lecture and attendo, and a linear model."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def lecture_config(vocab_size: int, n_classes: int) -> ModelConfig:
 
 
 def lecture_model(config: ModelConfig, seed: int) -> EncoderClassifier:
-    """Return the lecture's model with random weights. As in the notebook, embeddings are N(0, 1), and padding is 0."""
+    """Return the lecture's model with random weights. As in the notebook, embeddings are N(0, 1), but 0 for padding."""
 
     def build() -> EncoderClassifier:
         model = EncoderClassifier(config)
@@ -285,7 +285,7 @@ def chosen_words(model: EncoderClassifier, row: LabelledRow, ids: dict[str, int]
 
 
 def teach(options: Options) -> Iterator[Piece]:
-    """Train the lecture's model as it is and with masked padding, our model and a linear model on the same data."""
+    """Train the lecture's model with or without masked padding, attendo's model and a linear model on the same data."""
     data = reviews(options.files)
     yield _about(data)
     ids = vocabulary(data.train, KNOWN_WORDS)

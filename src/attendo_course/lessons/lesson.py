@@ -19,7 +19,7 @@ class Options:
 
     Attributes:
         seeds: The number of trained models of each kind (default: the number that the lesson defines).
-        effort: The share of the training steps of the lesson.
+        effort: The share of the lesson's training steps to run (default: 1, all steps).
         files: The data files of the user, for lessons that use files.
     """
 
@@ -91,7 +91,7 @@ class Lesson:
     seeds: tuple[int, ...] = ()
 
     def minutes(self, options: Options) -> float:
-        """Return the approximate CPU time in minutes with these options, for equal times per model in all parts.
+        """Return the approximate CPU time in minutes with these options, assuming equal times per model in all parts.
 
         >>> said = Localized("sort", "並べ替え")
         >>> Lesson("sort", "", said, said, 2.5, lambda options: iter(()), seeds=(2,)).minutes(Options(seeds=1))

@@ -152,7 +152,7 @@ def curves(held: Contest) -> Picture:
 
 
 def unseen(held: Contest) -> Localized:
-    """Return the overlap of test and training data, and the accuracy on the other test data, for the first seed."""
+    """Return the overlap of test and training data, and the accuracy on the remaining test rows, for the first seed."""
     data = held.data[0]
     known = {tuple(row) for row in data.train.inputs["src"].tolist()}
     new = np.array([tuple(row) not in known for row in data.test.inputs["src"].tolist()])
@@ -242,7 +242,7 @@ def effect_of(
 
 
 def ablation_step(options: Options) -> Iterator[Piece]:
-    """Yield the sum of any ten days, learned by models with one part more or less."""
+    """Yield the results of models with one part added or removed, on the sum of any ten days."""
     yield passage("weather.ablation_step")
     held = contest("dotmod-any", (models.LINEAR, *VARIANTS), options.seeds or 5, options.steps)
     yield task_table(held, "dotmod-any")

@@ -53,7 +53,7 @@ Law = Callable[[Int[np.ndarray, "n 10"]], Float[np.ndarray, "n 3"]]
 
 @dataclass(frozen=True)
 class Limit:
-    """The highest accuracy and the lowest mean loss in nats that a model which sees these days can reach."""
+    """The highest accuracy and the lowest mean loss in nats that a model can reach if it sees only these days."""
 
     accuracy: float
     loss: float
@@ -264,7 +264,7 @@ def sum_limit() -> Limit:
 def sum_days(rng: np.random.Generator, n: int) -> Int[np.ndarray, "n 11"]:
     """Draw weather in which each day follows the sum of the previous ten days. Each row is drawn independently.
 
-    The rule converges to few of the 59,049 possible sequences, and some sequences occur often.
+    After many repetitions of the rule, most rows are among a few of the 59,049 possible sequences of ten days.
     """
     days = any_days(rng, n)
     for _ in range(SETTLED):
@@ -332,9 +332,9 @@ class LinearOnDays(nn.Module):
 class SingleQueryAttention(nn.Module):
     """The attention of the blog, from the last day to all ten days, without residual, norm or feed-forward network.
 
-    A day is a one-hot vector and its number / 20. The formula is algorithm 3 of Phuong & Hutter 2022, with `n_heads`
-    heads of width 6 side by side. The blog masks the past instead of the future by mistake. The mistake has no
-    effect, because the last day attends to all ten days in either case.
+    Each day is a one-hot vector, followed by the number of the day divided by 20. The formula is algorithm 3 of
+    Phuong & Hutter 2022, with `n_heads` heads of width 6 side by side. The blog masks the past instead of the future
+    by mistake. The mistake has no effect, because the last day attends to all ten days in either case.
     """
 
     def __init__(self, n_heads: int = 1, head_dim: int = 6):

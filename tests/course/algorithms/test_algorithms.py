@@ -59,7 +59,7 @@ def test_all_fifteen_are_there_under_the_papers_names():
 
 def test_special_ids_come_last():
     assert special_ids(3) == (1, 2, 3)
-    with pytest.raises(ValueError, match="N_V=2 leaves no room"):
+    with pytest.raises(ValueError, match="N_V=2 is too small"):
         special_ids(2)
 
 
@@ -81,9 +81,9 @@ def test_embeddings_are_columns_and_count_from_one():
 @pytest.mark.parametrize("number", [0, 6, -1])
 def test_embeddings_name_the_id_they_do_not_have(number):
     W = torch.randn(3, 5)
-    with pytest.raises(ValueError, match=rf"v={number} is no id of 1\.\.5"):
+    with pytest.raises(ValueError, match=rf"v={number} is not in 1\.\.5"):
         token_embedding(number, W)
-    with pytest.raises(ValueError, match=rf"ell={number} is no position of 1\.\.5"):
+    with pytest.raises(ValueError, match=rf"ell={number} is not in 1\.\.5"):
         positional_embedding(number, W)
 
 

@@ -122,7 +122,7 @@ def test_masks_are_drawn_token_by_token():
     assert not masked(x, 5, 0.15, seeded(1)).equal(x_masked)
     assert masked(x, 5, 0.15, seeded(0)).equal(x_masked)
     for p_mask in (-0.1, 1.1, math.nan):
-        with pytest.raises(ValueError, match=f"p_mask={p_mask} is no probability"):
+        with pytest.raises(ValueError, match=f"p_mask={p_mask} is not a probability"):
             ETraining(TEXTS, formal("A9"), N_epochs=1, eta=0.1, p_mask=p_mask)
     with pytest.raises(ValueError, match="x has 2 tokens and x_masked 1"):
         e_loss([1, 2], [1], formal("A9"))

@@ -268,7 +268,7 @@ def test_a_function_without_end_fails(tmp_path, monkeypatch):
         ("mine.py:two", "mine.py: two takes 2 arrays; write two(query, key, value)"),
         ("mine.py", "write FILE.py:FUNCTION"),
         ("no.py:f", "no.py: No such file or directory"),
-        ("mine.py:f", "f is no function there; there are: unscaled, right, two"),
+        ("mine.py:f", "f is not a function in this file; it has: unscaled, right, two"),
     ],
 )
 def test_what_cannot_be_checked_is_one_line(student, monkeypatch, place, said):
