@@ -59,7 +59,7 @@ class Section:
 def read_blocks(text: str) -> tuple[str, ...]:
     r"""Return the paragraphs and fenced code blocks of a text in order.
 
-    The backslash at a line break is removed, as are the escapes of Markdown outside code.
+    Backslashes at line breaks are removed, and so are Markdown escapes outside code.
 
     >>> read_blocks("a\\_b\\\nof `c\\_d`\n\n```text\nx\n\ny\n```\n")
     ('a_b\nof `c\\_d`', '```text\nx\n\ny\n```')

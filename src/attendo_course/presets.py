@@ -392,7 +392,7 @@ def _vaswani(name: str, vocab_size: int, sizes: dict[str, Any]) -> ModelConfig:
 
 
 def start_as_in_the_notebook(tokens: TokenEmbedding) -> None:
-    """Initialize an embedding with N(0, 1) and its padding row with 0. Sinusoids have the comparable norm √(d/2).
+    """Initialize an embedding with N(0, 1) and its padding row with 0. The scale is comparable to the sinusoids.
 
     >>> start_as_in_the_notebook(TokenEmbedding(3, 2, scaled=False, pad_id=1))
     """

@@ -284,8 +284,8 @@ def size_is_free_of_length(
 ) -> Finding:
     """Check that attention has (d_in + 1)(2 d_attn + d_out) parameters for any length L, but needs O(L²) memory.
 
-    A linear map has (d_in L + 1) d_out parameters. The source is the weather post. `layer` returns the tested layer
-    for a length L (default: single-head attention with biases).
+    In comparison, a linear map of all tokens has (d_in L + 1) d_out parameters. The source is the weather post.
+    `layer` returns the tested layer for a length L (default: single-head attention with biases).
 
     >>> size_is_free_of_length().holds
     True

@@ -127,7 +127,7 @@ PAIRS = ((1.0, 1.0), (-1.0, -1.0), (1.0, -1.0), (-1.0, 1.0))
 
 
 def differences(n_heads: int, seed: int = 0) -> Attention:
-    """Return untrained attention from one query to two tokens.
+    """Return an untrained attention layer with one query and two tokens.
 
     The keys depend on content and position. The values depend on the content only.
 

@@ -60,7 +60,7 @@ class Answer:
 
 
 class NoAnswerError(Exception):
-    """The error for an input for which the function has no valid result. `said` describes what happened instead."""
+    """The error for an input for which the function has no valid result. `said` is the message."""
 
     def __init__(self, case: Case, said: Localized, hint: Localized | None = None):
         super().__init__(said.en)
@@ -88,7 +88,7 @@ class Student:
         lead: The batch dimensions that the function requires.
         number_mask: Whether the mask must contain 0 and 1, because the function raises an exception for a boolean
             mask.
-        broken: The error, if the function works for no input.
+        broken: The error if the function works for no input, otherwise None.
     """
 
     function: Callable[..., Any]

@@ -117,7 +117,7 @@ def translations(forecasts: Sequence[Forecast], pieces: Pieces) -> arrays.Exampl
 
 
 def unordered_limit(forecasts: Sequence[Forecast], pieces: Pieces) -> tuple[float, float]:
-    """Return the loss in nats per token and the exact share of the best translator that ignores the source order.
+    """Return the loss in nats per token and the share of exact translations of the best translator without word order.
 
     The sentence "It will be clear, although it will be foggy" has the same subwords as its opposite, which is equally
     likely. Each such sentence adds ln 2 to the loss, and half of these sentences are translated wrongly. No other two

@@ -135,7 +135,7 @@ def words_of(text: str, most: int) -> list[str]:
 
 
 def vocabulary(rows: Iterable[LabelledRow], most: int) -> dict[str, int]:
-    """Return the ids of the most frequent words, from 2 on. Id 0 is the unknown word, and id 1 is padding.
+    """Return the ids of the most frequent words, starting at 2. Id 0 is the unknown word, and id 1 is padding.
 
     >>> vocabulary([LabelledRow(1, "pos", "so so good"), LabelledRow(2, "neg", "so bad")], 2)
     {'so': 2, 'bad': 3}
@@ -285,7 +285,7 @@ def chosen_words(model: EncoderClassifier, row: LabelledRow, ids: dict[str, int]
 
 
 def teach(options: Options) -> Iterator[Piece]:
-    """Train the lecture's model with or without masked padding, attendo's model and a linear model on the same data."""
+    """Train the lecture's model with and without padding mask, attendo's model and a linear model on the same data."""
     data = reviews(options.files)
     yield _about(data)
     ids = vocabulary(data.train, KNOWN_WORDS)

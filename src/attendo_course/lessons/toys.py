@@ -107,7 +107,7 @@ def exact_share(model: EncoderDecoder, rows: Sequence[Symbols], rule: Rule) -> f
 
 
 def unordered_limit(n_symbols: int, lengths: range) -> tuple[float, float]:
-    """Return the loss in nats per target and the exact share of the best model that copies rows without their order.
+    """Return the loss (nats per target) and the share of exact rows of the best model that copies rows without order.
 
     All arrangements of k symbols are equally likely. The mean loss of a row is therefore ln(k! / Π n_s!). The share
     of correct rows is C(k + n - 1, k) / n^k, one arrangement of each multiset. All lengths are equally likely.

@@ -138,7 +138,7 @@ def _decoder_row(held: Contest, options: Options) -> tuple[Cell, ...]:
 
 
 def nearest(held: Contest) -> Localized:
-    """Return the model with the smallest loss, and its comparison with the linear model."""
+    """Return a text that names the model with the smallest loss and compares it with the linear model."""
     means = [statistics.fmean(held.values(i, "excess")) for i in range(len(held.contenders))]
     best = held.contenders[int(np.argmin(means))].name
     return passage("weather.nearest", best=best, least=min(means), means=means)
@@ -389,7 +389,7 @@ def generation_step(options: Options) -> Iterator[Piece]:
 
 
 def fresh_days(done: Training) -> Localized:
-    """Return the loss of the model in comparison with the true chain on the same new days."""
+    """Return a text that compares the losses of the model and of the true chain on the same new days."""
     loss, excess = done.measures["loss"], done.measures["excess"]
     return passage("weather.fresh_days", FRESH_DAYS=FRESH_DAYS, loss=loss, least=loss - excess, excess=excess)
 

@@ -73,7 +73,7 @@ class WordCounts:
         return (counts + kinds * self.single()[words]) / (self.befores[before] + kinds)
 
     def nats(self, documents: Iterable[Document]) -> tuple[float, float]:
-        """Return the mean -ln P of the words and ends of documents: of single words, and after the previous word."""
+        """Return the mean loss in nats per word and document end: with P₁, and with P given the previous word."""
         before, after = _neighbors(documents)
         single, pair = self.single()[after], self.after(before, after)
         return float(-np.log(single).mean()), float(-np.log(pair).mean())
@@ -197,7 +197,7 @@ Step = Callable[[Sequence[int]], Float[Tensor, "1 vocab"]]
 
 
 def counting_step(counts: WordCounts, *, pairs: bool) -> Step:
-    """Return a step with ln P of all words, alone or, with `pairs`, after the last word."""
+    """Return a function that computes ln P of all words: P₁, or with `pairs`, P given the last word."""
     words = np.arange(counts.vocab_size)
 
     def step(ids: Sequence[int]) -> Tensor:
@@ -208,7 +208,7 @@ def counting_step(counts: WordCounts, *, pairs: bool) -> Step:
 
 
 def model_step(model: WordModel, n_expected: int) -> Step:
-    """Return a step with a model's logits, from the LSTM's state or the words in the Transformer's window."""
+    """Return a function that computes a model's next-word logits and remembers the words of the text so far."""
     if isinstance(model, DecoderLM):
         windows = Windows(eager_decoder(model), [[]], [n_expected + 1])
 
