@@ -5,8 +5,8 @@ module, import the classes in the notebook:
 
     from attendo_course.lecture import MultiHeadAttention, EncoderLayer, Encoder, TransformerClassifier
 
-Each class contains one module of the core, which computes the result: `Attention`, `EncoderBlock`, `Encoder` or
-`EncoderClassifier`. The class method `over` wraps an existing module of the core. All classes accept the dropout
+Each class contains one module of attendo, which computes the result: `Attention`, `EncoderBlock`, `Encoder` or
+`EncoderClassifier`. The class method `over` wraps an existing module of attendo. All classes accept the dropout
 probability `p` but ignore it. The lecture also ignores `p`, and its results come from models without dropout. For a
 model with dropout, use `ModelConfig`.
 """
@@ -100,7 +100,7 @@ class MultiHeadAttention(nn.Module):
 
     @classmethod
     def over(cls, attention: Attention) -> MultiHeadAttention:
-        """Wrap an attention module of the core in this class. The parameters are shared."""
+        """Wrap an attention module of attendo in this class. The parameters are shared."""
         d_xq, d_xk, d_xv = (p.in_features for p in (attention.q_proj, attention.k_proj, attention.v_proj))
         with torch.device("meta"):
             adapter = cls(attention.q_proj.out_features, attention.n_heads, 0.0, (d_xq, d_xk, d_xv))
@@ -193,7 +193,7 @@ class CNN(nn.Module):
 
     @classmethod
     def over(cls, feed_forward: FeedForward) -> CNN:
-        """Wrap a feed-forward network of the core in this class. The parameters are shared."""
+        """Wrap a feed-forward network of attendo in this class. The parameters are shared."""
         with torch.device("meta"):
             adapter = cls(feed_forward.in_proj.in_features, feed_forward.in_proj.out_features, 0.0)
         adapter.feed_forward = feed_forward
@@ -235,7 +235,7 @@ class EncoderLayer(nn.Module):
 
     @classmethod
     def over(cls, block: blocks.EncoderBlock) -> EncoderLayer:
-        """Wrap an encoder block of the core in this class. The parameters are shared."""
+        """Wrap an encoder block of attendo in this class. The parameters are shared."""
         attention, net = block.self_attention, block.feed_forward
         with torch.device("meta"):
             adapter = cls(attention.q_proj.in_features, attention.n_heads, net.in_proj.out_features)
@@ -287,7 +287,7 @@ class Embeddings(nn.Module):
 
     @classmethod
     def over(cls, embedding: InputEmbedding, max_position_embeddings: int) -> Embeddings:
-        """Wrap an embedding module of the core in this class. The parameters are shared."""
+        """Wrap an embedding module of attendo in this class. The parameters are shared."""
         vocab_size, d_model = embedding.tokens.weight.shape
         with torch.device("meta"):
             adapter = cls(d_model, vocab_size, max_position_embeddings, 0.0)
@@ -335,7 +335,7 @@ class Encoder(nn.Module):
 
     @classmethod
     def over(cls, embedding: InputEmbedding, encoder: blocks.Encoder, max_len: int) -> Encoder:
-        """Wrap an embedding module and an encoder of the core in this class. The parameters are shared."""
+        """Wrap an embedding module and an encoder of attendo in this class. The parameters are shared."""
         vocab_size, d_model = embedding.tokens.weight.shape
         with torch.device("meta"):
             adapter = cls(0, d_model, 1, 1, vocab_size, max_len)

@@ -78,7 +78,7 @@ def sines_alone(positions: Int[Tensor, "*batch"], d_model: int) -> Float[Tensor,
 
 
 def spread_by_distance(rows: Float[Tensor, "n d_model"]) -> float:
-    """Return the largest difference between products rows[p]·rows[q] of equal distance |p - q| (0: Toeplitz matrix).
+    """Return the largest difference between two products rows[p]·rows[q] with equal |p - q|: 0 for a Toeplitz matrix.
 
     >>> spread_by_distance(torch.tensor([[1.0], [1.0], [3.0]]))
     8.0

@@ -88,7 +88,7 @@ WEIGHTS = ((9.1e-4, 5e-6), (1.7e-5, 5e-7), (2.1e-9, 5e-11), (0.99907, 5e-6))
 
 
 def softmax_at(temperature: float, scores: Sequence[float] = SCORES) -> np.ndarray:
-    """Return softmax(s/T) for T > 0, computed with the core's `masked_softmax`.
+    """Return softmax(s/T) for T > 0, computed with `masked_softmax` of `attendo.nn`.
 
     >>> softmax_at(1.0, (0.0, 0.0)).tolist()
     [0.5, 0.5]

@@ -219,7 +219,7 @@ class Data:
 
 
 def small_data() -> Data:
-    """Return the data with `TEST_ROWS` test forecasts, which no seed trains on."""
+    """Return the data with `TEST_ROWS` test forecasts, which occur in no training data."""
     return Data(small_pieces(), small_forecasts(np.random.default_rng(TEST_SEED), TEST_ROWS))
 
 

@@ -119,12 +119,12 @@ class Sentence:
         return f"{before} {' が '.join(clause.japanese for clause in self.clauses)} {after}".strip()
 
     def source_place(self, number: int) -> int:
-        """Return the index of the noun of clause `number` among the source words."""
+        """Return the index of the noun of clause `number` among the source words (both start at 0)."""
         ahead = [self.frame, *(f"{clause.english} but" for clause in self.clauses[:number])]
         return len(" ".join([*ahead, "the", self.clauses[number].adjective]).split())
 
     def target_place(self, number: int) -> int:
-        """Return the index of the noun of clause `number` among the target words."""
+        """Return the index of the noun of clause `number` among the target words (both start at 0)."""
         ahead = [FRAMES[self.frame][0], *(f"{clause.japanese} が" for clause in self.clauses[:number])]
         return len(" ".join([*ahead, _all(ADJECTIVES)[self.clauses[number].adjective]]).split())
 

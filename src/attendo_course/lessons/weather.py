@@ -329,7 +329,7 @@ def teach(options: Options) -> Iterator[Piece]:
 
 
 def squared_error_floor() -> tuple[float, float]:
-    """Return the least mean squared error of tomorrow's weather (-1, 0, 1), given today, and its variance.
+    """Return the least mean squared error of a prediction of tomorrow's weather (-1, 0, 1), and its total variance.
 
     >>> [round(value, 4) for value in squared_error_floor()]
     [0.5444, 0.6543]

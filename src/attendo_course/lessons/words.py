@@ -406,7 +406,7 @@ def contenders(vocab_size: int) -> list[Contender]:
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """The word counts, their CPU seconds, their nats (single words, pairs), and the runs of each model by name."""
+    """The word counts, their CPU seconds, their losses in nats (single words, pairs), and the runs of each model."""
 
     counts: WordCounts
     counting_seconds: float
