@@ -197,7 +197,12 @@ def test_training_leaves_a_run_folder_and_says_what_it_did(trained):
 
 def test_a_lesson_in_japanese_is_so_to_its_last_line(monkeypatch):
     lesson = Lesson(
-        "small", "a source", Localized("word", "語"), Localized("why", "問い"), 1.0, lambda options: iter(())
+        "small",
+        "Vaswani et al. 2017, table 3",
+        Localized("word", "語"),
+        Localized("why", "問い"),
+        1.0,
+        lambda options: iter(()),
     )
     monkeypatch.setattr("attendo_course.lessons.find_lesson", lambda name: lesson)
     assert attendo("lesson", "small", "--language", "ja").err.startswith("CPU 時間：")

@@ -207,7 +207,7 @@ def paper_lines(paper: PaperPlan, price: float | None) -> list[str]:
     sheet = (
         f"{si(one.flops)}FLOP/s, {si(one.memory)}B, {si(one.link(paper.world))}B/s to the next accelerator"
     )
-    heads = ["", "memory each", "products", "traffic", "per update", "bound by", "total"]
+    heads = ["", "memory each", "compute", "traffic", "per update", "bound by", "total"]
     heads += [] if price is None else ["cost"]
     lines = [
         "",
@@ -225,7 +225,7 @@ def paper_lines(paper: PaperPlan, price: float | None) -> list[str]:
             lines.append(f"{name} does not fit into {si(one.memory)}B: use more accelerators or fewer tokens")
         if outcome.hidden_from > 1:
             hidden = paper.tokens * outcome.hidden_from
-            lines.append(f"{name}: traffic is hidden from {hidden:,.0f} tokens per update (--tokens)")
+            lines.append(f"{name}: from {hidden:,.0f} tokens per update, traffic adds no time (--tokens)")
     if round(paper.tokens / paper.world) < FEWEST_TOKENS:
         lines.append(f"batches this small rarely reach {paper.mfu:.0%} of the peak: increase --tokens")
     return lines
