@@ -270,7 +270,7 @@ def test_a_draw_without_a_seed_says_which_it_was(run_folder):
     for lines in (["rain"], ["rain", "fog"]):
         found = attendo("translate", run_folder, *lines, "--temperature", "2")
         note = found.err.splitlines()[-1]
-        assert note.startswith("(to sample this again: --seed ")
+        assert note.startswith("(to sample the same translations again: --seed ")
         again = attendo(
             "translate", run_folder, *lines, "--temperature", "2", "--seed", note.split()[-1].rstrip(")")
         )
