@@ -66,7 +66,7 @@ def insert_custom_modules(own_parts: CustomModules, model: Model) -> None:
 
 
 def custom_buffers(model: nn.Module) -> dict[str, list[int]]:
-    """Return the shapes of all buffers in the state dict. Only custom modules store buffers in a state dict."""
+    """Return the shapes of the buffers of custom modules, and of tied parameters under their additional names."""
     parameters = dict(model.named_parameters())
     return {name: list(t.shape) for name, t in model.state_dict().items() if name not in parameters}
 

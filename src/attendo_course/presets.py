@@ -278,7 +278,7 @@ def formal_e(**sizes: Any) -> MaskedLM:
 def formal_d(**sizes: Any) -> DecoderLM:
     """Return the DTransformer of Phuong & Hutter 2022, algorithm 10: pre-norm, GELU, causal mask, final normalization.
 
-    `sizes` replaces the sizes in `FORMAL` and has the argument names of `formal_d_config`.
+    `sizes` overrides single sizes of `FORMAL`. Its keys are arguments of `formal_d_config`.
 
     >>> formal_d().config.norm_first
     True

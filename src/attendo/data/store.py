@@ -1,8 +1,9 @@
 """Token stores: rows of token ids in memory-mapped files, built once per combination of files, options and tokenizer.
 
 A store is a folder in the cache, named by its key. The folder contains a manifest, the concatenated ids (two bytes per
-id, or four for a large vocabulary), and the offsets of the rows. The folder also contains the row numbers in the data
-files, and the number of rows before each data file. Pairs have ids and offsets for each side, and labeled texts have a
+id, or four for a large vocabulary), and the offsets of the rows. The folder also contains each stored row's number in
+the data files, and the number of rows before each data file. Pairs have ids and offsets for each side, and labeled
+texts have a
 class for each row. Each of these arrays is one file of any size.
 """
 

@@ -68,7 +68,7 @@ class Session:
     """A session that answers the microscope page's requests about one model, one at a time, from any thread.
 
     Args:
-        user: The loaded model of any task.
+        user: The loaded Translator, Classifier, Generator or Embedder.
         folder: The run folder, whose checkpoints show the attention during training.
     """
 

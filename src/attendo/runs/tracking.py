@@ -33,8 +33,9 @@ class MetricsLog:
 
     Each line has `kind`, `step` and `epoch`. A line of kind "step" describes LOG_EVERY steps: `loss` is their mean loss
     (nats per target), `rate` and `gradient_norm` are values of the last step, and `tokens` is the number of tokens so
-    far. A line of kind "evaluation" has the measures, `best` and `note`. Lines of other kinds have a `note`, and advice
-    also has its `rule`. Non-finite numbers are null. `add` returns after the line has been written to the file.
+    far. A line of kind "evaluation" has the measures, `best` and `note`. Lines of all other kinds have a `note`.
+    Lines of kind "advice" also name the `rule` of the coach. Non-finite numbers are null. `add` returns after the
+    line has been written to the file.
 
     The number of lines, and the sums of steps that have no line yet, are stored in the progress under `notes["log"]`.
     `resume` uses these values to restore the log of any checkpoint. Raises AttendoError if TensorBoard is enabled but

@@ -57,7 +57,7 @@ def parameter_groups(model: nn.Module) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Load:
-    """Numbers of tokens and query-key pairs in a batch without padding, which determine the cost of an update.
+    """The numbers of tokens and query-key pairs in a batch, excluding padding. They determine the cost of an update.
 
     Attributes:
         source, target: Numbers of encoder tokens and decoder tokens.

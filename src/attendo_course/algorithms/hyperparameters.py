@@ -1,4 +1,4 @@
-"""Model configurations with the hyperparameters of the paper, and checks that a model matches an algorithm."""
+"""Hyperparameters of Phuong & Hutter 2022 as model configurations, and checks of models against algorithms."""
 
 from __future__ import annotations
 

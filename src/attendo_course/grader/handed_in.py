@@ -124,7 +124,7 @@ def check_files(places: Sequence[str], require: Sequence[str] = ()) -> Iterator[
 
 
 def places_in(place: str) -> list[str]:
-    """Return one "FILE.py:FUNCTION" per Python file of "FOLDER:FUNCTION", sorted by name; otherwise the given place.
+    """Return the given place. For "FOLDER:FUNCTION", return one "FILE.py:FUNCTION" per Python file, sorted by name.
 
     >>> places_in("mine.py:attention")
     ['mine.py:attention']

@@ -68,7 +68,7 @@ class NoAnswerError(Exception):
 
 
 class RefusedError(NoAnswerError):
-    """The error for a function that raised an exception, or whose result is not an array with the axes of the query."""
+    """The error for a function that raised an exception, or whose result has not as many axes as the query."""
 
 
 class SlowError(NoAnswerError):

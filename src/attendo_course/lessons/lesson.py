@@ -73,7 +73,7 @@ class Lesson:
     """A learning task of the sources. `teach` yields the parts of the lesson as soon as they are computed.
 
     Attributes:
-        source: The source of the task.
+        source: The paper, book, blog post or lecture that the task is from.
         question: The question that the lesson answers.
         cpu_minutes: The approximate CPU time in minutes, summed over all threads.
         takes_files: Whether the lesson trains on files of the user.

@@ -262,7 +262,8 @@ def sum_limit() -> Limit:
 
 
 def sum_days(rng: np.random.Generator, n: int) -> Int[np.ndarray, "n 11"]:
-    """Draw weather in which each day follows the sum of the previous ten days. Each row is drawn independently.
+    """Draw rows of days in which a weighted sum of the previous ten days determines the probable next day. Each row
+    is drawn independently.
 
     After many repetitions of the rule, most rows are among a few of the 59,049 possible sequences of ten days.
     """
