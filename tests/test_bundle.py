@@ -9,7 +9,7 @@ import torch
 from example_counts import examples
 from tiny_corpus import pairs_file, small_run
 
-from attendo.bundle import load_bundle, load_model, save_weights
+from attendo.bundle import load_bundle, load_model, pick_device, save_weights
 from attendo.errors import AttendoError
 
 
@@ -136,3 +136,12 @@ def test_a_model_that_was_loaded_stays_when_its_file_is_written_over_in_place(fo
     assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
     path.write_bytes(b"")
     assert sum(parameter.sum() for parameter in model.parameters()).isfinite()
+
+
+def test_an_apple_gpu_is_refused_with_what_to_use():
+    with pytest.raises(
+        AttendoError, match=r"^unknown device 'mps' .*GPUs of Apple are not supported; use cpu$"
+    ):
+        pick_device("mps")
+    with pytest.raises(AttendoError, match=r"^unknown device 'gpu' \(expected auto, cpu or cuda\)$"):
+        pick_device("gpu")
