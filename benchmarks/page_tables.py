@@ -94,7 +94,7 @@ def again(language):
 def commands(language):
     """Return the table of the commands of each job, with their cost in `make figures`."""
     _, jobs = figures_and_jobs()
-    seconds = "CPU-seconds in `make figures`" if language == "en" else "`make figures` でかかる CPU 時間（秒）"
+    seconds = "CPU-seconds in `make figures`" if language == "en" else "`make figures` の CPU 時間（秒）"
     heads = [["name", "command", seconds], ["名前", "コマンド", seconds]][language == "ja"]
     return table(heads, [[job.name, f"`{job.repeat}`", job.cpu or "-"] for job in jobs.values()])
 
