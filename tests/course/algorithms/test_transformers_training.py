@@ -260,9 +260,9 @@ def test_generation_ends_with_the_positions():
     for ell_gen in (6, -1):
         with pytest.raises(ValueError, match=rf"ell_gen={ell_gen} must lie in 0\.\.5: .*ell_max=6"):
             DInference(prompt, model, ell_gen=ell_gen, tau=1.0)
-    with pytest.raises(ValueError, match=r"x\[1\]=8 is no id"):
+    with pytest.raises(ValueError, match=r"x\[1\]=8 is not in 1"):
         DInference([8], model, ell_gen=1, tau=1.0)
-    with pytest.raises(ValueError, match=r"z\[1\]=0 is no id"):
+    with pytest.raises(ValueError, match=r"z\[1\]=0 is not in 1"):
         EDInference([0], formal("A8"), tau=1.0)
 
 
