@@ -100,7 +100,8 @@ TOML で表示します。
 {EXAMPLE}
 同じ設定を複数の方法で指定すると、`--preset`、`--config`、`--set`、その他のオプションの順に、後のものが優先されます。
 プリセット `tiny`、`small`、`base`、`big` は、モデルの大きさを決めます。どのデータにも使えます。`demo` は
-`attendo demo` の設定、`lecture` は[講義の分類モデル](classifier.md)の設定です。「自動」の設定は、データ、マシン、時間の予算から決まります
+`attendo demo` の設定、`lecture` は[講義の分類モデル](classifier.md)の設定です。「自動」の設定は、
+データ、マシン、時間の予算から決まります
 （[自動で決まる設定](automatic-choice.md)）。このページの各節は、`config.toml` の一つのテーブルを説明します。
 すべての設定は、[実行フォルダ](run-folder.md)の `config.toml` に書き込まれます。`–` は、既定値がないことを表します。
 """,
