@@ -102,3 +102,32 @@ def under_torchrun(line):
     options = get_args_parser().parse_args(shlex.split(line)[1:])
     assert options.no_python
     return shlex.join([options.training_script, *options.training_script_args])
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize("page", ["report", "decoding", "reproducibility"])
+def test_a_guide_shows_what_its_commands_print(page, workshop):
+    shown = [
+        block
+        for _, block in blocks((ROOT / f"docs/en/{page}.md").read_text("utf-8"))
+        if block.startswith("$ ")
+    ]
+    assert shown
+    for block in shown:
+        line, *expected = block.removeprefix("$ ").splitlines()
+        outcome = workshop.run(line.replace("runs/wide", "runs/mine").replace("runs/narrow", "runs/other"))
+        printed = set(map(words, (outcome.out + outcome.err).splitlines()))
+        for text in expected:
+            assert words(text) in printed, (line, text, printed)
+
+
+def words(line):
+    """The words of a line that do not depend on the model: no numbers, names of runs, texts and verdicts."""
+    if re.fullmatch(r".*\t\d+-\d+( \d+-\d+)*", line):
+        return ("text", "links")
+    if " p = " in line:
+        return ("verdict",)
+    names = {"wide", "narrow", "mine", "other", "char"}
+    return tuple(
+        word for word in re.findall("[A-Za-z]+", line.replace("tok:13a", "tok:char")) if word not in names
+    )
