@@ -65,6 +65,7 @@ def workshop(tmp_path_factory):
         (made.folder / "big.txt.gz").write_bytes(gzip.compress(b"It will rain.\n"))
         for line in RUNS:
             made.run(line)
+        (made.folder / "gold.txt").write_text("0-0\n" * len(pairs), encoding="utf-8")
         yield made
 
 
@@ -105,7 +106,7 @@ def under_torchrun(line):
 
 
 @pytest.mark.usefixtures("runs")
-@pytest.mark.parametrize("page", ["report", "decoding", "reproducibility"])
+@pytest.mark.parametrize("page", ["look", "report", "decoding", "reproducibility"])
 def test_a_guide_shows_what_its_commands_print(page, workshop):
     shown = [
         block
@@ -115,6 +116,18 @@ def test_a_guide_shows_what_its_commands_print(page, workshop):
     assert shown
     for block in shown:
         line, *expected = block.removeprefix("$ ").splitlines()
+        if page == "look":  # maps, numbers and texts depend on the model
+            line = (
+                line.replace("runs/demo", "runs/mine")
+                .replace("runs/m30k", "runs/mine")
+                .replace("attention:3", "attention:2")
+            )
+            expected = [
+                text
+                for text in expected
+                if sum(len(word) > 1 for word in words(text)) > 3
+                and not re.search("[ぁ-ん]|without cross|decoder[.]", text)
+            ]
         outcome = workshop.run(line.replace("runs/wide", "runs/mine").replace("runs/narrow", "runs/other"))
         printed = set(map(words, (outcome.out + outcome.err).splitlines()))
         for text in expected:
