@@ -3,104 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attendo.display.i18n import Language, Localized
 from attendo_course.book import translated
-from attendo_course.figures.model_parts import Kind, ModelDiagram, Part, Stack, Sublayer
-from attendo_course.figures.style import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, VERMILION, emphasis
+from attendo_course.figures.model_parts import ModelDiagram, Part, Stack, Sublayer
+from attendo_course.figures.sketch import RADIUS, TITLE_SIZE, Point, Sketch, text_width
+from attendo_course.figures.style import FAINT, INK, VERMILION
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.figure import Figure
-
-
-FILLS: dict[Kind, tuple[str, str]] = {
-    "embedding": ("#f4e3ee", PURPLE),
-    "positions": ("#ffffff", PURPLE),
-    "attention": ("#fdeccb", ORANGE),
-    "feed_forward": ("#d9eaf6", BLUE),
-    "norm": ("#ddf1e9", GREEN),
-    "output": ("#e9ecf1", FAINT),
-}
-"""The fill color and the border color of a box by the kind of its part."""
-
-RADIUS = 0.095  # of the circle where two vectors are added
-Point = tuple[float, float]
-
-
-def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Return the width of a text in inches at a font size in points, in the current fonts.
-
-    >>> text_width("ab", 20) == text_width("ab", 10) * 2 and text_width("", 10) == 0
-    True
-    """
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import TextToPath
-
-    font = FontProperties(size=size, weight="bold" if bold else "normal")
-    return TextToPath().get_text_width_height_descent(text, font, ismath=False)[0] / 72
-
-
-class Sketch:
-    """A drawing area with the origin at the lower left."""
-
-    def __init__(self, figure: Figure, language: Language, width: float, height: float):
-        figure.set_size_inches(width, height)
-        self.axes = figure.add_axes((0, 0, 1, 1))
-        self.axes.set(xlim=(0, width), ylim=(0, height))
-        self.axes.set_axis_off()
-        self.language: Language = language
-
-    def box(self, center: Point, width: float, height: float, kind: Kind) -> None:
-        """Draw the box of a part."""
-        inside, border = FILLS[kind]
-        self.rounded(center, width, height, facecolor=inside, edgecolor=border, linewidth=1.1)
-
-    def rounded(self, center: Point, width: float, height: float, **style: Any) -> None:
-        """Draw a rectangle with rounded corners."""
-        from matplotlib.patches import FancyBboxPatch
-
-        corner = center[0] - width / 2, center[1] - height / 2
-        shape = "round,pad=0,rounding_size=0.06"
-        self.axes.add_patch(FancyBboxPatch(corner, width, height, boxstyle=shape, **{"zorder": 2, **style}))
-
-    def plus(self, center: Point) -> None:
-        """Draw the circle for the sum of two vectors."""
-        from matplotlib.patches import Circle
-
-        self.axes.add_patch(Circle(center, RADIUS, facecolor="white", edgecolor=INK, linewidth=1.2, zorder=3))
-        x, y, arm = *center, RADIUS * 0.6
-        self.axes.plot([x - arm, x + arm], [y, y], color=INK, linewidth=1.2, zorder=4)
-        self.axes.plot([x, x], [y - arm, y + arm], color=INK, linewidth=1.2, zorder=4)
-
-    def line(self, points: Sequence[Point], color: str = INK, *, head: bool = True) -> None:
-        """Draw a line through points, with an arrowhead at its end."""
-        from matplotlib.patches import FancyArrowPatch, PathPatch
-        from matplotlib.path import Path
-
-        if len(points) > 2:
-            self.axes.add_patch(
-                PathPatch(
-                    Path(points[:-1]),
-                    fill=False,
-                    edgecolor=color,
-                    linewidth=1.2,
-                    capstyle="projecting",
-                    zorder=1,
-                )
-            )
-        style = "-|>,head_length=4.5,head_width=2.2" if head else "-"
-        ends = {"shrinkA": 0, "shrinkB": 0, "linewidth": 1.2, "joinstyle": "miter", "zorder": 1}
-        self.axes.add_patch(FancyArrowPatch(points[-2], points[-1], arrowstyle=style, color=color, **ends))
-
-    def text(self, at: Point, text: str, size: float, *, bold: bool = False, **style: Any) -> None:
-        """Draw a text at mid-height. By default, the left end of the text is at the given point."""
-        weight = emphasis(self.language) if bold else "normal"
-        settings = {"va": "center", "parse_math": False, "zorder": 5, "fontsize": size, **style}
-        self.axes.text(*at, text, fontweight=weight, **settings)
-
 
 MEMORY = VERMILION
 """The color of the arrows from the encoder to the decoder."""
@@ -110,7 +22,7 @@ BOX, GAP, STEP = 0.33, 0.28, 0.11  # inches: a box's height, an arrow with its s
 LANE, EDGE = 0.36, 0.3  # room beside a box for its residual arrow, and around everything
 HEADER = 0.34  # the line of a frame that says what a block is
 TITLE = 0.62
-NAME_SIZE, DETAIL_SIZE, SHAPE_SIZE, TITLE_SIZE, TIMES_SIZE = 10.5, 9.0, 8.5, 17.0, 15.0
+NAME_SIZE, DETAIL_SIZE, SHAPE_SIZE, TIMES_SIZE = 10.5, 9.0, 8.5, 15.0
 SHARED = translated("shared")
 
 
