@@ -22,7 +22,7 @@ SLIDE_WEIGHTS = torch.tensor([0.3, 0.2, 0.01, 0.49]).double()
 def test_they_are_of_these_sources():
     for number, erratum in ERRATA.items():
         assert re.match("NYU|Notebook" if number <= 20 else "Slides", erratum.source.en)
-        assert erratum.mark == "run"
+        assert erratum.mark == "run" or number == 18  # slips of a translation
 
 
 @pytest.mark.parametrize("number", ERRATA)
