@@ -187,7 +187,7 @@ def test_a_file_has_no_pickle():
 
 def test_only_the_command_line_prints():
     for file in SOURCES:
-        if file not in COMMANDS:
+        if file not in COMMANDS and file.stem != "one_page":  # which is also a script
             calls = [node.func for node in nodes(file) if isinstance(node, ast.Call)]
             assert "print" not in [node.id for node in calls if isinstance(node, ast.Name)], name(file)
 
