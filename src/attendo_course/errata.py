@@ -13,13 +13,9 @@ from functools import cache
 from typing import Any, Literal
 
 from attendo.display.i18n import Localized
-from attendo_course.book import RIGHT, WRONG, Section, sections
+from attendo_course.book import ANALOGY, RIGHT, WRONG, Entry, Section, entry_facts, sections
 
-SOURCES = {"exercises": "S0", "nyu": "S1", "bishop": "S2", "weather": "S3", "slides": "S4", "papers": "R"}
-"""The letters that identify the source of each page of the book."""
 Mark = Literal["run", "shown by analogy", "words only"]
-ANALOGY = Localized(" The code shows it by analogy.", "コードは類例である。")
-"""The sentence after the source of an erratum if its code only imitates the original, which cannot be run here."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +54,19 @@ class Snippet:
 
 
 @dataclass(frozen=True)
-class Erratum:
-    """A mistake of a source. `wrong_code` and `right_code` contain both forms if they can be run.
+class Erratum(Entry):
+    """A mistake of a source. `wrong_code` and `right_code` contain both forms if they can be run."""
 
-    `letters` are the letters of the source in `SOURCES`.
-    """
-
-    number: int
-    letters: str
-    source: Localized
-    title: Localized
     wrong: Localized
     right: Localized
     mark: Mark
     wrong_code: Snippet | None = None
     right_code: Snippet | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of the erratum, for example 42 for the id E42."""
+        return int(self.id[1:])
 
 
 @cache
@@ -82,30 +76,19 @@ def all_errata() -> tuple[Erratum, ...]:
     >>> len(all_errata()), all_errata()[-1].number
     (47, 50)
     """
-    names = sorted(name for name in sections("en") if name.startswith("E"))
-    return tuple(_erratum(int(name[1:]), sections("en")[name], sections("ja")[name]) for name in names)
+    return tuple(_erratum(name) for name in sorted(sections("en")) if name.startswith("E"))
 
 
-def _erratum(number: int, en: Section, ja: Section) -> Erratum:
+def _erratum(name: str) -> Erratum:
+    en, ja = (sections(language)[name] for language in ("en", "ja"))
     wrong_code, right_code = (_snippet(en, label.en) for label in (WRONG, RIGHT))
-    is_analogy = en.blocks[0].endswith(ANALOGY.en)
     if wrong_code is None and right_code is None:
         mark: Mark = "words only"
     else:
-        mark = "shown by analogy" if is_analogy else "run"
+        mark = "shown by analogy" if en.blocks[0].endswith(ANALOGY.en) else "run"
+    wrong, right = (Localized(en.labeled(label.en), ja.labeled(label.ja)) for label in (WRONG, RIGHT))
     return Erratum(
-        number,
-        SOURCES[en.page],
-        Localized(
-            en.blocks[0].removesuffix(ANALOGY.en).removesuffix("."),
-            ja.blocks[0].removesuffix(ANALOGY.ja).removesuffix("。"),
-        ),
-        Localized(en.title, ja.title),
-        Localized(en.labeled(WRONG.en), ja.labeled(WRONG.ja)),
-        Localized(en.labeled(RIGHT.en), ja.labeled(RIGHT.ja)),
-        mark,
-        wrong_code,
-        right_code,
+        **entry_facts(name), wrong=wrong, right=right, mark=mark, wrong_code=wrong_code, right_code=right_code
     )
 
 

@@ -9,18 +9,22 @@ from functools import cache
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from attendo_course import book
 from attendo_course.algorithms import ALGORITHMS
-from attendo_course.book import Section, read_blocks, sections
+from attendo_course.book import Quotation, Section, read_blocks, sections
 from attendo_course.claims import all_claims
+from attendo_course.commands.terminal import AboutTopic, FromSource
 from attendo_course.errata import all_errata
 from attendo_course.presets import PRESETS
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "src" / "attendo_course" / "book"
+SOURCES = ROOT.parent / "shared" / "sources"
+"""The texts of the sources, which are not part of the repository."""
 PAGES = sorted(path.name for path in (BOOK / "en").glob("*.md"))
 FACTS = tomllib.loads((ROOT / "tests" / "course" / "facts.toml").read_text(encoding="utf-8"))
 EXPECTED = [
@@ -239,6 +243,89 @@ def test_the_front_page_lists_the_presets_and_every_page(language):
     shown = {name: int(n.replace(",", "")) for name, _, _, n in rows}
     assert shown == {name: preset.n_parameters for name, preset in PRESETS.items()}
     assert set(re.findall(r"^- \[.*\]\((\w+\.md)\)$", text, re.MULTILINE)) == {*PAGES} - {"index.md"}
+
+
+# ---- quotations, topics and links
+
+
+def quotations(language):
+    return [
+        (name, *one.__dict__.values()) for name, part in sections(language).items() for one in part.quotations
+    ]
+
+
+def numbers(place):
+    return re.findall(r"\d+", place)
+
+
+def test_the_quotations_are_the_same_in_both_languages():
+    assert [(name, source, numbers(place), words) for name, source, place, words, _ in quotations("en")] == [
+        (name, source, numbers(place), words) for name, source, place, words, _ in quotations("ja")
+    ]
+
+
+def test_a_quotation_is_from_a_known_source_and_japanese_words_are_translated():
+    for name, source, _, words, remark in quotations("en"):
+        assert source in book.sources(), name
+        assert remark or not re.search("[ぁ-んァ-ヶ一-龠]{2}", words), (
+            name,
+            "translate the words in parentheses",
+        )
+
+
+@pytest.mark.skipif(not SOURCES.is_dir(), reason=f"{SOURCES} has no texts of the sources to compare")
+def test_every_quotation_stands_in_its_source_at_its_lines():
+    checked = 0
+    for name, source, place, words, _ in quotations("en"):
+        if not re.fullmatch(r"S\d", source):
+            continue
+        (file,) = SOURCES.glob(f"00{source[1]}_*.txt")
+        first, last = (numbers(place) * 2)[:2]
+        lines = file.read_text(encoding="utf-8").splitlines()[int(first) - 1 : int(last)]
+        assert re.fullmatch(r"lines? \d+(-\d+)?", place), (name, place)
+        found, start = " ".join(" ".join(lines).split()), 0
+        for part in " ".join(words.split()).split(" … "):
+            start = found.find(part, start) + len(part)
+            assert start >= len(part), f"{name}: {source}, {place} has not: {part}"
+        checked += 1
+    assert checked == sum(bool(re.fullmatch(r"S\d", source)) for _, source, *_ in quotations("en"))
+
+
+def test_each_claim_and_erratum_has_one_topic():
+    items = [name for key in book.topics() for name in book.table("book/topics.toml")[key]["items"].split()]
+    assert sorted(items) == sorted(sections("en"))
+    (options,) = (one for one in get_args(get_args(AboutTopic)[0]) if one is not type(None))
+    assert get_args(options) == tuple(book.topics())
+    (pages,) = (one for one in get_args(get_args(FromSource)[0]) if one is not type(None))
+    assert get_args(pages) == book.SOURCE_PAGES
+    assert {source.page for source in book.sources().values()} == set(book.SOURCE_PAGES)
+
+
+@pytest.mark.parametrize("language", ["en", "ja"])
+def test_links_between_claims_and_errata_go_both_ways(language):
+    related = {name: part.related for name, part in sections(language).items()}
+    assert {name: part.related for name, part in sections("en").items()} == related
+    for name, others in related.items():
+        assert [other for other in others if name not in related[other]] == [], name
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("> S1, line 3: `a\\_b` (“c”)\\", Quotation("S1", "line 3", "a\\_b", " (“c”)")),
+        ("> S2、3-4 行：`` a `b` ``（訳）", Quotation("S2", "3-4 行", "a `b`", "（訳）")),
+    ],
+)
+def test_a_quotation_is_read_word_by_word(line, wanted):
+    (block,) = read_blocks(line + "\n")
+    assert book._quotation(block, "") == wanted
+
+
+def test_a_quotation_in_another_form_is_named():
+    with pytest.raises(
+        LookupError, match=r"^here: the quotation is not '> SOURCE, line N: `words`': > S1 words$"
+    ):
+        book._quotation("> S1 words", "here")
 
 
 # ---- short texts and passages

@@ -7,10 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from attendo.display.i18n import Localized
-from attendo_course.book import CONDITION, WHY, Section, sections
+from attendo_course.book import CONDITION, FALSE, WHY, Section, entry_facts, sections
 
 if TYPE_CHECKING:
-    from attendo_course.claims.claim import Claim
+    from collections.abc import Callable
+
+    from attendo_course.claims.claim import Claim, Finding
 
 _MODULES = (
     "positions",
@@ -33,24 +35,32 @@ def all_claims() -> tuple[Claim, ...]:
     >>> len(all_claims()), all_claims()[-1].id
     (27, 'C27')
     """
-    from attendo_course.claims.claim import Claim
-
-    found: dict[str, Claim] = {}
-    for module in _MODULES:
-        for name, compute in import_module(f"{__name__}.{module}").CLAIMS.items():
-            en, ja = sections("en")[name], sections("ja")[name]
-            condition = None
-            if en.find(CONDITION.en) is not None:
-                condition = Localized(en.labeled(CONDITION.en), ja.labeled(CONDITION.ja))
-            found[name] = Claim(
-                name,
-                source=Localized(en.title, ja.title),
-                statement=Localized(en.blocks[0], ja.blocks[0]),
-                derivation=Localized(_derivation(en, WHY.en), _derivation(ja, WHY.ja)),
-                compute=compute,
-                condition=condition,
-            )
+    found = {
+        name: _claim(name, compute)
+        for module in _MODULES
+        for name, compute in import_module(f"{__name__}.{module}").CLAIMS.items()
+    }
     return tuple(found[name] for name in sorted(found))
+
+
+def _claim(name: str, compute: Callable[[], Finding]) -> Claim:
+    from attendo_course.claims.claim import Claim, Verdict
+
+    en, ja = (sections(language)[name] for language in ("en", "ja"))
+    verdict: Verdict = "true"
+    limits = None
+    kinds: tuple[tuple[Localized, Verdict], ...] = ((CONDITION, "true under a condition"), (FALSE, "false"))
+    for label, kind in kinds:
+        if en.find(label.en) is not None:
+            verdict, limits = kind, Localized(en.labeled(label.en), ja.labeled(label.ja))
+    return Claim(
+        **entry_facts(name),
+        statement=Localized(en.blocks[1], ja.blocks[1]),
+        derivation=Localized(_derivation(en, WHY.en), _derivation(ja, WHY.ja)),
+        compute=compute,
+        verdict=verdict,
+        limits=limits,
+    )
 
 
 def _derivation(section: Section, label: str) -> str:

@@ -9,9 +9,11 @@ from typing import Literal
 
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
-from attendo_course.book import translated
+from attendo_course.book import Entry, translated
 
 Relation = Literal["=", "<", ">", "shown"]
+Verdict = Literal["true", "true under a condition", "false"]
+"""The verdict on a statement of a source."""
 Name = Localized | str
 """The name of a computed number, as an English text whose Japanese is in the book, or in both languages."""
 
@@ -20,7 +22,7 @@ Name = Localized | str
 class Check:
     """A computed number and its required value. A "shown" number has no required value (for example a wall time).
 
-    A check with `counterexample` shows that the statement is false without its condition.
+    A check with `counterexample` shows that the statement is false, in general or without its condition.
     """
 
     name: Localized
@@ -104,15 +106,17 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Entry):
     """A statement of a source, its derivation, and the function that checks it with computed numbers.
 
-    Without the `condition`, the statement is false, which a check marked `counterexample` shows.
+    Attributes:
+        verdict: Whether the statement is true, true under a condition, or false.
+        limits: The condition, or the reason why the statement is false. Without the condition, the statement is false,
+            which a check marked `counterexample` shows.
     """
 
-    id: str
-    source: Localized
     statement: Localized
     derivation: Localized
     compute: Callable[[], Finding]
-    condition: Localized | None = None
+    verdict: Verdict = "true"
+    limits: Localized | None = None

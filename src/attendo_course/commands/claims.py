@@ -15,22 +15,45 @@ import typer
 from attendo.cli.options import OneJson, Spoken
 from attendo.cli.reporting import wrote
 from attendo.display.i18n import Language, Localized, labelled
-from attendo.display.width import beside, filled
-from attendo_course.commands.terminal import pick, terminal_width
+from attendo.display.width import filled, flowed
+from attendo_course.commands.terminal import (
+    AboutTopic,
+    FromSource,
+    entry_json,
+    head_lines,
+    index_lines,
+    pick,
+    related_lines,
+    terminal_width,
+)
 
 if TYPE_CHECKING:
     from attendo_course.claims.claim import Check, Claim, Finding
     from attendo_course.grader.handed_in import Answer
     from attendo_course.grader.report import Report
 
-CONDITION = Localized("Condition", "条件")
+LIMITS = {
+    "true": Localized("", ""),
+    "true under a condition": Localized("Condition", "条件"),
+    "false": Localized("False", "偽"),
+}
+"""The label of the paragraph about the limits of a claim, by verdict."""
+VERDICTS = {
+    "true": Localized("true", "真"),
+    "true under a condition": Localized("true under a condition", "条件つきで真"),
+    "false": Localized("false", "偽"),
+}
+NOT_CONFIRMED = Localized("NOT CONFIRMED", "確認できない")
+"""The status of a claim whose numbers do not confirm its verdict."""
 
 
 def claims(
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ID", help="Claim, for example C08 (default: a table of all)."),
+        typer.Argument(metavar="ID", help="Claim, for example C08 (default: an index of all)."),
     ] = None,
+    source: FromSource = None,
+    topic: AboutTopic = None,
     check: Annotated[
         list[str] | None,
         typer.Option(
@@ -51,33 +74,43 @@ def claims(
 ) -> int:
     """Check the claims and exercises of the Transformer's sources with computed numbers.
 
-    Without ID, the command prints a table of all 27 claims. With ID, the command prints the statement of each claim,
-    the condition, the derivation, each computed number with its expected value, and a picture.
+    Without ID, the command prints one line per claim with the verdict: true, true under a condition, or false.
+    --source and --topic select a part. With ID, the command prints the source with its words, the statement, the
+    condition, the derivation, each computed number with its expected value, and a picture. If the numbers do not
+    confirm a verdict, the claim is marked as NOT CONFIRMED.
 
     --check tests the properties of attention on your function of (query, key, value), in torch or NumPy. The function
     can also accept a mask (True = may attend) and a scale. The report contains each failed property with an input
     that shows the failure. A call without a result after 10 s fails. A missing mask, scale or gradient fails only if
     it is passed to --require. For several files or a folder, the report has one line per file, followed by the first
     hint and the remarks. The text that a file prints is discarded, and standard input is empty. The exit code is 1 if
-    a claim or a property fails, or if one of several files cannot be run.
+    a claim is not confirmed, a property fails, or one of several files cannot be run.
 
-    --json prints an object with the keys claims (id, source, statement, condition, derivation, verdict, holds,
-    checks, picture), n_claims, n_failed, cpu_seconds, check and checks. For one file, check contains function, ok,
-    failed, remarks and properties. Otherwise, check is null. For several files, checks contains a list of objects
-    with file, verdict, error and check. Otherwise, checks is empty. Each check of a claim contains name, value,
-    relation, bound, tolerance, counterexample and holds.
+    --json prints an object with the keys claims (id, page, topic, title, source, quotations, related, statement,
+    verdict, limits, derivation, confirmed, checks, picture), n_claims, n_failed, cpu_seconds, check and checks. For
+    one file, check contains function, ok, failed, remarks and properties. Otherwise, check is null. For several
+    files, checks contains a list of objects with file, verdict, error and check. Otherwise, checks is empty. Each
+    check of a claim contains name, value, relation, bound, tolerance, counterexample and holds.
 
     Example: attendo claims C08
     """
-    chosen = [] if check and not ids else _chosen_claims(ids or [])
+    chosen = [] if check and not ids else _chosen_claims(ids or [], source, topic)
     mine = checked(check or [], require or [], out, language, silent=as_json)
     found: list[tuple[Claim, Finding]] = []
-    for claim in chosen:
+
+    def status(claim: Claim) -> str:
         finding = claim.compute()
         found.append((claim, finding))
-        if not as_json:
-            lines = _claim_lines(claim, finding, language) if ids else _row(claim, finding, language)
-            print("\n".join(lines), flush=True)
+        return filled(_status(claim, finding).text(language), 24)
+
+    if as_json or ids:
+        for claim in chosen:
+            found.append((claim, claim.compute()))
+            if not as_json:
+                print("\n".join(_claim_lines(*found[-1], language)), flush=True)
+    else:
+        for line in index_lines(chosen, status, language):
+            print(line, flush=True)
     n_failed = sum(not finding.holds for _, finding in found)
     seconds = time.process_time()
     if as_json:
@@ -90,74 +123,45 @@ def claims(
         print(json.dumps(facts, ensure_ascii=False, allow_nan=False))
         return int(n_failed > 0 or not mine.ok)
     if found:
-        print(_count(found, seconds).text(language))
+        print("\n".join(flowed(_count(found, seconds).text(language), terminal_width())))
     if mine.report is not None:
         print("\n".join(mine.report.lines(language)))
     return int(n_failed > 0 or not mine.ok)
 
 
-def _chosen_claims(ids: list[str]) -> list[Claim]:
-    """Return the claims with these ids, each once, or all claims."""
+def _chosen_claims(ids: list[str], source: str | None, topic: str | None) -> list[Claim]:
     from attendo.errors import AttendoError
     from attendo_course.claims import all_claims
 
     for text in ids:
         if ".py" in text:
             raise AttendoError(f"{text} is not a claim. Write --check before each file: --check {text}")
-    known = {claim.id[1:].lstrip("0"): claim for claim in all_claims()}
-    return pick("claim", known, ids, [claim.id for claim in known.values()])
+    return pick("claim", all_claims(), ids, source, topic)
 
 
-def _verdict(claim: Claim, finding: Finding) -> Localized:
-    if not finding.holds:
-        return Localized("FAILS", "不成立")
-    if claim.condition is not None:
-        return Localized("holds with a condition", "条件つきで成立")
-    return Localized("holds", "成立")
-
-
-def _row(claim: Claim, finding: Finding, language: Language) -> list[str]:
-    verdict = _verdict(claim, finding).text(language)
-    head, width = f"{filled(claim.id, 5)}{filled(verdict, 24)}", terminal_width()
-    lines = beside(head, claim.source.text(language), width)
-    lines += beside(" " * 5, claim.statement.text(language), width)
-    if claim.condition is not None:
-        text = labelled(CONDITION, claim.condition.text(language), language)
-        lines += beside(" " * 5, text, width)
-    return [*lines, ""]
+def _status(claim: Claim, finding: Finding) -> Localized:
+    return VERDICTS[claim.verdict] if finding.holds else NOT_CONFIRMED
 
 
 def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Localized:
-    """Return the last line of the table.
-
-    >>> from attendo_course.claims.claim import Claim, Finding
-    >>> one = Claim("C01", CONDITION, CONDITION, CONDITION, lambda: Finding(()))
-    >>> _count([(one, one.compute())], 0.5).en
-    '1 checked: 1 holds; 0 failed; 0.5 CPU-seconds'
-    """
-    n_held = sum(finding.holds for _, finding in found)
-    n_conditions = sum(finding.holds and claim.condition is not None for claim, finding in found)
-    n_failed = len(found) - n_held
-    verb, of = "holds" if n_held == 1 else "hold", Localized("", "")
-    if n_conditions:
-        en = ", with a condition" if n_held == 1 else f", {n_conditions} of them with a condition"
-        of = Localized(en, f"（うち条件つき {n_conditions} 件）")
+    """Return the last line: the number of claims with each verdict, of unconfirmed claims, and of CPU-seconds."""
+    statuses = [_status(claim, finding) for claim, finding in found]
+    counts = [(statuses.count(name), name) for name in (*VERDICTS.values(), NOT_CONFIRMED)]
+    en = ", ".join(f"{n} {name.en}" for n, name in counts if n)
+    ja = "、".join(f"{name.ja} {n} 件" for n, name in counts if n)
     return Localized(
-        f"{len(found)} checked: {n_held} {verb}{of.en}; {n_failed} failed; {seconds:.1f} CPU-seconds",
-        f"{len(found)} 件を検証：成立 {n_held} 件{of.ja}、不成立 {n_failed} 件、CPU 時間 {seconds:.1f} 秒",
+        f"{len(found)} checked: {en}; {seconds:.1f} CPU-seconds",
+        f"{len(found)} 件を検証：{ja}。CPU 時間 {seconds:.1f} 秒",
     )
 
 
 def _claim_lines(claim: Claim, finding: Finding, language: Language) -> list[str]:
-    """Return a claim as text lines: statement, condition, derivation, computed numbers and picture."""
+    """Return a claim as text lines: source, statement, condition, derivation, computed numbers and picture."""
     from attendo.display.charts import picture_lines
-    from attendo.display.width import flowed
 
     width = terminal_width()
-    verdict, source = _verdict(claim, finding).text(language), claim.source.text(language)
-    lines = flowed(f"{claim.id}  {verdict} — {source}", width)
-    lines.append("")
-    parts = [(None, claim.statement), (CONDITION, claim.condition)]
+    lines = [*head_lines(claim, _status(claim, finding).text(language), language), ""]
+    parts = [(None, claim.statement), (LIMITS[claim.verdict], claim.limits)]
     parts.append((Localized("Why", "導出"), claim.derivation))
     for label, text in parts:
         if text is not None:
@@ -167,7 +171,7 @@ def _claim_lines(claim: Claim, finding: Finding, language: Language) -> list[str
         lines += flowed(_check_line(check, language), width, "  ")
     if finding.picture is not None:
         lines += ["", *picture_lines(finding.picture, language, width)]
-    return [*lines, ""]
+    return [*lines, "", *related_lines(claim, language)]
 
 
 def _check_line(check: Check, language: Language) -> str:
@@ -199,13 +203,12 @@ def _number(value: float) -> str:
 def _claim_json(claim: Claim, finding: Finding, language: Language) -> dict[str, Any]:
     picture = finding.picture
     return {
-        "id": claim.id,
-        "source": claim.source.en,
+        **entry_json(claim, language),
         "statement": claim.statement.text(language),
-        "condition": None if claim.condition is None else claim.condition.text(language),
+        "verdict": claim.verdict,
+        "limits": None if claim.limits is None else claim.limits.text(language),
         "derivation": claim.derivation.text(language),
-        "verdict": _verdict(claim, finding).text(language),
-        "holds": finding.holds,
+        "confirmed": finding.holds,
         "checks": [
             {
                 "name": check.name.text(language),

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attendo.cli.options import OneJson, Spoken
 from attendo.display.i18n import Language, Localized, labelled
-from attendo.display.width import beside, filled
-from attendo_course.commands.terminal import pick, terminal_width
+from attendo.display.width import filled
+from attendo_course.commands.terminal import (
+    AboutTopic,
+    FromSource,
+    entry_json,
+    head_lines,
+    index_lines,
+    pick,
+    related_lines,
+    terminal_width,
+)
 
 if TYPE_CHECKING:
     from attendo_course.errata import Erratum, Snippet
@@ -20,39 +28,41 @@ if TYPE_CHECKING:
 def errata(
     numbers: Annotated[
         list[str] | None,
-        typer.Argument(metavar="N", help="Erratum, for example 21 (default: a list of all)."),
+        typer.Argument(metavar="N", help="Erratum, for example 21 (default: an index of all)."),
     ] = None,
+    source: FromSource = None,
+    topic: AboutTopic = None,
     as_json: OneJson = False,
     language: Spoken = "en",
 ) -> int:
     """Show mistakes of the Transformer's sources with their corrections, and run the code of both forms.
 
-    Without N, the command prints a list of all errata with the source, the wrong form and the right form in words,
-    and whether there is code to run. With N, the command also prints the code of both forms, the real result of the
-    code, and whether the result is as expected. The exit code is 1 if a result is not as expected.
+    Without N, the command prints one line per erratum, which tells whether its code is run or shown by analogy.
+    --source and --topic select a part. With N, the command prints the source with its words, the wrong form and the
+    right form, the code of both forms, the real result of the code, and whether the result is as expected. The exit
+    code is 1 if a result is not as expected.
 
-    --json prints an object with the keys errata (number, source, mark, title, wrong, right, wrong_code, right_code),
-    n_errata and n_unexpected. Each wrong_code and right_code contains code and gives (a pattern). With N, each also
-    contains outcome and as_expected.
+    --json prints an object with the keys errata (id, page, topic, title, source, quotations, related, mark, wrong,
+    right, wrong_code, right_code), n_errata and n_unexpected. Each wrong_code and right_code contains code and gives
+    (a pattern). With N, each also contains outcome and as_expected.
 
     Example: attendo errata 42
     """
     from attendo_course.errata import all_errata
 
-    known = {str(erratum.number): erratum for erratum in all_errata()}
-    chosen = pick("erratum", known, numbers or [], list(known))
+    chosen = pick("erratum", all_errata(), numbers or [], source, topic)
     n_unexpected, facts = 0, []
     for erratum in chosen:
         outcomes = _outcomes(erratum) if numbers else {}
         n_unexpected += sum(not snippet.matches(text) for snippet, text in outcomes.values())
         facts.append(_erratum_json(erratum, outcomes, language))
-        if not as_json:
-            lines = _erratum_lines(erratum, outcomes, language) if numbers else _listed(erratum, language)
-            print("\n".join(lines), flush=True)
+        if numbers and not as_json:
+            print("\n".join(_erratum_lines(erratum, outcomes, language)), flush=True)
     if as_json:
         counts = {"n_errata": len(chosen), "n_unexpected": n_unexpected}
         print(json.dumps({"errata": facts} | counts, ensure_ascii=False))
     elif not numbers:
+        print("\n".join(index_lines(chosen, lambda one: filled(_mark(one).text(language), 16), language)))
         print(_marks(chosen).text(language))
     return int(n_unexpected > 0)
 
@@ -65,16 +75,6 @@ def _outcomes(erratum: Erratum) -> dict[str, tuple[Snippet, str]]:
 def _mark(erratum: Erratum) -> Localized:
     japanese = {"run": "実行", "shown by analogy": "類例で実行", "words only": "文章のみ"}
     return Localized(erratum.mark, japanese[erratum.mark])
-
-
-def _listed(erratum: Erratum, language: Language) -> list[str]:
-    mark = _mark(erratum).text(language)
-    head, width = f"{erratum.number:>2}  {filled(mark, 18)}", terminal_width()
-    lines = beside(head, erratum.title.text(language), width)
-    lines += beside(" " * 4, erratum.source.text(language), width)
-    for sign, text in (("✗", erratum.wrong), ("✓", erratum.right)):
-        lines += beside(f"    {sign} ", text.text(language), width)
-    return [*lines, ""]
 
 
 def _marks(chosen: list[Erratum]) -> Localized:
@@ -92,9 +92,8 @@ def _erratum_lines(
     """Return an erratum as text lines: both forms in words and in code, and the results of the code."""
     from attendo.display.width import flowed
 
-    head = f"{erratum.number}  {erratum.title.text(language)} — {_mark(erratum).text(language)}"
     width = terminal_width()
-    lines = [*flowed(head, width), *flowed(erratum.source.text(language), width)]
+    lines = head_lines(erratum, _mark(erratum).text(language), language)
     forms = (
         (Localized("Wrong", "誤"), erratum.wrong, "wrong_code"),
         (Localized("Right", "正"), erratum.right, "right_code"),
@@ -114,17 +113,14 @@ def _erratum_lines(
             else Localized(f"must be: {snippet.gives}", f"期待される結果：{snippet.gives}")
         )
         lines.append(f"    {'✓' if is_expected else '✗'} {said.text(language)}")
-    return [*lines, ""]
+    return [*lines, "", *related_lines(erratum, language)]
 
 
 def _erratum_json(
     erratum: Erratum, outcomes: dict[str, tuple[Snippet, str]], language: Language
 ) -> dict[str, Any]:
-    citation = re.sub("^(Notebook|Slides|Solutions|Weather)", lambda word: word[0].lower(), erratum.source.en)
-    source = f"{erratum.letters} {citation}"
-    facts: dict[str, Any] = {"number": erratum.number, "source": source, "mark": erratum.mark}
-    for name in ("title", "wrong", "right"):
-        facts[name] = getattr(erratum, name).text(language)
+    facts: dict[str, Any] = entry_json(erratum, language) | {"mark": erratum.mark}
+    facts |= {"wrong": erratum.wrong.text(language), "right": erratum.right.text(language)}
     for name, snippet in (("wrong_code", erratum.wrong_code), ("right_code", erratum.right_code)):
         facts[name] = None if snippet is None else {"code": snippet.code, "gives": snippet.gives}
         if name in outcomes:

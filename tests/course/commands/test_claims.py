@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from command_line import attendo, refused
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.display.width import columns
+from attendo_course.book import sources
 from attendo_course.claims import all_claims
-from attendo_course.claims.claim import Check, Claim, Finding, below, equals, shown
+from attendo_course.claims.claim import Check, Claim, Finding, above, below, equals, shown
 from attendo_course.commands.claims import _number
 from attendo_course.commands.terminal import terminal_width
 from attendo_course.errata import Erratum, Snippet, all_errata
@@ -23,22 +25,44 @@ W = Localized("word", "言葉")
 LONG = Localized("a long statement " * 9, "長い文である。" * 15)
 
 
-def claim(
-    name: str, *checks: Check, condition: Localized | None = None, picture: Picture | None = None
-) -> Claim:
-    return Claim(name, SOURCE, LONG, W, lambda: Finding(checks, picture), condition)
+def facts_of(
+    name: str, page: str = "bishop", topic: str = "heads", title: Localized = LONG
+) -> dict[str, Any]:
+    quotations = (Localized("S2, line 1: “words”", "S2、1 行：「words」"),)
+    return {
+        "id": name,
+        "page": page,
+        "topic": topic,
+        "title": title,
+        "source": SOURCE,
+        "quotations": quotations,
+        "related": ("E41",),
+        "cited": ("S2",),
+    }
+
+
+def claim(name: str, *checks: Check, limits: Localized | None = None, **others: Any) -> Claim:
+    verdict = "true" if limits is None else "true under a condition"
+    picture = others.pop("picture", None)
+    facts = (
+        facts_of(name) | {"statement": LONG, "derivation": W, "verdict": verdict, "limits": limits} | others
+    )
+    return Claim(**facts, compute=lambda: Finding(checks, picture))
 
 
 FINE = claim("C01", equals(W, 2.0, 2.0), shown(Localized("time", "時間"), 0.25))
 BAD = claim("C02", equals(W, 2.5, 2.0), below(W, 1.0, 3.0))
 WITH_CONDITION = claim(
-    "C03", equals(W, 1e-3, 0.0, 0.1, counterexample=True), below(W, 1.0, float("inf")), condition=W
+    "C03", equals(W, 1e-3, 0.0, 0.1, counterexample=True), below(W, 1.0, float("inf")), limits=W
+)
+UNTRUE = claim(
+    "C04", above(W, 1.0, 0.0, counterexample=True), limits=W, verdict="false", page="nyu", cited=("S1",)
 )
 
 
 @pytest.fixture
-def three(monkeypatch):
-    monkeypatch.setattr("attendo_course.claims.all_claims", lambda: (FINE, BAD, WITH_CONDITION))
+def four(monkeypatch):
+    monkeypatch.setattr("attendo_course.claims.all_claims", lambda: (FINE, BAD, WITH_CONDITION, UNTRUE))
 
 
 @pytest.fixture
@@ -50,16 +74,17 @@ def lookup(monkeypatch):
 @pytest.fixture
 def two(monkeypatch):
     right = Snippet("1 + 1", "2")
-    erratum = Erratum(
-        1, "S1", SOURCE, Localized("one", "一"), W, W, "run", Snippet("[][0]", "IndexError.*"), right
-    )
-    wrong_now = replace(erratum, number=2, right_code=Snippet("x = 1\nx + 1", "3"))
-    in_words = Erratum(3, "S1", SOURCE, Localized("three", "三"), W, W, "words only")
+    words = {"wrong": W, "right": W, "mark": "run"}
+    code = {"wrong_code": Snippet("[][0]", "IndexError.*"), "right_code": right}
+    erratum = Erratum(**facts_of("E01", title=Localized("one", "一")), **words, **code)
+    wrong_now = replace(erratum, id="E02", page="nyu", right_code=Snippet("x = 1\nx + 1", "3"))
+    facts = facts_of("E03", topic="masks", title=Localized("three", "三"))
+    in_words = Erratum(**facts, **words | {"mark": "words only"})
     monkeypatch.setattr("attendo_course.errata.all_errata", lambda: (erratum, wrong_now, in_words))
 
 
 def narrow(text: str) -> bool:
-    return max(map(columns, text.splitlines())) <= 80
+    return max(columns(line) for line in text.splitlines() if not line.startswith("    https://")) <= 80
 
 
 @pytest.mark.parametrize("command", ["claims", "errata"])
@@ -74,51 +99,41 @@ def test_help_fits_80_columns_and_has_an_example(command):
 # ---- claims
 
 
-def test_the_table_and_the_exit_code(three):
+def test_the_index_names_sources_and_verdicts(four):
     outcome = attendo("claims")
     lines = outcome.out.splitlines()
-    assert [line for line in lines if line.startswith("C")] == [
-        "C01  holds                   a source",
-        "C02  FAILS                   a source",
-        "C03  holds with a condition  a source",
+    assert [line[:35] for line in lines if re.match(r"C\d", line)] == [
+        "C01  true                    a long",
+        "C02  NOT CONFIRMED           a long",
+        "C03  true under a condition  a long",
+        "C04  false                   a long",
     ]
-    first = lines[1 : lines.index("")]
-    assert all(line.startswith("     ") for line in first)
-    assert " ".join(line.strip() for line in first) == LONG.en.strip()  # wrapped, and whole
-    assert outcome.out.count("     Condition: word\n") == 1
-    assert lines.index("     Condition: word") > lines.index("C03  holds with a condition  a source")
-    assert re.fullmatch(
-        r"3 checked: 2 hold, 1 of them with a condition; 1 failed; \d+\.\d CPU-seconds", lines[-1]
-    )
+    assert re.search(r"^S2  D. M. Konopatzki \(2024\)\. .*\n.*\n\nC01", outcome.out)
+    assert "\n\nS1  " in outcome.out  # C04 is from another source
+    assert lines[-2].startswith("4 checked: 1 true, 1 true under a condition, 1 false, 1 NOT CONFIRMED; ")
     assert (outcome.code, outcome.err, narrow(outcome.out), "…" in outcome.out) == (1, "", True, False)
     japanese = attendo("claims", "--language", "ja").out
-    assert "C02  不成立                  a source" in japanese.splitlines()
-    assert "C03  条件つきで成立          a source" in japanese.splitlines()
-    assert "     条件：言葉" in japanese.splitlines()
-    assert re.sub(r"\s", "", japanese).count(LONG.ja) == 3
+    assert re.search("^C02  確認できない +長い文", japanese, re.MULTILINE)
+    assert re.search("^C03  条件つきで真 +長い文", japanese, re.MULTILINE)
+    assert "4 件を検証：真 1 件、条件つきで真 1 件、偽 1 件、確認できない 1 件。" in japanese
+    assert re.sub(r"\s", "", japanese).count(LONG.ja) == 4
     assert narrow(japanese)
 
 
-@pytest.mark.parametrize(
-    ("ids", "en", "ja"),
-    [
-        (["C01"], "1 checked: 1 holds; 0 failed;", "1 件を検証：成立 1 件、不成立 0 件、"),
-        (["C02"], "1 checked: 0 hold; 1 failed;", "1 件を検証：成立 0 件、不成立 1 件、"),
-        (
-            ["C03"],
-            "1 checked: 1 holds, with a condition; 0 failed;",
-            "成立 1 件（うち条件つき 1 件）、不成立 0 件",
-        ),
-        (
-            ["C01", "C03"],
-            "2 checked: 2 hold, 1 of them with a condition; 0 failed;",
-            "成立 2 件（うち条件つき 1 件）",
-        ),
-    ],
-)
-def test_the_last_line_counts(three, ids, en, ja):
-    assert attendo("claims", *ids).out.splitlines()[-1].startswith(en)
-    assert ja in attendo("claims", *ids, "--language", "ja").out.splitlines()[-1]
+def test_a_part_is_chosen_by_source_and_topic(four):
+    assert re.findall(r"^C\d\d", attendo("claims", "--source", "nyu").out, re.MULTILINE) == ["C04"]
+    assert re.findall(r"^C\d\d", attendo("claims", "--topic", "heads").out, re.MULTILINE) == [
+        "C01",
+        "C02",
+        "C03",
+        "C04",
+    ]
+    said = refused("claims", "--source", "nyu", "--topic", "masks")
+    assert said == "no claim is from the source nyu about masks"
+    assert (
+        refused("claims", "C01", "--topic", "masks") == "no claim is from the source of any name about masks"
+    )
+    assert "'book' is not one of 'exercises', 'bishop', 'nyu'" in refused("claims", "--source", "book")
 
 
 def test_lines_are_as_wide_as_the_terminal_up_to_100(monkeypatch):
@@ -129,11 +144,14 @@ def test_lines_are_as_wide_as_the_terminal_up_to_100(monkeypatch):
         assert terminal_width() == wanted
 
 
-def test_one_claim_in_full(three):
+def test_one_claim_in_full(four):
     outcome = attendo("claims", "c03", "C01", "c03")
     assert outcome.code == 0
-    assert outcome.out.startswith("C03 holds with a condition — a source\n")
+    assert outcome.out.startswith("C03 true under a condition — a long statement")
     for line in (
+        "a source",
+        "S2, line 1: “words”",
+        "See also: E41",
         "Condition: word",
         "Why: word",
         "✓ word: 0.001 = 0 ± 0.1 (counterexample)",
@@ -142,6 +160,7 @@ def test_one_claim_in_full(three):
         "· time: 0.25",
     ):
         assert line in outcome.out.splitlines()
+    assert "Konopatzki" in outcome.out
     assert outcome.out.count("C03") == 1  # asked for twice, shown once
     failing = attendo("claims", "C02")
     assert (failing.code, "✗ word: 2.5 = 2 ± 1e-10" in failing.out) == (1, True)
@@ -166,7 +185,7 @@ def test_a_real_claim_with_its_picture(lookup):
     assert narrow(outcome.out) and narrow(attendo("claims", "C27").out)
 
 
-def test_claims_as_json(three, monkeypatch):
+def test_claims_as_json(four, monkeypatch):
     values = np.array([[0.0, np.nan]])
     drawn = claim("C04", equals(W, 1, 1), picture=Picture("curves", W, values, ("row",), ("a", "b")))
     monkeypatch.setattr("attendo_course.claims.all_claims", lambda: (FINE, WITH_CONDITION, drawn))
@@ -175,26 +194,27 @@ def test_claims_as_json(three, monkeypatch):
     assert list(facts) == ["claims", "n_claims", "n_failed", "cpu_seconds", "check", "checks"]
     assert (outcome.code, facts["n_claims"], facts["n_failed"], facts["check"]) == (0, 3, 0, None)
     first, second, third = facts["claims"]
-    keys = "id source statement condition derivation verdict holds checks picture"
+    keys = "id page topic title source quotations related statement verdict limits derivation confirmed"
+    keys += " checks picture"
     assert " ".join(first) == keys
     assert (first["checks"][1]["relation"], first["checks"][1]["bound"]) == ("shown", None)
-    assert (second["verdict"], second["condition"]) == ("条件つきで成立", "言葉")
+    assert (second["verdict"], second["limits"]) == ("true under a condition", "言葉")
     assert [check["counterexample"] for check in second["checks"]] == [True, False]
     assert second["checks"][1]["bound"] is None  # infinity
     assert third["picture"]["values"] == [[0.0, None]]
     assert attendo("claims", "--json", "C01").code == 0
 
 
-def test_an_unknown_claim_is_refused_with_the_range(three):
-    assert refused("claims", "C99") == "unknown claim C99 (expected C01 to C03)"
-    assert refused("claims", "C01", "C4", "--json") == "unknown claim C4 (expected C01 to C03)"
+def test_an_unknown_claim_is_refused_with_the_range(four):
+    assert refused("claims", "C99") == "unknown claim C99 (expected C01 to C04)"
+    assert refused("claims", "C01", "C5", "--json") == "unknown claim C5 (expected C01 to C04)"
     for given in ("C", "x", "C00", "CC1", "²", "9" * 5000):
-        assert refused("claims", given) == f"unknown claim {given} (expected C01 to C03)"
+        assert refused("claims", given) == f"unknown claim {given} (expected C01 to C04)"
 
 
 @pytest.mark.parametrize("given", ["C3", "c3", "c03", "C03", "3", "C003"])
-def test_a_claim_may_be_written_in_many_ways(three, given):
-    assert attendo("claims", given, "C03").out.startswith("C03 holds with a condition")
+def test_a_claim_may_be_written_in_many_ways(four, given):
+    assert attendo("claims", given, "C03").out.startswith("C03 true under a condition")
     assert attendo("claims", given, "C03").out.count("C03") == 1
 
 
@@ -240,7 +260,7 @@ def test_a_students_function_is_checked(student):
     assert (right.code, "10 個の性質のうち 8 個が成り立つ" in right.out) == (0, True)
 
 
-def test_a_check_beside_claims_and_as_json(student, three):
+def test_a_check_beside_claims_and_as_json(student, four):
     both = attendo("claims", "C01", "--check", f"{student}:unscaled", "--json")
     facts = json.loads(both.out)
     assert (both.code, facts["n_claims"], facts["n_failed"]) == (1, 1, 0)
@@ -281,25 +301,27 @@ def test_what_cannot_be_checked_is_one_line(student, monkeypatch, place, said):
 # ---- errata
 
 
-def test_the_list_of_errata(two):
+def test_the_index_of_errata(two):
     outcome = attendo("errata")
-    below = ["    a source", "    ✗ word", "    ✓ word", ""]
-    assert outcome.out.splitlines() == [
-        *(" 1  run               one", *below),
-        *(" 2  run               one", *below),
-        *(" 3  words only        three", *below),
+    index = [line for line in outcome.out.splitlines() if line.startswith(("E", "3"))]
+    assert index == [
+        "E01  run             one",
+        "E03  words only      three",
+        "E02  run             one",  # of the source that comes next
         "3 errata: 2 run, 0 shown by analogy, 1 in words only",
     ]
     assert outcome.code == 0  # nothing is run for the list
     assert "文章のみ" in attendo("errata", "--language", "ja").out
+    assert re.findall("^E..", attendo("errata", "--topic", "masks").out, re.MULTILINE) == ["E03"]
 
 
 def test_one_erratum_wrong_and_right(two):
     outcome = attendo("errata", "1")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.splitlines() == [
-        "1 one — run",
-        "a source",
+    lines = outcome.out.splitlines()
+    assert lines[:2] == ["E01 run — one", "a source"]
+    assert lines[lines.index("S2, line 1: “words”") :] == [
+        "S2, line 1: “words”",
         "",
         "Wrong: word",
         "",
@@ -314,6 +336,8 @@ def test_one_erratum_wrong_and_right(two):
         "",
         "    → 2",
         "    ✓ as it must be",
+        "",
+        "See also: E41",
         "",
     ]
     assert "誤：言葉" in attendo("errata", "3", "--language", "ja").out
@@ -332,7 +356,7 @@ def test_errata_as_json(two):
     first, second = facts["errata"]
     assert first["right_code"] == {"code": "x = 1\nx + 1", "gives": "3", "outcome": "2", "as_expected": False}
     assert first["wrong_code"]["as_expected"] is True
-    assert first["source"] == "S1 a source"
+    assert (first["id"], first["source"], first["page"]) == ("E02", "a source", "nyu")
     assert (second["wrong_code"], second["mark"], second["title"]) == (None, "words only", "three")
     listed = json.loads(attendo("errata", "--json").out)
     assert (listed["n_errata"], listed["n_unexpected"]) == (3, 0)
@@ -340,22 +364,23 @@ def test_errata_as_json(two):
 
 
 def test_an_unknown_erratum_is_refused_with_the_range(two):
-    assert refused("errata", "51") == "unknown erratum 51 (expected 1 to 3)"
+    assert refused("errata", "51") == "unknown erratum 51 (expected E01 to E03)"
     for given in ("one", "E", "0", "1.5", "C1"):
-        assert refused("errata", given) == f"unknown erratum {given} (expected 1 to 3)"
+        assert refused("errata", given) == f"unknown erratum {given} (expected E01 to E03)"
 
 
 @pytest.mark.parametrize("given", ["E1", "e1", "e01", "01", "1"])
 def test_an_erratum_may_be_written_in_many_ways(two, given):
-    assert attendo("errata", given).out.startswith("1 one — run\n")
+    assert attendo("errata", given).out.startswith("E01 run — one\n")
 
 
 # ---- all of them
 
 
 def test_the_real_ranges():
-    assert refused("claims", "C28").endswith("(expected C01 to C27)")
-    assert refused("errata", "0").endswith("(expected 1 to 50)")
+    last = all_claims()[-1].id
+    assert refused("claims", "C99").endswith(f"(expected C01 to {last})")
+    assert refused("errata", "0").endswith("(expected E01 to E50)")
 
 
 @pytest.mark.parametrize("language", ["en", "ja"])
@@ -364,5 +389,6 @@ def test_the_real_errata_are_listed_whole_and_fit_the_terminal(language):
     assert (listed.code, narrow(listed.out)) == (0, True)
     whole = re.sub(r"\s", "", listed.out)
     for erratum in all_errata():
-        form = "✗" + erratum.wrong.text(language) + "✓" + erratum.right.text(language)
-        assert re.sub(r"\s", "", erratum.source.text(language) + form) in whole
+        assert re.sub(r"\s", "", erratum.title.text(language)) in whole
+    for source in {key for erratum in all_errata() for key in erratum.cited}:
+        assert sources()[source].link in listed.out
