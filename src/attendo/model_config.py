@@ -66,7 +66,7 @@ class ModelConfig:
         feed_forward_bias: Whether the linear layers of the feed-forward networks have a bias.
         positions: Positional encoding. `rotary` is RoPE, `relative` is the position bias of T5, and `none` adds no
             positions.
-        position_base: Base of the wavelengths of sinusoidal and rotary positions. `length` stands for `max_len`.
+        position_base: Base of the wavelengths of sinusoidal and rotary positions. `length` means `max_len`.
         position_start: Number of the first position, for sinusoidal, ramp and inverse positions.
         position_first_index: First index i in `base^(-2i / d_model)`, for sinusoidal positions.
         position_order: Order of the sinusoids. `sincos` and `cossin` alternate sines and cosines; `halves` puts all

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 import torch
-from documented import ROOT, Workshop, blocks
+from documented import ROOT, Workshop, blocks, commands
 from torch.distributed.run import get_args_parser
 
 PAGES = (
@@ -34,9 +34,8 @@ RUNS = (
 
 def lines_of(page):
     """The commands of a page, in blocks of any kind, without comments."""
-    text = "\n".join(block for _, block in blocks((ROOT / f"docs/en/{page}.md").read_text("utf-8")))
-    lines = text.replace("\\\n", " ").splitlines()
-    return [re.sub(r"\s+# .*$", "", line) for line in lines if re.match(r"(attendo [a-z]|torchrun )", line)]
+    lines = commands((ROOT / f"docs/en/{page}.md").read_text("utf-8"), language=None)
+    return [line for line in lines if re.match(r"(attendo [a-z]|torchrun )", line)]
 
 
 @pytest.fixture(scope="module")

@@ -54,9 +54,9 @@ def blocks(page: str) -> list[tuple[str, str]]:
     return BLOCK.findall(page)
 
 
-def commands(page: str) -> list[str]:
+def commands(page: str, language: str | None = "sh") -> list[str]:
     """The lines of the blocks to be typed, without what stands behind #; a line that ends in a backslash goes on."""
-    text = "".join(text for language, text in blocks(page) if language == "sh").replace("\\\n", " ")
+    text = "".join(text for name, text in blocks(page) if language in (name, None)).replace("\\\n", " ")
     return [line for line in map(_uncommented, text.splitlines()) if line]
 
 

@@ -359,7 +359,7 @@ def _pooled(graph: Graph, kind: Pooling, states: str, lengths: str) -> str:
 
 
 def _take(graph: Graph, name: str, attention: Attention, axes: tuple[str, str]) -> tuple[str, str]:
-    """Add keys and values as graph inputs. In `name`, `{}` stands for key or value. `axes` names rows and length."""
+    """Add keys and values as graph inputs. In `name`, `{}` is replaced by key or value. `axes` are rows and length."""
     key = graph.input(name.format("key"), _shape(attention, axes, attention.head_dim))
     return key, graph.input(name.format("value"), _shape(attention, axes, attention.value_dim))
 

@@ -25,6 +25,7 @@ from attendo.inference.generator import Generator
 from attendo.inference.translator import Translator
 from attendo.model_config import Architecture, ModelConfig
 from attendo.runs.tasks import (
+    MOST_EVALUATED,
     SHOWN_TOKENS,
     ClassificationTask,
     LanguageModelTask,
@@ -183,8 +184,8 @@ CLASSIFICATION = TaskSpec(
 
 # ---- language modelling
 
-FEWEST_EVALUATED, MOST_EVALUATED = 10_000, 100_000
-"""Limits of the validation tokens in an evaluation of a language model."""
+FEWEST_EVALUATED = 10_000
+"""The minimum number of validation tokens in an evaluation of a language model."""
 
 
 def evaluated_tokens(training: TrainingConfig) -> int:

@@ -301,6 +301,10 @@ PROMPT_TOKENS = 32
 SHOWN_TOKENS = 32
 
 
+MOST_EVALUATED = 100_000
+"""The maximum number of validation tokens in an evaluation of a language model."""
+
+
 @dataclass(frozen=True, eq=False)
 class LanguageModelTask(TokenTask[WindowDataset]):
     """Batches of windows of a token stream, and evaluation on up to `evaluate_tokens` validation targets.
@@ -313,7 +317,7 @@ class LanguageModelTask(TokenTask[WindowDataset]):
     validation: TokenStream
     tokenizer: Tokenizer
     batch_tokens: int
-    evaluate_tokens: int = 100_000
+    evaluate_tokens: int = MOST_EVALUATED
     go_on: Callable[[str], str] | None = None
     name: str = "the training text"
     higher_is_better = False
