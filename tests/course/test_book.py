@@ -309,6 +309,20 @@ def test_links_between_claims_and_errata_go_both_ways(language):
         assert [other for other in others if name not in related[other]] == [], name
 
 
+@pytest.mark.parametrize("language", ["en", "ja"])
+def test_links_between_pages_of_the_book_have_a_heading(language):
+    """As on GitHub and on the site: lower case, no punctuation, hyphens for blanks."""
+    pages = {page: (BOOK / language / page).read_text(encoding="utf-8") for page in PAGES}
+    anchors = {
+        page + "#" + re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+        for page, text in pages.items()
+        for heading in re.findall(r"^##+ (.*)", text, re.MULTILINE)
+    }
+    links = re.findall(r"\]\((\w+\.md#[^)]+)\)", "".join(pages.values()))
+    assert len(links) > 100
+    assert [link for link in links if link not in anchors] == []
+
+
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [
