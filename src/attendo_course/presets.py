@@ -127,16 +127,17 @@ def nyu_classifier(
     d_ff: int = 128,
     n_layers: int = 1,
     max_len: int = 10_000,
+    dropout: float = 0.0,
 ) -> EncoderClassifier:
     """Return the film review classifier of the NYU lecture: logits = W max_t Encoder(LN(E[x] + PE))_t + b.
 
     The source is NYU Deep Learning (2020), week 12, notebook 15. The model maps ids `[batch, len]` to logits `[batch,
     n_classes]`. The model uses post-norm with ε = 1e-6, and ε = 1e-12 after the embedding. The projections of
-    queries, keys and values have no bias, but the output projection has a bias. The embeddings are not scaled, and
-    there is no dropout. Id 1 is padding, and its embedding is 0. In the notebook, attention and pooling include
-    padding. To reproduce the notebook, pass no lengths. The notebook stores max_len × d_model = 320,000 sinusoid
-    values in a fixed table. In this preset, the values are computed when they are first needed. As in the notebook,
-    the values are not parameters.
+    queries, keys and values have no bias, but the output projection has a bias. The embeddings are not scaled. As in
+    the notebook, there is no dropout by default. Id 1 is padding, and its embedding is 0. In the notebook, attention
+    and pooling include padding. To reproduce the notebook, pass no lengths. The notebook stores max_len × d_model =
+    320,000 sinusoid values in a fixed table. In this preset, the values are computed when they are first needed. As in
+    the notebook, the values are not parameters.
 
     >>> from attendo.models import parameter_count
     >>> parameter_count(nyu_classifier(vocab_size=100)) - 100 * 32 == 1_612_802 - 50_002 * 32
@@ -151,7 +152,7 @@ def nyu_classifier(
         n_encoder_layers=n_layers,
         n_decoder_layers=0,
         max_len=max_len,
-        dropout=0.0,
+        dropout=dropout,
         attention_bias=False,
         attention_out_bias=True,
         norm_eps=1e-6,
