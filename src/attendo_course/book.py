@@ -155,6 +155,11 @@ class Source:
     title: Localized
     link: str = ""
 
+    def markdown(self, language: Language) -> str:
+        """Return the authors, year and title with its link in Markdown."""
+        title = self.title.text(language)
+        return self.text(language).replace(title, f"[{title}]({self.link})" if self.link else title)
+
     def text(self, language: Language) -> str:
         """Return the authors, year and title as one line."""
         unknown = (

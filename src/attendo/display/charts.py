@@ -34,8 +34,12 @@ class Picture:
     kind: Literal["matrix", "curves"]
     title: Localized
     values: Float[np.ndarray, "rows columns"]
-    rows: tuple[str, ...] = ()
+    rows: tuple[str | Localized, ...] = ()
     columns: tuple[str, ...] = ()
+
+    def row_labels(self, language: Language) -> list[str]:
+        """Return the labels of the rows in a language."""
+        return [label if isinstance(label, str) else label.text(language) for label in self.rows]
 
 
 def picture_lines(picture: Picture, language: Language = "en", width: int = 79) -> list[str]:
@@ -58,7 +62,7 @@ def picture_lines(picture: Picture, language: Language = "en", width: int = 79) 
 
 def _matrix(picture: Picture, language: Language, width: int) -> list[str]:
     values = np.nan_to_num(picture.values)
-    labels = [fitted(label, width // 4) for label in picture.rows] or [""] * len(values)
+    labels = [fitted(label, width // 4) for label in picture.row_labels(language)] or [""] * len(values)
     left = max(map(columns, labels)) + any(labels)
     cell = CELL if values.shape[1] * CELL <= width - left else 1
     rows = _chosen(values.shape[0], MOST_ROWS)
@@ -113,7 +117,7 @@ def _curves(picture: Picture, language: Language, width: int) -> list[str]:
     least, largest = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     if 0 < least < largest / 2:  # bars that start at 0 show the curve's shape better
         least = 0.0
-    labels = [fitted(label, width // 3) for label in picture.rows] or [""] * len(values)
+    labels = [fitted(label, width // 3) for label in picture.row_labels(language)] or [""] * len(values)
     left = max(map(columns, labels)) + any(labels)
     places = _chosen(values.shape[1], width - left)
     times = max(1, min(4, (width - left) // len(places)))

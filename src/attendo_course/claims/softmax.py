@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.nn.attention import masked_softmax
 from attendo_course.book import translated
 from attendo_course.claims.claim import Finding, above, below, equals
@@ -161,7 +162,7 @@ def slides_numbers_are_no_softmax(printed: Sequence[float] = SLIDE) -> Finding:
     falling = np.diff([softmax_at(t)[3] for t in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)])
     checks.append(below("largest change of the top weight as T doubles", falling.max(), 0.0))
     title = translated("T = 1; the nearest temperature; the slides")
-    rows = ("T = 1", f"T = {nearest:.1f}", "slides")
+    rows = ("T = 1", f"T = {nearest:.1f}", Localized("slides", "スライド"))
     values = np.stack([found, near, np.asarray(printed)])
     return Finding(tuple(checks), Picture("matrix", title, values, rows, tuple(f"{s:g}" for s in SCORES)))
 

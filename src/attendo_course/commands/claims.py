@@ -225,7 +225,7 @@ def _claim_json(claim: Claim, finding: Finding, language: Language) -> dict[str,
         and {
             "kind": picture.kind,
             "title": picture.title.text(language),
-            "rows": list(picture.rows),
+            "rows": picture.row_labels(language),
             "columns": list(picture.columns),
             "values": [[_finite(value) for value in row] for row in picture.values.tolist()],
         },

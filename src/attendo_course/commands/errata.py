@@ -62,7 +62,7 @@ def errata(
         counts = {"n_errata": len(chosen), "n_unexpected": n_unexpected}
         print(json.dumps({"errata": facts} | counts, ensure_ascii=False))
     elif not numbers:
-        print("\n".join(index_lines(chosen, lambda one: filled(_mark(one).text(language), 16), language)))
+        print("\n".join(index_lines(chosen, lambda one: filled(_mark(one).text(language), 18), language)))
         print(_marks(chosen).text(language))
     return int(n_unexpected > 0)
 

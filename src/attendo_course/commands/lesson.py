@@ -177,7 +177,11 @@ def _piece_json(piece: Piece, language: Language) -> dict[str, Any]:
             title = piece.title.text(language)
             return {"table": {"name": piece.name, "title": title, "columns": heads, "rows": rows}}
         case Picture():
-            facts = {"kind": piece.kind, "title": piece.title.text(language), "rows": piece.rows}
+            facts = {
+                "kind": piece.kind,
+                "title": piece.title.text(language),
+                "rows": piece.row_labels(language),
+            }
             return {"picture": facts | {"columns": piece.columns, "values": piece.values.tolist()}}
         case Conclusion(words) | words:
             return {"text": words.text(language)}

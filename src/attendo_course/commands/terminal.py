@@ -81,7 +81,7 @@ def _source_lines(entries: Sequence[Entry], language: Language) -> list[str]:
     lines: list[str] = []
     for key, source in sources().items():
         if key in cited:
-            lines += beside(f"{key}  ", source.text(language), terminal_width())
+            lines += beside(filled(key, 4), source.text(language), terminal_width())
             lines += [f"    {source.link}"] * bool(source.link)
     return lines
 

@@ -341,7 +341,7 @@ def _curves(results: Sequence[Result]) -> Picture:
     ranked = sorted(results[1:], key=lambda result: statistics.fmean(result.losses))
     shown = [results[0], ranked[0], ranked[-1]]
     title = translated("Training loss: the base, then the best and the worst on the test")
-    return arrays.loss_curves(title, {result.variant.name.en: result.runs for result in shown})
+    return arrays.loss_curves(title, {result.variant.name: result.runs for result in shown})
 
 
 def cross_weights(

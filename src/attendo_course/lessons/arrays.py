@@ -280,7 +280,9 @@ def curve(losses: Sequence[float], points: int = 60) -> Float[np.ndarray, " poin
     return np.array([part.mean() for part in parts])
 
 
-def loss_curves(title: Localized, runs: Mapping[str, Sequence[Training]]) -> Picture:
+def loss_curves(
+    title: Localized, runs: Mapping[str, Sequence[Training]] | Mapping[Localized, Sequence[Training]]
+) -> Picture:
     """Return curves of the training loss: the mean over the runs of each kind of model, by name.
 
     The first and the last step are labeled if all runs have the same number of steps. All curves have the length of

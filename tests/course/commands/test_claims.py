@@ -305,9 +305,9 @@ def test_the_index_of_errata(two):
     outcome = attendo("errata")
     index = [line for line in outcome.out.splitlines() if line.startswith(("E", "3"))]
     assert index == [
-        "E01  run             one",
-        "E03  words only      three",
-        "E02  run             one",  # of the source that comes next
+        "E01  run               one",
+        "E03  words only        three",
+        "E02  run               one",  # of the source that comes next
         "3 errata: 2 run, 0 shown by analogy, 1 in words only",
     ]
     assert outcome.code == 0  # nothing is run for the list
