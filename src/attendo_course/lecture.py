@@ -10,11 +10,11 @@ of attendo. `DecoderLayer` and `Decoder` are described in the text of the lectur
 
 The classes differ from the published classes in two points:
 
-- Dropout: the published classes accept the dropout probability `p` but ignore it. In this module, each class that
-  receives `p` applies dropout to its own output in training: `MultiHeadAttention` to H, `CNN` to its second layer, and
-  `Embeddings` to the normalized sum. These are the places of Vaswani et al. 2017, section 5.4: the output of each
-  sub-layer before the residual sum, and the sum of embeddings and positions. The attention weights A are not dropped.
-  Section 5.4 does not drop them either, and a zero in A shows a masked key.
+- Dropout: the published classes accept the dropout probability `p` but ignore it. In this module, three classes apply
+  dropout to their own output in training: `MultiHeadAttention` to H, `CNN` to its second layer, and `Embeddings` to the
+  normalized sum. The other classes pass `p` on. These are the places of Vaswani et al. 2017, section 5.4: the output of
+  each sub-layer before the residual sum, and the sum of embeddings and positions. The attention weights A are not
+  dropped. Section 5.4 does not drop them either, and a zero in A shows a masked key.
 - Padding: in the published classes, padding receives attention, and the maximum over time can select padding. In this
   module, `Encoder` and `TransformerClassifier` derive a mask from the padding id 1. Attention and the maximum ignore
   padding, and A is exactly 0 for padding.
