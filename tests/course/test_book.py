@@ -197,7 +197,8 @@ def test_maths_is_fenced_and_speaks_the_language_of_the_page():
 
 def test_the_japanese_pages_name_the_sources_in_japanese():
     english = r"exercises?|sections?|weeks?|notebooks?|slides?|posts?|drafts?|algorithms?|tables?|chapters?|solutions?"
-    assert re.findall(rf"^.*\b(?:{english})\b.*$", running_words("ja"), re.MULTILINE | re.IGNORECASE) == []
+    named = re.findall(rf"^.*\b(?:{english})\b.*$", running_words("ja"), re.MULTILINE | re.IGNORECASE)
+    assert [line for line in named if not line.startswith("- **")] == []  # the titles of the sources
     for source in {fact.source for fact in (*all_claims(), *all_errata())}:
         assert not re.search(r"\b(and|of|the|to|with)\b|[,;] ", source.ja), source
         assert not re.match(r"(S\d|R) ", source.en)
@@ -246,6 +247,16 @@ def test_the_front_page_lists_the_presets_and_every_page(language):
 
 
 # ---- quotations, topics and links
+
+
+@pytest.mark.parametrize("language", ["en", "ja"])
+@pytest.mark.parametrize("page", book.SOURCE_PAGES)
+def test_a_page_names_its_sources_with_author_title_and_link(page, language):
+    of_page = {key: source for key, source in book.sources().items() if source.page == page}
+    text = (BOOK / language / f"{page}.md").read_text(encoding="utf-8")
+    assert re.findall(r"^- \*\*(\w+)\*\* (.*)$", text, re.MULTILINE) == [
+        (key, source.markdown(language)) for key, source in of_page.items()
+    ]
 
 
 def quotations(language):
