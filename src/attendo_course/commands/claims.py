@@ -147,8 +147,8 @@ def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Localized:
     """Return the last line: the number of claims with each verdict, of unconfirmed claims, and of CPU-seconds."""
     statuses = [_status(claim, finding) for claim, finding in found]
     counts = [(statuses.count(name), name) for name in (*VERDICTS.values(), NOT_CONFIRMED)]
-    en = ", ".join(f"{n} {name.en}" for n, name in counts if n)
-    ja = "、".join(f"{name.ja} {n} 件" for n, name in counts if n)
+    en = ", ".join(f"{n} {name.en.lower()}" for n, name in counts)
+    ja = "、".join(f"{name.ja} {n} 件" for n, name in counts)
     return Localized(
         f"{len(found)} checked: {en}; {seconds:.1f} CPU-seconds",
         f"{len(found)} 件を検証：{ja}。CPU 時間 {seconds:.1f} 秒",

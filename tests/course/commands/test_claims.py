@@ -110,7 +110,7 @@ def test_the_index_names_sources_and_verdicts(four):
     ]
     assert re.search(r"^S2  D. M. Konopatzki \(2024\)\. .*\n.*\n\nC01", outcome.out)
     assert "\n\nS1  " in outcome.out  # C04 is from another source
-    assert lines[-2].startswith("4 checked: 1 true, 1 true under a condition, 1 false, 1 NOT CONFIRMED; ")
+    assert lines[-2].startswith("4 checked: 1 true, 1 true under a condition, 1 false, 1 not confirmed; ")
     assert (outcome.code, outcome.err, narrow(outcome.out), "…" in outcome.out) == (1, "", True, False)
     japanese = attendo("claims", "--language", "ja").out
     assert re.search("^C02  確認できない +長い文", japanese, re.MULTILINE)
