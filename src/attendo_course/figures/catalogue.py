@@ -20,6 +20,12 @@ FIGURES = {
     "temperature": translated("attention weights against inverse temperature, from soft to hard"),
     "entropy": translated("entropy of attention by dimension, with and without 1/√d"),
     "noam": translated("learning rate by step: linear warm-up, then inverse square root"),
+    "attention-flow": translated("attention for one query, number by number: q, k, v, scores, weights, sum"),
+    "heads": translated("attention maps of the heads of a layer, their concatenation and W_o"),
+    "autoencoder": translated("autoencoder: two affine maps, or any modules, around a bottleneck"),
+    "translation": translated(
+        "keys and values kept in a translation: the encoder's once, the decoder's per step"
+    ),
     "model": translated("block diagram of a model, with shapes and parameter counts"),
 }
 """The figures that `draw` can draw, in the order of a lesson."""

@@ -146,7 +146,8 @@ def draw_cells(
     table = np.atleast_2d(numbers)
     beside = max((sketch.width_of(name, style.label) + ROOM for name in rows), default=0.0)
     above = (0.22 if columns else 0.0) + (0.26 if caption or detail else 0.0)
-    place = Cells(*corner, style.width, style.height, *table.shape, beside, above)
+    n_rows, n_columns = table.shape
+    place = Cells(*corner, style.width, style.height, n_rows, n_columns, beside, above)
     finite = np.abs(table[np.isfinite(table)])
     limit = style.limit or float(finite.max(initial=0.0)) or 1.0
     for (i, j), number in np.ndenumerate(table):
@@ -158,7 +159,7 @@ def draw_cells(
         if style.digits is not None:
             text = written(number, style.digits)
             sketch.text((place.column(j), place.row(i)), text, style.size, ha="center", color=INK)
-    _outline(sketch, place)
+    _frame(sketch, (place.left, place.bottom), (place.right, place.top), FAINT, 0.9)
     for j, name in enumerate(columns):
         sketch.text((place.column(j), place.top + 0.14), name, style.label, ha="center")
     for i, name in enumerate(rows):
@@ -170,6 +171,31 @@ def draw_cells(
         after = place.left + (sketch.width_of(caption, style.label + 1, bold=True) + 0.1 if caption else 0.0)
         sketch.text((after, height), detail, style.label, color=FAINT)
     return place
+
+
+def mark(sketch: Sketch, place: Cells, color: str, *, row: int | None = None) -> None:
+    """Draw a thick border around a row of cells (default: around all cells).
+
+    >>> from matplotlib.figure import Figure
+    >>> mark(Sketch(Figure(), "en", 4.0, 2.0), Cells(1.0, 1.5, 0.5, 0.25, 2, 2), VERMILION, row=1)
+    """
+    top = place.top if row is None else place.top - row * place.height
+    _frame(
+        sketch,
+        (place.left, place.bottom if row is None else top - place.height),
+        (place.right, top),
+        color,
+        1.8,
+    )
+
+
+def shape(array: Float[np.ndarray, "..."]) -> str:
+    """Return the shape of an array in brackets.
+
+    >>> shape(np.eye(2))
+    '[2, 2]'
+    """
+    return str(list(array.shape))
 
 
 def tint(color: str, share: float) -> str:
@@ -199,10 +225,9 @@ def written(number: float, digits: int) -> str:
     return f"−{text}" if number < 0 and text.strip("0.") else text
 
 
-def _outline(sketch: Sketch, place: Cells) -> None:
+def _frame(sketch: Sketch, low: Point, high: Point, color: str, width: float) -> None:
     from matplotlib.patches import Rectangle
 
-    size = place.right - place.left, place.top - place.bottom
-    sketch.axes.add_patch(
-        Rectangle((place.left, place.bottom), *size, fill=False, edgecolor=FAINT, linewidth=0.9, zorder=3)
-    )
+    size = high[0] - low[0], high[1] - low[1]
+    style = {"fill": False, "edgecolor": color, "linewidth": width, "joinstyle": "round", "zorder": 3}
+    sketch.axes.add_patch(Rectangle(low, *size, **style))

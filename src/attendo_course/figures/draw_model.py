@@ -122,7 +122,8 @@ class _Draftsman:
         bold = self.language == "en"
         name = text_width(self.say(part.name), NAME_SIZE, bold=bold)
         rest = [text_width(text, DETAIL_SIZE) for text in (self.say(part.detail), self.count(part))]
-        return 0.12 + name + 0.12 + rest[0] + 0.3 + rest[1] + 0.12
+        scale = 0.16 + text_width(self.say(part.scale), DETAIL_SIZE, bold=bold) if part.scale else 0.0
+        return 0.12 + name + 0.12 + rest[0] + scale + 0.3 + rest[1] + 0.12
 
     def say(self, words: Localized) -> str:
         return words.text(self.language)
@@ -233,6 +234,10 @@ class _Draftsman:
         after = left + text_width(name, NAME_SIZE, bold=self.language == "en") + 0.12
         if detail := self.say(part.detail):
             self.sketch.text((after, middle), detail, DETAIL_SIZE, color=FAINT)
+        if part.scale:
+            at = after + text_width(detail, DETAIL_SIZE) + 0.16, middle
+            color = VERMILION if part.unscaled else FAINT
+            self.sketch.text(at, self.say(part.scale), DETAIL_SIZE, bold=part.unscaled, color=color)
         if count := self.count(part):
             self.sketch.text((right, middle), count, DETAIL_SIZE, ha="right", color=INK)
         return y + BOX

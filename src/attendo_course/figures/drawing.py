@@ -12,7 +12,15 @@ from attendo.display.i18n import Language
 from attendo.errors import AttendoError, install_command
 from attendo.files import write_atomic
 from attendo.model_config import ModelConfig
-from attendo_course.figures import arrays, draw_curves, draw_model, draw_positions
+from attendo_course.figures import (
+    arrays,
+    draw_attention,
+    draw_curves,
+    draw_model,
+    draw_networks,
+    draw_positions,
+    examples,
+)
 from attendo_course.figures.catalogue import require_known
 from attendo_course.figures.model_parts import chosen_model, model_diagram
 from attendo_course.figures.style import DOTS_PER_INCH, HEIGHT, SETTINGS, WIDTH, texts_of
@@ -86,6 +94,20 @@ def painter(name: str, config: ModelConfig | None = None) -> Painter:
             return partial(draw_curves.draw_entropy, arrays.entropies())
         case "noam":
             return partial(draw_curves.draw_noam, arrays.rates())
+        case "attention-flow":
+            return lambda figure, language: draw_attention.draw_one_query(
+                examples.one_query(language), figure, language
+            )
+        case "heads":
+            return lambda figure, language: draw_attention.draw_heads(
+                examples.heads(language), figure, language
+            )
+        case "autoencoder":
+            return partial(draw_networks.draw_autoencoder, 8, 3)
+        case "translation":
+            return lambda figure, language: draw_networks.draw_translation(
+                examples.translation_steps(language), figure, language
+            )
         case _:
             return partial(draw_model.draw_model, model_diagram(config or chosen_model()))
 

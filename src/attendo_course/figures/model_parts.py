@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -54,6 +54,13 @@ def chosen_model(preset: str | None = None, assignments: Sequence[str] = ()) -> 
     if others := given.keys() - {"model"}:
         name = sorted(others)[0]
         raise AttendoError(f"[{name}] changes nothing in the figure of a model; set model.KEY=VALUE only")
+    model = {**tables.get("model", {}), **given.get("model", {})}
+    if "pooling" in model and "architecture" not in model:
+        raise AttendoError(
+            f"{preset or 'the settings'}: a classifier without its number of labels cannot be drawn. Draw the preset"
+            " nyu_classifier (the lecture's model with 2 labels) or a run folder, or set"
+            f" model.architecture=classifier and model.n_classes. The figure draws {', '.join(_drawable())}"
+        )
     vocab_size = tables.get("tokenizer", {}).get("vocab_size", VOCABULARY)
     whole = joined({"model": {"vocab_size": vocab_size}}, {"model": tables.get("model", {})}, given)
     return section(ModelConfig, whole, "model", "the settings")
@@ -73,7 +80,7 @@ def _preset_tables(preset: str) -> dict[str, dict[str, Any]]:
         return {"model": to_table(config)}
     if preset in preset_names():
         return preset_tables(preset)
-    known = [*preset_names(), *(name for name in PRESETS if _source_model(name) is not None)]
+    known = _drawable()
     near = get_close_matches(preset, known, n=1)
     remedy = (
         f"did you mean {near[0]}?"
@@ -81,6 +88,12 @@ def _preset_tables(preset: str) -> dict[str, dict[str, Any]]:
         else f"there are {', '.join(known)}, or give F.toml or a run folder"
     )
     raise AttendoError(f"no preset is called {preset!r}; {remedy}")
+
+
+def _drawable() -> list[str]:
+    """Return the names of all presets of complete models."""
+    whole = [name for name in preset_names() if "pooling" not in preset_tables(name)["model"]]
+    return [*whole, *(name for name in PRESETS if _source_model(name) is not None)]
 
 
 def _source_model(name: str) -> ModelConfig | None:
@@ -118,13 +131,18 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Part:
-    """A box of the diagram. The parameter count of a box excludes parameters that it shares with earlier boxes."""
+    """A box of the diagram. The parameter count of a box excludes parameters that it shares with earlier boxes.
+
+    `scale` is the scale of an attention, or None. `unscaled` is True if the scores are not divided by √d_k.
+    """
 
     kind: Kind
     name: Localized
     detail: Localized
     parameters: int
     shared: bool = False
+    scale: Localized | None = None
+    unscaled: bool = False
 
 
 @dataclass(frozen=True)
@@ -291,6 +309,7 @@ class _Reader:
     ) -> Sublayer:
         if isinstance(module, Attention):
             part = self.part("attention", name, _heads(module), module)
+            part = replace(part, scale=_scale(module), unscaled=module.attend.scale == 1.0)
         else:
             part = self.part("feed_forward", name, self.net(module), module)
         return Sublayer(part, self.norm(residual.norm), residual.norm_first, reads_memory)
@@ -362,6 +381,17 @@ def _heads(module: Attention) -> Localized:
             return translated("{english}, relative bias", english=english, japanese=japanese)
         case None:
             return Localized(english, japanese)
+
+
+def _scale(module: Attention) -> Localized:
+    """Return how the scores are scaled before the softmax."""
+    match module.attend.scale:
+        case None:
+            return _same(f"QKᵀ/√{module.head_dim:,}")
+        case 1.0:
+            return translated("QKᵀ without 1/√{head_dim:,}", head_dim=module.head_dim)
+        case scale:
+            return _same(f"QKᵀ · {scale:g}")
 
 
 def _same(text: str) -> Localized:

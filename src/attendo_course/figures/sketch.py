@@ -39,7 +39,7 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
     from matplotlib.textpath import TextToPath
 
     font = FontProperties(size=size, weight="bold" if bold else "normal")
-    return TextToPath().get_text_width_height_descent(text, font, ismath=False)[0] / 72
+    return TextToPath().get_text_width_height_descent(text, font, ismath="$" in text)[0] / 72
 
 
 class Sketch:
@@ -95,9 +95,9 @@ class Sketch:
         self.axes.add_patch(FancyArrowPatch(points[-2], points[-1], arrowstyle=style, color=color, **ends))
 
     def text(self, at: Point, text: str, size: float, *, bold: bool = False, **style: Any) -> None:
-        """Draw a text at mid-height. By default, the left end of the text is at the given point."""
+        """Draw a text at mid-height, with formulas between $. By default, its left end is at the given point."""
         weight = emphasis(self.language) if bold else "normal"
-        settings = {"va": "center", "parse_math": False, "zorder": 5, "fontsize": size, **style}
+        settings = {"va": "center", "parse_math": "$" in text, "zorder": 5, "fontsize": size, **style}
         self.axes.text(*at, text, fontweight=weight, **settings)
 
     def width_of(self, text: str, size: float, *, bold: bool = False) -> float:
