@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -121,7 +122,7 @@ def heads(language: Language = "en") -> Heads:
         outputs = weights @ values
         result = layer(x[None], x[None])[0]
     together = outputs.transpose(0, 1).flatten(1)
-    arrays = (weights, outputs, together, layer.out_proj.weight.detach().T, result)
+    arrays = (weights, outputs, together, layer.state_dict()["out_proj.weight"].T, result)
     return Heads(words, *(array.numpy() for array in arrays))
 
 
@@ -145,10 +146,9 @@ def _layer_of_heads() -> Attention:
     query[2] = key[2] = GAIN * torch.eye(2, 8, dtype=torch.float64)
     value[:] = torch.eye(2, 8, dtype=torch.float64)
     random = np.random.default_rng(0).standard_normal((8, 8)) / math.sqrt(8)
-    with torch.no_grad():
-        for projection, weight in ((layer.q_proj, query), (layer.k_proj, key), (layer.v_proj, value)):
-            projection.weight.copy_(weight.flatten(0, 1))
-        layer.out_proj.weight.copy_(torch.from_numpy(random).T)
+    parts = {"q_proj": query, "k_proj": key, "v_proj": value}
+    weights = {f"{name}.weight": part.flatten(0, 1) for name, part in parts.items()}
+    layer.load_state_dict(weights | {"out_proj.weight": torch.from_numpy(random).T})
     return layer.eval()
 
 
@@ -190,7 +190,13 @@ def translation_steps(language: Language = "en") -> TranslationSteps:
     [(1, 4), (2, 4), (3, 4), (4, 4)]
     """
     source, target = TRANSLATION[language]
-    sizes = {"d_model": 4, "d_ff": 8, "n_heads": 1, "n_encoder_layers": 2, "n_decoder_layers": 2}
+    sizes: dict[str, Any] = {
+        "d_model": 4,
+        "d_ff": 8,
+        "n_heads": 1,
+        "n_encoder_layers": 2,
+        "n_decoder_layers": 2,
+    }
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model = EncoderDecoder(ModelConfig(vocab_size=8, **sizes)).double().eval()
