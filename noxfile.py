@@ -50,6 +50,7 @@ EXTRAS = {
     "tensorboard": f"{TRAINING} --set=training.tensorboard=true",
     "ray": "attendo translate translation --input lines.txt --output out.txt --ray",
     "lessons": "attendo lesson imdb --train train.tsv --train test.tsv --effort 0.001",
+    "jax": "attendo errata 21",
     "serve": "attendo serve translation --port 0",
 }
 """A command that needs each extra."""

@@ -16,18 +16,19 @@ from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
 from attendo_course.book import passage, translated
 from attendo_course.grader import properties
+from attendo_course.grader.jax_functions import not_compiled
 from attendo_course.grader.loading import UnfitError, load_function, quiet
 from attendo_course.grader.report import Outcome, Report
 from attendo_course.grader.student import Case, NoAnswerError, RefusedError, SlowError, Student, meet
 from attendo_course.grader.suspects import MASK_MISTAKES, Diagnosis, diagnose
 from attendo_course.grader.trials import Failure, Property, draw, drawn_masks
 
-OURS = ("attendo.nn.attention", "attendo_course.algorithms.", "attendo_course.lecture")
+OURS = ("attendo.nn.attention", "attendo_course.algorithms.", "attendo_course.lecture", "attendo_course.jax.")
 WHOLE = (torch.nn.MultiheadAttention.forward.__code__, functional.multi_head_attention_forward.__code__)
 
 
 def borrowed(student: Student) -> tuple[Localized, ...]:
-    """Return a remark if a function calls an attention function of attendo or torch on two small inputs.
+    """Return a remark if a function calls an attention function of attendo, torch or JAX on two small inputs.
 
     >>> from attendo.nn.attention import attention
     >>> borrowed(Student(lambda query, key, value: attention(query, key, value), "mine"))[0].en
@@ -40,9 +41,11 @@ def borrowed(student: Student) -> tuple[Localized, ...]:
     def note(frame: FrameType, event: str, what: object) -> None:
         if event == "call":
             module = frame.f_globals.get("__name__", "")
-            ours = module.startswith(OURS) and "<" not in frame.f_code.co_qualname
-            if ours or frame.f_code in WHOLE:
-                called.append(f"{module}.{frame.f_code.co_qualname}")
+            name = frame.f_code.co_qualname
+            ours = module.startswith(OURS) and "<" not in name
+            of_jax = module.startswith(("jax.", "equinox.")) and name == "dot_product_attention"
+            if ours or of_jax or frame.f_code in WHOLE:
+                called.append(f"{module}.{name}")
         elif event == "c_call" and what is functional.scaled_dot_product_attention:
             called.append("torch's scaled_dot_product_attention")
 
@@ -51,7 +54,7 @@ def borrowed(student: Student) -> tuple[Localized, ...]:
     sys.setprofile(note)
     try:
         for mask in (None, allowed):
-            with suppress(NoAnswerError):
+            with suppress(NoAnswerError), not_compiled():
                 student(replace(case, mask=mask))
     finally:
         sys.setprofile(former)
@@ -102,7 +105,7 @@ def check(function: Callable[..., Any], name: str | None = None, require: Sequen
     """Test an attention function `f(query, key, value[, mask][, scale])` for the properties of attention (F07).
 
     The function takes float64 arrays `[..., q_len, head_dim]`, `[..., k_len, head_dim]`, `[..., k_len, value_dim]` of
-    torch or NumPy. The function returns the output `[..., q_len, value_dim]` or the pair (output, weights). After
+    torch, NumPy or JAX. The function can be an instance of a PyTorch or Equinox module. The function returns the output `[..., q_len, value_dim]` or the pair (output, weights). After
     query, key and value, the first parameter with `mask` in its name is the mask `[..., q_len, k_len]`. The mask is
     boolean, and True means that the query may attend to the key. If the function raises an exception for a boolean
     mask, the mask contains 0 and 1. The first parameter with `scale` in its name is the factor of the scores.
@@ -206,7 +209,7 @@ def _with_owed(
 
 def _whose(function: Callable[..., Any]) -> tuple[Localized, ...]:
     library = (getattr(function, "__module__", None) or "").split(".")[0]
-    if library not in ("attendo", "attendo_course", "torch", "numpy"):
+    if library not in ("attendo", "attendo_course", "torch", "numpy", "jax", "equinox"):
         return ()
     return (translated("this is {library}'s own function", library=library),)
 

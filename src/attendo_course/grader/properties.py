@@ -59,11 +59,13 @@ def no_parameter(student: Student, called: str) -> Localized:
 
 
 def no_gradient(student: Student) -> Localized | None:
-    """Return a message if a function has no gradient, or None if it works on torch tensors.
+    """Return a message if a function has no gradient, or None if torch or JAX can differentiate it.
 
     >>> no_gradient(Student(abs, "mine", kind="numpy")).en
     'a NumPy function'
     """
+    if student.kind == "jax":
+        return translated("JAX cannot differentiate it; NumPy or float() inside ends the gradient")
     return translated("a NumPy function") if student.kind == "numpy" else None
 
 
@@ -150,7 +152,7 @@ def empty_row(student: Student) -> Trials:
         elif weights is not None and not close(weights, torch.zeros_like(weights)):
             yield Failure(case, translated("weights of 0"), numbers(weights), _empty_hint(weights))
         else:
-            yield None if student.kind == "numpy" else _empty_gradient(student, case)
+            yield _empty_gradient(student, case) if student.kind == "torch" else None
 
 
 def _zeros(zeros: Tensor) -> Localized:

@@ -18,7 +18,7 @@ from attendo_course.grader.trials import Failure, Property, numbers
 Status = Literal["holds", "fails", "not offered", "not tried"]
 
 NEVER_THERE = ("gradient",)
-"""Properties that are not counted if the function does not offer them. A NumPy function cannot offer gradients."""
+"""Properties that are not counted if the function does not offer them, as a NumPy function cannot offer a gradient."""
 
 WIDTH = 79
 SMALL = 12

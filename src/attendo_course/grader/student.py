@@ -1,4 +1,4 @@
-"""Calls of a user's function as attention: with torch or NumPy, and with a mask and a scale if it accepts them."""
+"""Calls of a user's function as attention: with torch, NumPy or JAX, and with a mask and a scale if it accepts them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from torch import Tensor
 
 from attendo.display.i18n import Localized
 from attendo_course.book import passage, translated
+from attendo_course.grader.jax_functions import as_torch, uses_jax
 from attendo_course.grader.loading import ASKS, TimeUpError, UnfitError, time_limit, too_late
 
-Kind = Literal["torch", "numpy"]
+Kind = Literal["torch", "numpy", "jax"]
 WAYS: tuple[tuple[Kind, bool], ...] = (("torch", True), ("numpy", False), ("torch", False))
 """The ways to call a function: (array type, with gradients). Code that converts to NumPy fails with gradients."""
 ENDLESS = passage("student.text")
@@ -84,7 +85,8 @@ class Student:
             parameter.
         needs_mask, needs_scale: Whether the mask or scale parameter has no default value.
         has_signature: Whether the parameters of the function can be read.
-        kind: The type of arrays that the function accepts: "torch" or "numpy".
+        kind: The type of arrays that the function accepts: "torch" or "numpy". A JAX function is called with torch
+            tensors by `as_torch`, so its kind is "torch", or "jax" if JAX cannot differentiate the function.
         lead: The batch dimensions that the function requires.
         number_mask: Whether the mask must contain 0 and 1, because the function raises an exception for a boolean
             mask.
@@ -155,12 +157,12 @@ def _raised(error: BaseException) -> Localized:
 
 
 def meet(function: Callable[..., Any], name: str | None = None) -> Student:
-    """Determine how a function must be called: with torch or NumPy, with or without a batch, a mask and a scale.
+    """Determine how a function must be called: with torch, NumPy or JAX, and with or without a batch, mask and scale.
 
     The first three parameters are query, key and value. Among the other parameters, the first name that contains
     `mask` is the mask, and the first name that contains `scale` is the scale. Both are passed by name. A function
     counts as a NumPy function if it accepts arrays, but raises an exception or does not return a tensor for tensors.
-    `name` is the name of the function in the report. Raises UnfitError if the function cannot be called with three
+    A function from a file that imports JAX is first called with JAX arrays. `name` is the name of the function in the report. Raises UnfitError if the function cannot be called with three
     arrays.
 
     >>> meet(lambda query, key, value, attn_mask=None: value).mask_name
@@ -170,12 +172,16 @@ def meet(function: Callable[..., Any], name: str | None = None) -> Student:
     square = torch.tensor(
         [[1.0, 0.5], [-0.5, 1.0]], dtype=torch.float64
     )  # fits rows and columns, heads and values
+    callers = [(student, *way) for way in WAYS]
+    if uses_jax(function):
+        in_jax = replace(student, function=as_torch(function))
+        callers = [(in_jax, "torch", True), (in_jax, "jax", False), *callers]
     refusals: list[RefusedError] = []
     for lead in ((), (1,), (1, 1)):
         even = square.expand(*lead, 2, 2)
         case = Case(even, even, even)
-        for kind, gradient in WAYS:
-            way = replace(student, kind=kind, lead=lead)
+        for caller, kind, gradient in callers:
+            way = replace(caller, kind=kind, lead=lead)
             query, key, value = (array.clone().requires_grad_(gradient) for array in (even, even, even))
             given = Case(query, key, value)
             for mask, number_mask in _masks(way, lead):
