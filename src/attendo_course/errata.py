@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Literal
 
 from attendo.display.i18n import Localized
+from attendo.errors import install_command
 from attendo_course.book import ANALOGY, RIGHT, WRONG, Entry, Section, entry_facts, sections
 
 Mark = Literal["run", "shown by analogy", "words only"]
@@ -45,6 +46,8 @@ class Snippet:
             if not isinstance(last, ast.Expr):
                 raise TypeError("the last line is not an expression")
             return str(eval(compile(ast.Expression(last.value), "snippet", "eval"), namespace))  # noqa: S307
+        except ModuleNotFoundError as error:  # only JAX and Equinox are optional
+            return f"{error}. Run: {install_command('jax')}"
         except Exception as error:  # noqa: BLE001  (whatever the wrong form raises is what is shown)
             return f"{type(error).__name__}: {error}"
 

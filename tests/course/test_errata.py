@@ -67,7 +67,7 @@ def test_the_words_are_in_both_languages_and_the_code_fits_a_terminal(number):
 
 
 def test_the_errata_whose_code_imitates_the_source_are_marked():
-    assert {erratum.number for erratum in ERRATA if erratum.mark != "run"} == {18, 21, 22, 28, 33, 37}
+    assert {erratum.number for erratum in ERRATA if erratum.mark != "run"} == {18, 28, 37}
 
 
 @pytest.mark.parametrize("number", NUMBERS)

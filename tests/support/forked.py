@@ -13,9 +13,11 @@ def begun_child(action):
     """Begins it in a fork of this process, whose exit code is what it returns; gives the number of the process."""
     state = random.getstate()  # which Python draws anew in a fork
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # Python 3.12 on forks beside threads; there are none
+        for kind in (
+            DeprecationWarning,
+            RuntimeWarning,
+        ):  # Python 3.12 and JAX on threads, which do no work now
+            warnings.simplefilter("ignore", kind)
         pid = os.fork()
     if pid == 0:
         gc.freeze()  # what was there before is not looked through for garbage, and its memory stays shared

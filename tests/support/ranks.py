@@ -47,9 +47,11 @@ def in_ranks(world, action, timeout=30.0, max_restarts=0, watch=None):
 
 def _fork():
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # Python 3.12 on forks beside threads; there are none
+        for kind in (
+            DeprecationWarning,
+            RuntimeWarning,
+        ):  # Python 3.12 and JAX on threads, which do no work now
+            warnings.simplefilter("ignore", kind)
         pid = os.fork()
     if pid == 0:
         gc.freeze()  # what was there before is not looked through for garbage, and its memory stays shared

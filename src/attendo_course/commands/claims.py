@@ -79,12 +79,12 @@ def claims(
     condition, the derivation, each computed number with its expected value, and a picture. If the numbers do not
     confirm a verdict, the claim is marked as NOT CONFIRMED.
 
-    --check tests the properties of attention on your function of (query, key, value), in torch or NumPy. The function
-    can also accept a mask (True = may attend) and a scale. The report contains each failed property with an input
-    that shows the failure. A call without a result after 10 s fails. A missing mask, scale or gradient fails only if
-    it is passed to --require. For several files or a folder, the report has one line per file, followed by the first
-    hint and the remarks. The text that a file prints is discarded, and standard input is empty. The exit code is 1 if
-    a claim is not confirmed, a property fails, or one of several files cannot be run.
+    --check tests the properties of attention on your function of (query, key, value), in torch, NumPy or JAX. The
+    function can also accept a mask (True = may attend) and a scale. The report contains each failed property with an
+    input that shows the failure. A call without a result after 10 s fails. A missing mask, scale or gradient fails
+    only if it is passed to --require. For several files or a folder, the report has one line per file, followed by
+    the first hint and the remarks. The text that a file prints is discarded, and standard input is empty. The exit
+    code is 1 if a claim is not confirmed, a property fails, or one of several files cannot be run.
 
     --json prints an object with the keys claims (id, page, topic, title, source, quotations, related, statement,
     verdict, limits, derivation, confirmed, checks, picture), n_claims, n_failed, cpu_seconds, check and checks. For

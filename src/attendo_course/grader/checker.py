@@ -105,10 +105,11 @@ def check(function: Callable[..., Any], name: str | None = None, require: Sequen
     """Test an attention function `f(query, key, value[, mask][, scale])` for the properties of attention (F07).
 
     The function takes float64 arrays `[..., q_len, head_dim]`, `[..., k_len, head_dim]`, `[..., k_len, value_dim]` of
-    torch, NumPy or JAX. The function can be an instance of a PyTorch or Equinox module. The function returns the output `[..., q_len, value_dim]` or the pair (output, weights). After
-    query, key and value, the first parameter with `mask` in its name is the mask `[..., q_len, k_len]`. The mask is
-    boolean, and True means that the query may attend to the key. If the function raises an exception for a boolean
-    mask, the mask contains 0 and 1. The first parameter with `scale` in its name is the factor of the scores.
+    torch, NumPy or JAX. It can be an instance of a PyTorch or Equinox module. The function returns the output
+    `[..., q_len, value_dim]` or the pair (output, weights). After query, key and value, the first parameter with
+    `mask` in its name is the mask `[..., q_len, k_len]`. The mask is boolean, and True means that the query may attend
+    to the key. If the function raises an exception for a boolean mask, the mask contains 0 and 1. The first parameter
+    with `scale` in its name is the factor of the scores.
 
     The inputs are fixed and ordered from small to large. The report contains the first failure of each property and
     the common mistake that explains it. Text that the function prints is hidden, and the report mentions it. Standard

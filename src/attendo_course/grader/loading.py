@@ -16,6 +16,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from attendo.display.i18n import Localized
+from attendo.errors import install_command
 from attendo_course.book import translated
 
 PRINTS = translated("it prints, which is left out; what it returns is checked")
@@ -208,6 +209,8 @@ def load_function(place: str) -> Callable[..., Any]:
         raise UnfitError(ASKS_AT_LOADING, file, _line_in(error, str(path))) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the file raises is said)
         raised = f"{type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError) and error.name in ("jax", "equinox"):
+            raised += f". Run: {install_command('jax')}"
         said = translated("{raised}; the file must run", raised=raised)
         raise UnfitError(said, file, _line_in(error, str(path))) from None
     finally:

@@ -162,8 +162,8 @@ def meet(function: Callable[..., Any], name: str | None = None) -> Student:
     The first three parameters are query, key and value. Among the other parameters, the first name that contains
     `mask` is the mask, and the first name that contains `scale` is the scale. Both are passed by name. A function
     counts as a NumPy function if it accepts arrays, but raises an exception or does not return a tensor for tensors.
-    A function from a file that imports JAX is first called with JAX arrays. `name` is the name of the function in the report. Raises UnfitError if the function cannot be called with three
-    arrays.
+    A function from a file that imports JAX is first called with JAX arrays. `name` is the name of the function in the
+    report. Raises UnfitError if the function cannot be called with three arrays.
 
     >>> meet(lambda query, key, value, attn_mask=None: value).mask_name
     'attn_mask'

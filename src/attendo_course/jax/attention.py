@@ -175,13 +175,7 @@ class MultiHeadAttention(eqx.Module):
     n_heads: int = eqx.field(static=True)
 
     def __init__(
-        self,
-        d_model: int,
-        n_heads: int,
-        *,
-        d_memory: int | None = None,
-        bias: bool = True,
-        key: PRNGKeyArray,
+        self, d_model: int, n_heads: int, *, d_memory: int | None = None, bias: bool = True, key: PRNGKeyArray
     ):
         if d_model % n_heads:
             raise ValueError(f"d_model={d_model} is not divisible by n_heads={n_heads}. Change one of them")
