@@ -142,7 +142,7 @@ def mean_loss(weights: Weights, ids: Tensor) -> Tensor:
     return -probabilities.gather(-1, ids[..., 1:, None]).log().mean()
 
 
-def train(weights: Weights, ids: Tensor, n_steps: int = 300, rate: float = 0.01) -> list[float]:
+def train(weights: Weights, ids: Tensor, n_steps: int = 200, rate: float = 0.01) -> list[float]:
     """Train on all windows of a text with Adam (Kingma & Ba 2015), and return the loss before each step.
 
     >>> train(new_weights(2), torch.tensor([0, 1] * 8), n_steps=20)[-1] < 0.2

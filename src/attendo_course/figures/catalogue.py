@@ -27,6 +27,7 @@ FIGURES = {
         "keys and values kept in a translation: the encoder's once, the decoder's per step"
     ),
     "model": translated("block diagram of a model, with shapes and parameter counts"),
+    "gpt": translated("a trained GPT on one page, number by number, from text to next word"),
 }
 """The figures that `draw` can draw, in the order of a lesson."""
 

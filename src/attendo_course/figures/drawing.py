@@ -16,6 +16,7 @@ from attendo_course.figures import (
     arrays,
     draw_attention,
     draw_curves,
+    draw_gpt,
     draw_model,
     draw_networks,
     draw_positions,
@@ -23,6 +24,7 @@ from attendo_course.figures import (
 )
 from attendo_course.figures.catalogue import require_known
 from attendo_course.figures.model_parts import chosen_model, model_diagram
+from attendo_course.figures.next_word import next_word
 from attendo_course.figures.style import DOTS_PER_INCH, HEIGHT, SETTINGS, WIDTH, texts_of
 
 if TYPE_CHECKING:
@@ -108,6 +110,8 @@ def painter(name: str, config: ModelConfig | None = None) -> Painter:
             return lambda figure, language: draw_networks.draw_translation(
                 examples.translation_steps(language), figure, language
             )
+        case "gpt":
+            return partial(draw_gpt.draw_gpt, next_word())
         case _:
             return partial(draw_model.draw_model, model_diagram(config or chosen_model()))
 
