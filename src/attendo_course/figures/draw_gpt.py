@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from attendo.display.i18n import Language
+from attendo.display.i18n import Language, Localized
 from attendo_course.book import passage, translated
 from attendo_course.figures.cells import Cells, CellStyle, draw_cells, mark, tint, written
 from attendo_course.figures.next_word import NextWord
@@ -96,14 +96,14 @@ class _Page:
         style = {"facecolor": "#f6f7f9", "edgecolor": RULE, "linewidth": 0.8, "zorder": 0}
         self.sketch.rounded(center, WIDTH - 0.2 - EDGE, top - bottom, **style)
 
-    def step(self, title: str, sentence: str, **values: Any) -> None:
+    def step(self, title: Localized, sentence: Localized) -> None:
         """Write the number, the title and the sentence of the next step."""
         self.number += 1
         language = self.sketch.language
-        text = f"{self.number}  {translated(title).text(language)}"
+        text = f"{self.number}  {title.text(language)}"
         self.sketch.text((EDGE + 0.15, self.y), text, 11.5, bold=True)
         after = EDGE + 0.3 + self.sketch.width_of(text, 11.5, bold=True)
-        self.sketch.text((after, self.y), passage(sentence, **values).text(language), 10)
+        self.sketch.text((after, self.y), sentence.text(language), 10)
 
     def row(self, parts: Sequence[_Matrix], rows: Sequence[str]) -> list[Cells]:
         """Draw matrices from left to right below the last step, each after its sign, at the same middle height."""
@@ -142,7 +142,7 @@ class _Page:
     def input(self) -> None:
         """Draw the ids, the embeddings and the positions."""
         steps = self.steps
-        self.step("From text to vectors", "draw_gpt.input")
+        self.step(translated("From text to vectors"), passage("draw_gpt.input"))
         ids = _Matrix(self.found.ids[:, None].double(), "id", style=replace(PLAIN, digits=0, limit=math.inf))
         words, positions = _Matrix(steps.words, "E[id]"), _Matrix(steps.positions, "P", sign="+")
         self.row([ids, words, positions, _Matrix(steps.x, "x", "= E[id] + P", sign="=")], self.found.words)
@@ -153,7 +153,7 @@ class _Page:
         later = torch.ones_like(layer.scores, dtype=torch.bool).triu(1)
         masked = layer.scores.masked_fill(later, -math.inf)
         query, key, value = (side_by_side(heads) for heads in (layer.query, layer.key, layer.value))
-        self.step("Layer 1: query, key and value", "draw_gpt.vectors")
+        self.step(translated("Layer 1: query, key and value"), passage("draw_gpt.vectors"))
         self.row(
             [
                 _Matrix(layer.normed_1, "norm(x)"),
@@ -163,7 +163,7 @@ class _Page:
             ],
             words,
         )
-        self.step("Layer 1: attention", "draw_gpt.attention")
+        self.step(translated("Layer 1: attention"), passage("draw_gpt.attention"))
         heads = []
         for head, n in enumerate("₁₂"):
             scores, weights, mixed = masked[head], layer.weights[head], layer.mixed[head]
@@ -173,7 +173,7 @@ class _Page:
                 _Matrix(mixed, f"A{n}V{n}"),
             ]
         self.row(heads, words)
-        self.step("Layer 1: residual connection", "draw_gpt.residual")
+        self.step(translated("Layer 1: residual connection"), passage("draw_gpt.residual"))
         self.row(
             [
                 _Matrix(layer.attended, "H", "= [A₁V₁ A₂V₂] W_O"),
@@ -182,7 +182,7 @@ class _Page:
             ],
             words,
         )
-        self.step("Layer 1: feed-forward network", "draw_gpt.feed_forward")
+        self.step(translated("Layer 1: feed-forward network"), passage("draw_gpt.feed_forward"))
         self.row(
             [
                 _Matrix(layer.hidden, "F", "= ReLU(norm(y) W_1 + b_1)"),
@@ -198,7 +198,8 @@ class _Page:
         query, key, value, mixed = map(side_by_side, (layer.query, layer.key, layer.value, layer.mixed))
         seen = int(layer.weights[:, -1].mean(0).argmax())
         first, second = layer.weights[:, -1, seen].tolist()
-        self.step("Layer 2", "draw_gpt.second", seen=words[seen], first=first, second=second)
+        sentence = passage("draw_gpt.second", seen=words[seen], first=first, second=second)
+        self.step(translated("Layer 2"), sentence)
         self.row(
             [
                 _Matrix(layer.normed_1, "norm(x′)", style=SMALL),
@@ -228,7 +229,7 @@ class _Page:
     def output(self) -> None:
         """Draw the logits, the probabilities, and the line from 0 to 1 from which the next word is drawn."""
         found = self.found
-        self.step("From vector to the next word", "draw_gpt.output")
+        self.step(translated("From vector to the next word"), passage("draw_gpt.output"))
         last = _Matrix(self.steps.normed[-1], "norm(x″)", translated("last row").text(self.sketch.language))
         logits = _Matrix(self.steps.logits[-1], "logits", "= norm(x″) Eᵀ", WIDE, found.vocabulary)
         above = self.row([last, logits], found.words[-1:])[1]
