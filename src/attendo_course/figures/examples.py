@@ -200,15 +200,15 @@ def translation_steps(language: Language = "en") -> TranslationSteps:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model = EncoderDecoder(ModelConfig(vocab_size=8, **sizes)).double().eval()
-        cache = model.start(torch.tensor([[2, 3, 4]]))
+        memory = model.encode(torch.tensor([[2, 3, 4]]))
+        cache = model.decoder.start(memory, None, rows_per_source=1, capacity=len(target) + 1)
         first = cache.blocks[0]
         keys, values = [], []
         for token in (1, 5, 6, 7):
             model.step(torch.tensor([[token]]), cache)
             keys.append(first.key[0, 0, : cache.longest].numpy().copy())
             values.append(first.value[0, 0, : cache.longest].numpy().copy())
-        memory = model.encode(torch.tensor([[2, 3, 4]]))[0].numpy()
     memory_keys = tuple(block.memory_key[0, 0].numpy() for block in cache.blocks)
     memory_values = tuple(block.memory_value[0, 0].numpy() for block in cache.blocks)
     words = source, ("<bos>", *target), (*target, "<eos>")
-    return TranslationSteps(*words, memory, memory_keys, memory_values, tuple(keys), tuple(values))
+    return TranslationSteps(*words, memory[0].numpy(), memory_keys, memory_values, tuple(keys), tuple(values))

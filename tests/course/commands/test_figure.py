@@ -24,7 +24,7 @@ from attendo_course.figures import arrays, drawing
 from attendo_course.figures.catalogue import FIGURES
 from attendo_course.figures.drawing import draw, painter
 from attendo_course.figures.model_parts import chosen_model, model_diagram
-from attendo_course.figures.style import SETTINGS, texts_of
+from attendo_course.figures.style import FAINT, SETTINGS, VERMILION, texts_of
 
 JAPANESE = fonts.fonts_for("層正規化ヘッドの重みアテンション")[1] >= set("層正規化ヘッドの重みアテンション")
 TINY = ["model.d_model=16", "model.n_heads=2", "model.vocab_size=90"]
@@ -128,6 +128,17 @@ def test_norms_are_drawn_where_they_are():
     assert len(first) == len(last) == 3
 
 
+def test_the_scale_is_drawn_and_its_absence_marked():
+    for config, scale, color in (
+        (None, "QKᵀ/√64", FAINT),
+        (chosen_model("slides"), "QKᵀ without 1/√64", VERMILION),
+        (chosen_model("base", ["model.attention_scale=0.25"]), "QKᵀ · 0.25", FAINT),
+    ):
+        drawing_of_all = drawn(painter("model", config)).findobj(Text)
+        found = [text for text in drawing_of_all if text.get_text().startswith("QKᵀ")]
+        assert [(text.get_text(), text.get_color()) for text in found] == [(scale, color)] * 3
+
+
 # ---- nothing overlaps
 
 LONGEST = chosen_model("big", ["model.positions=learned", "model.tie=output", "model.norm_first=true"])
@@ -168,6 +179,14 @@ def test_texts_overlap_neither_each_other_nor_the_edge(language):
 
 
 # ---- files
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if name != "model"])
+def test_equal_commands_write_identical_files(tmp_path, name):
+    files = [tmp_path / f"{number}.svg" for number in (1, 2)]
+    for file in files:
+        assert draw(name, file) == "en"
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_files_are_the_same_bytes_every_time(tmp_path):
@@ -276,6 +295,11 @@ def test_refusals(tmp_path):
     assert all(name in unknown for name in ("there are base, ", "gpt2_small", "F.toml", "a run folder"))
     assert refused("figure", "model", "--out", out, "--preset", "smal").endswith("did you mean small?")
     assert "n_heads" in refused("figure", "model", "--out", out, "--set", "model.n_head=2")
+    lecture = refused("figure", "model", "--out", out, "--preset", "lecture")
+    assert all(
+        text in lecture for text in ("nyu_classifier", "a run folder", "model.n_classes", "gpt2_small")
+    )
+    assert "lecture, " not in lecture and "lecture, " not in unknown
     assert list(tmp_path.iterdir()) == []
 
 

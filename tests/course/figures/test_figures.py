@@ -219,5 +219,9 @@ def test_choosing_a_model():
         chosen_model("base", ["model.d_modell=5"])
     with pytest.raises(AttendoError, match="n_heads=7"):
         chosen_model("base", ["model.n_heads=7"])
+    as_classifier = ["model.architecture=classifier", "model.n_classes=2"]
+    assert model_diagram(chosen_model("lecture", as_classifier)).total == 1_612_802
+    with pytest.raises(AttendoError, match="lecture: a classifier without its number of labels"):
+        chosen_model("lecture")
     with pytest.raises(AttendoError, match="did you mean base"):
         chosen_model("bas")
