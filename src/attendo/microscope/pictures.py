@@ -121,18 +121,16 @@ def heat_map(
     least: float,
     largest: float,
     *,
-    upward: bool = False,
     ticks: Sequence[float] | None = None,
 ) -> Colorbar:
-    """Draw values as colored cells, and return the color bar. If `upward` is true, the first row is at the bottom.
+    """Draw values as colored cells with the first row on top, and return the color bar.
 
     >>> from matplotlib.figure import Figure
     >>> float(heat_map(Figure().add_subplot(), np.eye(2), "GnBu", 0.0, 0.5).vmax)
     0.5
     """
-    origin = "lower" if upward else "upper"
     image = axes.imshow(
-        values, cmap=colors, vmin=least, vmax=largest, aspect="auto", origin=origin, interpolation="nearest"
+        values, cmap=colors, vmin=least, vmax=largest, aspect="auto", origin="upper", interpolation="nearest"
     )
     bar = axes.figure.colorbar(image, ax=axes, ticks=ticks, aspect=28, pad=0.02)
     bar.outline.set_visible(False)

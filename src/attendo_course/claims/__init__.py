@@ -1,4 +1,4 @@
-"""The claims and exercises of the sources, C01 to C27: the book contains their text, and code checks them."""
+"""The claims and exercises of the sources, C01 to C41: the book contains their text, and code checks them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ _MODULES = (
     "generation",
     "softmax",
     "bishop",
+    "speed",
 )
 """The modules whose `CLAIMS` contain the function that computes each claim."""
 
@@ -33,7 +34,7 @@ def all_claims() -> tuple[Claim, ...]:
     """Return the claims of the book in the order of their ids, each with the function that computes it.
 
     >>> len(all_claims()), all_claims()[-1].id
-    (27, 'C27')
+    (41, 'C41')
     """
     found = {
         name: _claim(name, compute)

@@ -1,4 +1,4 @@
-"""Claims about attention: mixtures, heads, masks, sets, rotations (C05, C06, C08, C09, C12, C13, C19)."""
+"""Claims about attention: mixtures, heads, masks, sets, directions (C05, C06, C08, C09, C12, C13, C19, C40)."""
 
 from __future__ import annotations
 
@@ -165,6 +165,77 @@ def only_orthogonal_maps_rotate(w: Float[Tensor, "d d"] | None = None, seed: int
     return Finding(
         checks, Picture("curves", title, curves.numpy(), names, tuple(str(a) for a in range(0, 370, 10)))
     )
+
+
+Weigh = Callable[[Float[Tensor, "n d"], Float[Tensor, "m d"]], Float[Tensor, "n m"]]
+"""A function from queries and keys to attention weights."""
+
+
+def lengths_matter_too(weigh: Weigh = attention_weights, seed: int = 0) -> Finding:
+    """Check that the weights change with the lengths of queries and keys, unless all are divided by their lengths.
+
+    The source is NYU Deep Learning 2020, week 12-3. `weigh` maps queries and keys to weights.
+
+    >>> lengths_matter_too().holds
+    True
+    >>> lengths_matter_too(lambda query, key: attention_weights(unit_rows(query), unit_rows(key))).holds
+    False
+    """
+    query, keys = torch.tensor([[1.0]]).double(), torch.tensor([[1.0], [2.0]]).double()
+    near, q, k, v = torch.eye(2).double(), normal(seed, 5, 4), normal(seed + 1, 6, 4), normal(seed + 2, 6, 3)
+    near[1] = torch.tensor([3.0, 3.0])  # three times as long, and 45° off
+    stretches = torch.rand(6, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.5
+    closest = (unit_rows(q) @ unit_rows(k).T).argmax(-1)
+    by_angle = weigh(q, unit_rows(k)).argmax(-1)
+    stretched, plain = (weigh(unit_rows(q), unit_rows(rows)) for rows in (stretches * k, k))
+    checks = (
+        equals(
+            "q = 1, keys 1 and 2: second weight",
+            weigh(query, keys)[0, 1].item(),
+            0.7310586,
+            1e-7,
+            counterexample=True,
+        ),
+        equals(
+            "q = 2, keys 1 and 2: second weight",
+            weigh(2 * query, keys)[0, 1].item(),
+            0.8807971,
+            1e-7,
+            counterexample=True,
+        ),
+        above(
+            "q = (1, 0), keys (1, 0) and (3, 3): second weight",
+            weigh(near[:1], near)[0, 1].item(),
+            0.5,
+            counterexample=True,
+        ),
+        equals(
+            "keys of equal length: queries with the largest weight elsewhere than at the smallest angle",
+            (closest != by_angle).sum().item(),
+            0,
+            0.0,
+        ),
+        below(
+            "normalized queries and keys, keys stretched: change of a weight",
+            largest(stretched - plain),
+            1e-12,
+        ),
+        equals("values twice as long: output / output", ((plain @ (2 * v)) / (plain @ v)).mean().item(), 2.0),
+    )
+    lengths = torch.linspace(0.0, 4.0, 41, dtype=torch.float64)
+    curve = torch.stack([weigh(query, torch.stack([query[0], length[None]]))[0, 1] for length in lengths])
+    title = translated("weight of a key beside a key of length 1 in the same direction, by its length")
+    labels = tuple(f"|k| = {length:g}" for length in lengths.tolist())
+    return Finding(checks, Picture("curves", title, curve.numpy()[None], ("a",), labels))
+
+
+def unit_rows(x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """Return each row divided by its length.
+
+    >>> unit_rows(torch.tensor([[3.0, 4.0]]))
+    tensor([[0.6000, 0.8000]])
+    """
+    return x / x.norm(dim=-1, keepdim=True)
 
 
 Softmax = Callable[[Float[Tensor, "*batch q_len k_len"]], Float[Tensor, "*batch q_len k_len"]]
@@ -339,4 +410,5 @@ CLAIMS = {
     "C06": weights_are_probabilities,
     "C08": heads_add_up,
     "C19": masked_weights_are_zero,
+    "C40": lengths_matter_too,
 }

@@ -1,4 +1,4 @@
-"""Claims about the purpose of residual connections and of several heads (C18)."""
+"""Claims about the purpose of residual connections and of several heads (C18, C41)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attendo.display.charts import Picture
@@ -19,6 +19,7 @@ from attendo.nn.layers import FeedForward, build_norm, xavier
 from attendo_course.book import translated
 from attendo_course.claims.claim import Finding, above, below, equals
 from attendo_course.claims.samples import built, normal
+from attendo_course.residuals import without_residuals, without_sum
 
 D_MODEL, DEPTHS = 16, (1, 2, 4, 8, 16, 32)
 
@@ -30,16 +31,6 @@ def post_norm() -> Residual:
     False
     """
     return Residual(build_norm("layer", D_MODEL, 1e-5), norm_first=False)
-
-
-def without_sum(residual: Residual) -> Residual:
-    """Remove the sum from a residual connection by subtracting x from f(x): x + f(x) becomes f(x).
-
-    >>> without_sum(Residual(nn.Identity(), norm_first=False))(torch.ones(2), lambda x: 3 * x)
-    tensor([3., 3.])
-    """
-    residual.register_forward_pre_hook(lambda _, given: (given[0], lambda x: given[1](x) - given[0]))
-    return residual
 
 
 def norm_alone() -> Residual:
@@ -242,4 +233,110 @@ def residuals_and_heads(residual: Callable[[], Residual] = post_norm, n_heads: i
     return Finding((*gradients.checks, *heads.checks), gradients.picture)
 
 
-CLAIMS = {"C18": residuals_and_heads}
+LETTERS, LENGTH, ROWS = 8, 8, 16
+"""The size of the alphabet, the number of letters per text, and the number of texts per training step of C41."""
+
+
+def pre_norm() -> Residual:
+    """Return a residual connection with pre-norm: x + f(norm(x)) (Xiong et al. 2020).
+
+    >>> pre_norm().norm_first
+    True
+    """
+    return Residual(build_norm("layer", D_MODEL, 1e-5), norm_first=True)
+
+
+def copier(depth: int, *, residuals: bool, seed: int = 0) -> nn.Sequential:
+    """Return a random model that reads letters: an embedding, a stack of `depth` pre-norm blocks, an output layer.
+
+    >>> copier(1, residuals=True)(torch.zeros(2, LENGTH, dtype=torch.long)).shape
+    torch.Size([2, 8, 8])
+    """
+
+    def make() -> nn.Sequential:
+        stack = Encoder(
+            EncoderBlock(Attention(D_MODEL, 2, bias=False), FeedForward(D_MODEL, 4 * D_MODEL), pre_norm)
+            for _ in range(depth)
+        )
+        xavier(stack)
+        return nn.Sequential(nn.Embedding(LETTERS, D_MODEL), stack, nn.Linear(D_MODEL, LETTERS))
+
+    model = built(make, seed).float()
+    return model if residuals else without_residuals(model)
+
+
+def texts(seed: int, steps: int = 1) -> Int[Tensor, "steps rows len"]:
+    """Return random texts for training steps.
+
+    >>> texts(0).shape
+    torch.Size([1, 16, 8])
+    """
+    return torch.randint(LETTERS, (steps, ROWS, LENGTH), generator=torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+def differing(model: nn.Sequential) -> float:
+    """Return the size of the differences between the vectors of one text, as a share of the size of the vectors.
+
+    The vectors are the inputs of the last module. If the share is 0, all tokens of a text have the same vector.
+
+    >>> 0.0 < differing(copier(1, residuals=True)) < 1.0
+    True
+    """
+    h = model[:-1](texts(0)[0])
+    return float((h - h.mean(1, keepdim=True)).norm() / h.norm())
+
+
+def copying_losses(model: nn.Sequential, steps: int, rate: float = 3e-3) -> Float[np.ndarray, " steps"]:
+    """Train a model with Adam to return each letter of random texts, and return its losses in nats per letter.
+
+    >>> copying_losses(copier(1, residuals=True), steps=2).shape
+    (2,)
+    """
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=rate), []
+    for letters in texts(1, steps):
+        loss = nn.functional.cross_entropy(model(letters).flatten(0, 1), letters.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return np.array(losses)
+
+
+def residuals_let_deep_stacks_learn(
+    make: Callable[..., nn.Sequential] = copier, depths: tuple[int, int] = (2, 8), steps: int = 40
+) -> Finding:
+    """Check that a deep stack learns to copy with residual connections, and learns nothing without them.
+
+    The source is the slides on the Transformer. `make` builds a model from a number of blocks and `residuals`.
+    `depths` are the numbers of blocks of a shallow stack, which learns in both cases, and of a deep stack.
+
+    >>> residuals_let_deep_stacks_learn(depths=(1, 2), steps=20).holds
+    False
+    """
+    shallow, deep = depths
+    models = {(depth, keep): make(depth, residuals=keep) for depth in depths for keep in (True, False)}
+    alike = {keep: differing(models[deep, keep]) for keep in (True, False)}
+    losses = {kind: copying_losses(model, steps) for kind, model in models.items()}
+    last = {kind: float(found[-10:].mean()) for kind, found in losses.items()}
+    chance = math.log(LETTERS)
+    with_sum = {d: translated("{d} blocks: loss at the end", d=d) for d in depths}
+    without = {d: translated("{d} blocks, no residuals: loss at the end", d=d) for d in depths}
+    untrained = "{d} blocks, untrained: differences between the tokens of a text, share"
+    collapsed = "{d} blocks, no residuals, untrained: the same share"
+    checks = (
+        equals("loss of guessing: ln 8", chance, 2.0794, 5e-5),
+        above(translated(untrained, d=deep), alike[True], 0.1),
+        below(translated(collapsed, d=deep), alike[False], 1e-3),
+        below(with_sum[deep], last[deep, True], 0.1),
+        above(without[deep], last[deep, False], 0.9 * chance),
+        below(with_sum[shallow], last[shallow, True], 0.1),
+        below(without[shallow], last[shallow, False], 0.8 * chance, counterexample=True),
+    )
+    rows = tuple(f"{depth}, {'x + f(x)' if keep else 'f(x)'}" for depth, keep in losses)
+    title = translated("loss by step, of stacks with {shallow} and {deep} blocks", shallow=shallow, deep=deep)
+    labels = tuple(str(step + 1) for step in range(steps))
+    return Finding(checks, Picture("curves", title, np.stack(list(losses.values())), rows, labels))
+
+
+CLAIMS = {"C18": residuals_and_heads, "C41": residuals_let_deep_stacks_learn}

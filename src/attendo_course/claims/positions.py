@@ -211,7 +211,7 @@ def heat_map(draw: Callable[[int, int], Float[np.ndarray, "d_model max_len"]] = 
         name = f"PE[1, {dimension}]"
         checks.append(equals(Localized(name, name), array[dimension, 1], expected, 5e-7))
     title = "Sinusoidal Positional Encoding (max_len=64, d_model=128)"
-    shown = [d for d in range(array.shape[0]) if d % 8 < 2][::-1]  # pairs of a sine and a cosine, upwards
+    shown = [d for d in range(array.shape[0]) if d % 8 < 2]  # pairs of a sine and a cosine
     labels = tuple(str(d) for d in shown), tuple(str(p) for p in range(array.shape[1]))
     return Finding(tuple(checks), Picture("matrix", Localized(title, title), array[shown], *labels))
 

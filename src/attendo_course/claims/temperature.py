@@ -110,11 +110,12 @@ def root_keeps_temperature(
     >>> root_keeps_temperature(lambda d: 1 / d, sets=500).holds
     False
     """
-    known = {4: (0.434, 0.238), 64: (0.842, 0.244), 512: (0.948, 0.248)}
+    known, along_ones = {4: (0.434, 0.238), 64: (0.842, 0.244), 512: (0.948, 0.248)}, math.nan
     dims, checks, deviations, means = tuple(2**power for power in range(2, 10)), [], [], []
     generator = torch.Generator().manual_seed(seed)
     for d in dims:
         query, key = standard_normal((sets, 8, d), generator), standard_normal((sets, 16, d), generator)
+        along_ones = query.sum(-1).std().item() / math.sqrt(d)  # the product with the key (1, ..., 1)
         factor = None if scale is None else scale(d)
         deviations.append(attention_scores(query, key, factor).std().item())
         pair = [attention_weights(query, key, scale=s).amax(-1).mean().item() for s in (1.0, factor)]
@@ -129,6 +130,12 @@ def root_keeps_temperature(
         equals("least standard deviation of qᵀk/√d", min(deviations), 1.0, 0.02),
         equals("largest standard deviation of qᵀk/√d", max(deviations), 1.0, 0.02),
         equals("length of (1, ..., 1), d = 512: √512", ones[512].norm().item(), math.sqrt(512)),
+        equals(
+            "k = (1, ..., 1), d = 512: standard deviation of qᵀk, over √512",
+            along_ones,
+            1.0,
+            0.05,
+        ),
     ]
     for d, score in same.items():
         name = translated("q = k = (1, ..., 1), d = {d}: qᵀk/√d", d=d)

@@ -24,7 +24,7 @@ PLOTTED = r"$\sin(x/L^{i/d_e}),\ \cos(x/L^{(i-1)/d_e})$"
 
 
 def draw_heatmap(table: Float[np.ndarray, "d_model max_len"], figure: Figure, language: Language) -> None:
-    """Draw one cell per position and dimension, with values from -1 to 1.
+    """Draw one cell per position and dimension, with values from -1 to 1 and dimension 0 on top, as in the solution.
 
     >>> from matplotlib.figure import Figure
     >>> figure = Figure()
@@ -35,7 +35,7 @@ def draw_heatmap(table: Float[np.ndarray, "d_model max_len"], figure: Figure, la
     d_model, max_len = table.shape
     style.lay_out(figure, top=0.985)
     axes = figure.add_subplot()
-    bar = heat_map(axes, table, "viridis", -1.0, 1.0, upward=True, ticks=[-1, -0.5, 0, 0.5, 1])
+    bar = heat_map(axes, table, "viridis", -1.0, 1.0, ticks=[-1, -0.5, 0, 0.5, 1])
     sizes = f"max_len={max_len}, d_model={d_model}"
     title = translated("Sinusoidal Positional Encoding ({sizes})", sizes=sizes)
     axes.set_title(title.text(language), fontsize=16, fontweight=style.emphasis(language), pad=12)
@@ -43,7 +43,7 @@ def draw_heatmap(table: Float[np.ndarray, "d_model max_len"], figure: Figure, la
     axes.set_xticks([*range(0, max_len - 4, 8), max_len - 1])
     axes.set_yticks([*range(0, d_model - 8, 16), d_model - 1])
     axes.grid(visible=False)
-    bar.set_label(translated("Value").text(language))
+    bar.set_label(translated("Encoding Value").text(language))
 
 
 def draw_curves(formula: PositionCurves, plotted: PositionCurves, figure: Figure, language: Language) -> None:

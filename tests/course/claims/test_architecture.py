@@ -386,3 +386,35 @@ def test_parameters_of_any_widths(d_in, d_attn, d_out):
         "lengths that one layer takes, of 3",
         "L = 64: numbers kept, L²",
     }
+
+
+# C41: learning
+
+
+def test_a_deep_stack_without_sums_makes_all_tokens_equal():
+    assert blocks.differing(blocks.copier(6, residuals=False)) < 1e-3
+    assert blocks.differing(blocks.copier(6, residuals=True)) > 0.1
+
+
+def test_removing_the_sums_keeps_the_parameters():
+    plain, summed = (blocks.copier(2, residuals=keep) for keep in (False, True))
+    weights = dict(summed.named_parameters())
+    assert all(torch.equal(weights[name], found) for name, found in plain.named_parameters())
+    x = torch.randn(1, 3, blocks.D_MODEL)
+    block = plain[1].blocks[0]
+    seen = block.self_attention_residual.norm(x)
+    after = block.self_attention(seen, seen)
+    expected = block.feed_forward(block.feed_forward_residual.norm(after))
+    torch.testing.assert_close(block(x), expected)
+
+
+def test_stacks_that_keep_or_lose_their_sums_throughout_fail():
+    small = {"depths": (1, 4), "steps": 12}
+    always = blocks.residuals_let_deep_stacks_learn(
+        lambda depth, residuals: blocks.copier(depth, residuals=True), **small
+    )
+    never = blocks.residuals_let_deep_stacks_learn(
+        lambda depth, residuals: blocks.copier(depth, residuals=False), **small
+    )
+    assert "4 blocks, no residuals, untrained: the same share" in failing(always)
+    assert "4 blocks: loss at the end" in failing(never)

@@ -257,3 +257,27 @@ BREAKS = {
 def test_what_breaks_a_claim(name):
     claim = name[:3]
     assert not CLAIMS[claim](BREAKS[name], **FEWER.get(claim, {})).holds
+
+
+# C40: directions
+
+
+@given(seed=st.integers(0, 99), factor=st.floats(0.1, 10.0))
+def test_lengths_change_weights_unless_normalized(seed, factor):
+    q, k = normal(seed, 3, 4), normal(seed + 1, 5, 4)
+    angles = shapes.unit_rows(q).numpy() @ shapes.unit_rows(k).numpy().T
+    expected = softmax(factor * angles / 2.0)  # 1/√4
+    np.testing.assert_allclose(
+        shapes.attention_weights(factor * shapes.unit_rows(q), shapes.unit_rows(k)),
+        expected,
+        rtol=0,
+        atol=1e-10,
+    )
+
+
+def test_attention_by_angles_alone_has_no_counterexample():
+    def by_angle(query, key):
+        return shapes.attention_weights(shapes.unit_rows(query), shapes.unit_rows(key))
+
+    found = shapes.lengths_matter_too(by_angle)
+    assert [check.holds for check in found.checks] == [not check.counterexample for check in found.checks]

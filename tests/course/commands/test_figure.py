@@ -49,7 +49,8 @@ def test_heatmap_is_drawn_as_the_exercise_has_it():
     (image,) = axes.images
     np.testing.assert_allclose(image.get_array(), encoding(64, 128).T, rtol=0, atol=1e-10)
     assert (image.get_cmap().name, image.get_clim()) == ("viridis", (-1, 1))
-    assert tuple(image.get_extent()) == (-0.5, 63.5, -0.5, 127.5)  # position 0-63, dimension 0-127, upwards
+    assert tuple(image.get_extent()) == (-0.5, 63.5, 127.5, -0.5)  # position 0-63, dimension 0 on top
+    assert drawn(painter("position-heatmap")).axes[1].get_ylabel() == "Encoding Value"
 
 
 def test_curves_side_by_side_without_the_undefined_row():
