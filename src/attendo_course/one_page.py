@@ -92,7 +92,7 @@ def run_layer(all_weights: Weights, i: int, x: Tensor) -> LayerSteps:
     >>> run_layer(new_weights(14), 1, torch.zeros(5, D_MODEL).double()).weights.shape
     torch.Size([2, 5, 5])
     """
-    w = {name[2:]: weight for name, weight in all_weights.items() if name.startswith(f"{i} ")}
+    w = {name.split()[-1]: weight for name, weight in all_weights.items() if name.startswith(f"{i} ")}
     normed_1 = normalize(x, w["gain_1"], w["shift_1"])
     # three vectors per word, cut into heads of width head_dim = d_model / heads: [..., heads, len, head_dim]
     vectors = [normed_1 @ w["W_Q"], normed_1 @ w["W_K"], normed_1 @ w["W_V"]]
