@@ -55,7 +55,7 @@ class CellStyle:
 class Cells:
     """The place of a drawn matrix: its upper left corner and the size of a cell in inches, and its shape.
 
-    `beside` is the width of the names to the left of the rows, and `above` is the height of the texts above the cells.
+    `beside` is the width of the names to the left of the rows.
 
     >>> place = Cells(1.0, 3.0, 0.5, 0.25, n_rows=2, n_columns=4)
     >>> place.right, place.bottom, place.row(0), place.column(1)
@@ -69,7 +69,6 @@ class Cells:
     n_rows: int
     n_columns: int
     beside: float = 0.0
-    above: float = 0.0
 
     @property
     def right(self) -> float:
@@ -81,31 +80,23 @@ class Cells:
         """The lower edge."""
         return self.top - self.n_rows * self.height
 
-    def row(self, row: float) -> float:
-        """Return the height of the middle of a row. Row 0 is at the top."""
-        return self.top - (row + 0.5) * self.height
+    def row(self, row: float | None = None) -> float:
+        """Return the height of the middle of a row (default: of all rows). Row 0 is at the top."""
+        return self.top - ((self.n_rows - 1) / 2 if row is None else row) * self.height - self.height / 2
 
-    def column(self, column: float) -> float:
-        """Return the middle of a column."""
-        return self.left + (column + 0.5) * self.width
+    def column(self, column: float | None = None) -> float:
+        """Return the middle of a column (default: of all columns)."""
+        return (
+            self.left + ((self.n_columns - 1) / 2 if column is None else column) * self.width + self.width / 2
+        )
 
     def west(self, row: float | None = None) -> Point:
-        """Return the point left of a row (default: left of the middle), where an arrow begins or ends."""
-        return self.left - self.beside - ROOM, self.row((self.n_rows - 1) / 2 if row is None else row)
+        """Return the point left of a row and its name (default: of all rows), where an arrow begins or ends."""
+        return self.left - self.beside - ROOM, self.row(row)
 
     def east(self, row: float | None = None) -> Point:
         """Return the point right of a row (default: right of the middle)."""
-        return self.right + ROOM, self.row((self.n_rows - 1) / 2 if row is None else row)
-
-    def north(self, column: float | None = None) -> Point:
-        """Return the point above a column (default: above the middle)."""
-        return self.column(
-            (self.n_columns - 1) / 2 if column is None else column
-        ), self.top + self.above + ROOM
-
-    def south(self, column: float | None = None) -> Point:
-        """Return the point below a column (default: below the middle)."""
-        return self.column((self.n_columns - 1) / 2 if column is None else column), self.bottom - ROOM
+        return self.right + ROOM, self.row(row)
 
 
 def draw_cells(
@@ -147,15 +138,14 @@ def draw_cells(
     beside = max((sketch.width_of(name, style.label) + ROOM for name in rows), default=0.0)
     above = (0.22 if columns else 0.0) + (0.26 if caption or detail else 0.0)
     n_rows, n_columns = table.shape
-    place = Cells(*corner, style.width, style.height, n_rows, n_columns, beside, above)
+    place = Cells(*corner, style.width, style.height, n_rows, n_columns, beside)
     finite = np.abs(table[np.isfinite(table)])
     limit = style.limit or float(finite.max(initial=0.0)) or 1.0
     for (i, j), number in np.ndenumerate(table):
         low_left = (place.left + j * style.width, place.row(i) - style.height / 2)
         color = tint(style.positive if number > 0 else style.negative, abs(number) / limit)
-        sketch.axes.add_patch(
-            Rectangle(low_left, style.width, style.height, facecolor=color, edgecolor="white", zorder=2)
-        )
+        cell = {"facecolor": color, "edgecolor": "white", "zorder": 2}
+        sketch.axes.add_patch(Rectangle(low_left, style.width, style.height, **cell))
         if style.digits is not None:
             text = written(number, style.digits)
             sketch.text((place.column(j), place.row(i)), text, style.size, ha="center", color=INK)
@@ -179,14 +169,8 @@ def mark(sketch: Sketch, place: Cells, color: str, *, row: int | None = None) ->
     >>> from matplotlib.figure import Figure
     >>> mark(Sketch(Figure(), "en", 4.0, 2.0), Cells(1.0, 1.5, 0.5, 0.25, 2, 2), VERMILION, row=1)
     """
-    top = place.top if row is None else place.top - row * place.height
-    _frame(
-        sketch,
-        (place.left, place.bottom if row is None else top - place.height),
-        (place.right, top),
-        color,
-        1.8,
-    )
+    top, n_rows = (place.top, place.n_rows) if row is None else (place.top - row * place.height, 1)
+    _frame(sketch, (place.left, top - n_rows * place.height), (place.right, top), color, 1.8)
 
 
 def shape(array: Float[np.ndarray, "..."]) -> str:

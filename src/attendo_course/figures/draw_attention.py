@@ -8,7 +8,7 @@ from attendo.display.i18n import Language
 from attendo_course.book import passage, translated
 from attendo_course.figures import style
 from attendo_course.figures.cells import Cells, CellStyle, draw_cells, mark, shape, written
-from attendo_course.figures.examples import Array, Heads, OneQuery
+from attendo_course.figures.examples import Array, Heads, OneQuery, heads, one_query
 from attendo_course.figures.sketch import Sketch
 
 if TYPE_CHECKING:
@@ -24,17 +24,17 @@ HEAD_NAMES = (
 )
 
 
-def draw_one_query(found: OneQuery, figure: Figure, language: Language) -> None:
+def draw_one_query(figure: Figure, language: Language) -> None:
     """Draw the way from x to z for one query, with all numbers.
 
     >>> from matplotlib.figure import Figure
-    >>> from attendo_course.figures.examples import one_query
     >>> figure = Figure()
-    >>> draw_one_query(one_query(), figure, "en")
+    >>> draw_one_query(figure, "en")
     >>> figure.axes[0].texts[0].get_text()
     'Attention for one query: “drink”'
     """
     sketch = Sketch(figure, language, style.WIDTH, style.HEIGHT)
+    found = one_query(language)
     word, d_k = found.words[found.index], found.query.shape[-1]
     title = translated("Attention for one query: “{word}”", word=word)
     sketch.heading(title, passage("draw_attention.draw_one_query", d_k=d_k))
@@ -88,10 +88,10 @@ def _weights(sketch: Sketch, found: OneQuery, query: Cells, keys: Cells) -> Cell
         column = draw_cells(sketch, (left, keys.top), numbers.T, style=cells, caption=above, columns=[name])
         sketch.line([place.east(), column.west()])
         if numbers is found.products:
-            end = column.north()
-            sketch.line([query.east(), (end[0], query.east()[1]), end], style.ORANGE)
+            x, y = column.column(), query.row()
+            sketch.line([query.east(), (x, y), (x, column.top + 0.29)], style.ORANGE)
         if digits:
-            below = column.column(0), column.bottom - 0.14
+            below = column.column(), column.bottom - 0.14
             text = f"Σ {written(float(numbers.sum()), digits)}"
             sketch.text(below, text, 9.0, ha="center", color=style.FAINT)
         left, place = column.right + 0.2, column
@@ -105,25 +105,25 @@ def _weighted_sum(sketch: Sketch, found: OneQuery, weights: Cells, values: Cells
         sketch, (values.right + 0.85, values.top), found.weighted, style=cells, caption="a v"
     )
     sketch.line([values.east(), weighted.west()])
-    start, end, lane = weights.column(0), weighted.column(1), values.top + 0.5
+    start, end, lane = weights.column(), weighted.column(1), values.top + 0.5
     sketch.line([(start, weights.bottom - 0.26), (start, lane), (end, lane), (end, values.top + 0.04)])
-    corner = weighted.right + 0.6, weighted.west()[1] + cells.height / 2
+    corner = weighted.right + 0.6, weighted.row() + cells.height / 2
     z = draw_cells(sketch, corner, found.result, style=cells, caption="z = Σ a v")
     mark(sketch, z, style.ORANGE)
     sketch.line([weighted.east(), z.west()])
 
 
-def draw_heads(found: Heads, figure: Figure, language: Language) -> None:
+def draw_heads(figure: Figure, language: Language) -> None:
     """Draw the attention maps of all heads side by side, and below them the concatenation, W_o and the output.
 
     >>> from matplotlib.figure import Figure
-    >>> from attendo_course.figures.examples import heads
     >>> figure = Figure()
-    >>> draw_heads(heads(), figure, "en")
+    >>> draw_heads(figure, "en")
     >>> "head 1: previous word" in [text.get_text() for text in figure.axes[0].texts]
     True
     """
     sketch = Sketch(figure, language, style.WIDTH, style.HEIGHT)
+    found = heads(language)
     sketch.heading(translated("The heads of one layer"), passage("draw_attention.draw_heads"))
     cells = CellStyle(width=0.3, height=0.225, digits=1, size=7.5)
     together = draw_cells(sketch, (0.9, 2.03), found.concatenated, style=cells, rows=found.words)
@@ -137,8 +137,8 @@ def draw_heads(found: Heads, figure: Figure, language: Language) -> None:
         (w_o, "=", r"$\mathbf{W}_o$", found.w_o),
         (result, "", translated("output").text(language), found.result),
     ):
-        sketch.text((place.column(3.5), 0.53), f"{name} {shape(array)}", 9.5, ha="center")
-        sketch.text((place.right + 0.25, place.west()[1]), sign, 16.0, ha="center")
+        sketch.text((place.column(), 0.53), f"{name} {shape(array)}", 9.5, ha="center")
+        sketch.text((place.right + 0.25, place.row()), sign, 16.0, ha="center")
 
 
 def _head(sketch: Sketch, found: Heads, head: int, together: Cells) -> None:
@@ -151,7 +151,7 @@ def _head(sketch: Sketch, found: Heads, head: int, together: Cells) -> None:
     place = draw_cells(sketch, corner, found.weights[head], style=cells, rows=rows, columns=found.words)
     name = translated("head {number}: {name.en}", number=head + 1, name=HEAD_NAMES[head])
     sketch.text((place.left, 4.61), name.text(sketch.language), 10.0, bold=True, color=color)
-    start, end, lane = place.column((n_words - 1) / 2), together.column(width * (head + 0.5) - 0.5), 2.7
+    start, end, lane = place.column(), together.column(width * (head + 0.5) - 0.5), 2.7
     lane -= 0.07 * head
     sketch.line([(start, place.bottom), (start, lane), (end, lane), (end, together.top + 0.21)], color)
     sketch.text((end, together.top + 0.11), f"Z{'₁₂₃₄'[head]}", 9.5, ha="center", color=color)

@@ -11,7 +11,7 @@ from attendo.display.i18n import Language
 from attendo_course.book import passage, translated
 from attendo_course.figures import style
 from attendo_course.figures.cells import Cells, CellStyle, draw_cells, mark, shape
-from attendo_course.figures.examples import TranslationSteps
+from attendo_course.figures.examples import TranslationSteps, translation_steps
 from attendo_course.figures.model_parts import Kind
 from attendo_course.figures.sketch import FILLS, Point, Sketch
 
@@ -89,17 +89,17 @@ STEP_WIDTH, PITCH, FIRST = (
 )  # width of a step, distance of two steps, middle of the first step
 
 
-def draw_translation(found: TranslationSteps, figure: Figure, language: Language) -> None:
+def draw_translation(figure: Figure, language: Language) -> None:
     """Draw the encoder with the keys and values that are computed once, and the decoder's steps side by side.
 
     >>> from matplotlib.figure import Figure
-    >>> from attendo_course.figures.examples import translation_steps
     >>> figure = Figure()
-    >>> draw_translation(translation_steps(), figure, "en")
+    >>> draw_translation(figure, "en")
     >>> [text.get_text() for text in figure.axes[0].texts].count("<bos>")
     1
     """
     sketch = Sketch(figure, language, style.WIDTH, style.HEIGHT)
+    found = translation_steps(language)
     title = translated("Translation: which keys and values are kept")
     sketch.heading(title, passage("draw_networks.draw_translation"))
     middles = [FIRST + PITCH * step for step in range(len(found.keys))]
@@ -134,7 +134,7 @@ def _encoder(sketch: Sketch, found: TranslationSteps) -> None:
     sketch.text((middle, 1.06), text, 10.5, ha="center", bold=True)
     sketch.line([(middle, 1.26), (middle, 1.42)])
     memory = draw_cells(sketch, (middle - 2 * ROW.width, 2.04), found.memory, style=ROW, rows=found.source)
-    at = memory.right + 0.1, memory.west()[1]
+    at = memory.right + 0.1, memory.row()
     sketch.text(at, r"$\mathbf{h}^\mathrm{Enc}$ " + shape(found.memory), 10.0, color=KEPT)
     branch = memory.top + 0.18
     sketch.line([(middle, memory.top + 0.02), (middle, CROSS - 0.34)], KEPT)
@@ -163,7 +163,7 @@ def _step(sketch: Sketch, found: TranslationSteps, step: int, middle: float) -> 
     ):
         place = draw_cells(sketch, (left, 1.82), numbers, style=cells)
         mark(sketch, place, style.BLUE, row=len(numbers) - 1)
-        sketch.text((place.column(1.5), 1.95), f"{name} {shape(numbers)}", 8.5, ha="center")
+        sketch.text((place.column(), 1.95), f"{name} {shape(numbers)}", 8.5, ha="center")
     sketch.line([(middle, 2.3), (middle, CROSS - 0.2)])
     for y, words in ((CROSS, translated("cross-attention")), (SECOND, translated("as in layer 1"))):
         sketch.box((middle, y), STEP_WIDTH, 0.4, "attention")

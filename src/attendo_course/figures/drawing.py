@@ -20,7 +20,6 @@ from attendo_course.figures import (
     draw_model,
     draw_networks,
     draw_positions,
-    examples,
 )
 from attendo_course.figures.catalogue import require_known
 from attendo_course.figures.model_parts import chosen_model, model_diagram
@@ -77,6 +76,8 @@ def draw(name: str, path: Path, language: Language = "en", config: ModelConfig |
 def painter(name: str, config: ModelConfig | None = None) -> Painter:
     """Compute the arrays of a figure, and return a function that draws them on an empty matplotlib figure.
 
+    Figures with a sentence compute their arrays when they are drawn, because the sentence depends on the language.
+
     >>> from matplotlib.figure import Figure
     >>> figure = Figure()
     >>> painter("position-heatmap")(figure, "en")
@@ -97,19 +98,13 @@ def painter(name: str, config: ModelConfig | None = None) -> Painter:
         case "noam":
             return partial(draw_curves.draw_noam, arrays.rates())
         case "attention-flow":
-            return lambda figure, language: draw_attention.draw_one_query(
-                examples.one_query(language), figure, language
-            )
+            return draw_attention.draw_one_query
         case "heads":
-            return lambda figure, language: draw_attention.draw_heads(
-                examples.heads(language), figure, language
-            )
+            return draw_attention.draw_heads
         case "autoencoder":
             return partial(draw_networks.draw_autoencoder, 8, 3)
         case "translation":
-            return lambda figure, language: draw_networks.draw_translation(
-                examples.translation_steps(language), figure, language
-            )
+            return draw_networks.draw_translation
         case "gpt":
             return partial(draw_gpt.draw_gpt, next_word())
         case _:

@@ -190,16 +190,11 @@ def translation_steps(language: Language = "en") -> TranslationSteps:
     [(1, 4), (2, 4), (3, 4), (4, 4)]
     """
     source, target = TRANSLATION[language]
-    sizes: dict[str, Any] = {
-        "d_model": 4,
-        "d_ff": 8,
-        "n_heads": 1,
-        "n_encoder_layers": 2,
-        "n_decoder_layers": 2,
-    }
+    sizes = (("d_model", 4), ("d_ff", 8), ("n_heads", 1), ("n_encoder_layers", 2), ("n_decoder_layers", 2))
+    config: dict[str, Any] = {"vocab_size": 8, **dict(sizes)}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        model = EncoderDecoder(ModelConfig(vocab_size=8, **sizes)).double().eval()
+        model = EncoderDecoder(ModelConfig(**config)).double().eval()
         memory = model.encode(torch.tensor([[2, 3, 4]]))
         cache = model.decoder.start(memory, None, rows_per_source=1, capacity=len(target) + 1)
         first = cache.blocks[0]
