@@ -9,6 +9,6 @@ set -euo pipefail
 out=${1:-runs/lessons}
 
 mkdir -p "$out"
-for name in weather ladder copy reverse sort add words words-in-context ablate; do
+for name in weather ladder copy reverse sort add words word2vec words-in-context ablate; do
     attendo lesson "$name" | tee "$out/$name.txt"
 done

@@ -20,6 +20,7 @@ _HOMES = {
     "add": "toys",
     "imdb": "imdb",
     "words": "words",
+    "word2vec": "word2vec",
     "words-in-context": "contexts",
     "ablate": "ablate",
 }

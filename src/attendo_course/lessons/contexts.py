@@ -26,10 +26,12 @@ from attendo_course.lessons.contexts_models import (
     STATIC,
     contexts,
     english,
+    english_drawn,
     masked_model,
     new_masked_model,
     new_translator,
     noun_vectors,
+    texts_of,
     tokenizer,
     translator,
 )
@@ -76,13 +78,18 @@ def mean_cosine(x: Float[ndarray, "n d"], y: Float[ndarray, "m d"]) -> float:
     >>> mean_cosine(np.eye(2), np.array([[1.0, 0.0]])), mean_cosine(x := np.eye(2), x)
     (0.5, 0.0)
     """
-    cosines = _unit(x) @ _unit(y).T
+    cosines = unit_rows(x) @ unit_rows(y).T
     if x is y:
         return float(cosines[~np.eye(len(x), dtype=bool)].mean())
     return float(cosines.mean())
 
 
-def _unit(x: Float[ndarray, "n d"]) -> Float[ndarray, "n d"]:
+def unit_rows(x: Float[ndarray, "n d"]) -> Float[ndarray, "n d"]:
+    """Return the rows of x, divided by their lengths.
+
+    >>> unit_rows(np.array([[3.0, 4.0]])).tolist()
+    [[0.6, 0.8]]
+    """
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
@@ -226,6 +233,11 @@ def shown_sentence(source: str, kind: corpus.Kind) -> corpus.Sentence:
     return corpus.Sentence((corpus.Clause(noun, CUES[kind], "is here"),))
 
 
+def plain_nouns() -> list[corpus.Noun]:
+    """Return the unambiguous nouns."""
+    return [noun for noun in corpus.nouns() if noun.source not in corpus.AMBIGUOUS]
+
+
 def neighbors(
     model: MaskedLM, tokens: Tokenizer, source: str, layer: str
 ) -> Mapping[corpus.Kind, list[tuple[float, corpus.Noun]]]:
@@ -233,7 +245,7 @@ def neighbors(
 
     The unambiguous nouns are in a sentence without a cue: "the white … is here".
     """
-    others = [noun for noun in corpus.nouns() if noun.source not in corpus.AMBIGUOUS]
+    others = plain_nouns()
     plain = [corpus.Sentence((corpus.Clause(noun, "white", "is here"),)) for noun in others]
     rows = noun_vectors(model, tokens, plain)[layer]
     own = noun_vectors(model, tokens, [shown_sentence(source, kind) for kind in corpus.KINDS])[layer]
@@ -269,7 +281,11 @@ def teach(options: Options) -> Iterator[Piece]:
     material, seeds = Material.drawn(), range(1, 1 + (options.seeds or SEEDS))
     tokens = material.tokens
     yield passage("contexts.teach", n_nouns=len(corpus.AMBIGUOUS))
-    masked = [masked_model(tokens, material.held_out, options.steps(MASKED_STEPS), seed) for seed in seeds]
+    steps, held = options.steps(MASKED_STEPS), texts_of(material.held_out)
+    masked = [
+        masked_model(new_masked_model(tokens, seed), tokens, english_drawn, held, steps, seed)
+        for seed in seeds
+    ]
     yield from in_context(masked, [new_masked_model(tokens, seed) for seed in seeds], material)
     translators = [
         translator(tokens, material.held_out, options.steps(TRANSLATOR_STEPS), seed) for seed in seeds
@@ -316,12 +332,7 @@ def in_context(
 
 def _bat(model: MaskedLM, tokens: Tokenizer) -> Iterator[Piece]:
     """Yield the nearest nouns and the attention of the same word in two sentences."""
-    static = next(iter(neighbors(model, tokens, "bat", STATIC).values()))
-    rows: list[tuple[Cell, ...]] = [("bat", STATIC, _listed(static))]
-    for kind, found in neighbors(model, tokens, "bat", ENCODER_END).items():
-        rows.append((shown_sentence("bat", kind).english, ENCODER_END, _listed(found)))
-    columns = (translated("bat in"), LAYER, translated("nearest nouns (cosine)"))
-    yield Table("bat", translated('What is near "bat"'), columns, tuple(rows))
+    yield near_bat(model, tokens, STATIC, next(iter(neighbors(model, tokens, "bat", STATIC).values())))
     sentence = shown_sentence("bat", "animal")
     title = translated('Where "bat" looks, by layer and head (rows: layer.head)')
     weights = gaze(model, tokens, sentence)
@@ -330,11 +341,22 @@ def _bat(model: MaskedLM, tokens: Tokenizer) -> Iterator[Piece]:
     yield Picture("matrix", title, weights, names, (*sentence.english.split(), "$"))
 
 
+def near_bat(
+    model: MaskedLM, tokens: Tokenizer, name: str, static: Sequence[tuple[float, corpus.Noun]]
+) -> Table:
+    """Return the nouns nearest to "bat": by a static vector of this name, and by the last layer in two sentences."""
+    rows: list[tuple[Cell, ...]] = [("bat", name, _listed(static))]
+    for kind, found in neighbors(model, tokens, "bat", ENCODER_END).items():
+        rows.append((shown_sentence("bat", kind).english, ENCODER_END, _listed(found)))
+    columns = (translated("bat in"), LAYER, translated("nearest nouns (cosine)"))
+    return Table("bat", translated('What is near "bat"'), columns, tuple(rows))
+
+
 def gaze(model: MaskedLM, tokens: Tokenizer, sentence: corpus.Sentence) -> Float[np.ndarray, "heads places"]:
     """Return the attention from the first clause's noun to each word and eos, with one row per layer and head."""
     paths = [f"encoder.blocks.{layer}.self_attention" for layer in range(N_LAYERS)]
     with torch.no_grad(), recording(model, "*.self_attention.weights") as record:
-        record.model.hidden(**english([sentence], tokens))
+        record.model.hidden(**english([sentence.english], tokens))
     weights = [record[path].weights[0, :, sentence.source_place(0)] for path in paths]
     return np.concatenate([part.double().numpy() for part in weights])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from itertools import product
 from typing import Any, Literal
@@ -178,10 +179,14 @@ def clauses(noun: Noun, cues: CueSet | None = None) -> Iterator[Clause]:
         yield Clause(noun, adjective, predicate)
 
 
+@cache
+def _pool() -> tuple[Clause, ...]:
+    return tuple(clause for noun in nouns() for clause in clauses(noun) if not clause.held_out)
+
+
 def drawn(rng: np.random.Generator, n: int) -> list[Sentence]:
     """Draw sentences from the clauses that are not held out. Two of five sentences have two clauses."""
-    pool = [clause for noun in nouns() for clause in clauses(noun) if not clause.held_out]
-    frames = list(FRAMES)
+    pool, frames = _pool(), list(FRAMES)
     found = []
     for _ in range(n):
         size = 2 if rng.random() < 0.4 else 1

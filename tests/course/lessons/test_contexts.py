@@ -1,6 +1,7 @@
 """One word in two contexts: the corpus, where its nouns stand, probe and cosines against oracles, the lesson."""
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ from attendo_course.lessons.contexts import (
 from attendo_course.lessons.contexts_models import (
     STATIC,
     english,
+    english_drawn,
     hidden_words,
     layers,
     masked_model,
@@ -45,6 +47,7 @@ from attendo_course.lessons.contexts_models import (
     new_translator,
     noun_vectors,
     pairs,
+    texts_of,
     translator,
 )
 from attendo_course.lessons.contexts_words import (
@@ -143,7 +146,10 @@ def test_the_cues_of_the_test_are_others_and_its_clauses_are_held_out():
 def test_hidden_words_are_the_targets(seed):
     rng = np.random.default_rng(seed)
     sentences = drawn(rng, 3)
-    plain, examples = english(sentences, TOKENS)["src"], hidden_words(sentences, TOKENS, rng)
+    plain, examples = (
+        english(texts_of(sentences), TOKENS)["src"],
+        hidden_words(texts_of(sentences), TOKENS, rng),
+    )
     asked = examples.targets != NO_TARGET
     assert asked.any(1).all()
     assert torch.equal(examples.targets[asked], plain[asked])
@@ -232,9 +238,14 @@ def test_the_gaze_of_each_head_adds_up_to_one():
     assert weights.sum(1) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("learn", [masked_model, translator])
+def masked(sentences, steps, seed):
+    texts = texts_of(sentences)
+    return masked_model(new_masked_model(TOKENS, seed), TOKENS, english_drawn, texts, steps, seed)
+
+
+@pytest.mark.parametrize("learn", [masked, partial(translator, TOKENS)])
 def test_the_same_seed_gives_the_same_numbers(learn):
-    first, again, other = (learn(TOKENS, MATERIAL.test[:20], 2, seed) for seed in (1, 1, 2))
+    first, again, other = (learn(MATERIAL.test[:20], 2, seed) for seed in (1, 1, 2))
     assert (first.losses, first.measures) == (again.losses, again.measures)
     assert first.losses != other.losses
 
@@ -277,7 +288,7 @@ def test_whose_word_the_vectors_go_by_is_said_only_where_it_is_clear(late_dogs, 
 
 @pytest.mark.full
 def test_training_makes_contexts_of_different_meaning_different():
-    run = masked_model(TOKENS, MATERIAL.held_out, MASKED_STEPS, 1)
+    run = masked(MATERIAL.held_out, MASKED_STEPS, 1)
     assert isinstance(run.model, MaskedLM)
     same, other, kind, new, _ = masked_measures(run.model, MATERIAL)["encoder 2"]
     assert same > 0.2 > 0 > other
