@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -18,9 +17,9 @@ from attendo.decoding.sampling import drawn
 from attendo.display.i18n import Localized
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier
-from attendo.nn.attention import Attention
+from attendo.nn.attention import attention_weights
 from attendo.nn.layers import initialize
-from attendo_course.book import translated
+from attendo_course.book import passage, translated
 from attendo_course.lessons.arrays import (
     NO_TARGET,
     ArrayTask,
@@ -31,10 +30,13 @@ from attendo_course.lessons.arrays import (
     seeded,
     trained,
 )
+from attendo_course.presets import one_hot_embedding
 
 N_SEEN = 10
 """The number of days that a model sees."""
 N_STATES = len(weather.STATES)
+D_DAY = N_STATES + 1
+"""The width of an embedded day: a one-hot vector and the number of the day."""
 BETA = (0, 1, 2, 3, 2, 1, 0, 1, 2, 3)
 """The coefficient of each of the ten days in the sum modulo 3."""
 SURE, ELSE = 0.96, 0.02
@@ -73,16 +75,17 @@ class NextDay:
     """The task of predicting the eleventh day from ten days.
 
     Attributes:
+        rule: How day 11 follows from the days before, in words.
         draw: A function that draws rows of eleven days.
         law: A function that returns the probabilities of the eleventh day, given ten days.
         limit: The exact limit that follows from the law.
-        n_train: The number of training sequences, as in the blog.
+        n_train: The number of training sequences, as in the post.
         steps: The number of training steps of a Transformer, fewer for small data and for uncertain laws.
         weight_decay: The weight decay of a Transformer, higher for small data and for uncertain laws.
     """
 
     name: str
-    title: Localized
+    rule: Localized
     draw: DrawDays
     law: Law
     limit: Limit
@@ -152,6 +155,55 @@ def chain_limit() -> Limit:
     transition = weather.transition_matrix()
     last_seen = np.array(weather.INITIAL) @ np.linalg.matrix_power(transition, N_SEEN - 1)
     return limit_of(last_seen, transition)
+
+
+# The chain of second order that the draft names _MARKOV2
+
+PAIR_TRANSITION = (  # yesterday, today, tomorrow, all in the order of weather.STATES
+    ((0.75, 0.20, 0.05), (0.20, 0.20, 0.60), (0.30, 0.40, 0.30)),
+    ((0.50, 0.45, 0.05), (0.20, 0.70, 0.10), (0.30, 0.40, 0.30)),
+    ((0.15, 0.45, 0.40), (0.60, 0.20, 0.20), (0.10, 0.20, 0.70)),
+)
+"""Chosen so that the mean over yesterday is `weather.TRANSITION`: today alone tells as much as in the first chain."""
+
+
+def pair_law(days: Int[np.ndarray, "n seen"]) -> Float[np.ndarray, "n 3"]:
+    """Return the probabilities of the next day, which depend on the last two seen days.
+
+    >>> pair_law(np.array([[0, 1], [2, 1]])).tolist()
+    [[0.2, 0.2, 0.6], [0.6, 0.2, 0.2]]
+    """
+    return np.array(PAIR_TRANSITION)[days[:, -2], days[:, -1]]
+
+
+def pair_shares() -> Float[np.ndarray, "3 3"]:
+    """Return the stationary distribution over pairs of days (yesterday, today), as the limit of many days.
+
+    >>> (pair_shares() * 180).round(6).tolist()
+    [[42.0, 21.0, 7.0], [18.0, 24.0, 18.0], [10.0, 15.0, 25.0]]
+    """
+    shares = np.full((N_STATES, N_STATES), 1 / N_STATES**2)
+    for _ in range(SETTLED):
+        shares = np.einsum("yt,ytn->tn", shares, np.array(PAIR_TRANSITION))
+    return shares
+
+
+def pair_limit() -> Limit:
+    """Return the limit of the chain of second order: its Bayes accuracy and its entropy rate.
+
+    >>> round(pair_limit().accuracy, 4), round(pair_limit().loss, 4)
+    (0.6161, 0.8617)
+    """
+    return limit_of(pair_shares().ravel(), np.array(PAIR_TRANSITION).reshape(-1, N_STATES))
+
+
+def pair_days(rng: np.random.Generator, n: int) -> Int[np.ndarray, "n 11"]:
+    """Draw rows of the chain of second order, each from a stationary pair of days."""
+    first = rng.choice(N_STATES**2, n, p=pair_shares().ravel())
+    days = np.column_stack(np.divmod(first, N_STATES))
+    while days.shape[1] <= N_SEEN:
+        days = _followed(days, pair_law, rng)
+    return days
 
 
 # T07b: a table of days 1, 4 and 8
@@ -286,19 +338,33 @@ def tasks(seed: int) -> dict[str, NextDay]:
     def of_any_days(law: Law) -> DrawDays:
         return lambda rng, n: _followed(any_days(rng, n), law, rng)
 
-    chain = translated("Markov: day 11 follows day 10")
-    by_table = translated("1-4-8: a random table of days 1, 4 and 8")
-    balance = translated("10-day: what was frequent gets rare")
-    hidden = translated("15-day: the same, five days unseen")
-    itself = translated("dotmod: a sum mod 3, weather made by it")
-    any_ten = translated("dotmod: the same sum of any ten days")
     found = [
-        NextDay("markov", chain, chain_days, chain_law, chain_limit(), 1000, 200, 3.0),
-        NextDay("1-4-8", by_table, of_any_days(from_table), from_table, table_limit(table), 5000, 700, 0.5),
-        NextDay("10-day", balance, *urn(10), 5000, 200, 3.0),
-        NextDay("15-day", hidden, *urn(15), 5000, 200, 3.0),
-        NextDay("dotmod", itself, sum_days, sum_law, sum_limit(), 5000, 700),
-        NextDay("dotmod-any", any_ten, of_any_days(sum_law), sum_law, sum_limit(), 5000, 700),
+        NextDay(
+            "markov", passage("weather.rule_markov"), chain_days, chain_law, chain_limit(), 1000, 200, 3.0
+        ),
+        NextDay("markov2", passage("weather.rule_markov2"), pair_days, pair_law, pair_limit(), 5000, 400),
+        NextDay(
+            "1-4-8",
+            passage("weather.rule_1-4-8"),
+            of_any_days(from_table),
+            from_table,
+            table_limit(table),
+            5000,
+            700,
+            0.5,
+        ),
+        NextDay("10-day", passage("weather.rule_10-day"), *urn(10), 5000, 200, 3.0),
+        NextDay("15-day", passage("weather.rule_15-day"), *urn(15), 5000, 200, 3.0),
+        NextDay("dotmod", passage("weather.rule_dotmod"), sum_days, sum_law, sum_limit(), 5000, 700),
+        NextDay(
+            "dotmod-any",
+            passage("weather.rule_dotmod-any"),
+            of_any_days(sum_law),
+            sum_law,
+            sum_limit(),
+            5000,
+            700,
+        ),
     ]
     return {task.name: task for task in found}
 
@@ -318,37 +384,48 @@ _SIZES: dict[str, Any] = {
 
 
 class LinearOnDays(nn.Module):
-    """The linear baseline, with one weight per state of each of the ten days."""
+    """The linear baseline of the post: one weight per state and output for each of the ten embedded days.
+
+    The days are embedded as for attention, so (4 · 10 + 1) · 3 = 123 parameters.
+    """
 
     def __init__(self):
         super().__init__()
-        self.output_proj = nn.Linear(N_SEEN * N_STATES, N_STATES)
-        initialize(self, "xavier")
+        self.embedding = one_hot_embedding()
+        self.output_proj = nn.Linear(N_SEEN * D_DAY, N_STATES)
+        initialize(self.output_proj, "xavier")
 
-    def hidden(self, src: Int[Tensor, "batch len"]) -> Float[Tensor, "batch len_times_states"]:
-        """Return the one-hot vectors of the days, concatenated."""
-        return F.one_hot(src, N_STATES).flatten(1).float()
+    def hidden(self, src: Int[Tensor, "batch len"]) -> Float[Tensor, "batch len_times_d_in"]:
+        """Return the vectors of the days, concatenated."""
+        return self.embedding(src).flatten(1)
 
 
 class SingleQueryAttention(nn.Module):
-    """The attention of the blog, from the last day to all ten days, without residual, norm or feed-forward network.
+    """The attention of the post, from the last day to all ten days, without residual, norm or feed-forward network.
 
-    Each day is a one-hot vector, followed by the number of the day divided by 20. The formula is algorithm 3 of
-    Phuong & Hutter 2022, with `n_heads` heads of width 6 side by side. The blog masks the past instead of the future
-    by mistake. The mistake has no effect, because the last day attends to all ten days in either case.
+    Each day is a one-hot vector, followed by the number of the day divided by 20. With one head, the model is
+    `presets.weather_blog` with 75 parameters: W_v and b_v are the output layer, which is applied after the weighted
+    mean instead of before it. The logits are equal, because the weights sum to 1. The logits of several heads are
+    added. The source is algorithm 3 of Phuong & Hutter 2022.
     """
 
     def __init__(self, n_heads: int = 1, head_dim: int = 6):
         super().__init__()
-        self.attention = Attention(N_STATES + 1, n_heads, head_dim=head_dim, out_proj=nn.Identity())
-        self.output_proj = nn.Linear(n_heads * head_dim, N_STATES)
-        initialize(self, "xavier")
+        self.n_heads = n_heads
+        self.embedding = one_hot_embedding()
+        self.q_proj = nn.Linear(D_DAY, n_heads * head_dim)
+        self.k_proj = nn.Linear(D_DAY, n_heads * head_dim)
+        self.output_proj = nn.Linear(n_heads * D_DAY, N_STATES)
+        for layer in (self.q_proj, self.k_proj, self.output_proj):
+            initialize(layer, "xavier")
 
-    def hidden(self, src: Int[Tensor, "batch len"]) -> Float[Tensor, "batch heads_times_dim"]:
-        """Return the values of the days, weighted by the attention of the last day."""
-        numbers = torch.arange(1, src.shape[1] + 1, device=src.device).expand(src.shape) / 20
-        days = torch.cat([F.one_hot(src, N_STATES).float(), numbers[..., None]], dim=-1)
-        return self.attention(days[:, -1:], days)[:, 0]
+    def hidden(self, src: Int[Tensor, "batch len"]) -> Float[Tensor, "batch heads_times_d_in"]:
+        """Return the vectors of the days, averaged with the attention weights of the last day for each head."""
+        days = self.embedding(src)
+        query, key = self.q_proj(days[:, -1:]), self.k_proj(days)
+        split = (self.n_heads, -1)
+        weights = attention_weights(*(x.unflatten(-1, split).transpose(1, 2) for x in (query, key)))
+        return (weights @ days[:, None]).flatten(1)
 
 
 def transformer(n_layers: int, n_heads: int = 4, *, norm: bool = True) -> EncoderClassifier:
@@ -414,7 +491,7 @@ class Recipe:
         )
 
 
-BLOG = Recipe(1e-2, 500, steps=500, weight_decay=0.0)
+POST = Recipe(1e-2, 500, steps=500, weight_decay=0.0)
 OURS = Recipe(5e-3, BATCH_ROWS, warmup_steps=50, decay_share=0.5, clip_norm=1.0)
 
 
@@ -444,9 +521,9 @@ def _above(true_loss: float, done: Training) -> Training:
     return replace(done, measures=done.measures | excess)
 
 
-LINEAR = Contender(translated("linear"), LinearOnDays, BLOG)
-BLOG_ATTENTION = Contender(translated("attention, 1 head"), SingleQueryAttention, BLOG)
-BLOG_HEADS = Contender(translated("attention, 4 heads"), lambda: SingleQueryAttention(4), BLOG)
+LINEAR = Contender(translated("linear"), LinearOnDays, POST)
+ATTENTION = Contender(translated("attention, 1 head"), SingleQueryAttention, POST)
+HEADS = Contender(translated("attention, 4 heads"), lambda: SingleQueryAttention(4), POST)
 
 
 def transformer_contender(n_layers: int, n_heads: int, *, norm: bool = True) -> Contender:

@@ -71,7 +71,7 @@ def test_the_time_is_reckoned_with_the_seeds_that_are_given(small):
 def test_a_quick_look_warns_above_the_table_and_concludes_nothing(small):
     full, quick = attendo("lesson", "small").out, attendo("lesson", "small", "--effort", "0.05").out
     assert "It is so." in full and "--effort" not in full
-    assert "It is so." not in quick and quick.rstrip().endswith("leave --effort out.")
+    assert "It is so." not in quick and "leave --effort" in quick
     warning = "--effort 0.05: the models below are trained for 5% of the lesson's steps only."
     assert quick.index(warning) < quick.index("Losses")
 

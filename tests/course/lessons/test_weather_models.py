@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from attendo.data import weather
 from attendo_course.lessons import weather_models as wt
 
-NAMES = ("markov", "1-4-8", "10-day", "15-day", "dotmod", "dotmod-any")
+NAMES = ("markov", "markov2", "1-4-8", "10-day", "15-day", "dotmod", "dotmod-any")
 ALL_TEN = np.array(list(product(range(3), repeat=10)))
 
 
@@ -29,7 +29,7 @@ def surprise(task, law, examples):
 
 def test_the_tasks_of_the_lesson():
     assert tuple(wt.tasks(1)) == NAMES
-    assert [task.n_train for task in wt.tasks(1).values()] == [1000, *[5000] * 5]
+    assert [task.n_train for task in wt.tasks(1).values()] == [1000, *[5000] * 6]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -164,3 +164,14 @@ def test_data_are_a_pure_function_of_the_seed(monkeypatch):
     assert not a.train.inputs["src"].equal(other.train.inputs["src"])
     assert not a.test.inputs["src"].equal(a.train.inputs["src"][:500])
     assert len(a.test) == 500 and a.true_loss == task.true_loss(a.test)
+
+
+def test_the_chain_of_second_order_seen_by_today_alone_is_the_first_chain():
+    pairs, shares = np.array(wt.PAIR_TRANSITION), wt.pair_shares()
+    assert pairs.sum(axis=2) == pytest.approx(1)
+    assert np.einsum("yt,ytn->tn", shares, pairs) == pytest.approx(shares)  # stationary
+    assert shares == pytest.approx(weather.stationary_distribution()[:, None] * weather.transition_matrix())
+    backward = shares / shares.sum(axis=0)  # of yesterday, given today
+    assert np.einsum("yt,ytn->tn", backward, pairs) == pytest.approx(weather.transition_matrix())
+    assert wt.pair_limit().accuracy > weather.bayes_accuracy() + 0.1
+    assert wt.pair_limit().loss < weather.entropy_rate() - 0.1
