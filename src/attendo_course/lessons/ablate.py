@@ -21,6 +21,7 @@ from attendo.models import EncoderDecoder, parameter_count
 from attendo_course.book import passage, translated
 from attendo_course.lessons import arrays
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
+from attendo_course.residuals import without_residuals
 
 DATES = ("today", "tomorrow", "this weekend", "on Monday", "on Sunday")
 PLACES = ("Sapporo", "Sendai", "Tokyo", "Kyoto", "Osaka", "Naha")
@@ -143,12 +144,14 @@ PAPER_PERPLEXITY = 4.92
 class Variant:
     """A model with one change. Its name contains the row letter in the paper's table 3, if there is such a row.
 
-    `paper` contains the change in the paper and the resulting perplexity, or None if the paper has no such row.
+    `paper` contains the change in the paper and the resulting perplexity, or None if the paper has no such row. If
+    `residuals` is false, the residual connections of the model are removed.
     """
 
     name: Localized
     config: ModelConfig
     paper: tuple[str, float] | None = None
+    residuals: bool = True
 
     @property
     def paper_cell(self) -> str:
@@ -200,7 +203,8 @@ def variants() -> tuple[Variant, ...]:
         ("no positions", "位置なし", replace(base, positions="none"), None),
         ("post-norm", "後置正規化", replace(base, norm_first=False), None),
     ]
-    return tuple(Variant(Localized(en, ja), config, paper) for en, ja, config, paper in rows)
+    found = (Variant(Localized(en, ja), config, paper) for en, ja, config, paper in rows)
+    return (*found, Variant(Localized("no residuals", "残差接続なし"), base, residuals=False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,13 +227,16 @@ def small_data() -> Data:
     return Data(small_pieces(), small_forecasts(np.random.default_rng(TEST_SEED), TEST_ROWS))
 
 
-def ablated(config: ModelConfig, task: arrays.ArrayTask, steps: int, seed: int) -> arrays.Training:
+def ablated(
+    config: ModelConfig, task: arrays.ArrayTask, steps: int, seed: int, *, residuals: bool = True
+) -> arrays.Training:
     """Train a variant with Adam, a warm-up over a tenth of the steps and a linear decay over the second half.
 
     The measure "exact" is the share of sentences that greedy search translates exactly. A translation is exact if and
     only if each reference token is the most probable token after the previous reference tokens.
     """
     model = arrays.seeded(lambda: EncoderDecoder(config), seed)
+    model = model if residuals else without_residuals(model)
     warmup = max(1, round(WARMUP_SHARE * steps))
     return arrays.trained(model, task, steps, RATE, seed, warmup_steps=warmup, decay_share=DECAY_SHARE)
 
@@ -297,7 +304,10 @@ def teach(options: Options) -> Iterator[Piece]:
     tasks = {seed: data.task(seed) for seed in seeds}
     results: list[Result] = []
     for variant in variants():
-        runs = [ablated(variant.config, task, steps, seed) for seed, task in tasks.items()]
+        runs = [
+            ablated(variant.config, task, steps, seed, residuals=variant.residuals)
+            for seed, task in tasks.items()
+        ]
         results.append(Result(variant, runs, results[0].runs if results else runs))
     columns = (
         translated("change"),

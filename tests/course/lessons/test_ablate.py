@@ -42,6 +42,7 @@ from attendo_course.lessons.ablate import (
 )
 from attendo_course.lessons.arrays import NO_TARGET, ArrayTask, Training, seeded
 from attendo_course.lessons.lesson import Options, Table
+from attendo_course.residuals import without_residuals
 
 PIECES = small_pieces()
 FORECASTS = st.integers(0, 2**32).map(lambda seed: small_forecast(np.random.default_rng(seed)))
@@ -161,7 +162,10 @@ def test_the_interval_of_one_value_has_no_bounds_and_that_of_many_is_wide_enough
 def test_each_variant_changes_what_its_name_says():
     base, *others = variants()
     assert base.config == base_config()
-    assert len({variant.name.en for variant in others}) == len({variant.config for variant in others}) == 14
+    assert len({variant.name.en for variant in others}) == 15
+    plain = others.pop()
+    assert (plain.config, plain.residuals) == (base.config, False)
+    assert len({variant.config for variant in others if variant.residuals}) == 14
     fields = asdict(base.config)
     changed = {
         variant.name.en: {name for name, value in asdict(variant.config).items() if value != fields[name]}
@@ -230,6 +234,18 @@ def test_runs_are_repeatable_and_exact_is_what_greedy_search_finds():
     assert learned.measures["exact"] == 0.5
 
 
+def test_without_residuals_a_run_begins_with_the_weights_of_the_base_and_learns_otherwise():
+    train = small_forecasts(np.random.default_rng(1), 4)
+    task = ArrayTask(translations(train, PIECES), translations(train, PIECES), batch_rows=4)
+    plain, base = (ablated(base_config(), task, 1, 1, residuals=keep) for keep in (False, True))
+    untrained = seeded(lambda: EncoderDecoder(base_config()), 1)
+    assert without_residuals(untrained) is untrained
+    weight = untrained.decoder.blocks[0].cross_attention.v_proj.weight
+    found = [run.model.decoder.blocks[0].cross_attention.v_proj.weight for run in (plain, base)]
+    assert all(torch.allclose(weight, trained, atol=0.02) for trained in found)  # one step of Adam apart
+    assert plain.losses != base.losses
+
+
 @torch.no_grad()
 def greedy(model, forecast) -> list[int]:
     source = torch.tensor([[*PIECES.encode(english(forecast)), Tokenizer.eos_id]])
@@ -252,7 +268,7 @@ def test_the_lesson_shows_a_table_and_says_what_it_means(monkeypatch):
     monkeypatch.setattr(ablate, "TRAIN_ROWS", 16)
     pieces = list(ABLATE.teach(Options(seeds=2, effort=0.001)))
     (table,) = (piece for piece in pieces if isinstance(piece, Table))
-    assert [len(row) for row in table.rows] == [6] * (2 + 14)
+    assert [len(row) for row in table.rows] == [6] * (2 + 15)
     assert [piece.kind for piece in pieces if isinstance(piece, Picture)] == ["curves", "matrix"]
     assert ABLATE.question not in pieces  # the command prints it
     for language in ("en", "ja"):
