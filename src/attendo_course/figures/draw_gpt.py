@@ -13,9 +13,10 @@ from torch import Tensor
 from attendo.display.i18n import Language, Localized
 from attendo_course.book import passage, translated
 from attendo_course.figures.cells import Cells, CellStyle, draw_cells, mark, tint, written
-from attendo_course.figures.next_word import NextWord
+from attendo_course.figures.next_word import NextWord, trained
 from attendo_course.figures.sketch import Sketch
 from attendo_course.figures.style import FAINT, GREEN, INK, ORANGE, RULE
+from attendo_course.one_page import TEXT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,21 +71,21 @@ class _Page:
         self.sketch = Sketch(figure, language, WIDTH, HEIGHT)
         self.found, self.steps = found, found.steps
         self.number = 0
-        weights, words = f"{found.n_weights:,}", found.n_training_words
-        note = passage(
-            "draw_gpt.note", weights=weights, words=words, first=found.losses[0], last=found.losses[-1]
-        )
-        self.sketch.heading(translated("A GPT on one page: from text to the next word"), note)
+        _, weights, losses = trained()
+        n_weights, n_words = sum(w.numel() for w in weights.values()), len(TEXT.split())
+        values = {"weights": f"{n_weights:,}", "words": n_words, "first": losses[0], "last": losses[-1]}
+        title = translated("A GPT on one page: from text to the next word")
+        self.sketch.heading(title, passage("draw_gpt.note", **values))
         self.y = self.first_line = HEIGHT - 0.95
         self.text(found.words)
         self.y -= 0.62
 
-    def text(self, words: Sequence[str], new: str = "") -> None:
-        """Write the words of the text, and the new word in its color."""
+    def text(self, words: Sequence[str]) -> None:
+        """Write the words of a text, with a background for a word that the prompt does not have."""
         x = LEFT
-        for word in [*words, new]:
+        for i, word in enumerate(words):
             width = self.sketch.width_of(word, 13, bold=True)
-            if word and word is new:
+            if i == len(self.found.words):
                 box = {"facecolor": tint(GREEN, 0.69), "edgecolor": "none", "zorder": 1}
                 self.sketch.rounded((x + width / 2, self.y), width + 0.16, 0.32, **box)
             self.sketch.text((x, self.y), word, 13, bold=True)
@@ -116,9 +117,10 @@ class _Page:
             if places:
                 self.sketch.text((x + part.space / 2, middle), part.sign, 12, ha="center", color=FAINT)
                 x += part.space
-            columns = part.columns or [""] * (
-                part.numbers.shape[-1] if has_columns and part.style != SMALL else 0
-            )
+            room = (
+                has_columns and part.style != SMALL
+            )  # captions in one line, also above a matrix without columns
+            columns = part.columns or [""] * part.numbers.shape[-1] * room
             place = draw_cells(
                 self.sketch,
                 (x, middle + height / 2),
@@ -131,9 +133,8 @@ class _Page:
             )
             for head in range(1, part.heads):
                 line = place.column(head * place.n_columns / part.heads - 0.5)
-                self.sketch.axes.plot(
-                    [line, line], [place.top, place.bottom], color=INK, linewidth=1.6, zorder=4
-                )
+                ends = [place.top, place.bottom]
+                self.sketch.axes.plot([line, line], ends, color=INK, linewidth=1.6, zorder=4)
             places.append(place)
             x = place.right
         self.y = middle - max(heights) / 2 - 0.36
@@ -262,7 +263,7 @@ class _Page:
         """Write the text with the new word, and draw the arrow back to the beginning."""
         self.y -= 0.02
         found, language = self.found, self.sketch.language
-        self.text(found.words, found.vocabulary[found.next_id])
+        self.text([*found.words, found.vocabulary[found.next_id]])
         self.sketch.text((LEFT + 3.6, self.y), passage("draw_gpt.repeat").text(language), 10)
         edge, end = 0.18, LEFT - 0.1
         self.sketch.line(

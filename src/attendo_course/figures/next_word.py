@@ -19,13 +19,11 @@ class NextWord:
     Attributes:
         vocabulary: All words of the model.
         words: The words of the text.
+        ids: The ids of these words.
         steps: Every result of the model, as `one_page.run` returns them, without gradients.
         probabilities: The probability of each word of the vocabulary to be the next word.
         u: The random number from 0 to 1 that chooses the word.
         next_id: The id of the next word.
-        losses: The training loss in nats before each step.
-        n_weights: The number of weights.
-        n_training_words: The number of words of the training text.
     """
 
     vocabulary: list[str]
@@ -35,16 +33,13 @@ class NextWord:
     probabilities: torch.Tensor
     u: float
     next_id: int
-    losses: list[float]
-    n_weights: int
-    n_training_words: int
 
 
 @cache
 def trained() -> tuple[list[str], one_page.Weights, list[float]]:
     """Train the model of `one_page` on its text, and return the vocabulary, the weights and the loss before each step.
 
-    The training takes about two CPU-seconds. Every process trains again, so the numbers are always those of the code.
+    The training takes less than two CPU-seconds. Every process trains again, so the numbers are those of the code.
     Rounding on another processor does not change the printed digits: if the first weights change by a factor of
     1 + 1e-15, the last weights change by 2e-8.
 
@@ -65,20 +60,10 @@ def next_word(text: str = PROMPT, seed: int = 0) -> NextWord:
     >>> found.vocabulary[found.next_id], found.probabilities.max().item() > 0.6
     ('mat', True)
     """
-    vocabulary, weights, losses = trained()
+    vocabulary, weights, _ = trained()
     ids = one_page.encode(text, vocabulary)
     steps = one_page.run(weights, ids)
     probabilities = one_page.softmax(steps.logits[-1])
     u = torch.rand((), generator=torch.Generator().manual_seed(seed), dtype=torch.float32).item()
-    return NextWord(
-        vocabulary,
-        text.split(),
-        ids,
-        steps,
-        probabilities,
-        u,
-        one_page.draw(probabilities, u),
-        losses,
-        sum(weight.numel() for weight in weights.values()),
-        len(one_page.TEXT.split()),
-    )
+    next_id = one_page.draw(probabilities, u)
+    return NextWord(vocabulary, text.split(), ids, steps, probabilities, u, next_id)
