@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 import warnings
 from collections.abc import Callable
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from attendo.display.i18n import Language, Localized
+from attendo_course.book import table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,9 +18,7 @@ DOTS_PER_INCH = 200  # 1920 × 1080
 BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#0072b2", "#d55e00", "#009e73", "#a8568a", "#b87f00"
 """Colors after Okabe & Ito 2008. The last two are darker, which makes thin lines visible on a white background."""
 
-SETTINGS: dict[Any, Any] = tomllib.loads(
-    (files("attendo_course") / "figures" / "style.toml").read_text(encoding="utf-8")
-)
+SETTINGS: dict[Any, Any] = table("figures/style.toml")
 """The settings of matplotlib. They replace the settings in the user's matplotlibrc file."""
 INK, FAINT, RULE = (SETTINGS[key] for key in ("text.color", "axes.edgecolor", "grid.color"))
 
