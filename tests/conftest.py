@@ -15,6 +15,8 @@ from shapes import check_shapes
 check_shapes(["attendo.nn", "attendo.models"])
 
 torch.set_num_threads(1)
+# JAX compiles each tiny function once: less time for optimization, more for tests.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 
 @pytest.hookimpl(tryfirst=True)

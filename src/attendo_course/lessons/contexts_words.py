@@ -7,23 +7,21 @@ corpus was written for this course.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from itertools import product
 from typing import Any, Literal
 
 import numpy as np
 
+from attendo_course.book import table
+
 Kind = Literal["animal", "thing"]
 KINDS: tuple[Kind, ...] = ("animal", "thing")
 CueSet = Literal["first", "second"]
 
-_TABLES: dict[str, Any] = tomllib.loads(
-    (files("attendo_course") / "lessons" / "contexts_words.toml").read_text(encoding="utf-8")
-)
+_TABLES: dict[str, Any] = table("lessons/contexts_words.toml")
 AMBIGUOUS: dict[str, list[str]] = _TABLES["ambiguous"]
 """Nouns that are an animal or a thing, with both translations."""
 SYNONYMS: dict[Kind, dict[str, list[str]]] = _TABLES["synonyms"]

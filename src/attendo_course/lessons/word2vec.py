@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from importlib.resources import files
 from itertools import permutations, product
 from statistics import fmean
 from typing import Any, cast
@@ -22,7 +20,7 @@ from torch.nn.functional import logsigmoid
 from attendo.display.i18n import Localized
 from attendo.inference.embedder import nearest_rows
 from attendo.models import MaskedLM
-from attendo_course.book import passage, translated
+from attendo_course.book import passage, table, translated
 from attendo_course.lessons import contexts_words as nouns
 from attendo_course.lessons.arrays import mean_and_deviation
 from attendo_course.lessons.contexts import (
@@ -75,9 +73,7 @@ SHOWN_PAIRS = (
 )
 VERBS = {"am": "", "was": "", "can": "be ", "must": "be "}
 """The words after "i" in a statement and before "i" in a question, and the text between the verb and the ending."""
-RELATIONS: dict[str, dict[str, Any]] = tomllib.loads(
-    (files("attendo_course") / "lessons" / "word2vec_words.toml").read_text(encoding="utf-8")
-)
+RELATIONS: dict[str, dict[str, Any]] = table("lessons/word2vec_words.toml")
 Vectors = Float[ndarray, "words d"]
 Counts = Float[ndarray, "words words"]
 
