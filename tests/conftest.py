@@ -18,6 +18,9 @@ torch.set_num_threads(1)
 # JAX compiles each tiny function once: less time for optimization, more for tests.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
+# JAX compiles each function for each shape, and most of them run once here.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):

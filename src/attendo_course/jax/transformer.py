@@ -117,10 +117,9 @@ class DecoderLM(eqx.Module):
         ValueError: A setting selects a part that is not available in JAX, for example `positions="rotary"`.
 
     >>> sizes = dict(vocab_size=11, d_model=8, d_ff=16, n_heads=2, n_encoder_layers=0, n_decoder_layers=1)
-    >>> model = eqx.filter_jit(DecoderLM)(
-    ...     ModelConfig(architecture="decoder", **sizes), key=jax.random.key(0)
-    ... )
-    >>> eqx.filter_jit(model)(jnp.array([1, 5, 7])).shape  # one text; for a batch, use jax.vmap(model)
+    >>> config = ModelConfig(architecture="decoder", **sizes)
+    >>> model = eqx.filter_eval_shape(DecoderLM, config, key=jax.random.key(0))  # shapes alone
+    >>> eqx.filter_eval_shape(model, np.array([1, 5, 7])).shape  # one text; for a batch, use jax.vmap(model)
     (3, 11)
     """
 
