@@ -15,10 +15,7 @@ from shapes import check_shapes
 check_shapes(["attendo.nn", "attendo.models"])
 
 torch.set_num_threads(1)
-# JAX compiles each tiny function once: less time for optimization, more for tests.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
-
-# JAX compiles each function for each shape, and most of them run once here.
+# JAX compiles each tiny function for each shape and runs it once: less time for optimization, more for tests.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 
