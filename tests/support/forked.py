@@ -13,10 +13,8 @@ def begun_child(action):
     """Begins it in a fork of this process, whose exit code is what it returns; gives the number of the process."""
     state = random.getstate()  # which Python draws anew in a fork
     with warnings.catch_warnings():
-        for kind in (
-            DeprecationWarning,
-            RuntimeWarning,
-        ):  # Python 3.12 and JAX on threads, which do no work now
+        # Python 3.12 and JAX warn of threads, which do no work now
+        for kind in (DeprecationWarning, RuntimeWarning):
             warnings.simplefilter("ignore", kind)
         pid = os.fork()
     if pid == 0:

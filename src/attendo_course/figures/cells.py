@@ -145,7 +145,7 @@ def draw_cells(
         low_left = (place.left + j * style.width, place.row(i) - style.height / 2)
         color = tint(style.positive if number > 0 else style.negative, abs(number) / limit)
         cell = {"facecolor": color, "edgecolor": "white", "zorder": 2}
-        sketch.axes.add_patch(Rectangle(low_left, style.width, style.height, **cell))
+        sketch.axes.add_artist(Rectangle(low_left, style.width, style.height, **cell))
         if style.digits is not None:
             text = written(number, style.digits)
             sketch.text((place.column(j), place.row(i)), text, style.size, ha="center", color=INK)
@@ -214,4 +214,4 @@ def _frame(sketch: Sketch, low: Point, high: Point, color: str, width: float) ->
 
     size = high[0] - low[0], high[1] - low[1]
     style = {"fill": False, "edgecolor": color, "linewidth": width, "joinstyle": "round", "zorder": 3}
-    sketch.axes.add_patch(Rectangle(low, *size, **style))
+    sketch.axes.add_artist(Rectangle(low, *size, **style))

@@ -117,9 +117,8 @@ class _Page:
             if places:
                 self.sketch.text((x + part.space / 2, middle), part.sign, 12, ha="center", color=FAINT)
                 x += part.space
-            room = (
-                has_columns and part.style != SMALL
-            )  # captions in one line, also above a matrix without columns
+            # captions in one line, also above a matrix without columns
+            room = has_columns and part.style != SMALL
             columns = part.columns or [""] * part.numbers.shape[-1] * room
             place = draw_cells(
                 self.sketch,
@@ -248,7 +247,7 @@ class _Page:
         x, height = left, 0.3
         for word, share in zip(found.vocabulary, found.probabilities.tolist(), strict=True):
             style = {"facecolor": tint(GREEN, share), "edgecolor": "white", "linewidth": 0.8}
-            sketch.axes.add_patch(Rectangle((x, top - height), share * width, height, **style))
+            sketch.axes.add_artist(Rectangle((x, top - height), share * width, height, **style))
             if share > 0.1:
                 text = f"{word} {written(share, 2)}"
                 sketch.text((x + share * width / 2, top - height / 2), text, 9.5, ha="center")

@@ -75,18 +75,15 @@ def _trapezoid(
     (x, y), half = middle, 0.38
     corners = [(x - below, y - half), (x + below, y - half), (x + above, y + half), (x - above, y + half)]
     inside, border = FILLS[kind]
-    sketch.axes.add_patch(Polygon(corners, facecolor=inside, edgecolor=border, linewidth=1.1, zorder=2))
+    sketch.axes.add_artist(Polygon(corners, facecolor=inside, edgecolor=border, linewidth=1.1, zorder=2))
     sketch.text((x, y + 0.13), lines[0], 10.5, ha="center", bold=True)
     sketch.text((x, y - 0.14), lines[1], 9.5, ha="center", color=style.FAINT)
 
 
 CROSS, SECOND = 2.95, 3.97  # heights of the cross-attention of layer 1 and of layer 2
 INPUT, OUTPUT = 0.52, 4.6  # heights of the words that enter and leave the decoder
-STEP_WIDTH, PITCH, FIRST = (
-    1.26,
-    1.46,
-    4.16,
-)  # width of a step, distance of two steps, middle of the first step
+# width of a step, distance of two steps, middle of the first step
+STEP_WIDTH, PITCH, FIRST = 1.26, 1.46, 4.16
 
 
 def draw_translation(figure: Figure, language: Language) -> None:

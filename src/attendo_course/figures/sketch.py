@@ -43,7 +43,11 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
 
 
 class Sketch:
-    """A drawing area with the origin at the lower left."""
+    """A drawing area with the origin at the lower left.
+
+    Its limits are fixed. Shapes are added with `add_artist`, because `add_patch` also computes the limits of the data,
+    which takes half of the time of a drawing.
+    """
 
     def __init__(self, figure: Figure, language: Language, width: float, height: float):
         figure.set_size_inches(width, height)
@@ -63,13 +67,13 @@ class Sketch:
 
         corner = center[0] - width / 2, center[1] - height / 2
         shape = "round,pad=0,rounding_size=0.06"
-        self.axes.add_patch(FancyBboxPatch(corner, width, height, boxstyle=shape, **{"zorder": 2, **style}))
+        self.axes.add_artist(FancyBboxPatch(corner, width, height, boxstyle=shape, **{"zorder": 2, **style}))
 
     def plus(self, center: Point) -> None:
         """Draw the circle for the sum of two vectors."""
         from matplotlib.patches import Circle
 
-        self.axes.add_patch(Circle(center, RADIUS, facecolor="white", edgecolor=INK, linewidth=1.2, zorder=3))
+        self.axes.add_artist(Circle(center, RADIUS, facecolor="white", edgecolor=INK, linewidth=1.2, zorder=3))
         x, y, arm = *center, RADIUS * 0.6
         self.axes.plot([x - arm, x + arm], [y, y], color=INK, linewidth=1.2, zorder=4)
         self.axes.plot([x, x], [y - arm, y + arm], color=INK, linewidth=1.2, zorder=4)
@@ -80,19 +84,11 @@ class Sketch:
         from matplotlib.path import Path
 
         if len(points) > 2:
-            self.axes.add_patch(
-                PathPatch(
-                    Path(points[:-1]),
-                    fill=False,
-                    edgecolor=color,
-                    linewidth=1.2,
-                    capstyle="projecting",
-                    zorder=1,
-                )
-            )
+            bends = {"fill": False, "edgecolor": color, "capstyle": "projecting"}
+            self.axes.add_artist(PathPatch(Path(points[:-1]), linewidth=1.2, zorder=1, **bends))
         style = "-|>,head_length=4.5,head_width=2.2" if head else "-"
         ends = {"shrinkA": 0, "shrinkB": 0, "linewidth": 1.2, "joinstyle": "miter", "zorder": 1}
-        self.axes.add_patch(FancyArrowPatch(points[-2], points[-1], arrowstyle=style, color=color, **ends))
+        self.axes.add_artist(FancyArrowPatch(points[-2], points[-1], arrowstyle=style, color=color, **ends))
 
     def text(self, at: Point, text: str, size: float, *, bold: bool = False, **style: Any) -> None:
         """Draw a text at mid-height, with formulas between $. By default, its left end is at the given point."""

@@ -59,7 +59,8 @@ def single_query_attention(
     """Compute ṽ = Σ_t α_t v_t, α = softmax_t(qᵀk_t/√d_attn) (Phuong & Hutter 2022, algorithm 3; the weather post).
 
     The query is q = W_q e + b_q. The key and the value of each token in the context are k_t = W_k e_t + b_k and v_t =
-    W_v e_t + b_v. This pure function is the functional twin of `SingleQueryAttention`.
+    W_v e_t + b_v. `SingleQueryAttention` is the same
+    computation as a module.
 
     Args:
         parameters: A pytree of parameters: a dictionary of w_q, b_q, w_k, b_k, w_v and b_v.
