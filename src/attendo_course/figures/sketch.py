@@ -73,7 +73,9 @@ class Sketch:
         """Draw the circle for the sum of two vectors."""
         from matplotlib.patches import Circle
 
-        self.axes.add_artist(Circle(center, RADIUS, facecolor="white", edgecolor=INK, linewidth=1.2, zorder=3))
+        self.axes.add_artist(
+            Circle(center, RADIUS, facecolor="white", edgecolor=INK, linewidth=1.2, zorder=3)
+        )
         x, y, arm = *center, RADIUS * 0.6
         self.axes.plot([x - arm, x + arm], [y, y], color=INK, linewidth=1.2, zorder=4)
         self.axes.plot([x, x], [y - arm, y + arm], color=INK, linewidth=1.2, zorder=4)
