@@ -36,8 +36,7 @@ class CellStyle:
         digits: Digits after the decimal point (None: cells without numbers).
         size: Font size of the numbers in points.
         label: Font size of the names of rows and columns in points.
-        positive: Color of positive numbers.
-        negative: Color of negative numbers.
+        positive: Color of positive numbers. Negative numbers are vermilion.
         limit: Absolute number with the full color (default: the largest absolute number of the matrix).
     """
 
@@ -47,7 +46,6 @@ class CellStyle:
     size: float = 9.5
     label: float = 9.5
     positive: str = BLUE
-    negative: str = VERMILION
     limit: float | None = None
 
 
@@ -143,7 +141,7 @@ def draw_cells(
     limit = style.limit or float(finite.max(initial=0.0)) or 1.0
     for (i, j), number in np.ndenumerate(table):
         low_left = (place.left + j * style.width, place.row(i) - style.height / 2)
-        color = tint(style.positive if number > 0 else style.negative, abs(number) / limit)
+        color = tint(style.positive if number > 0 else VERMILION, abs(number) / limit)
         cell = {"facecolor": color, "edgecolor": "white", "zorder": 2}
         sketch.axes.add_artist(Rectangle(low_left, style.width, style.height, **cell))
         if style.digits is not None:

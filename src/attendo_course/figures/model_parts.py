@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,6 +97,7 @@ def _drawable() -> list[str]:
     return [*whole, *(name for name in PRESETS if _source_model(name) is not None)]
 
 
+@cache
 def _source_model(name: str) -> ModelConfig | None:
     """Return the configuration of a source's model, or None if the source describes only attention."""
     with torch.device("meta"):  # the numbers are not needed
