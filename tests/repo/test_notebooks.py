@@ -77,4 +77,4 @@ def test_the_tutorial_names_every_notebook():
     for page in ("docs/en/start.md", "docs/ja/start.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         assert [path.name for path in NOTEBOOKS if f"(../../notebooks/{path.name})" not in text] == []
-    assert len(NOTEBOOKS) == 4
+    assert len(NOTEBOOKS) == 5

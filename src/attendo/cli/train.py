@@ -79,7 +79,9 @@ def files_of(name: str, given: list[str] | None, source: str | None, target: str
 class SettingOptions(OptionGroup):
     """The options for settings: a preset, a settings file, assignments, and the run to fine-tune."""
 
-    preset: str | None = option("P", "Preset: tiny, small, base or big (default: chosen from the data).")
+    preset: str | None = option(
+        "P", "Preset: tiny, small, base, big, or lecture for a classifier (default: chosen from the data)."
+    )
     config: Path | None = option("F.toml", "File with settings; --print-config shows the format.")
     set_: list[str] | None = option("K=V", "Setting, for example model.d_model=128; repeatable.", "--set")
     init_from: Path | None = option(

@@ -37,7 +37,8 @@ def errata(
 ) -> int:
     """Show mistakes of the Transformer's sources with their corrections, and run the code of both forms.
 
-    Without N, the command prints one line per erratum, which tells whether its code is run or shown by analogy.
+    Without N, the command prints one line per erratum, which tells whether its code is run (the wrong form is computed
+    as the source has it) or shown by analogy (a similar computation has the same mistake).
     --source and --topic select a part. With N, the command prints the source with its words, the wrong form and the
     right form, the code of both forms, the real result of the code, and whether the result is as expected. The exit
     code is 1 if a result is not as expected.
