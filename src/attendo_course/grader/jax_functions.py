@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,19 @@ from torch import Tensor
 
 
 def uses_jax(function: Callable[..., Any]) -> bool:
-    """Return whether a function, or the class of a callable object, is from a file that imports JAX or Equinox.
+    """Return whether a function, or the class of a callable object, imports JAX or Equinox itself or in its file.
 
     >>> uses_jax(uses_jax)
     False
     """
-    if "jax" not in sys.modules:
-        return False
     inner = inspect.unwrap(function)
-    inner = inner if inspect.isfunction(inner) else type(inner).__call__
-    names = getattr(inspect.unwrap(inner), "__globals__", {}).values()
-    modules = {getattr(value, "__module__", None) or getattr(value, "__name__", "") for value in names}
-    return any(str(module).split(".")[0] in ("jax", "equinox") for module in modules)
+    inner = inspect.unwrap(inner if inspect.isfunction(inner) else type(inner).__call__)
+    modules = set(inner.__code__.co_names) if inspect.isfunction(inner) else set()  # of imports in its body
+    if "jax" in sys.modules:
+        for value in getattr(inner, "__globals__", {}).values():
+            modules.add(getattr(value, "__module__", None) or getattr(value, "__name__", ""))
+    uses = any(str(module).split(".")[0] in ("jax", "equinox") for module in modules)
+    return uses and find_spec("jax") is not None
 
 
 def not_compiled() -> AbstractContextManager[Any]:

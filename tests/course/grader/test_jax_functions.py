@@ -98,6 +98,8 @@ def test_whose_work_it_is():
 def test_which_functions_are_called_with_jax_arrays():
     assert uses_jax(eqx.filter_jit(attentions_in_jax.with_mask)) and uses_jax(COMPILED)
     assert uses_jax(attentions_in_jax.Module(jnp.ones(())))
+    alone = type(lambda: None)(attentions_in_jax.imports_inside.__code__, {"__builtins__": __builtins__})
+    assert uses_jax(alone) and meet(alone).kind == "torch"  # called in float64, with gradients
     assert not uses_jax(attentions.with_mask) and not uses_jax(attentions.in_numpy)
     assert meet(attentions.in_numpy).kind == "numpy"
 
