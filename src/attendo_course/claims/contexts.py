@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
@@ -106,8 +107,9 @@ def has_more_early_letters(texts: Int[Tensor, "texts len"]) -> Int[Tensor, " tex
     return ((texts < LETTERS // 2).sum(1) > texts.shape[1] // 2).long()
 
 
+@cache
 def trained_encoder(steps: int = 60, seed: int = 0) -> EncoderClassifier:
-    """Train an encoder and a classifier on the task `has_more_early_letters` with plain gradient descent.
+    """Train an encoder and a classifier on the task `has_more_early_letters` with plain gradient descent, once.
 
     >>> trained_encoder(steps=0).config.d_model
     16
