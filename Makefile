@@ -40,21 +40,23 @@ test-full: lint ## the same with the large counts (at most 60 CPU-minutes)
 soak: venv ## hours: ten thousand generated requests per route
 	$(BIN)/python -m pytest -m soak
 
-lint: venv ## style, types, layers, the line budget and the wording
+lint: venv ## style, types, layers, the line budget, the wording, and with Node.js the scripts of the pages
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python tools/count_lines.py
 	$(BIN)/python tools/check_style.py
+	@sh tools/web/check.sh
 
 format: venv ## put the code into the project's style
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-docs: venv ## write what is made from code and results: commands, settings, pictures of the design, benchmarks
+docs: venv ## write what is made from code and results: commands, settings, types of the pages, pictures, benchmarks
 	$(BIN)/python tools/command_docs.py
 	$(BIN)/python tools/settings_docs.py
+	$(BIN)/python tools/page_types.py
 	$(BIN)/python tools/design_pictures.py
 	$(BIN)/python benchmarks/pages.py
 
@@ -76,7 +78,7 @@ release: venv ## wheel, sdist, bill of materials and checksums in dist/, tried i
 	$(BIN)/nox
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .nox .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist mutants
+	rm -rf $(VENV) .nox .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist mutants tools/web/node_modules
 
 figures: venv ## run the claimed figures that fit in 30 CPU-minutes (FIGURES="--corpora DIR --run DIR --peers DIR")
 	$(BIN)/python benchmarks/figures.py $(FIGURES)

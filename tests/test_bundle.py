@@ -7,9 +7,19 @@ import shutil
 import pytest
 import torch
 from example_counts import examples
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tiny_corpus import pairs_file, small_run
 
-from attendo.bundle import load_bundle, load_model, pick_device, save_weights
+from attendo.bundle import (
+    EXAMPLES,
+    examples_of,
+    load_bundle,
+    load_model,
+    pick_device,
+    save_examples,
+    save_weights,
+)
 from attendo.errors import AttendoError
 
 
@@ -145,3 +155,71 @@ def test_an_apple_gpu_is_refused_with_what_to_use():
         pick_device("mps")
     with pytest.raises(AttendoError, match=r"^unknown device 'gpu' \(expected auto, cpu or cuda\)$"):
         pick_device("gpu")
+
+
+# ---- example texts
+
+
+words = st.text(st.characters(codec="utf-8"), max_size=40) | st.sampled_from(
+    ["rain", "snow", "今日は雨", "\u2028"]
+)
+lines = st.lists(words, max_size=40).map(" ".join)
+
+
+@given(st.lists(lines | st.just("it will rain on Monday"), max_size=8), st.sampled_from([30, 80]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_examples_are_few_short_single_lines_of_the_texts(tmp_path, texts, most):
+    save_examples(tmp_path, texts, most)
+    found = examples_of(tmp_path)
+    spaced = [" ".join(text.split()) for text in texts]
+    assert len(found) == len(set(found)) <= 3
+    # fewer than 3 only if each text has the same beginning as an example
+    assert len(found) == 3 or all(any(text.startswith(one) for one in found) for text in spaced if text)
+    for text in found:
+        assert 0 < len(text) <= most and len(text.splitlines()) == 1 and text == text.strip()
+        assert any(whole.startswith(text) for whole in spaced)
+        # cut only between words, unless the first word alone is too long
+        assert any(whole == text or whole.startswith(f"{text} ") for whole in spaced) or len(text) == most
+    save_examples(tmp_path, iter(texts), most)
+    assert examples_of(tmp_path) == found
+
+
+def test_examples_prefer_texts_of_usual_length(tmp_path):
+    usual = [f"it rains on day number {n}" for n in range(4)]
+    save_examples(
+        tmp_path, ["rain", "snow " * 40, usual[0], "", usual[1], "\n", usual[1], usual[2], usual[3]], 80
+    )
+    assert examples_of(tmp_path) == usual[:3]
+    save_examples(tmp_path, ["rain", "snow " * 40, usual[0]], 80)
+    assert examples_of(tmp_path) == [usual[0], "rain", "snow " * 15 + "snow"]
+    save_examples(tmp_path, ["one two\u2028three four five six seven eight nine"], 30)
+    assert examples_of(tmp_path) == ["one two three four five six"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b'["a"',
+        b'{"a": 1}',
+        b'"abc"',
+        b"3",
+        b"null",
+        b'["a", 3]',
+        b'["a", ["b"]]',
+        b'["\\ud800"]',
+        b'["\xff"]',
+        b"[" * 99_999,
+        b"9" * 9999,
+    ],
+)
+def test_damaged_examples_are_none(tmp_path, data):
+    (tmp_path / EXAMPLES).write_bytes(data)
+    assert examples_of(tmp_path) == []
+
+
+def test_a_run_without_examples_has_none(folder):
+    assert 0 < len(examples_of(folder)) <= 3
+    (folder / EXAMPLES).unlink()
+    assert examples_of(folder) == [] == examples_of(None) == examples_of(folder / "none")
+    loading(folder)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 import torch
@@ -178,12 +179,14 @@ class Bundle:
                 )
 
 
-def save_description(folder: Path, bundle: Bundle) -> None:
-    """Write config.toml, tokenizer.json and card.json to a run folder, each file atomically."""
+def save_description(folder: Path, bundle: Bundle, texts: Iterable[str] | None = None) -> None:
+    """Write config.toml, tokenizer.json, card.json and examples of `texts` to a run folder, each file atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "config.toml", dump_toml(bundle.tables))  # marks the folder as a run
     bundle.tokenizer.save(folder / "tokenizer.json")
     save_card(folder, bundle.card)
+    if texts is not None:
+        save_examples(folder, texts, 30 if bundle.model_config.architecture == "decoder" else 80)
 
 
 def save_card(folder: Path, card: dict[str, Any]) -> None:
@@ -191,6 +194,26 @@ def save_card(folder: Path, card: dict[str, Any]) -> None:
     write_atomic(
         folder / "card.json", json.dumps({"format": FORMAT, **card}, indent=1, ensure_ascii=False) + "\n"
     )
+
+
+EXAMPLES = "examples.json"  # not in the card, because exports contain the card, and the texts may be private
+
+
+def save_examples(folder: Path, texts: Iterable[str], most: int) -> None:
+    """Write 3 texts, cut to `most` characters at a word boundary. Texts of 15 to 80 characters are preferred."""
+    is_short = {shorten(text, most, placeholder=""): 15 <= len(text) <= 80 for text in texts}
+    chosen = sorted(filter(None, is_short), key=lambda text: not is_short[text])[:3]
+    write_atomic(folder / EXAMPLES, json.dumps(chosen, indent=1, ensure_ascii=False) + "\n")
+
+
+def examples_of(folder: Path | None) -> list[str]:
+    """Return the example texts of a run folder, or no texts if examples.json is missing or damaged."""
+    try:
+        texts = [] if folder is None else json.loads((folder / EXAMPLES).read_bytes())
+        "".join(texts).encode()  # raises an exception for other values than valid texts
+    except (OSError, ValueError, TypeError, RecursionError):
+        return []  # a page must not fail because of its examples
+    return texts if isinstance(texts, list) else []
 
 
 def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> None:
@@ -287,13 +310,8 @@ def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]
         raise AttendoError(f"{path}: {value} is a single value (expected a table). Restore the file")
     lost = [key for key in card.get("decoding", {}) if key not in tables.get("decoding", {})]
     if "model" not in tables or lost or not path.read_bytes().endswith(b"\n"):
-        what = (
-            f"key decoding.{lost[0]}"
-            if lost
-            else "line break at its end"
-            if "model" in tables
-            else "table [model]"
-        )
+        end = "line break at its end" if "model" in tables else "table [model]"
+        what = f"key decoding.{lost[0]}" if lost else end
         raise AttendoError(f"{path} is truncated: it has no {what}. Restore the file")
     return tables
 

@@ -184,6 +184,7 @@ def test_training_leaves_a_run_folder_and_says_what_it_did(trained):
         "model.safetensors",
         "tokenizer.json",
         "card.json",
+        "examples.json",
         "metrics.jsonl",
         "trained_rows.safetensors",
         "checkpoints",

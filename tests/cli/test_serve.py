@@ -3,6 +3,7 @@
 import http.client
 import importlib.util
 import os
+import shutil
 import signal
 import socket
 import time
@@ -63,6 +64,32 @@ def test_without_its_packages_it_says_how_to_get_them(folder, monkeypatch):
     missing = lambda name, *more: None if name == "uvicorn" else found(name, *more)  # noqa: E731
     monkeypatch.setattr("attendo.cli.serve.find_spec", missing)
     assert install_command("serve") in refused("serve", folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ([], True),
+        (["--host", "127.0.0.1"], True),
+        (["--host", "localhost"], True),
+        (["--host", "::1"], True),
+        (["--host", "0.0.0.0", "--no-key"], False),
+        (["--host", "192.168.0.7", "--no-key"], False),
+        (["--host", "0.0.0.0", "--no-key", "--examples"], True),
+        (["--no-examples"], False),
+    ],
+)
+def test_examples_are_shown_to_this_machine_alone_unless_asked(folder, tmp_path, monkeypatch, options, shown):
+    own = shutil.copytree(folder, tmp_path / "own")
+    (own / "examples.json").write_text('["It will rain."]', encoding="utf-8")
+    served = []
+    monkeypatch.setattr("attendo.serving.run.serve", lambda state, *given, **more: served.append(state) or 0)
+    monkeypatch.setattr("attendo.cli.serve._left", lambda code: code)  # would end the process of the tests
+    assert attendo("serve", own, *options).code == 0
+    (state,) = served
+    state.models.load()
+    assert [model.examples for model in state.models] == [["It will rain."] if shown else []]
+    state.models.stop()
 
 
 def test_it_serves_until_it_is_told_to_stop(folder, tmp_path):

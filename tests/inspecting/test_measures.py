@@ -17,6 +17,7 @@ from attendo.inspecting.measures import (
     patterns,
     places,
     rollout,
+    sinks,
     word_links,
 )
 from attendo.inspecting.recording import recording
@@ -205,6 +206,17 @@ def test_singular_values_and_ranks_are_those_of_the_whole_matrices(kv_heads, val
 # ---- alignment error
 
 pairs = st.frozensets(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=8)
+
+
+@given(lengths, lengths, st.booleans(), st.integers(0, 99))
+def test_a_sink_is_the_column_with_the_largest_mean(q_len, k_len, causal, seed):
+    k_len = q_len if causal else k_len
+    weights = random_weights(3, q_len, k_len, seed=seed, causal=causal)
+    for head, (key, share) in zip(weights.tolist(), sinks(weights, causal=causal), strict=True):
+        rows = head[1:] if causal and q_len > 1 else head
+        means = [sum(row[j] for row in rows) / len(rows) for j in range(k_len)]
+        assert share == pytest.approx(max(means), abs=1e-6)
+        assert means[key] == pytest.approx(share, abs=1e-6)
 
 
 @given(rows=st.lists(st.tuples(pairs, pairs, pairs), max_size=4))

@@ -11,11 +11,11 @@ from looked_models import FAMILIES, HOSTILE, looked_model, text_of
 
 from attendo.errors import AttendoError
 from attendo.microscope import session as session_module
-from attendo.microscope.answers import look_answer, outcome, tensor_answer
+from attendo.microscope.answers import outcome, tensor_answer
 from attendo.microscope.protocol import LookRequest, canonical, request_of
 from attendo.microscope.run_model import attention_paths, effect_paths, look
 from attendo.microscope.search_answers import tree_answer
-from attendo.microscope.session import Session
+from attendo.microscope.session import Session, look_answer
 from attendo.nn.attention import attention_scores, masked_softmax, share_heads
 from attendo.nn.masks import Mask
 
@@ -72,6 +72,9 @@ def test_a_page_can_compute_the_weights_from_the_numbers_of_a_layer(tokenizer, f
             torch.testing.assert_close(weights, found, rtol=0, atol=1e-5)
             assert (found.sum(-1) - 1).abs().max() < 1e-6
             assert mask is None or not found[(~mask).expand_as(found[None])[0]].any()
+            means = found[:, 1:].mean(1) if layer["causal"] else found.mean(1)
+            assert [sink["key"] for sink in layer["sinks"]] == means.argmax(-1).tolist()
+            assert [sink["share"] for sink in layer["sinks"]] == pytest.approx(means.amax(-1).tolist())
             value = share_heads(value.view(1, kv, k, -1), heads)[0]
             out = seen.model.get_submodule(layer["path"]).out_proj.weight.unflatten(1, (heads, -1))
             by_head = torch.einsum("hkv,ohv->hko", value, out).norm(dim=-1)

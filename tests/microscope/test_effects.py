@@ -1,5 +1,6 @@
 """The worth of heads: the batched sweep against one head at a time, and the mean over rows against each row."""
 
+import itertools
 import math
 
 import pytest
@@ -11,7 +12,14 @@ from attendo.inspecting.edits import Off
 from attendo.inspecting.measures import parse_links
 from attendo.inspecting.recording import recording
 from attendo.microscope import effects
-from attendo.microscope.effects import effects_answer, head_alignment_errors, importance
+from attendo.microscope.answers import stacks_of
+from attendo.microscope.effects import (
+    effects_answer,
+    head_alignment_errors,
+    importance,
+    is_quick,
+    opened_head,
+)
 from attendo.microscope.protocol import EditRequest
 
 PATHS = {
@@ -67,6 +75,70 @@ def test_a_feed_forward_net_has_a_layer_and_no_heads():
     assert answer == {"path": path, "layer": {"delta": pytest.approx(expected, abs=1e-4)}}
     with pytest.raises(AttendoError, match="not an attention or feed-forward layer"):
         effects_answer(seen, "decoder.blocks.0")
+
+
+CROSS = [f"decoder.blocks.{n}.cross_attention" for n in (0, 1)]
+
+
+def _off(path, head=None):
+    return EditRequest(kind="off", path=path, head=head)
+
+
+@pytest.mark.parametrize("edits", [(), (_off(CROSS[0]),), (_off(CROSS[0], 0), _off(CROSS[1], 1))])
+def test_a_translators_first_head_is_the_one_whose_removal_costs_most(edits):
+    seen = tiny_look(edits=edits)
+    off = {(edit.path, head) for edit in edits for head in ((0, 1) if edit.head is None else (edit.head,))}
+    before = sum(_answer_log_probs(seen, []))
+    cost = {
+        (path, head): before - sum(_answer_log_probs(seen, [Off(path, (head,))]))
+        for path in CROSS
+        for head in (0, 1)
+        if (path, head) not in off
+    }
+    layer, head = max(cost, key=lambda place: cost[place])
+    assert opened_head(seen, stacks_of(seen)) == {"layer": layer, "head": head}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_first_head_is_the_sharpest_that_is_no_sink(family, monkeypatch):
+    """By loops over the recorded weights, with the border of a sink below, between and above all heads."""
+    monkeypatch.setattr(effects, "MOST_FIRST_WORK", 0)
+    seen = tiny_look(family, edits=(_off("*.1.*attention", 0),))
+    paths = [path for path in seen.record if path.endswith("attention")]
+    heads = {}
+    for path in [path for path in paths if path in CROSS] or paths:
+        weights = seen.record[path].weights[0].double()
+        for head in range(2):
+            if path.split(".")[2] == "0" or head == 1:
+                share = float(weights[head, family == "language-model" :].mean(0).max())
+                entropy = -float((weights[head] * weights[head].clamp_min(1e-30).log()).sum(-1).mean())
+                heads[path, head] = entropy, share
+    shares = sorted(share for _, share in heads.values())
+    opened = set()
+    for most in (0.0, *((low + high) / 2 for low, high in itertools.pairwise(shares)), 1.0):
+        monkeypatch.setattr(effects, "MOST_SHARE", most)
+        allowed = {place: both for place, both in heads.items() if both[1] <= most} or heads
+        path, head = min(allowed, key=lambda place: allowed[place])
+        opened.add((path, head))
+        assert opened_head(seen, stacks_of(seen)) == {"layer": path, "head": head}
+    assert len(opened) > 1 or family == "masked-language-model"  # its sharpest head is the least of a sink
+
+
+def test_with_all_heads_off_a_page_opens_a_head():
+    seen = tiny_look(edits=(_off("*attention"),))
+    assert opened_head(seen, stacks_of(seen))["layer"] in CROSS
+
+
+def test_effects_are_measured_unasked_only_where_they_are_cheap(monkeypatch):
+    seen = tiny_look()
+    n = 2 * 6 + 10  # heads of 6 attention layers, and 6 + 4 layers
+    work = sum(p.numel() for p in seen.model.parameters()) * (len(seen.source) + len(seen.target)) * n
+    for most, quick in ((work, True), (work - 1, False)):
+        monkeypatch.setattr(effects, "MOST_QUICK_WORK", most)
+        assert is_quick(seen, stacks_of(seen)) is quick
+    monkeypatch.setattr(effects, "effects_answer", lambda *given: pytest.fail("too much work"))
+    monkeypatch.setattr(effects, "MOST_FIRST_WORK", work / n * 4 - 1)
+    assert opened_head(seen, stacks_of(seen))["layer"] in CROSS
 
 
 def _rows(family):

@@ -33,7 +33,7 @@ STATE, APP = serving(
     ("stories", looked_model("language-model", TOKENIZER, max_len=60), None, None),
     ("reviews", looked_model("classification", TOKENIZER, max_len=60), None, None),
 )
-OPEN = {"probabilities"}  # whose names are a model's own labels
+OPEN = {"probabilities", "examples"}  # names of labels, and texts: of the model
 ANY = {"data", "results", "tokens", "top", "alternatives"}  # lists, shown by their first
 
 

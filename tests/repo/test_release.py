@@ -20,7 +20,9 @@ from attendo import __version__
 ROOT = Path(__file__).resolve().parents[2]
 SDIST_FOLDERS = ("benchmarks", "deploy", "docs", "notebooks", "recipes", "src", "tests", "tools")
 SDIST_FILES = ("LICENSE", "Makefile", "*.lock", "*.md", "*.toml", "*.yml", "noxfile.py")
-LEFT_OUT = re.compile(r"(^|/)(__pycache__|\..*_cache|\.hypothesis|build|dist|site)(/|$)|\.(pyc|so|tmp)$")
+LEFT_OUT = re.compile(
+    r"(^|/)(__pycache__|\..*_cache|\.hypothesis|node_modules|build|dist|site)(/|$)|\.(pyc|so|tmp)$"
+)
 """What builds and tests leave in the tree, compiled things among them: it belongs in neither."""
 
 
@@ -93,8 +95,15 @@ def test_the_wheel_holds_the_package_to_the_byte_and_nothing_else(built):
         assert f"attendo/{part}" in names
     for language in ("en", "ja"):
         assert f"attendo_course/book/{language}/nyu.md" in names
-    for part in ("microscope/assets/look/look.html", "serving/assets/page/page.html"):
-        assert f"attendo/{part}" in names
+    for part in (
+        "page.html",
+        "look/main.js",
+        "serve/main.js",
+        "shared/base.css",
+        "words/en.json",
+        "words/ja.json",
+    ):
+        assert f"attendo/assets/{part}" in names
 
 
 def test_the_sdist_holds_what_builds_tests_and_explains_the_package(built):
@@ -119,7 +128,7 @@ def test_what_is_missing_changed_or_too_much_is_found(built, tmp_path):
     assert wheel_faults(wheel) == [
         "attendo/py.typed is missing",
         "attendo/left.tmp does not belong there",
-        "attendo/microscope/assets/look/look.css differs",
+        "attendo/assets/look/look.css differs",
     ]
 
 

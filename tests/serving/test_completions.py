@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import http.client
+import io
 import itertools
 import json
 import threading
@@ -10,13 +11,19 @@ import time
 
 import openai
 import pytest
-from asgi_client import ask
+from asgi_client import ask, asked
 from looked_models import looked_model
 from served_models import TOKENIZER, client_of, live, serving
-from tiny_translator import tiny_translator
+from tiny_translator import save_run, tiny_translator
 
+from attendo.bundle import EXAMPLES
 from attendo.inference import Embedder
+from attendo.serving.app import create_app
+from attendo.serving.completions import ModelFacts
 from attendo.serving.engine import ForwardJob, Job
+from attendo.serving.monitoring import Log
+from attendo.serving.registry import ModelRegistry, Reloading
+from attendo.serving.state import State
 
 WRITER = looked_model("language-model", TOKENIZER, max_len=60).prepare()
 USER = tiny_translator(TOKENIZER, max_len=60).prepare()
@@ -39,6 +46,30 @@ def test_models_are_listed(client):
     found = client.models.retrieve("enja")
     facts = (found.object, found.owned_by, found.family, found.source)
     assert facts == ("model", "attendo", "translation", "en")
+    assert [model.examples for model in client.models.list()] == [[], []]
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_examples_are_shown_only_where_they_are_allowed(tmp_path, shown):
+    """By /v1/models and by the microscope alike; a change of the file is a change of the model."""
+    texts = ["It will rain.", "雨"]
+    folder = save_run(tmp_path / "enja", tiny_translator(TOKENIZER, max_len=24))
+    state = State(
+        ModelRegistry([folder], examples=shown), look=True, page=False, log=Log(stream=io.StringIO())
+    )
+    reloading = Reloading(state)
+    reloading.load()
+    app = create_app(state)
+    for expected in ([], texts if shown else []):
+        (listed,) = asyncio.run(asked(app, "GET", "/v1/models")).json["data"]
+        alone = asyncio.run(asked(app, "GET", "/v1/models/enja")).json
+        assert listed == alone == ModelFacts(**alone).model_dump()
+        looked = asyncio.run(asked(app, "POST", "/look/enja/api/model", body={}))
+        assert looked.status == 200, looked.body
+        assert alone["examples"] == looked.json["examples"] == expected
+        (folder / EXAMPLES).write_text(json.dumps(texts), encoding="utf-8")
+        reloading.look_again()
+    state.models.stop()
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,29 @@ class Looking:
         """The names of the views that there are for this family."""
         return self.page.evaluate("[...document.querySelectorAll('[role=tab]')].map(one => one.id.slice(4))")
 
-    def has_tab(self, name, there):
-        """Whether a view is there is as it should be."""
-        assert (name in self.tabs()) is there
+    def ask(self, **fields):
+        """Answers the questions of the sheet of the search: search, beam-size, max-tokens and target."""
+        self.page.click("#search-button")
+        for name, value in fields.items():
+            place = f"#{name.replace('_', '-')}"
+            if name == "search":
+                self.page.select_option(place, value)
+            else:
+                self.page.fill(place, value)
+                self.page.press(place, "Enter" if name == "target" else "Tab")
+        self.page.keyboard.press("Escape")
+
+    def open_settings(self):
+        """Opens the settings of the picture."""
+        self.page.click("#picture-settings")
+
+    def saved(self, name):
+        """The bytes of a file that the menu of the header saves."""
+        self.page.click("#save")
+        with self.page.expect_download() as waited:
+            self.page.click(f"#{name}")
+        self.page.keyboard.press("Escape")
+        return waited.value.path().read_bytes()
 
     def says(self, panel, text):
         """Waits until a part of the page shows a text."""
@@ -121,32 +141,28 @@ class Looking:
         return self.seen().record[self.state("layer")].weights[0, self.state("head")]
 
 
+WRITERS = ("translation", "language-model")
+
+
 def ask_another_way(at, text):
-    """a: a text, its tokens with ids, and the answer found by the searches there are, or forced."""
+    """a: a text, and the answer found by the searches there are, or forced; tokens have their ids in a tooltip."""
     page = at.page
     page.fill("#text", text)
-    told = at.after(lambda: page.keyboard.press("Control+Enter"))
+    told = at.after(lambda: page.keyboard.press("Enter"))
     assert told["ask"]["text"] == text
-    for side in ("source", "target"):
-        shown = page.locator(f'#said .chip[data-side="{side}"] .id').all_text_contents()
-        assert shown == [str(token["id"]) for token in told[side]]
-    if told["family"] not in ("translation", "language-model"):
-        assert not page.is_visible("#search")
+    if told["family"] not in WRITERS:
+        assert not page.is_visible("#search-button")
         return
-    page.select_option("#search", "beam")
-    page.fill("#beam-size", "2")
-    told = at.after(lambda: page.click("#look"))
-    assert (told["ask"]["search"], told["ask"]["beam"]) == ("beam", 2)
-    page.select_option("#search", "forced")
-    page.fill("#target", " snow rain" if told["family"] == "language-model" else "snow rain")
-    told = at.after(lambda: page.click("#look"))
-    assert told["outcome"]["text"].strip() == "snow rain"
-    page.select_option("#search", "greedy")
-    at.after(lambda: page.click("#look"))
+    told = at.after(lambda: at.ask(search="beam", beam_size="2"))
+    at.until("app.look.ask.beam === 2")
+    assert at.js("app.look.ask.search") == "beam"
+    at.after(lambda: at.ask(search="forced", target=" snow rain" if told["family"] == "language-model" else "snow rain"))
+    at.until("app.look.outcome.text.trim() === 'snow rain'")
+    at.after(lambda: at.ask(search="greedy"))
 
 
 def walk_over_heads(at):
-    """b: a thumbnail of each head with its measure; click opens, arrows walk."""
+    """b: a thumbnail of each head with its measure; click opens, arrows walk in the order of the computation."""
     page, look_ = at.page, at.js("app.look")
     n_heads = sum(layer["heads"] for stack in look_["stacks"] for layer in stack["layers"])
     assert page.locator("#stacks button.head").count() == n_heads
@@ -161,15 +177,15 @@ def walk_over_heads(at):
     assert at.state("layer") != first["path"]
     for name in ("maximum", "previous", "entropy"):
         page.select_option("#measure", name)
-        at.says(head.nth(0).locator(".measure"), f"{first['measures'][name][0]:.2f}")
+        number = f"{first['measures'][name][0]:.2f}"[:3]
+        at.until(f"document.querySelector('button.head .track').title.includes({json.dumps(number)})")
 
 
 def read_values(at):
-    """c: heat map and lines show the same; values to 4 digits; held by a click, moved by keys; saved in three forms."""
+    """c: sentence, ribbons and matrix show the same; four digits; fixed by a click, moved by keys; saved in three forms."""
     page = at.page
-    at.until(
-        "window.attendo.drawn.heat && window.attendo.drawn.lines && app.numbersNow(app.state.get('layer'))"
-    )
+    at.open_tab("attention")
+    at.until("window.attendo.drawn.heat && app.numbersNow(app.state.get('layer'))")
     at.drawn("heat")
     heat = page.locator('canvas[data-name="heat"]')
     heat.scroll_into_view_if_needed()
@@ -187,22 +203,21 @@ def read_values(at):
     assert not at.state("locked")
     box = heat.bounding_box()
     for part in (0.5, 0.6, 0.7, 0.8, 0.9):  # somewhere in the map, past its labels
-        page.mouse.move(box["x"] + box["width"] * part, box["y"] + box["height"] * part)
+        page.mouse.move(box["x"] + box["width"] * part, box["y"] + min(box["height"], 300) * part)
         if at.js("app.pointed()"):
             break
     spot = at.js("app.pointed()")
     assert page.text_content("#value") == f"{weights[spot['query'], spot['key']]:.4f}"
-    assert page.locator("#lines svg path, #lines svg line").count() > 0
+    if max(weights.shape) <= 48:
+        assert page.locator("#ribbons svg path").count() > 0
+    else:
+        assert not page.is_visible("#ribbons") and page.is_disabled("#picture-ribbons")
     save_pictures(at, weights)
 
 
 def save_pictures(at, weights):
     """The open head as PNG, SVG and CSV."""
-    page, found = at.page, {}
-    for name in ("save-heat-png", "save-heat-svg", "save-csv"):
-        with page.expect_download() as waited:
-            page.click(f"#{name}")
-        found[name] = waited.value.path().read_bytes()
+    found = {name: at.saved(name) for name in ("save-heat-png", "save-heat-svg", "save-csv")}
     assert found["save-heat-png"].startswith(b"\x89PNG") and len(found["save-heat-png"]) > 1000
     assert found["save-heat-svg"].startswith(b"<svg") and b"<script" not in found["save-heat-svg"]
     rows = list(csv.reader(io.StringIO(found["save-csv"].decode("utf-8-sig"))))
@@ -220,10 +235,12 @@ def is_number(text):
 
 
 def follow_the_steps(at):
-    """d: from the scores of one query to what its head passes on, every row with its numbers."""
-    panel = at.open_tab("steps")
+    """d: from the scores of one query to what its head passes on: colors first, and every number by a switch."""
+    panel = at.open_tab("arithmetic")
     rows = panel.locator("table tbody tr")
-    at.until("document.querySelectorAll('#view-steps table tbody tr').length > 0")
+    at.until("document.querySelectorAll('#view-arithmetic table.cards tbody tr').length > 0")
+    panel.locator("#steps-numbers").click()
+    at.until("document.querySelectorAll('#view-arithmetic .numbered').length > 0")
     text = panel.inner_text()
     assert "1.0000" in text and "softmax" in text.lower()
     assert "s = q·k / √8\n= q·k × 0.3536" in text
@@ -239,12 +256,11 @@ def follow_the_steps(at):
 
 
 def slide_to_hard(at):
-    """e: β to its end is hard attention at once, in the picture and, if asked for, in the model."""
-    panel = at.open_tab("slider")
-    panel.locator("#beta").focus()
+    """e: β to its end is hard attention at once, in the picture and in the model."""
+    at.page.locator("#beta").focus()
     at.page.keyboard.press("End")
     assert at.state("beta") == "inf"
-    assert "∞" in panel.locator("#beta-value").text_content()
+    assert "∞" in at.page.locator("#beta-value").text_content()
     at.until("app.numbersNow(app.state.get('layer'))")
     values = at.js(
         "[...new Set(app.numbersNow(app.state.get('layer')).weights(app.state.get('head'), Infinity))]"
@@ -252,72 +268,80 @@ def slide_to_hard(at):
     assert set(values) <= {0, 1}
     at.page.keyboard.press("Home")
     assert at.state("beta") == 0
-    told = at.after(lambda: (at.page.select_option("#beta-scope", "all"), at.page.keyboard.press("End")))
+    at.after(lambda: (at.page.select_option("#beta-scope", "all"), at.page.keyboard.press("End")))
     at.until("app.look.ask.edits.some(edit => edit.kind === 'beta')")
-    told = at.js("app.look")
-    assert told["baseline"] is not None
-    panel.locator("#beta-reset").click()
+    assert at.js("app.look.baseline") is not None
+    at.page.click("#beta-reset")
     at.until("app.look.ask.edits.length === 0")
 
 
 def switch_off(at):
-    """f: a head is switched off by a double click or a key; what it changes is shown; all heads ranked."""
+    """f: a head is switched off by a double click or a key; both answers are at the top; a chip undoes it; all ranked."""
     page = at.page
     head = page.locator("button.head").nth(0)
     told = at.after(lambda: head.dblclick())
     assert [edit["kind"] for edit in told["ask"]["edits"]] == ["off"]
     assert told["stacks"][0]["layers"][0]["off"] == [0] and "off" in head.get_attribute("class")
-    panel = at.open_tab("switches")
-    total = told["baseline"]["total"]
-    assert told["baseline"] is not None
-    at.says(panel, f"{abs(total):.4f}")
-    told = at.after(lambda: (head.focus(), page.keyboard.press("x")))
+    assert not page.is_checked("#head-on")
+    if told["family"] != "classification":
+        lines = page.locator("#answer .before-after .output-text").all_text_contents()
+        assert lines == [told["baseline"]["text"], told["outcome"]["text"]]
+    panel = at.open_tab("off")
+    at.says(panel, f"{abs(told['baseline']['total']):.4f}")
+    told = at.after(lambda: page.locator(".edits .edit").click())
     assert told["ask"]["edits"] == [] and told["baseline"] is None
-    panel.locator("button.main").first.click()
-    n_rows = at.js("app.model.effects.length")
-    at.until(f"document.querySelectorAll('#view-switches table tbody tr').length >= {min(n_rows, 8)}")
+    told = at.after(lambda: (head.focus(), page.keyboard.press("x")))
+    assert len(told["ask"]["edits"]) == 1
+    told = at.after(lambda: page.click("#head-on"))
+    assert told["ask"]["edits"] == []
+    if not told["quick"]:
+        page.locator("#view-off .measure-effects").click()
+    at.until("document.querySelectorAll('#view-off .ranking tbody tr').length >= 2")
 
 
 def look_through_the_lens(at):
-    """g: the logit lens by layer and position; rollout."""
-    panel = at.open_tab("lens")
-    at.until(
-        "document.querySelectorAll('#view-lens table.lens tbody tr, #view-lens [role=grid] tr').length > 2"
-    )
+    """g: the logit lens by layer and position; rollout; positions."""
+    panel = at.open_tab("layers")
+    at.until("document.querySelectorAll('#view-layers table.lens tbody tr').length > 2")
     assert panel.locator("[role=gridcell]").count() > 4
+    at.page.click("#part-rollout")
     at.drawn("rollout")
+    at.page.click("#part-positions")
+    at.drawn("positions")
+    at.tells(panel)
+    at.page.click("#part-predictions")
 
 
 def force_a_token(at):
-    """g: what could come next; one is forced, the model goes on from there, and it is taken back."""
-    if at.js("app.model.family") not in ("translation", "language-model"):
-        at.has_tab("next", at.js("app.model.family") == "masked-language-model")
+    """g: what could be written instead; one is forced, the model goes on from there, and it is taken back."""
+    page, family = at.page, at.js("app.model.family")
+    assert page.locator("#next").count() == (family != "classification")
+    if family not in WRITERS:
         return
-    panel = at.open_tab("next")
-    at.until(
-        "document.querySelectorAll('#view-next table tbody tr, #view-next li, #view-next .choice').length > 2"
-    )
-    force = panel.locator("button:not([disabled])", has_text="Force").nth(1)
-    while not force.is_visible():  # a prompt is given: only what follows it can be forced
-        panel.locator('[data-name="after"]').click()
-        at.page.wait_for_timeout(30)
-    told = at.after(lambda: force.click())
+    at.until("document.querySelectorAll('#next tbody tr').length > 2")
+    last = str(len(at.js("app.look.target")) - 1)
+    page.select_option("#next select", last)
+    at.until("document.querySelectorAll('#next .force').length > 1")
+    told = at.after(lambda: page.locator("#next .force").nth(1).click())
     assert len(told["ask"]["prefix_ids"]) >= 1
     begin = told["prompt_tokens"]
     ids = [token["id"] for token in told["target"]][begin : begin + len(told["ask"]["prefix_ids"])]
-    assert ids == told["ask"]["prefix_ids"]
-    told = at.after(lambda: at.page.locator("#forced button.plain").click())
+    assert ids == told["ask"]["prefix_ids"][: len(ids)]
+    told = at.after(lambda: page.click("#forced"))
     assert told["ask"]["prefix_ids"] == []
 
 
 def climb_the_tree(at):
-    """h: the beam as a tree, walked by keys; why not another text."""
-    if at.js("app.model.family") not in ("translation", "language-model"):
-        at.has_tab("tree", False)
+    """h: the texts of the beam as a tree, every step of it walked by keys; why not another text."""
+    if at.js("app.model.family") not in WRITERS:
+        assert "search" not in at.tabs()
         return
-    panel = at.open_tab("tree")
+    panel = at.open_tab("search")
     at.page.select_option("#tree-beam", "3")
     panel.locator("#tree-go").click()
+    at.until("window.attendo.drawn.tree && document.querySelectorAll('.folded-tree .run').length > 0")
+    if not panel.locator("#tree-steps[open]").count():
+        panel.locator("#tree-steps summary").click()
     at.drawn("tree")
     panel.locator('canvas[data-name="tree"]').focus()
     at.page.keyboard.press("ArrowRight")
@@ -329,30 +353,21 @@ def climb_the_tree(at):
     at.until("document.querySelectorAll('#view-why table tbody tr').length >= 3")
 
 
-def see_positions(at):
-    """i: the encodings as a heat map, with their dot products."""
-    panel = at.open_tab("positions")
-    at.until("document.querySelectorAll('#view-positions canvas').length > 0")
-    at.drawn("positions")
-    at.tells(panel)
-
-
-def see_classes(at):
+def see_why_a_label(at):
     """j: which tokens and heads a classifier's answer hangs on."""
     if at.js("app.model.family") != "classification":
-        at.has_tab("classes", False)
+        assert "label" not in at.tabs()
         return
-    panel = at.open_tab("classes")
-    at.until("document.querySelectorAll('#view-classes .piece').length > 3")
-    text = panel.inner_text()
-    assert all(row["label"] in text for row in at.js("app.look.outcome.labels"))
+    panel = at.open_tab("label")
+    at.until("document.querySelectorAll('#view-label .piece').length > 3")
+    assert at.js("app.look.outcome.labels[0].label") in panel.inner_text()
     for way in ("rollout", "pooled", "gradient_times_input", "left_out"):
         at.page.select_option("#class-way", way)
 
 
 def play_the_film(at):
     """k: the open head over the checkpoints of its training."""
-    panel = at.open_tab("film")
+    panel = at.open_tab("training")
     panel.locator("#film-go").click()
     at.drawn("film")
     frames = panel.locator("#film-frame")
@@ -365,5 +380,5 @@ def play_the_film(at):
 
 FEATURES = (
     *(ask_another_way, walk_over_heads, read_values, follow_the_steps, slide_to_hard, switch_off),
-    *(look_through_the_lens, force_a_token, climb_the_tree, see_positions, see_classes, play_the_film),
+    *(look_through_the_lens, force_a_token, climb_the_tree, see_why_a_label, play_the_film),
 )

@@ -4,6 +4,7 @@ import io
 import json
 from urllib.parse import urlencode
 
+from axe_playwright_python.sync_playwright import Axe
 from looked_models import hostile_tokenizer, looked_model
 from served_models import InMemory, live
 
@@ -16,7 +17,7 @@ TASKS = ("enja", "writer", "rain")
 TYPING = 'document.activeElement.id === "source"'
 READY = 'document.getElementById("target")?.getAttribute("aria-busy") === "false"'
 WRITTEN = "document.getElementById('status')?.textContent.includes('after')"
-SOME = "document.querySelector('.word, .written, .best')"
+SOME = "document.querySelector('.word, .best')"
 
 
 def translator(seed=0):
@@ -65,6 +66,56 @@ def settled(visited):
 
 def lines(page):
     return page.evaluate("[...document.querySelectorAll('.line')].map((line) => line.textContent)")
+
+
+def percent(share):
+    """A probability as the pages write it."""
+    if 0 < share < 0.001:
+        return "<0.1%"
+    if 0.9995 < share < 1:
+        return ">99.9%"
+    digits = 1 if 0.995 < share < 1 else 0 if share == 0 or share >= 0.0995 else 1 if share >= 0.00995 else 2
+    return f"{100 * share:.{digits}f}%"
+
+
+def scripted(text, *tokens, **more):
+    """An answer of /translate: (span, log-probability, source span) of each token."""
+    rows = [{"span": span, "log_prob": value, "alternatives": []} for span, value, _ in tokens]
+    links = [{"target": n, "source_span": span} for n, (_, _, span) in enumerate(tokens) if span]
+    candidate = {"text": text, "tokens": rows, "alignment": links}
+    details = {"candidates": [candidate], "parts": 1, "omission": "none", **more}
+    return json.dumps({"translatedText": [text], "details": [details]})
+
+
+def answers_with(page, route, body):
+    """Answers each request to a route with a body."""
+    page.route(f"**/{route}", lambda one: one.fulfill(body=body, content_type="application/json"))
+
+
+VIOLATIONS = """axe.run(document, { resultTypes: ["violations"] })
+  .then(({ violations }) => violations.map(({ id, nodes }) => [id, nodes[0].html]))"""
+
+
+def violations(page):
+    """What axe finds, of any impact."""
+    page.evaluate(Axe().axe_script)
+    return page.evaluate(VIOLATIONS)
+
+
+SMALL = """[...document.querySelectorAll('button, select, a, summary, input')].filter((one) => {
+  const { width, height } = one.getBoundingClientRect();
+  const target = one.type === "checkbox" ? one.closest("label").getBoundingClientRect() : { width, height };
+  return width && (target.height < 43.5 || target.width < 43.5);
+}).map((one) => one.outerHTML)"""
+"""The controls that a finger can miss."""
+
+
+def curl_of(page):
+    """The command of "As a request"."""
+    if not page.is_visible(".request pre"):
+        page.click(".request summary")
+        page.wait_for_selector(".request code:not(:empty)")
+    return page.text_content(".request code")
 
 
 def shown(visited, expected):

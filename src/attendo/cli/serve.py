@@ -70,6 +70,11 @@ def serve(
     target: str | None = option("L", "Target language of runs without languages, for example ja.", "--to"),
     look: bool = switch("--look", "Also serve the microscope of each model, at /look/NAME/."),
     page: bool = switch("--page/--no-page", "Whether to serve the web page at the path /.", default=True),
+    examples: bool | None = switch(
+        "--examples/--no-examples",
+        "Whether pages and /v1/models show examples of the validation texts (default: only on loopback).",
+        default=None,
+    ),
     cors: list[str] | None = option(
         "ORIGIN", "Web origin allowed by CORS, for example https://a.org; repeatable."
     ),
@@ -137,6 +142,7 @@ def serve(
         target=target,
         int8=int8,
         segment=segment,
+        examples=is_loopback(host) if examples is None else examples,
     )
     state = State(models, config, keys, look, page, origins, names_of(host), Log(log_format))
     return _left(serve_models(state, host, port, watch=watch, on_ready=partial(print, flush=True)))

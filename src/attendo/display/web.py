@@ -1,28 +1,205 @@
-"""The parts of a self-contained web page: its files, its joined scripts, and hashes for its content security policy."""
+"""The web pages: their assets as files of a server or joined in one document, with content security policies.
+
+The modules of a page are ES modules in `assets/`. A live page loads each module from its server, under an address with
+the version of all assets, so a browser can cache the modules forever. A saved page contains the joined modules.
+"""
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
+import html
+import json
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from attendo.display.i18n import Language
+
+FOLDER = "ATTENDO_ASSETS"
+"""The environment variable with the folder whose assets are read again for each request, for development."""
+STYLES = ("shared/tokens.css", "shared/base.css")
+"""The style sheets of all pages."""
+TYPES = {".js": "text/javascript", ".css": "text/css", ".json": "application/json"}
+_IMPORT = re.compile(r'^import (?:\{[^}]*\} from )?"([^"]+)";\n', re.M)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A response body with its gzip form, its ETag and its headers."""
+
+    data: bytes
+    headers: Mapping[str, str]
+
+    def response(self, asked: Mapping[str, str]) -> tuple[bytes, int, dict[str, str]]:
+        """Return the body, the status and the headers of a response to a request with the headers `asked`."""
+        tag = f'"{hashlib.sha256(self.data).hexdigest()[:32]}"'
+        headers = {**self.headers, "etag": tag, "vary": "accept-encoding"}
+        if tag in asked.get("if-none-match", ""):
+            return b"", 304, headers
+        if "gzip" in asked.get("accept-encoding", ""):
+            return compressed(self.data), 200, headers | {"content-encoding": "gzip"}
+        return self.data, 200, headers
+
+
+@cache
+def compressed(data: bytes) -> bytes:
+    """Return data in the gzip format."""
+    return gzip.compress(data, 6, mtime=0)
+
+
+def asset(path: str) -> str:
+    """Return an asset as text. `path` is relative to the folder of assets, with slashes."""
+    own = os.environ.get(FOLDER)
+    return (Path(own) / path).read_text("utf-8") if own else _packaged(path)
+
+
+@cache
+def _packaged(path: str) -> str:
+    return (files("attendo") / "assets" / path).read_text(encoding="utf-8")
+
+
+def modules_of(entry: str) -> list[str]:
+    """Return the paths of a module and of all modules that it imports, each after the modules that it imports.
+
+    >>> modules_of("serve/main.js")[-1]
+    'serve/main.js'
+    """
+    found: dict[str, None] = {}
+    open_: set[str] = set()
+
+    def visit(path: str) -> None:
+        if path in found or path in open_:
+            return
+        open_.add(path)
+        for other in _IMPORT.findall(asset(path)):
+            visit(os.path.normpath(os.path.join(os.path.dirname(path), other)).replace(os.sep, "/"))
+        found[path] = None
+
+    visit(entry)
+    return list(found)
+
+
+def joined(entry: str) -> str:
+    """Return a module and all modules that it imports as one script, without imports and exports."""
+    return one_script(asset(path) for path in modules_of(entry))
 
 
 def one_script(modules: Iterable[str]) -> str:
     """Join JavaScript modules into one script, without imports and exports.
 
-    >>> one_script(['export const a = 1;', 'import { a } from "./a.js";\\nexport const b = a + 1;'])
-    'const a = 1;\\nconst b = a + 1;'
+    >>> one_script(['export const a = 1;\\n', 'import { a } from "./a.js";\\nexport const b = a + 1;\\n'])
+    'const a = 1;\\nconst b = a + 1;\\n'
     """
-    return "\n".join(
-        re.sub(r"^import \{[^}]*\} from .*\n|^export ", "", module, flags=re.M) for module in modules
+    return "".join(re.sub(r"^export ", "", _IMPORT.sub("", module), flags=re.M) for module in modules)
+
+
+def version() -> str:
+    """Return the version of all assets, which is part of their addresses. During development, it is constant."""
+    return "dev" if os.environ.get(FOLDER) else _hash_of_all()
+
+
+@cache
+def _hash_of_all() -> str:
+    digest = hashlib.sha256()
+    for folder in ("look", "serve", "shared"):
+        for entry in sorted((files("attendo") / "assets" / folder).iterdir(), key=lambda file: file.name):
+            digest.update(entry.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def served_asset(path: str) -> Served | None:
+    """Return an asset for a browser, or None if there is none. `path` is VERSION/FOLDER/NAME.
+
+    >>> served_asset("0/look/main.js") is None, served_asset("0/../files.py")
+    (False, None)
+    """
+    _, _, name = path.partition("/")
+    kind = TYPES.get(Path(name).suffix)
+    if kind is None or not re.fullmatch(r"(look|serve|shared)/[a-z-]+\.\w+", name):
+        return None
+    try:
+        text = asset(name)
+    except FileNotFoundError:
+        return None
+    keep = "no-store" if os.environ.get(FOLDER) else "public, max-age=31536000, immutable"
+    return Served(text.encode(), {"content-type": f"{kind}; charset=utf-8", "cache-control": keep})
+
+
+def words() -> str:
+    """Return the texts of all pages in all languages as JSON."""
+    return _json({language: json.loads(asset(f"words/{language}.json")) for language in ("en", "ja")})
+
+
+def live_document(entry: str, style: str, data: Mapping[str, Any], language: Language, root: str) -> Served:
+    """Return a page whose assets are loaded from the server, with its content security policy as header.
+
+    Args:
+        entry: The path of the page's first module.
+        style: The path of the page's own style sheet.
+        data: The values that the page reads, by the id of their element.
+        language: The language of the document, before the page reads the reader's choice.
+        root: The relative address of the server's root, such as "" or "../../".
+    """
+    base = f"{root}assets/{version()}/"
+    head = [f'<link rel="stylesheet" href="{base}{path}">' for path in (*STYLES, style)]
+    modules = modules_of(entry)
+    head += [f'<link rel="modulepreload" href="{base}{path}">' for path in modules]
+    script = f'<script type="module" src="{base}{entry}"></script>'
+    policy = (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src data: blob:; connect-src 'self';"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
+    text = _document("\n".join(head), data_elements(data) + script, language)
+    headers = {"content-security-policy": policy, "cache-control": "no-cache"}
+    return Served(text.encode(), {**headers, "content-type": "text/html; charset=utf-8"})
 
 
-def asset(path: str) -> str:
-    """Return a file of the package as text. `path` is relative to src/attendo, with slashes."""
-    return (files("attendo") / path).read_text(encoding="utf-8")
+def saved_document(entry: str, style: str, data: str, language: Language) -> str:
+    """Return a page in one file, which loads nothing.
+
+    Args:
+        entry: The path of the page's first module.
+        style: The path of the page's own style sheet.
+        data: The elements with the data of the page, as HTML.
+        language: The language of the document.
+    """
+    styles, script = "\n".join(asset(path) for path in (*STYLES, style)), joined(entry)
+    policy = (
+        f"default-src 'none'; style-src '{hash_of(styles)}'; script-src '{hash_of(script)}'; img-src data: blob:;"
+        " connect-src 'none'; base-uri 'none'; form-action 'none'"
+    )
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{styles}</style>'
+    return _document(head, f'{data}<script type="module">{script}</script>', language)
+
+
+def _document(head: str, body: str, language: Language) -> str:
+    start, end = asset("page.html").replace("LANGUAGE", language, 1).split("HEAD", 1)
+    end, last = end.split("BODY", 1)
+    return f"{start}{head}{end}{data_elements({'words': words()})}{body}{last}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def data_elements(data: Mapping[str, Any]) -> str:
+    """Return script elements with JSON, in which "<" is escaped. A text is already JSON.
+
+    >>> data_elements({"facts": {"a": "</script>"}})
+    '<script type="application/json" id="facts">{"a":"\\\\u003c/script>"}</script>\\n'
+    """
+    return "".join(
+        f'<script type="application/json" id="{html.escape(name)}">'
+        f"{(value if isinstance(value, str) else _json(value)).replace('<', chr(92) + 'u003c')}</script>\n"
+        for name, value in data.items()
+    )
 
 
 def hash_of(text: str) -> str:

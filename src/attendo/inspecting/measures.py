@@ -45,6 +45,20 @@ def maximum(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*bat
     return weights.amax(-1).mean(-1)
 
 
+def sinks(weights: Float[Tensor, "heads q_len k_len"], *, causal: bool = False) -> list[tuple[int, float]]:
+    """Return for each head the key with the largest mean weight over the queries, and this mean weight.
+
+    With `causal`, the first of several queries is ignored, because it has only one key. A key with a large weight is an
+    attention sink (Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks").
+
+    >>> sinks(torch.tensor([[[1.0, 0.0], [0.25, 0.75]]]), causal=True)
+    [(1, 0.75)]
+    """
+    counted = weights[:, 1:] if causal and weights.shape[1] > 1 else weights
+    shares, keys = counted.float().mean(1).max(-1)
+    return list(zip(keys.tolist(), shares.tolist(), strict=True))
+
+
 def places(q_len: int, k_len: int, *, cross: bool = False) -> Float[Tensor, " q_len"]:
     """Return the position of each query among the keys.
 

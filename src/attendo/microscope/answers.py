@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import copy
 import math
-import time
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,7 +21,7 @@ from attendo.decoding.beam import length_norm
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Translator
 from attendo.inspecting.edits import Edit, Mean, Off, Temper
-from attendo.inspecting.measures import cross_rollout, head_measures, rollout
+from attendo.inspecting.measures import cross_rollout, head_measures, rollout, sinks
 from attendo.inspecting.recording import recording
 from attendo.inspecting.residual_stream import (
     contribution_norms,
@@ -41,7 +40,6 @@ from attendo.microscope.protocol import (
     Layer,
     LayerStack,
     LensAnswer,
-    LookAnswer,
     MatricesAnswer,
     NextAnswer,
     Outcome,
@@ -60,31 +58,7 @@ from attendo.nn.positions import Alibi, DistanceBias, RelativeBias, Rotary
 from attendo.training.checkpoints import kept_weights, load_weights, sound_checkpoints
 
 
-def look_answer(result: LookResult, baseline: LookResult | None, began: float) -> LookAnswer:
-    """Return the data that the microscope page shows about the result of a run.
-
-    Args:
-        result: The result of running the model, with the edits of the request.
-        baseline: The result of the unchanged model, or None if the request has no edits.
-        began: The start of the computation, as a value of `time.perf_counter`.
-    """
-    return {
-        "ask": result.request.body,
-        "key": result.request.key,
-        "family": result.family,
-        "source": _tokens(result, result.source, of_source=True),
-        "target": _tokens(result, result.target, of_source=False),
-        "prompt_tokens": result.prompt_tokens,
-        "stacks": stacks_of(result),
-        "outcome": outcome(result),
-        "baseline": None if baseline is None else compared(result, baseline),
-        "note": result.note.en if result.note else "",
-        "note_ja": result.note.ja if result.note else "",
-        "seconds": round(time.perf_counter() - began, 3),
-    }
-
-
-def _tokens(result: LookResult, ids: tuple[int, ...], *, of_source: bool) -> list[Token]:
+def tokens_of(result: LookResult, ids: tuple[int, ...], *, of_source: bool) -> list[Token]:
     """Return the tokens of a side, with the predicted tokens."""
     known = {token: result.token(token) for token in {*ids, *(w for w in result.wanted if w is not None)}}
     predicts = bool(result.wanted) and of_source == (result.family == "masked-language-model")
@@ -195,6 +169,7 @@ def layer_of(result: LookResult, path: str) -> Layer:
         "beta": [_json(beta) for beta in _betas(result, path, n_heads, attention.attend.inverse_temperature)],
         "off": _off(result, path, n_heads),
         "measures": head_measures(weights, result.ids(queries), result.ids(keys), cross=cross),
+        "sinks": [{"key": key, "share": share} for key, share in sinks(weights, causal=causal)],
         "thumb": thumbnail(weights, causal=causal),
     }
 
@@ -228,10 +203,8 @@ def _json(beta: float) -> float | Literal["inf"]:
 def _biases(attention: Attention, n: int) -> list[list[float | None]]:
     """Return the bias of each head at each distance key - query, from -(n - 1) to n - 1. None means -inf."""
     device = attention.q_proj.weight.device
-    here, distances = (
-        torch.zeros(1, 1, dtype=torch.long, device=device),
-        torch.arange(1 - n, n, device=device),
-    )
+    here = torch.zeros(1, 1, dtype=torch.long, device=device)
+    distances = torch.arange(1 - n, n, device=device)
     assert isinstance(attention.positions, DistanceBias)
     added = attention.positions(here, distances)[0, :, 0]
     rows = added.expand(attention.n_heads, -1).tolist()
@@ -248,12 +221,8 @@ def thumbnail(weights: Float[Tensor, "heads q_len k_len"], *, causal: bool) -> T
     small = F.adaptive_max_pool2d(weights[None].float(), (rows, columns))[0].cpu()
     tops = [darkest(head, causal=causal) for head in weights.float().cpu().numpy()]
     data = (small / torch.tensor(tops)[:, None, None] * 255).round().clamp(max=255).to(torch.uint8).numpy()
-    return {
-        "rows": rows,
-        "columns": columns,
-        "darkest": tops,
-        "data": base64.b64encode(data.tobytes()).decode(),
-    }
+    image = base64.b64encode(data.tobytes()).decode()
+    return {"rows": rows, "columns": columns, "darkest": tops, "data": image}
 
 
 MANY = 48

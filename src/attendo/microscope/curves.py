@@ -244,7 +244,7 @@ def _best(panel: Panel, events: Sequence[Event], frame: _Frame) -> Iterator[str]
                     yield f'<circle class="best" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="6"/>'
 
 
-STYLE = "microscope/assets/curves.css"
+STYLE = "report.css"
 TITLE = Localized("Learning curves", "学習曲線")
 _FACTS = Localized("Runs", "訓練")
 _DIFFERING = Localized("Settings that differ between the runs", "訓練の間で異なる設定")

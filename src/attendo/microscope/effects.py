@@ -25,9 +25,9 @@ from attendo.inspecting.edits import Edit, Off, OffByRow
 from attendo.inspecting.measures import GivenLinks, Pair, alignment_error_rate, rollout, word_links
 from attendo.inspecting.recording import edited, recording
 from attendo.microscope.answers import stack_weights
-from attendo.microscope.protocol import EffectsAnswer, TokensAnswer, WithoutHead
-from attendo.microscope.run_model import LookResult, User, attention_layers
-from attendo.models import EncoderClassifier, EncoderDecoder, Model
+from attendo.microscope.protocol import EffectsAnswer, LayerStack, OpenedHead, TokensAnswer, WithoutHead
+from attendo.microscope.run_model import LookResult, User, attention_layers, effect_paths
+from attendo.models import EncoderClassifier, EncoderDecoder, Model, parameter_count
 from attendo.nn.attention import Attention
 from attendo.nn.layers import FeedForward, Pooling
 
@@ -126,6 +126,40 @@ def _output_log_probs(
     there = [at for at in there if at >= result.prompt_tokens - 1] or there
     wanted = torch.tensor([[result.wanted[at] for at in there]], device=logits.device)
     return log_probs_of(logits[:, there], wanted).double()
+
+
+MOST_SHARE = 0.5  # of the weights on one key; a head with more is an attention sink
+MOST_FIRST_WORK, MOST_QUICK_WORK = 6e8, 3e9
+"""The maximum work of `opened_head` and `is_quick`, in parameters x positions x parts (about 0.1 and 0.5 s of CPU)."""
+
+
+def opened_head(result: LookResult, stacks: Sequence[LayerStack]) -> OpenedHead:
+    """Return the head that a page opens first: a cross-attention head if there is one, and no head that is off.
+
+    The head is the cross-attention head that the output needs most, if the measurement of all effects is cheap.
+    Otherwise, the head has the smallest entropy of all heads that are no attention sinks.
+    """
+    stack = next((stack for stack in stacks if stack["name"] == "cross"), stacks[-1])
+    heads = [(layer, head) for layer in stack["layers"] for head in range(layer["heads"])]
+    rows = [(layer, head) for layer, head in heads if head not in layer["off"]] or heads
+    if stack["name"] == "cross" and _work(result, len(heads)) <= MOST_FIRST_WORK:
+        effects = {layer["path"]: effects_answer(result, layer["path"]) for layer in stack["layers"]}
+        found = [effects[layer["path"]].get("heads", [])[head]["delta"] for layer, head in rows]
+    else:
+        rows = [(layer, head) for layer, head in rows if layer["sinks"][head]["share"] <= MOST_SHARE] or rows
+        found = [layer["measures"]["entropy"][head] for layer, head in rows]
+    layer, head = rows[found.index(min(found))]
+    return {"layer": layer["path"], "head": head}
+
+
+def is_quick(result: LookResult, stacks: Sequence[LayerStack]) -> bool:
+    """Return whether the effects of all heads and layers can be measured without a noticeable delay."""
+    n_heads = sum(layer["heads"] for stack in stacks for layer in stack["layers"])
+    return _work(result, n_heads + len(effect_paths(result.model))) <= MOST_QUICK_WORK
+
+
+def _work(result: LookResult, n: int) -> int:
+    return parameter_count(result.model) * (len(result.source) + len(result.target)) * n
 
 
 NOTES = (
@@ -338,9 +372,8 @@ def importance(
     plain, heads = _measured(user.model, batches, (), lambda n: say(n, total)), []
     for number, (path, head) in enumerate(places, 1):
         before = number * len(batches)
-        without = _measured(
-            user.model, batches, (Off(path, (head,)),), lambda n, before=before: say(before + n, total)
-        )
+        edits = (Off(path, (head,)),)
+        without = _measured(user.model, batches, edits, lambda n, before=before: say(before + n, total))
         changes = without - plain
         error = float(changes.std(correction=1)) / len(changes) ** 0.5
         found = errors.get((path, head))
@@ -392,10 +425,8 @@ def _pairs(user: Translator, rows: Sequence[tuple[str, str]], batch_tokens: int)
     batches = []
     for numbers in _grouped(lengths, batch_tokens):
         chosen = [targets[number] for number in numbers]
-        read, first = (
-            [tokenizer.specials.source(sources[n]) for n in numbers],
-            len(tokenizer.specials.begin) - 1,
-        )
+        read = [tokenizer.specials.source(sources[n]) for n in numbers]
+        first = len(tokenizer.specials.begin) - 1
         inputs, wanted = teacher_forced(tokenizer, read, chosen, user.device)
         for row, target in zip(wanted, chosen, strict=True):
             row[:first] = NONE

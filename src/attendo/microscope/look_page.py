@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from attendo.display.i18n import Language
-from attendo.display.web import asset, hash_of, one_script
+from attendo.display.web import Served, data_elements, live_document, saved_document
 from attendo.errors import AttendoError, install_command
 from attendo.files import json_of
 from attendo.microscope.protocol import LookRequest, canonical
@@ -98,28 +97,29 @@ def reply_to(session: Session, message: Any) -> tuple[dict[str, Any], list[bytes
     return (back, [answer]) if isinstance(answer, bytes) else (back | {"answer": answer}, [])
 
 
-MODULES = (
-    *("words", "dom", "colors", "numbers", "source", "state", "late", "misfits", "app", "shown", "views"),
-    *("cells", "saving", "locks", "chips", "input", "heads", "heat", "lines", "detail", "steps", "curves"),
-    *("slider", "sweep", "matrices", "compared", "switches", "rollout", "lens", "next"),
-    *("svgpen", "treedraw", "tree", "why", "positions", "classes", "film", "main"),
-)
-"""The JavaScript modules, in the order in which they are joined.
-
-While a module is loaded, it uses only earlier modules.
-"""
-ASSETS = "microscope/assets/look"
-STYLES = ("look", "views")
+ENTRY, STYLE = "look/main.js", "look/look.css"
 
 
-def live_page(language: Language = "en", model: Mapping[str, Any] | None = None) -> str:
-    """Return the microscope page that queries its server. `model` is an answer to the request `model` to include."""
-    return _page("'self'", "null" if model is None else _data({"live": model}), language)
+def live_page(
+    language: Language = "en", model: Mapping[str, Any] | None = None, root: str = "", back: str | None = None
+) -> Served:
+    """Return the microscope page that queries its server.
+
+    Args:
+        language: The language of the page, "en" or "ja".
+        model: An answer to the request `model` to include.
+        root: The relative address of the server's root.
+        back: The relative address of the page to which the microscope links back, or None.
+    """
+    answers = {"live": model, "back": back}
+    return live_document(ENTRY, STYLE, {"answers": json_of(answers)}, language, root)
 
 
 def framed_page(request: LookRequest) -> str:
     """Return the page in the frame of a notebook widget, which forwards requests. `request` is the first request."""
-    return _page("'none'", _data({"frame": request.body}), "en")
+    return saved_document(
+        ENTRY, STYLE, data_elements({"answers": json_of({"frame": request.body})}), "en"
+    )
 
 
 def saved_page(
@@ -128,50 +128,19 @@ def saved_page(
     """Return the self-contained microscope page of one text, with all answers for the unchanged model.
 
     Other texts and combined edits require the live page. `head` contains the path and the number of the head to open
-    (default: the sharpest head).
+    (default: the head that the answer names).
     """
     answers: dict[str, Any] = {} if head is None else {"opens": {"layer": head["path"], "head": head["head"]}}
     numbers = []
     for name, body, answer in session.usual_answers(request, head):
         question = f"{name} {canonical(body)}"
-        if isinstance(
-            answer, bytes
-        ):  # a separate element, because the page decodes only the data that it draws
+        if isinstance(answer, bytes):
+            # a separate element, because the page decodes only the data that it draws
             data = base64.b64encode(answer).decode()
             numbers.append(
                 f'<script type="text/plain" data-answer="{html.escape(question)}">{data}</script>\n'
             )
         else:
             answers[question] = answer
-    return _page("'none'", _data(answers), language, "".join(numbers))
-
-
-def _data(answers: Mapping[str, Any]) -> str:
-    """Return JSON for a script element, in which "<" is escaped."""
-    return json_of(answers).replace("<", "\\u003c")
-
-
-def _page(connect: str, answers: str, language: Language, numbers: str = "") -> str:
-    style, script = joined()
-    policy = (
-        f"default-src 'none'; style-src '{hash_of(style)}'; script-src '{hash_of(script)}'; img-src data: blob:;"
-        f" connect-src {connect}; base-uri 'none'; form-action 'none'"
-    )
-    page = asset(f"{ASSETS}/look.html").replace('lang="en"', f'lang="{language}"', 1)
-    # the answers come last, because they may contain text that looks like a mark
-    for mark, text in (
-        ("POLICY", policy),
-        ("STYLE", style),
-        ("SCRIPT", script),
-        ("NUMBERS", numbers),
-        ("ANSWERS", answers),
-    ):
-        page = page.replace(f"@@{mark}@@", text, 1)
-    return page
-
-
-@cache
-def joined() -> tuple[str, str]:
-    """Return the joined style sheets and the joined JavaScript modules of the microscope page."""
-    styles = "\n".join(asset(f"{ASSETS}/{name}.css") for name in STYLES)
-    return styles, one_script(asset(f"{ASSETS}/{name}.js") for name in MODULES)
+    data = "".join(numbers) + data_elements({"answers": json_of(answers)})
+    return saved_document(ENTRY, STYLE, data, language)

@@ -255,8 +255,15 @@ class Thumbnail(TypedDict):
     data: str
 
 
+class Sink(TypedDict):
+    """The key that receives the largest mean weight of a head over the queries, and this mean weight."""
+
+    key: int
+    share: float
+
+
 class Layer(TypedDict):
-    """The data of an attention layer in a result (see `layer_of`)."""
+    """The data of an attention layer in a result (see `layer_of`). `sinks` has one entry per head."""
 
     path: str
     heads: int
@@ -274,6 +281,7 @@ class Layer(TypedDict):
     beta: list[float | Literal["inf"]]
     off: list[int]
     measures: dict[str, list[float]]
+    sinks: list[Sink]
     thumb: Thumbnail
 
 
@@ -316,8 +324,18 @@ class Baseline(TypedDict):
     tokens: NotRequired[list[Token | None]]
 
 
+class OpenedHead(TypedDict):
+    """The head that a page opens first: the path of its layer, and its number."""
+
+    layer: str
+    head: int
+
+
 class LookAnswer(TypedDict):
-    """The data that the microscope page shows about a result. `key` identifies the result in further requests."""
+    """The data that the microscope page shows about a result. `key` identifies the result in further requests.
+
+    If `quick` is true, a page may request the effects of all heads and layers without a click.
+    """
 
     ask: dict[str, Any]
     key: str
@@ -330,6 +348,8 @@ class LookAnswer(TypedDict):
     baseline: Baseline | None
     note: str
     note_ja: str
+    opens: OpenedHead
+    quick: bool
     seconds: float
 
 
@@ -342,7 +362,7 @@ class ModelStack(TypedDict):
 
 
 class ModelAnswer(TypedDict):
-    """The facts about a model that the page shows."""
+    """The facts about a model that the page shows. `examples` are texts to try."""
 
     name: str
     own_parts: bool
@@ -354,6 +374,7 @@ class ModelAnswer(TypedDict):
     stacks: list[ModelStack]
     checkpoints: list[int]
     effects: list[str]
+    examples: list[str]
 
 
 class MatricesAnswer(TypedDict):

@@ -14,10 +14,11 @@ from typing import Any
 
 import uvicorn
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from attendo.display.i18n import Language
+from attendo.display.web import Served, served_asset
 from attendo.errors import AttendoError, port_refused
 from attendo.files import json_of
 from attendo.microscope.look_page import live_page
@@ -30,19 +31,18 @@ BODY_SECONDS = 60
 CLOSING_SECONDS = 10
 """The maximum seconds that a stopping server waits for a running computation."""
 HEADERS = {
-    "Cache-Control": "no-store",
-    "Connection": "close",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
 }
+NO_STORE = {"Cache-Control": "no-store"}
 
 
 def answered(answer: Answer, status: int = 200) -> Response:
     """Return the HTTP response with an answer, which is bytes or JSON. Raise AttendoError for a non-finite number."""
     if isinstance(answer, bytes):
-        return Response(answer, status, media_type="application/octet-stream")
-    return Response(json_of(answer), status, media_type="application/json")
+        return Response(answer, status, NO_STORE, "application/octet-stream")
+    return Response(json_of(answer), status, NO_STORE, "application/json")
 
 
 class LookServer(uvicorn.Server):
@@ -125,9 +125,10 @@ class LookServer(uvicorn.Server):
         if request.headers.get("host") not in (f"127.0.0.1:{self.port}", f"localhost:{self.port}"):
             return answered({"error": f"open {self.address} instead"}, 403)  # DNS rebinding
         if request.method == "GET":
-            if request.url.path != "/":
-                return PlainTextResponse("there is nothing here but /", 404)
-            return HTMLResponse(live_page(self.language, self.session.model_answer()))
+            served = self._file(request.url.path)
+            if served is None:
+                return PlainTextResponse("there is nothing here but /", 404, NO_STORE)
+            return Response(*served.response(request.headers))
         try:
             name, body = await _question(request)
             answer: Future[Answer] = Future()
@@ -139,6 +140,11 @@ class LookServer(uvicorn.Server):
             raise
         except Exception as error:  # noqa: BLE001  (one question must not end the server)
             return answered({"error": f"a bug in attendo: {type(error).__name__}: {error}"}, 500)
+
+    def _file(self, path: str) -> Served | None:
+        if path == "/":
+            return live_page(self.language, self.session.model_answer())
+        return served_asset(path.removeprefix("/assets/")) if path.startswith("/assets/") else None
 
     def _work(self) -> None:
         while (question := self._questions.get()) is not None:

@@ -6,25 +6,29 @@ import dataclasses
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attendo.bundle import examples_of
 from attendo.custom_modules import is_custom
 from attendo.errors import AttendoError
 from attendo.inference import Generator, Translator
 from attendo.inspecting.recording import view
 from attendo.microscope.answers import (
+    compared,
     film_answer,
     lens_answer,
-    look_answer,
     matrices_answer,
     next_answer,
+    outcome,
     positions_answer,
     rollout_answer,
+    stacks_of,
     tensor_answer,
+    tokens_of,
 )
-from attendo.microscope.effects import effects_answer, tokens_answer
+from attendo.microscope.effects import effects_answer, is_quick, opened_head, tokens_answer
 from attendo.microscope.protocol import LookAnswer, LookRequest, ModelAnswer, request_of
 from attendo.microscope.run_model import (
     LookResult,
@@ -70,10 +74,12 @@ class Session:
     Args:
         user: The loaded Translator, Classifier, Generator or Embedder.
         folder: The run folder, whose checkpoints show the attention during training.
+        examples: Texts to try (default: the example texts of the run folder).
     """
 
-    def __init__(self, user: User, folder: Path | None = None) -> None:
+    def __init__(self, user: User, folder: Path | None = None, examples: Sequence[str] | None = None) -> None:
         self.user, self.folder = user, folder
+        self.examples = examples_of(folder or user.folder) if examples is None else list(examples)
         self._turn = threading.Lock()
         self._results: OrderedDict[str, LookResult] = OrderedDict()
         self._requests: dict[str, LookRequest] = {}
@@ -117,9 +123,8 @@ class Session:
             return self._look(request)
         given = {field: value for field, value in vars(request).items() if field != "key"}
         if "path" in given:
-            known = (
-                effect_paths(self.user.model) if name == "effects" else [*attention_layers(self.user.model)]
-            )
+            model = self.user.model
+            known = effect_paths(model) if name == "effects" else [*attention_layers(model)]
             if given["path"] not in known:
                 raise AttendoError(f"{name}: path {given['path']!r} is not one of {', '.join(known)}")
         return ANSWER_OF[name](self._result_of(request.key), **given)
@@ -128,11 +133,10 @@ class Session:
         """Return the facts about the model that the page shows before the first request."""
         user, model = self.user, self.user.model
         config, family = model.config, user.task
-        layers = f"{config.n_encoder_layers} + {config.n_decoder_layers}"
         facts = [
             ["family", family],
             ["parameters", f"{parameter_count(model):,}"],
-            ["layers (encoder + decoder)", layers],
+            ["layers (encoder + decoder)", f"{config.n_encoder_layers} + {config.n_decoder_layers}"],
             ["heads", str(config.n_heads)],
             ["d_model", str(config.d_model)],
             ["vocabulary", f"{config.vocab_size:,}"],
@@ -153,6 +157,7 @@ class Session:
             ],
             "checkpoints": [int(path.name.removeprefix("step-")) for path in self._checkpoints()],
             "effects": effect_paths(model),
+            "examples": self.examples,
         }
 
     def usual_answers(
@@ -162,20 +167,20 @@ class Session:
 
         Args:
             request: The request with the text and the search settings.
-            head: The path and the number of the head to open first (default: the head with the sharpest attention).
+            head: The path and the number of the head to open first (default: `opens` of the answer).
         """
         body = request.body
-        yield "model", {}, self.answer("model", {})
+        # a saved page cannot run the model, and its readers may not be allowed to see the examples
+        yield "model", {}, {**self.model_answer(), "examples": []}
         found = self.answer("look", body)
         assert isinstance(found, dict)
         yield "look", body, found
-        for name, more in self._usual_questions(found, head or _opened(found)):
+        opens = {"path": found["opens"]["layer"], "head": found["opens"]["head"]}
+        for name, more in self._usual_questions(found, head or opens):
             question = {"key": found["key"], **more}
             try:
                 yield name, question, self.answer(name, question)
-            except (
-                AttendoError
-            ) as error:  # the model does not support the request; the page shows the message
+            except AttendoError as error:  # the page shows the message of an unsupported request
                 yield name, question, {"error": str(error)}
 
     def _usual_questions(
@@ -222,9 +227,7 @@ class Session:
             result: The result to cache.
         """
         self._results[result.request.key], self._requests[result.request.key] = result, result.request
-        while (
-            len(self._results) > 2 and sum(result.n_bytes for result in self._results.values()) > REMEMBERED
-        ):
+        while len(self._results) > 2 and sum(r.n_bytes for r in self._results.values()) > REMEMBERED:
             self._results.popitem(last=False)
         return result
 
@@ -239,10 +242,28 @@ class Session:
         return [] if self.folder is None else checkpoints(self.folder / "checkpoints")
 
 
-def _opened(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the head that the page opens first (app.js): the sharpest head of the sharpest (cross-attention) layer."""
-    stacks = {stack["name"]: stack["layers"] for stack in found["stacks"]}
-    layers = stacks.get("cross", found["stacks"][-1]["layers"])
-    layer = min(layers, key=lambda layer: sum(layer["measures"]["entropy"]) / layer["heads"])
-    entropies = layer["measures"]["entropy"]
-    return {"path": layer["path"], "head": entropies.index(min(entropies))}
+def look_answer(result: LookResult, baseline: LookResult | None, began: float) -> LookAnswer:
+    """Return the data that the microscope page shows about the result of a run.
+
+    Args:
+        result: The result of running the model, with the edits of the request.
+        baseline: The result of the unchanged model, or None if the request has no edits.
+        began: The start of the computation, as a value of `time.perf_counter`.
+    """
+    stacks = stacks_of(result)
+    return {
+        "ask": result.request.body,
+        "key": result.request.key,
+        "family": result.family,
+        "source": tokens_of(result, result.source, of_source=True),
+        "target": tokens_of(result, result.target, of_source=False),
+        "prompt_tokens": result.prompt_tokens,
+        "stacks": stacks,
+        "outcome": outcome(result),
+        "baseline": None if baseline is None else compared(result, baseline),
+        "note": result.note.en if result.note else "",
+        "note_ja": result.note.ja if result.note else "",
+        "opens": opened_head(result, stacks),
+        "quick": is_quick(result, stacks),
+        "seconds": round(time.perf_counter() - began, 3),
+    }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice, zip_longest
 from typing import Any
 
 from attendo.bundle import Bundle, TaskName
 from attendo.config import build
 from attendo.data.batches import TokenDataset
 from attendo.data.corpus_base import Corpus
+from attendo.data.held_out import source_hash
 from attendo.data.labelled_corpus import LabelledCorpus, LabelledData, LabelledDataset
 from attendo.data.pair_corpus import PairCorpus, PairData, PairDataset
 from attendo.data.text_corpus import TextCorpus, TextData, WindowDataset
@@ -76,6 +78,7 @@ class TaskSpec:
         material: A function that returns the tokenized training rows from the cache, or adds them to it.
         user: A function that builds the inference object for a model.
         task: A function that builds the batches and the evaluation for the training loop.
+        texts: A function that returns validation texts of a corpus and its task, from which examples are chosen.
     """
 
     name: TaskName
@@ -92,6 +95,7 @@ class TaskSpec:
     material: Callable[[Any, Tokenizer, Mapping[str, Mapping[str, Any]]], TokenDataset]
     user: Callable[[Bundle, Any], Any]
     task: Callable[[Any, Any, Any, TrainingConfig], Task]
+    texts: Callable[[Any, Any], Iterable[str]]
     data_keys: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -147,6 +151,7 @@ TRANSLATION = TaskSpec(
     material=_pairs,
     user=Translator.from_bundle,
     task=_translation_task,
+    texts=lambda corpus, task: sorted((source for source, _ in task.validation), key=source_hash),
     data_keys={"max_tokens": 1000},
 )
 
@@ -179,6 +184,8 @@ CLASSIFICATION = TaskSpec(
     material=lambda corpus, tokenizer, tables: corpus.material(tokenizer),
     user=Classifier.from_bundle,
     task=_classification_task,
+    # in the order of hashes, because a file may be sorted by label
+    texts=lambda corpus, task: sorted((row.text for row in task.validation), key=source_hash),
     data_keys={"valid_share": 0.1},
 )
 
@@ -217,6 +224,13 @@ def _language_task(
     return task
 
 
+def _validation_lines(corpus: TextCorpus, task: Task) -> Iterator[str]:
+    """Yield lines of the first validation chunks: the first line of each chunk, then the second lines, and so on."""
+    chunks = islice(corpus.chunks("valid"), 50)
+    lines = [[line for line in chunk.text.splitlines() if line.strip()][:50] for chunk in chunks]
+    return (line for group in zip_longest(*lines, fillvalue="") for line in group)
+
+
 LANGUAGE_MODEL = TaskSpec(
     name="language-model",
     model_name="language model",
@@ -243,6 +257,7 @@ LANGUAGE_MODEL = TaskSpec(
     material=lambda corpus, tokenizer, tables: corpus.windows(tokenizer, tables["model"]["max_len"]),
     user=Generator.from_bundle,
     task=_language_task,
+    texts=_validation_lines,
 )
 
 # ---- masked language modelling
@@ -283,6 +298,7 @@ MASKED_LANGUAGE_MODEL = TaskSpec(
     material=_hidden,
     user=Embedder.from_bundle,
     task=_masked_task,
+    texts=_validation_lines,
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -259,7 +259,7 @@ def new_run(
         "data": facts | {"store": material.facts.key, "content": material.facts.content},
     }
     with ranks.in_turn("description", everywhere=True):
-        describe(folder, bundle, corpus)
+        describe(folder, bundle, corpus, config.family.texts(corpus, task))
     padding = f", {facts['padding_share']:.1%} padding" if "padding_share" in facts else ""
     learning = "" if n_trained is None else f", {n_trained:,} trained"
     say(
@@ -271,13 +271,13 @@ def new_run(
     return trained
 
 
-def describe(folder: Path, bundle: Bundle, corpus: Corpus[Any]) -> None:
-    """Write the description of a new run, and the list of its training rows."""
+def describe(folder: Path, bundle: Bundle, corpus: Corpus[Any], texts: Iterable[str]) -> None:
+    """Write the description of a new run, examples of its validation texts, and the list of its training rows."""
     own = TrainedRows.of(corpus.identifying_texts())
     with locked(folder / LOCK) if (folder / LOCK).exists() else nullcontext(True) as free:
         if not free:  # keep the description and the log of the other process
             refuse_second(folder)
-    save_description(folder, bundle)
+    save_description(folder, bundle, texts)
     if len(own):
         save_trained_rows(folder, corpus.trained, own)
 

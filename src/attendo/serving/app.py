@@ -91,6 +91,7 @@ def create_app(state: State) -> FastAPI:
     routers = [health, translations.router, completions.router, texts.openai_router, texts.router]
     routers += [pages.look_router] if state.look else []
     routers += [pages.router] if state.page else []
+    routers += [pages.assets_router] if state.look or state.page else []
     for router in routers:
         app.include_router(router)
     paths = [getattr(route, "path", "{") for router in routers for route in router.routes]
@@ -101,8 +102,11 @@ def create_app(state: State) -> FastAPI:
     if state.keys:
         app.openapi = partial(_openapi_with_keys, app)
 
+    def is_page(path: str) -> bool:
+        return path in still or path.startswith("/assets/")
+
     def is_public(path: str) -> bool:
-        return path in still or path in PUBLIC or (state.look and pages.is_look_page(path))
+        return is_page(path) or path in PUBLIC or (state.look and pages.is_look_page(path))
 
     direct = {
         (method, route.path): route
@@ -111,7 +115,7 @@ def create_app(state: State) -> FastAPI:
         if isinstance(route, ApiRoute) and route.takes_request_alone
         for method in route.methods or ()
     }
-    app.add_middleware(Guard, state=state, is_public=is_public, early=still | EARLY, direct=direct)
+    app.add_middleware(Guard, state=state, is_public=is_public, is_early=lambda path: path in EARLY or is_page(path), direct=direct)
     if state.cors:
         app.add_middleware(
             CrossOrigin,

@@ -122,8 +122,8 @@ class CompletionAnswer(BaseModel):
 
 
 class ModelFacts(BaseModel):
-    """The facts about one model of the server. Three fields extend the OpenAI API: family (the task), and source and
-    target (the languages of a translator).
+    """The facts about one model of the server. Four fields extend the OpenAI API: family (the task), source and target
+    (the languages of a translator), and examples (texts to try, if the server may show them).
     """
 
     model_config = ConfigDict(protected_namespaces=())
@@ -135,6 +135,7 @@ class ModelFacts(BaseModel):
     family: str
     source: str | None
     target: str | None
+    examples: list[str]
 
 
 class ModelList(BaseModel):
@@ -407,6 +408,7 @@ async def model(request: ApiRequest, model: str) -> Response:
 
 def _facts(served: ServedModel) -> dict[str, Any]:
     own = {"family": served.family, "source": served.source, "target": served.target}
+    own["examples"] = served.examples
     return {"id": served.name, "object": "model", "created": served.created, "owned_by": "attendo"} | own
 
 

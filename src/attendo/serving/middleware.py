@@ -166,7 +166,8 @@ class Guard:
         app: The next ASGI application.
         state: The state of the server.
         is_public: The function that returns whether a path requires no API key. Unknown paths require a key.
-        early: The paths that are served while the models load and while the server shuts down.
+        is_early: The function that returns whether a path is served while the models load and while the server
+            shuts down.
         direct: The routes, by method and path, that run without FastAPI's route search. FastAPI's route search takes
             more CPU time than everything else in this class.
     """
@@ -176,13 +177,13 @@ class Guard:
         app: ASGIApp,
         state: State,
         is_public: Callable[[str], bool],
-        early: frozenset[str],
+        is_early: Callable[[str], bool],
         direct: Mapping[tuple[str, str], ApiRoute],
     ) -> None:
         self.app = app
         self.state = state
         self.is_public = is_public
-        self.early = early
+        self.is_early = is_early
         self.direct = direct
         self.held = 0  # bytes of incomplete bodies
         self.most_held = max(BODIES, 4 * state.config.max_body)
@@ -211,7 +212,7 @@ class Guard:
             await errors.response_to(scope, error)(scope, receive, send)
 
     async def _answer(self, record: ResponseRecord, scope: Scope, receive: Receive, send: Send) -> None:
-        early = scope["path"] in self.early
+        early = self.is_early(scope["path"])
         try:
             body = await self._let_in(record, scope, receive, early)
         except ApiError as error:

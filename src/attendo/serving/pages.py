@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
-from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -16,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import RedirectResponse, Response
 
 from attendo.display.i18n import Language
-from attendo.display.web import asset, hash_of, one_script
+from attendo.display.web import live_document, served_asset
 from attendo.files import json_of
 from attendo.serving.dependencies import ApiRequest, ApiRoute, choose_model
 from attendo.serving.engine import PASS_CHARACTERS
@@ -28,33 +26,25 @@ if TYPE_CHECKING:
     from attendo.microscope.session import Answer
 
 router = APIRouter(route_class=ApiRoute, include_in_schema=False)
-
-ASSETS = "serving/assets/page"
-SHARED_ASSETS = "microscope/assets/look"
-
-SHARED = ("words", "dom", "chips")
-"""The JavaScript modules that the microscope page also uses."""
-
-MODULES = (
-    *("sentences", "address", "asking", "lines", "reading", "writing", "choices", "others", "around"),
-    *("translating", "completing", "classifying", "keys", "begin"),
-)
-"""The JavaScript modules, in the order in which they are joined after the shared modules.
-
-While a module is loaded, it uses only earlier modules.
-"""
+assets_router = APIRouter(route_class=ApiRoute, include_in_schema=False)
 
 
 @router.get("/", response_class=Response)
 async def page(request: ApiRequest) -> Response:
     """Return the web page for translation, classification and completion, which contains no data of models."""
     state = request.server
-    document, policy, tag = document_of(state.look, state.config.max_characters)
-    # no-cache: after an update, an old page must not call the new API
-    headers = {"content-security-policy": policy, "cache-control": "no-cache", "etag": tag}
-    if tag in request.headers.get("if-none-match", ""):
-        return Response(None, 304, headers)
-    return Response(document, 200, headers, "text/html; charset=utf-8")
+    facts = {"look": state.look, "characters": state.config.max_characters}
+    served = live_document("serve/main.js", "serve/serve.css", {"facts": json_of(facts)}, "en", "")
+    return Response(*served.response(request.headers))
+
+
+@assets_router.get("/assets/{path:path}", response_class=Response)
+async def asset_file(request: ApiRequest, path: str) -> Response:
+    """Return a script or style sheet of the pages."""
+    served = served_asset(path)
+    if served is None:
+        raise ApiError(404, f"{path} is not a file of the pages. Reload the page")
+    return Response(*served.response(request.headers))
 
 
 @router.get("/docs", response_class=Response)
@@ -70,40 +60,9 @@ async def routes_page(request: ApiRequest) -> Response:
     return Response(text, 200, {"content-security-policy": "default-src 'none'"}, "text/html; charset=utf-8")
 
 
-@cache
-def document_of(look: bool, characters: int) -> tuple[bytes, str, str]:
-    """Return the HTML document, its content security policy and its ETag.
-
-    Args:
-        look: Whether the page links to the microscope.
-        characters: The maximum number of characters of a text.
-    """
-    style, script = joined()
-    facts = {"look": look, "characters": characters}
-    document = asset(f"{ASSETS}/page.html")
-    for mark, text in (("FACTS", json.dumps(facts)), ("STYLE", style), ("SCRIPT", script)):
-        document = document.replace(f"@@{mark}@@", text, 1)
-    policy = (
-        f"default-src 'none'; style-src '{hash_of(style)}'; script-src '{hash_of(script)}'; img-src data:;"
-        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-    data = document.encode()
-    return data, policy, f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-
-
-@cache
-def joined() -> tuple[str, str]:
-    """Return the joined style sheets and the joined JavaScript modules of the web page."""
-    modules = [asset(f"{SHARED_ASSETS}/{name}.js") for name in SHARED]
-    modules += [asset(f"{ASSETS}/{name}.js") for name in MODULES]
-    return "\n".join((asset(f"{SHARED_ASSETS}/look.css"), asset(f"{ASSETS}/page.css"))), one_script(modules)
-
-
 look_router = APIRouter(route_class=ApiRoute, tags=["microscope"], responses=documented_errors(Fault))
 COST = 1000
 """The cost of a microscope request in tokens. The texts are short, but the computation is large."""
-POLICY = {"content-security-policy": "frame-ancestors 'none'"}
-"""The policy of the microscope page. The page contains its other policies."""
 ModelName = Annotated[str, Path(max_length=200)]
 
 
@@ -111,13 +70,6 @@ class Question(BaseModel):
     """The body of a microscope request, which `attendo.microscope.session` validates."""
 
     model_config = ConfigDict(extra="allow")
-
-
-@cache
-def _look_document(language: Language) -> bytes:
-    from attendo.microscope.look_page import live_page  # most servers never load the microscope
-
-    return live_page(language).encode()
 
 
 def is_look_page(path: str) -> bool:
@@ -146,7 +98,10 @@ async def look_page(request: ApiRequest, model: ModelName) -> Response:
         choose_model(request.server, model)
     wanted = request.headers.get("accept-language", "")
     language: Language = "ja" if wanted.strip().lower().startswith("ja") else "en"
-    return Response(_look_document(language), headers=POLICY, media_type="text/html")
+    from attendo.microscope.look_page import live_page  # most servers never load the microscope
+
+    back = "../../" if request.server.page else None
+    return Response(*live_page(language, root="../../", back=back).response(request.headers))
 
 
 BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}

@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attendo.bundle import TaskName
+from attendo.bundle import EXAMPLES, TaskName, examples_of
 from attendo.data.segments import Segment
 from attendo.errors import AttendoError
 from attendo.inference import Embedder, Generator, Translator, load
@@ -32,6 +33,7 @@ class ServedModel:
         source: The source language of a translator, or None if unknown.
         target: The target language of a translator, or None if unknown.
         created: The modification time of the weights, in seconds since 1970.
+        examples: The example texts of the run that clients may see.
     """
 
     name: str
@@ -41,7 +43,7 @@ class ServedModel:
     source: str | None = None
     target: str | None = None
     created: int = 0
-    _session: Session | None = field(default=None, repr=False)
+    examples: list[str] = field(default_factory=list)
 
     @property
     def family(self) -> TaskName:
@@ -54,14 +56,12 @@ class ServedModel:
         user = self.user
         return user if isinstance(user, Embedder) else Embedder(user.model, user.tokenizer)
 
-    @property
+    @cached_property
     def session(self) -> Session:
         """The microscope session of the model, created on first use."""
-        if self._session is None:
-            from attendo.microscope.session import Session
+        from attendo.microscope.session import Session
 
-            self._session = Session(self.user, self.folder)
-        return self._session
+        return Session(self.user, self.folder, self.examples)
 
 
 class ModelRegistry:
@@ -75,6 +75,7 @@ class ModelRegistry:
         target: The target language of translators whose run has no languages.
         int8: Whether to compute with 8-bit integer weights.
         segment: The default unit of translation: "sentence", "paragraph" or "none".
+        examples: Whether clients may see the example texts of the runs, which can be private.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class ModelRegistry:
         target: str | None = None,
         int8: bool = False,
         segment: Segment = "sentence",
+        examples: bool = False,
     ) -> None:
         """Store the folders, which `load` loads later. Raise AttendoError for two folders with the same name."""
         self.folders: dict[str, Path] = {}
@@ -101,6 +103,7 @@ class ModelRegistry:
             self.folders[name] = folder
         self._options = {"rows": rows, "device": device, "source": source, "target": target, "int8": int8}
         self._segment: Segment = segment
+        self._examples = examples
         self._served: dict[str, ServedModel] = {}
         self._swapping = threading.Lock()
 
@@ -174,10 +177,11 @@ class ModelRegistry:
         source = languages.get("source") or options["source"]
         target = languages.get("target") or options["target"]
         engine = Engine(user, options["rows"], name)
-        return ServedModel(name, folder, user, engine, source, target, created)
+        examples = examples_of(folder) if self._examples else []
+        return ServedModel(name, folder, user, engine, source, target, created, examples)
 
 
-FILES = ("model.safetensors", "config.toml", "tokenizer.json", "card.json")
+FILES = ("model.safetensors", "config.toml", "tokenizer.json", "card.json", EXAMPLES)
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """The modification time, size and inode of each file of a run, or None for a missing file."""

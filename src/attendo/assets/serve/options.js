@@ -1,0 +1,45 @@
+// The settings of completions.
+import { el, field } from "../shared/dom.js";
+import { say } from "../shared/words.js";
+
+// name: the format of the setting, its valid values, and when it applies
+const NUMBERS = {
+  max_tokens: ["numeric", "whole-from-1", (n) => Number.isInteger(n) && n >= 1],
+  temperature: ["decimal", "at-least-0", (n) => n >= 0],
+  top_p: ["decimal", "above-0-to-1", (n) => n > 0 && n <= 1],
+  seed: ["numeric", "whole-or-none", (n) => Number.isSafeInteger(n) && n >= 0],
+};
+
+// The fields of a request. Throws an error that names the first invalid setting
+export function settingsOf(state) {
+  const found = {};
+  for (const [name, [, range, fits]] of Object.entries(NUMBERS)) {
+    const text = state.get(name).trim();
+    if (name === "seed" && text === "") continue;
+    const number = text === "" ? NaN : Number(text);
+    if (!Number.isFinite(number) || !fits(number))
+      throw new Error(say("bad-setting", { name: say(name), range: say(range) }));
+    found[name] = number;
+  }
+  const stop = state.get("stop").replaceAll("\\n", "\n");
+  return stop ? { ...found, stop } : found;
+}
+
+// onChange() is called after each change
+export function makeOptions(app, onChange) {
+  const box = (name, label, properties) => {
+    const input = el("input", { type: "text", id: name, value: app.state.get(name), autocomplete: "off", ...properties });
+    input.addEventListener("input", () => (app.keep({ [name]: input.value }), onChange()));
+    return field(label, input);
+  };
+  const boxes = Object.entries(NUMBERS).map(([name, [inputMode]]) =>
+    box(name, say(name), { inputMode, class: "short", placeholder: name === "seed" ? say("random") : "" }),
+  );
+  const stop = box("stop", say("stop-text"), { id: "stop-text", placeholder: say("stop-hint") });
+  return el(
+    "details",
+    { class: "options" },
+    el("summary", {}, say("options")),
+    el("div", { class: "card bar" }, ...boxes, stop),
+  );
+}
