@@ -29,7 +29,9 @@ def test_live_and_saved_page_begin_with_the_search_of_the_command(live, saved, t
         file.js("[app.look.ask, app.look.outcome]"),
     )
     assert [asked, outcome] == held
-    assert asked["search"] == at.page.input_value("#search") == search
+    assert asked["search"] == search
+    name = f"beam {at.js('app.model.beam')}" if search == "beam" else "greedy search"
+    assert at.page.text_content("#search-button") == f"{name} ▾"
     other = "greedy" if search == "beam" else "beam"
     told = live(family, text=text, search=other).js("app.look.ask")
     assert told["search"] == other  # the address decides
@@ -55,7 +57,7 @@ def test_only_a_language_model_begins_with_nothing(live, saved, sessions):
     for family in ("translation", "classification"):
         at = live(family, text="  ")
         assert at.js("app.look") is None
-        assert at.page.text_content("#status") == "Type a text and press “Look”."
+        assert at.page.text_content("#status") == "Type a text first."
         at.visit.check()
 
 
@@ -64,24 +66,24 @@ def test_only_a_language_model_begins_with_nothing(live, saved, sessions):
 
 def test_after_a_reload_tree_why_and_film_are_there_again(live, tokenizer):
     at = live("translation", text=text_of(tokenizer, 8))
-    panel = at.open_tab("tree")
+    panel = at.open_tab("search")
     at.page.select_option("#tree-beam", "2")
-    panel.locator("#tree-go").click()
-    at.drawn("tree")
+    at.page.click("#tree-go")
+    runs = "[...document.querySelectorAll('.folded-tree .run')].map(one => one.innerText).join()"
+    at.until(f"window.attendo.drawn.tree && {runs}")
     panel.locator("#why-text").fill("snow rain wind")
     panel.locator("#why-go").click()
     rows = "document.querySelectorAll('#view-why table tbody tr').length"
     at.until(f"{rows} >= 3")
-    label = at.page.get_attribute('canvas[data-name="tree"]', "aria-label")
+    label = at.js(runs)
     n_rows = at.js(rows)
     at.page.wait_for_timeout(300)
     at.page.reload()
     at.visit.ready()
-    at.drawn("tree")
-    assert at.page.get_attribute('canvas[data-name="tree"]', "aria-label") == label
+    at.until(f"{runs} === {json.dumps(label)}")
     at.until(f"{rows} === {n_rows}")
     assert at.page.input_value("#why-text") == "snow rain wind"
-    panel = at.open_tab("film")
+    panel = at.open_tab("training")
     panel.locator("#film-go").click()
     at.drawn("film")
     panel.locator("#film-frame").focus()
@@ -103,15 +105,15 @@ def test_back_and_forward_go_over_what_the_reader_did(live, tokenizer):
     chosen = "app.state.get('layer') + app.state.get('head')"
     first = at.js(chosen)
     page.hover('canvas[data-name="heat"]')
-    page.hover('#said .chip[data-side="target"] >> nth=2')
+    page.hover("#ribbons .tokens >> nth=1 >> .chip >> nth=2")
     rest()
     assert at.js("history.length") == entries
-    at.open_tab("lens")
+    at.open_tab("layers")
     rest()
     page.locator("button.head").nth(0).click()
     rest()
     page.fill("#text", texts[1])
-    at.after(lambda: page.click("#look"))
+    at.after(lambda: page.press("#text", "Enter"))
     rest()
     at.after(lambda: page.locator("button.head").nth(1).dblclick())
     rest()
@@ -124,12 +126,102 @@ def test_back_and_forward_go_over_what_the_reader_did(live, tokenizer):
     assert page.input_value("#text") == texts[0]
     page.go_back()
     at.until(f"{chosen} === {json.dumps(first)}")
-    assert page.is_visible("#view-lens")
+    assert page.is_visible("#view-layers")
     page.go_back()
-    at.until("!document.getElementById('view-steps').hidden")
+    at.until("!document.getElementById('view-attention').hidden")
     page.go_forward()
-    at.until("!document.getElementById('view-lens').hidden")
+    at.until("!document.getElementById('view-layers').hidden")
     at.visit.check()
+
+
+# ---- what it says first
+
+
+def test_it_opens_with_an_example_and_a_sentence_about_the_picture(visit, served, tokenizer, tmp_path):
+    """Also if the address has no text: the first example of the run, and chips for all of them."""
+    user, texts = looked_model("translation", tokenizer), [text_of(tokenizer, 8), text_of(tokenizer, 5)]
+    (tmp_path / "examples.json").write_text(json.dumps(texts), encoding="utf-8")
+    session = Session(user, tmp_path)
+    at = Looking(visit(served(session)), session)
+    assert at.js("app.look.ask.text") == texts[0] == at.page.input_value("#text")
+    assert [at.state("layer"), at.state("head")] == at.js("[app.look.opens.layer, app.look.opens.head]")
+    words = at.page.inner_text("#sentence")
+    spot = at.js("app.spot()")
+    piece = at.js(f"app.tokensOf('source')[{spot['key']}].piece")
+    share = float(at.weights()[spot["query"], spot["key"]])
+    assert (
+        words.startswith("To write ")
+        and piece in words
+        and words.endswith("of its attention" if share >= 0.3 else piece)
+    )
+    told = at.after(lambda: at.page.locator(".tries .pill").nth(1).click())
+    assert told["ask"]["text"] == texts[1]
+    at.visit.check()
+
+
+def test_it_looks_while_one_types_and_marks_what_is_out_of_date(live, tokenizer):
+    at = live("translation", text=text_of(tokenizer, 8))
+    page, stale = at.page, "document.getElementById('page').classList.contains('stale')"
+    text = text_of(tokenizer, 6)
+    page.focus("#text")
+    page.keyboard.press("Control+A")
+    at.after(lambda: (page.keyboard.type(text), at.until(stale)))
+    assert at.js("app.look.ask.text") == text and not at.js(stale)
+    page.keyboard.press("Shift+Enter")
+    assert page.input_value("#text") == f"{text}\n"
+    at.js("Object.assign(app.look, { seconds: 9 })")
+    page.keyboard.type("snow")
+    at.until(stale)
+    assert page.is_visible("#enter-hint")
+    told = at.after(lambda: page.keyboard.press("Enter"))
+    assert told["ask"]["text"] == f"{text}\nsnow" and not page.is_visible("#enter-hint")
+    at.visit.check()
+
+
+def test_a_sink_is_named_and_a_term_explains_itself(live, tokenizer):
+    at = live("translation", text=text_of(tokenizer, 8))
+    at.js("app.layers().forEach((layer) => layer.sinks.fill({ key: 2, share: 0.9 })) || app.emit('map')")
+    piece = at.js("app.tokensOf(app.openLayer().keys)[2].piece")
+    assert f"this head rests on “{piece}”, an attention sink" in at.page.text_content("#head-line")
+    at.page.click("#head-line .term:text('attention sink')")
+    assert "Many heads look at one fixed token" in at.page.inner_text(".sheet:popover-open")
+    at.page.keyboard.press("Escape")
+    at.until("document.activeElement.textContent === 'attention sink'")
+    at.visit.check()
+
+
+def test_a_guide_explains_the_page_once(live, tokenizer):
+    at = live("translation", text=text_of(tokenizer, 8))
+    page = at.page
+    page.evaluate("localStorage.clear()")
+    page.reload()
+    at.visit.ready()
+    page.click("#guide-start")
+    for n in range(4):
+        assert f"{n + 1} / 4" in page.inner_text(".bubble")
+        page.keyboard.press("Enter")
+    assert not page.locator(".bubble").count()
+    page.reload()
+    at.visit.ready()
+    assert not page.locator("#guide-start").count()
+    page.keyboard.press("?")
+    assert "switch the head off or on" in page.inner_text(".sheet:popover-open")
+    at.visit.check()
+
+
+def test_a_busy_server_is_asked_again(live, tokenizer):
+    at = live("translation", text=text_of(tokenizer, 8))
+    body = json.dumps({"error": "the server is full"})
+    at.page.route(
+        "**/api/look",
+        lambda route: route.fulfill(status=429, body=body, headers={"retry-after": "1"}),
+        times=1,
+    )
+    at.page.fill("#text", "snow rain")
+    at.page.keyboard.press("Enter")
+    at.until("document.getElementById('status').textContent === 'The server is busy. Retrying in 1 s.'")
+    at.until("app.look.ask.text === 'snow rain'")
+    assert len(at.visit.complaints) == 1 and "429" in at.visit.complaints[0]
 
 
 # ---- tokens
@@ -138,9 +230,8 @@ def test_back_and_forward_go_over_what_the_reader_did(live, tokenizer):
 def test_a_row_of_tokens_points_and_is_walked_by_keys(live, tokenizer):
     at = live("translation", text=text_of(tokenizer, 8), layer="decoder.blocks.0.cross_attention")
     page = at.page
-    at.until("app.numbersNow(app.state.get('layer')) && window.attendo.drawn.heat")
-    target = page.locator('#said .chip[data-side="target"]')
-    source = page.locator('#said .chip[data-side="source"]')
+    at.until("app.numbersNow(app.state.get('layer')) && window.attendo.drawn.ribbons")
+    source, target = (page.locator(f"#ribbons .tokens >> nth={n} >> .chip") for n in (0, 1))
     target.nth(2).hover()
     weights = at.weights()
     assert at.js("app.pointed()") == {"query": 2, "key": int(weights[2].argmax())}
@@ -149,6 +240,7 @@ def test_a_row_of_tokens_points_and_is_walked_by_keys(live, tokenizer):
     target.nth(1).click()
     assert (at.state("query"), at.state("locked")) == (1, True)
     page.keyboard.press("Escape")
+    page.mouse.move(5, 5)
     source.nth(0).focus()
     assert at.js("app.pointed().key") == 0
     page.keyboard.press("ArrowRight")
@@ -159,8 +251,10 @@ def test_a_row_of_tokens_points_and_is_walked_by_keys(live, tokenizer):
     page.keyboard.press("Home")
     page.keyboard.press("Enter")
     assert (at.state("key"), at.state("locked")) == (0, True)
-    tabs = "[...document.querySelectorAll('#said .chips')].map(row => row.querySelectorAll('[tabindex=\"0\"]').length)"
-    assert at.js(tabs) == [1, 1]
+    stops = "document.querySelectorAll('#ribbons .tokens [tabindex=\"0\"]').length"
+    assert at.js(stops) == 2  # one per row
+    ids = [str(token["id"]) for token in at.js("app.look.source")]
+    assert [title.split()[-1] for title in source.evaluate_all("all => all.map(one => one.title)")] == ids
     at.visit.check()
 
 
@@ -202,7 +296,7 @@ def test_what_an_address_says_in_vain_is_left_out_and_told_once(live, family, ad
     told = at.page.text_content("#status").partition(": ")[2]
     assert set(re.findall(r"(\S+) \([^)]+\)", told)) == unfit
     at.page.fill("#text", "snow in Oslo")
-    at.after(lambda: at.page.click("#look"))
+    at.after(lambda: at.page.press("#text", "Enter"))
     assert "left out" not in at.page.text_content("#status")
     at.page.wait_for_timeout(300)
     assert not [
@@ -239,8 +333,8 @@ def ring(at):
 
 def test_a_file_answers_its_own_question_whatever_its_address_says(saved, tokenizer):
     text = text_of(tokenizer, 8)
-    at = saved("translation", text, "#text=another&search=greedy&view=lens&measure=none")
-    assert at.js("app.look.ask.text") == text and at.state("view") == "lens"
+    at = saved("translation", text, "#text=another&search=greedy&view=layers&measure=none")
+    assert at.js("app.look.ask.text") == text and at.state("view") == "layers"
     told = at.page.text_content("#status")
     names = re.findall(r"(\w+) \(not in this look\)", told.partition("left out of the address: ")[2])
     assert names == ["text", "search", "measure"]
@@ -249,20 +343,19 @@ def test_a_file_answers_its_own_question_whatever_its_address_says(saved, tokeni
 
 
 def test_tokens_count_from_1_where_they_are_read(saved, tokenizer):
-    """And from 0 in the address; of the map's labels, short ones stand upright."""
-    address = "#layer=encoder.blocks.0.self_attention&head=1&query=2&key=0&view=steps"
+    """And from 0 in the address; of the matrix's labels, short ones stand upright."""
+    address = "#layer=encoder.blocks.0.self_attention&head=1&query=2&key=0&view=arithmetic&numbers=true"
     at = saved("translation", text_of(tokenizer, 8), address)
-    heads = "[...document.querySelectorAll('#view-steps tbody th')].map(one => one.innerText)"
+    heads = "[...document.querySelectorAll('#view-arithmetic tbody th')].map(one => one.innerText)"
     at.until(f"{heads}.length")
     assert [name.split()[-1] for name in at.js(heads)][:3] == ["1", "2", "3"]
-    assert at.page.text_content("#view-steps .bar .note").strip() == "3"
-    readout = "[...document.querySelectorAll('#readout .note')].slice(0, 2).map(one => +one.innerText)"
-    assert at.js(readout) == [3, 1]
-    names = at.page.locator("#view-steps thead th .formula").all_text_contents()
+    assert at.page.text_content("#view-arithmetic .bar .note").strip() == "3"
+    names = at.page.locator("#view-arithmetic thead th .formula").all_text_contents()
     assert "s" not in names  # a line of its own above the formula
-    with at.page.expect_download() as waited:
-        at.page.click("#save-heat-svg")
-    labels = waited.value.path().read_text(encoding="utf-8").split("<text")[1:]
+    at.open_tab("attention")
+    at.until("window.attendo.drawn.heat")
+    assert at.page.text_content("#readout").startswith("3 → 1 · α ")
+    labels = at.saved("save-heat-svg").decode().split("<text")[1:]
     slanted = {"rotate" in label for label in labels if re.search(r">\w{9,}<", label) and "end" not in label}
     upright = {"middle" in label for label in labels if re.search(r">\w\w<", label) and '"end"' not in label}
     assert slanted == {True} == upright
@@ -277,7 +370,7 @@ def beta_as_the_command_has_it(at):
         at.page.wait_for_timeout(30)
         fits = word not in ("-3", "x")
         assert at.state("beta") == (0.5 if word == "0.5" else "inf" if fits else 1)
-        assert at.js("app.state.takeUnfit()") == ([] if fits else ["beta (a number from 0, or inf)"])
+        assert at.js("app.state.takeUnfit()") == ([] if fits else [["beta", False]])
         if word.lower() in HARD:
             assert _beta(word) == "inf"
     at.page.evaluate("hash => { location.hash = hash; }", "beta=hard")

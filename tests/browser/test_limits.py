@@ -21,11 +21,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 PRESS = """name => {
   const said = () => document.getElementById("status").textContent.includes("--serve");
-  const parts = name ? [`view-${name}`] : ["input", "heads", "detail"];
+  const parts = name ? [`view-${name}`] : ["input", "heads", "inspector"];
   for (const part of parts.map((id) => document.getElementById(id)))
     for (const one of part.querySelectorAll("button, select")) {
-      const there = one.getClientRects().length > 0 && one.ariaDisabled !== "true" && !one.disabled;
-      if (!there || one.id.startsWith("save-")) continue; // those would make files
+      const there = one.getClientRects().length > 0 && !one.disabled;
+      if (!there || one.matches("[id^=save-], .term, #full-screen")) continue; // files, explanations
       if (one.tagName === "BUTTON") one.click();
       else
         for (const option of [...one.options].filter((option) => !option.disabled)) {
@@ -41,49 +41,43 @@ PRESS = """name => {
 @pytest.mark.parametrize(
     "family", ["translation", "classification", *(pytest.param(f, marks=full) for f in FAMILIES)]
 )
-def test_in_a_file_what_can_be_pressed_works_and_the_rest_says_why_not(saved, tokenizer, family):
+def test_in_a_file_everything_that_is_there_works_and_the_header_says_how_to_do_more(
+    saved, tokenizer, family
+):
     at = saved(family, text_of(tokenizer, 8), **({"max_tokens": 4} if family == "language-model" else {}))
-    reason, held = at.page.text_content("#saved-note"), (at.state("layer"), at.state("head"))
-    assert "attendo look DIR --serve" in reason
-    views_first = at.page.locator(".work > :first-child").get_attribute("class") == "views"
-    assert views_first == (family == "classification")  # why a label, before how
-    locked = set()
+    assert "attendo look DIR --serve" in at.page.text_content("#saved-note")
+    held = (at.state("layer"), at.state("head"))
+    assert at.state("view") == (
+        "label" if family == "classification" else "attention"
+    )  # why a label, before how
+    assert at.page.locator("#text").get_attribute("readonly") is not None
+    for name in ("search-button", "head-on", "beta-scope", "beta-sweep", "why-go", "tree-go"):
+        assert not at.page.is_visible(f"#{name}")  # each would ask something new
     for name in (None, *at.tabs()):
         if name:
             at.open_tab(name)
             at.page.wait_for_timeout(80)
-        found = at.page.locator('#page [aria-disabled="true"]')
-        told = found.evaluate_all(
-            "all => all.map(one => [one.id, one.title, one.getAttribute('aria-describedby')])"
-        )
-        assert {(title, by) for _, title, by in told} == {(reason, "saved-note")}
-        locked |= {one for one, _, _ in told}
         assert at.page.evaluate(PRESS, name) is None
         at.page.wait_for_timeout(80)
         assert "--serve" not in at.page.text_content("#status"), name
-    assert {"text", "look", "beta-sweep", "beta-scope"} <= locked
     if family == "translation":
-        assert {"search", "beam-size", "why-text", "why-go", "tree-beam"} <= locked
-        force = at.page.locator("#view-next button", has_text="Force")
-        assert force.evaluate_all("all => all.every(one => one.ariaDisabled === 'true')")
-        at.open_tab("next")
-        force.first.click(force=True)
-        assert at.page.text_content("#status") == reason  # and nothing else
+        assert not at.page.locator("#next .force").count()
         other = (held[0], 1 - held[1])  # of the film, the file has that of the head which it opens
         at.page.evaluate("([path, head]) => window.attendo.app.choose(path, head)", list(other))
-        at.open_tab("film")
-        at.until("document.getElementById('film-go').ariaDisabled === 'true'")
-    assert at.page.locator("#text").get_attribute("readonly") is not None
+        at.open_tab("training")
+        at.until("document.getElementById('film-go').hidden")
+        at.page.locator("button.head").nth(0).press("x")
+        assert "attendo look DIR --serve" in at.page.text_content("#status")
     at.visit.check()
 
 
-def test_axe_finds_nothing_serious_in_a_file(visit, sessions, tokenizer, tmp_path):
+def test_axe_finds_nothing_in_a_file(visit, sessions, tokenizer, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(
         saved_page(sessions["translation"], LookRequest(text=text_of(tokenizer, 8))), encoding="utf-8"
     )
     page = visit(path.as_uri(), bypass_csp=True).ready()
-    for name in ("slider", "next"):
+    for name in ("off", "search"):
         page.click(f"#tab-{name}")
         page.wait_for_timeout(50)
         assert found_by_axe(page, f"#view-{name}", "[role=tablist]") == [], name
@@ -110,9 +104,8 @@ CUT = """() => {
     [("translation", "ja"), *(pytest.param(family, "en", marks=full) for family in FAMILIES)],
 )
 def test_nothing_is_cut_in_a_narrow_window(live, tokenizer, family, language):
-    at = live(family, text=text_of(tokenizer, 30), language=language, tree=True, frame=0)
-    at.page.click(".facts summary")
-    for wide in (360, 530, 800):
+    at = live(family, text=text_of(tokenizer, 30), language=language, tree=True, frame=0, numbers=True)
+    for wide in (320, 530, 800, 1100):
         at.page.set_viewport_size({"width": wide, "height": 800})
         for name in at.tabs():
             at.open_tab(name)
@@ -125,14 +118,16 @@ def test_nothing_is_cut_in_a_narrow_window(live, tokenizer, family, language):
 
 
 def test_thumbnails_of_a_long_text_have_the_scale_of_the_map_and_tell_it(live, tokenizer):
-    at = live("classification", text=text_of(tokenizer, 100))
+    at = live("classification", text=text_of(tokenizer, 100), view="attention")
     at.until("window.attendo.drawn.heads && window.attendo.drawn.heat")
-    scale = at.page.locator("#detail .scale").text_content()
+    scale = at.page.locator("#view-attention .scale").text_content()
     top = f"{at.weights().max():.3f}" if at.weights().max() < 0.1 else f"{at.weights().max():.2f}"
     assert scale.startswith(f"0{top}") and "√" in scale
     open_ = at.page.locator('button.head[aria-pressed="true"]')
     assert f"strongest color: weight {top}, on a scale of √" in open_.get_attribute("title")
-    darkest = at.js("getComputedStyle(document.documentElement).getPropertyValue('--shade-4')").strip()
+    darkest = at.js(
+        "getComputedStyle(document.documentElement).getPropertyValue('--shade-4').slice(11, 18)"
+    ).strip()
     strongest = [int(darkest[i : i + 2], 16) for i in (1, 3, 5)]
     colors = at.page.locator("canvas.thumbs").evaluate(
         """canvas => {
@@ -143,8 +138,9 @@ def test_thumbnails_of_a_long_text_have_the_scale_of_the_map_and_tell_it(live, t
         }"""
     )
     assert ",".join(map(str, strongest)) in colors and len(colors) > 20
+    at.open_settings()
     at.page.select_option("#color", "linear")
-    assert at.page.locator("#detail .scale").text_content() == "01"
+    assert at.page.locator("#view-attention .scale").text_content() == "01"
     at.until(
         "document.querySelector('button.head[aria-pressed=\"true\"]').title.endsWith('strongest color: weight 1')"
     )
@@ -154,17 +150,11 @@ def test_thumbnails_of_a_long_text_have_the_scale_of_the_map_and_tell_it(live, t
 # ---- files
 
 
-def saved_by(at, name):
-    with at.page.expect_download() as waited:
-        at.page.click(f"#{name}")
-    return waited.value.path().read_bytes()
-
-
 def test_no_spreadsheet_takes_a_piece_for_a_formula(live):
     assert HOSTILE[-1].startswith("@")
-    at = live("classification", text=f"{HOSTILE[-1]} snow", shows="scores")
+    at = live("classification", text=f"{HOSTILE[-1]} snow", shows="scores", view="attention")
     at.until("window.attendo.drawn.heat")
-    rows = list(csv.reader(io.StringIO(saved_by(at, "save-csv").decode())))
+    rows = list(csv.reader(io.StringIO(at.saved("save-csv").decode())))
     assert f"'{HOSTILE[-1]}" in rows[0] and HOSTILE[-1] not in rows[0]
     numbers = [cell for row in rows[1:] for cell in row[1:]]
     scores = at.seen().record[at.state("layer")]
@@ -172,15 +162,23 @@ def test_no_spreadsheet_takes_a_piece_for_a_formula(live):
 
 
 def test_the_tree_is_saved_as_it_is_drawn(live, tokenizer):
-    at = live("translation", text=text_of(tokenizer, 8), view="tree", tree=True, treeBeam=2)
+    at = live("translation", text=text_of(tokenizer, 8), view="search", tree=True, treeBeam=2)
+    at.until("window.attendo.drawn.tree")
+    at.page.click("#tree-steps summary")
     at.drawn("tree")
+
+    def saved_by(name):
+        with at.page.expect_download() as waited:
+            at.page.click(f"#{name}")
+        return waited.value.path().read_bytes()
+
     nodes = at.session.answer("tree", {"key": at.js("app.look.key"), "beam": 2})["nodes"]
-    rows = list(csv.DictReader(io.StringIO(saved_by(at, "save-tree-csv").decode())))
+    rows = list(csv.DictReader(io.StringIO(saved_by("save-tree-csv").decode())))
     assert [(row["id"], float(row["log_prob"])) for row in rows] == [
         (str(node["id"]), pytest.approx(node["log_prob"], rel=1e-6)) for node in nodes
     ]
-    assert saved_by(at, "save-tree-png").startswith(b"\x89PNG")
-    svg = ElementTree.fromstring(saved_by(at, "save-tree-svg"))
+    assert saved_by("save-tree-png").startswith(b"\x89PNG")
+    svg = ElementTree.fromstring(saved_by("save-tree-svg"))
     texts = [one.text for one in svg.iter(f"{SVG}text")]
     assert len(texts) == 2 * len(nodes) + 1  # each with its number, and the start
     assert len(list(svg.iter(f"{SVG}path"))) > 3 * len(nodes)

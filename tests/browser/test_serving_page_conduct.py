@@ -86,7 +86,9 @@ def test_it_is_usable_on_a_phone_in_both_languages(at, site, model, language, wi
         page.tap(".word >> nth=0")
         page.wait_for_selector(".choices .whole:not(:empty)")
         sheet = page.locator(".sheet").bounding_box()
-        assert sheet["x"] >= 0 and sheet["x"] + sheet["width"] <= width and sheet["y"] + sheet["height"] <= 641
+        assert (
+            sheet["x"] >= 0 and sheet["x"] + sheet["width"] <= width and sheet["y"] + sheet["height"] <= 641
+        )
         word = page.locator(".word.open").bounding_box()
         assert word["y"] >= 0 and word["y"] + 20 < sheet["y"]  # above the sheet, so one sees what is replaced
     assert page.evaluate("document.documentElement.scrollWidth") == width
@@ -248,11 +250,15 @@ def test_it_is_a_document_that_runs_only_its_own_modules(site, at):
     given = httpx.get(site.address)
     policy = given.headers["content-security-policy"]
     assert "unsafe" not in policy and "default-src 'none'" in policy and "connect-src 'self'" in policy
-    assert not re.search(r"\son\w+\s*=\s*[\"']|https?:|\sstyle=", re.sub(r"(?s)<script.*?</script>", "", given.text))
+    assert not re.search(
+        r"\son\w+\s*=\s*[\"']|https?:|\sstyle=", re.sub(r"(?s)<script.*?</script>", "", given.text)
+    )
     again = httpx.get(site.address, headers={"if-none-match": given.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     visited = at()
-    loaded = visited.until(TYPING).evaluate("performance.getEntriesByType('resource').map(({ name }) => name)")
+    loaded = visited.until(TYPING).evaluate(
+        "performance.getEntriesByType('resource').map(({ name }) => name)"
+    )
     names = [url.split("/assets/")[1].partition("/")[2] for url in loaded if "/assets/" in url]
     assert len(names) == len(loaded) - 1  # and the models
     styles = ["shared/tokens.css", "shared/base.css", "serve/serve.css"]

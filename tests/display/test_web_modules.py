@@ -86,7 +86,7 @@ def texts():
     return {language: page_texts(language) for language in LANGUAGES}
 
 
-CALL = r"\b(?:say|sayWith|has)\(\s*"
+CALL = r"\b(?:say|sayWith)\(\s*"
 """The beginning of a call with the key of a text."""
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import re
 import socket
 import threading
 
@@ -41,7 +42,11 @@ def ask(server, method="POST", path="/api/look", body: bytes | None = b'{"text":
 def test_it_gives_the_page_and_answers(server):
     answer, page = ask(server, "GET", "/", None)
     assert answer.status == 200 and page.startswith(b"<!doctype html>")
-    assert b"connect-src 'self'" in page and b"@@" not in page.split(b"<script")[0]
+    assert "connect-src 'self'" in answer.headers["Content-Security-Policy"]
+    (script,) = re.findall(rb'<script type="module" src="([^"]+)"', page)
+    answer, text = ask(server, "GET", f"/{script.decode()}", None)
+    assert answer.status == 200 and b"import {" in text and "immutable" in answer.headers["Cache-Control"]
+    assert ask(server, "GET", "/assets/0/../server.py", None)[0].status == 404
     answer, data = ask(server)
     look = json.loads(data)
     assert (

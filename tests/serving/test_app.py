@@ -15,8 +15,9 @@ from schemathesis.specs.openapi.definitions import OPENAPI_31
 from served_app import SECRET, bearer, lines, served
 from starlette.responses import Response, StreamingResponse
 
+from attendo.display import web
 from attendo.errors import AttendoError
-from attendo.serving import middleware, pages
+from attendo.serving import middleware
 from attendo.serving.app import State, create_app
 from attendo.serving.engine import Counts
 from attendo.serving.monitoring import Log
@@ -29,9 +30,11 @@ def test_the_page_is_made_once():
     """It is given without a key."""
     state = State(NoModels(), keys=Keys([KEY]), log=Log(stream=io.StringIO()))
     app = create_app(state)
-    first, made = ask(app, "GET", "/"), pages.document_of.cache_info().misses
+    first, made = ask(app, "GET", "/"), web._live_document.cache_info().misses
     second = ask(app, "GET", "/", {"If-None-Match": first["etag"]})
-    assert (first.status, second.status, pages.document_of.cache_info().misses) == (200, 304, made)
+    assert (first.status, second.status, web._live_document.cache_info().misses) == (200, 304, made)
+    script = re.findall(r'type="module" src="([^"]+)"', first.body.decode())[0]
+    assert ask(app, "GET", f"/{script}", {"Accept-Encoding": "gzip"})["content-encoding"] == "gzip"
 
 
 def test_docs_lists_all_routes():
@@ -382,6 +385,8 @@ def test_every_route_refuses_without_the_key(method, path):
         assert path == "/look/x" or ask(APP, method, path).body == body
     else:
         expected = 401 if (method, path) not in PUBLIC else 200
+    if path == "/assets/x":
+        expected = 404  # scripts and styles of the pages are public, and this is none
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"X-Api-Key": KEY[:-1]}):
         answer = ask(APP, method, path, headers, {"q": "x", "api_key": "wrong"} if method == "POST" else b"")
         assert answer.status == expected

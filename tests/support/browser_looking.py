@@ -29,10 +29,8 @@ def address_of(page, **state):
 
 AXE = """([parts, first]) => {
   const contrast = "color-contrast";
-  const serious = ({ violations }) => violations
-    .filter(({ impact }) => ["serious", "critical"].includes(impact))
-    .map(({ id, nodes }) => [id, nodes[0].html]);
-  const found = async (of, options) => serious(await axe.run(of, { resultTypes: ["violations"], ...options }));
+  const named = ({ violations }) => violations.map(({ id, nodes }) => [id, nodes[0].html]);
+  const found = async (of, options) => named(await axe.run(of, { resultTypes: ["violations"], ...options }));
   if (first) return found(document, {});
   const all = found(document, { rules: { [contrast]: { enabled: false } } });
   return all.then(async (some) => [...some, ...(await found({ include: parts }, { runOnly: [contrast] }))]);
@@ -40,7 +38,7 @@ AXE = """([parts, first]) => {
 
 
 def found_by_axe(page, *changed):
-    """What axe finds serious: of the whole page, but the contrast, which takes long, of what changed since the last."""
+    """What axe finds: of the whole page, but the contrast, which takes long, of what changed since the last."""
     first = not page.evaluate("!!window.axe")
     if first:
         page.evaluate(Axe().axe_script)
@@ -156,7 +154,11 @@ def ask_another_way(at, text):
     told = at.after(lambda: at.ask(search="beam", beam_size="2"))
     at.until("app.look.ask.beam === 2")
     assert at.js("app.look.ask.search") == "beam"
-    at.after(lambda: at.ask(search="forced", target=" snow rain" if told["family"] == "language-model" else "snow rain"))
+    at.after(
+        lambda: at.ask(
+            search="forced", target=" snow rain" if told["family"] == "language-model" else "snow rain"
+        )
+    )
     at.until("app.look.outcome.text.trim() === 'snow rain'")
     at.after(lambda: at.ask(search="greedy"))
 
@@ -182,7 +184,7 @@ def walk_over_heads(at):
 
 
 def read_values(at):
-    """c: sentence, ribbons and matrix show the same; four digits; fixed by a click, moved by keys; saved in three forms."""
+    """c: ribbons and matrix; four digits of each value; fixed by a click, moved by keys; saved in three forms."""
     page = at.page
     at.open_tab("attention")
     at.until("window.attendo.drawn.heat && app.numbersNow(app.state.get('layer'))")
@@ -276,7 +278,7 @@ def slide_to_hard(at):
 
 
 def switch_off(at):
-    """f: a head is switched off by a double click or a key; both answers are at the top; a chip undoes it; all ranked."""
+    """f: a head is switched off by double click or key; both answers are at the top; a chip undoes it; a ranking."""
     page = at.page
     head = page.locator("button.head").nth(0)
     told = at.after(lambda: head.dblclick())

@@ -17,7 +17,7 @@ TASKS = ("enja", "writer", "rain")
 TYPING = 'document.activeElement.id === "source"'
 READY = 'document.getElementById("target")?.getAttribute("aria-busy") === "false"'
 WRITTEN = "document.getElementById('status')?.textContent.includes('after')"
-SOME = "document.querySelector('.word, .best')"
+SOME = "document.querySelector('.word, .best, .row')"
 
 
 def translator(seed=0):

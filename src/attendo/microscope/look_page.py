@@ -111,15 +111,14 @@ def live_page(
         root: The relative address of the server's root.
         back: The relative address of the page to which the microscope links back, or None.
     """
-    answers = {"live": model, "back": back}
-    return live_document(ENTRY, STYLE, {"answers": json_of(answers)}, language, root)
+    answers = json_of({"live": model, "back": back})
+    return live_document(ENTRY, STYLE, data_elements({"answers": answers}), language, root)
 
 
 def framed_page(request: LookRequest) -> str:
     """Return the page in the frame of a notebook widget, which forwards requests. `request` is the first request."""
-    return saved_document(
-        ENTRY, STYLE, data_elements({"answers": json_of({"frame": request.body})}), "en"
-    )
+    answers = json_of({"frame": request.body})
+    return saved_document(ENTRY, STYLE, data_elements({"answers": answers}), "en")
 
 
 def saved_page(

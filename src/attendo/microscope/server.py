@@ -119,6 +119,8 @@ class LookServer(uvicorn.Server):
         with contextlib.suppress(ClientDisconnect):
             response = await self._response(request)
             response.headers.update(HEADERS)
+            if request.method != "GET" or {"content-length", "transfer-encoding"} & {*request.headers}:
+                response.headers["Connection"] = "close"  # the rest of a body must not be read as a request
             await response(scope, receive, send)
 
     async def _response(self, request: Request) -> Response:

@@ -115,7 +115,11 @@ def create_app(state: State) -> FastAPI:
         if isinstance(route, ApiRoute) and route.takes_request_alone
         for method in route.methods or ()
     }
-    app.add_middleware(Guard, state=state, is_public=is_public, is_early=lambda path: path in EARLY or is_page(path), direct=direct)
+
+    def is_early(path: str) -> bool:
+        return path in EARLY or is_page(path)
+
+    app.add_middleware(Guard, state=state, is_public=is_public, is_early=is_early, direct=direct)
     if state.cors:
         app.add_middleware(
             CrossOrigin,

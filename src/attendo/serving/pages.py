@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import RedirectResponse, Response
 
 from attendo.display.i18n import Language
-from attendo.display.web import live_document, served_asset
+from attendo.display.web import data_elements, live_document, served_asset
 from attendo.files import json_of
 from attendo.serving.dependencies import ApiRequest, ApiRoute, choose_model
 from attendo.serving.engine import PASS_CHARACTERS
@@ -34,7 +34,8 @@ async def page(request: ApiRequest) -> Response:
     """Return the web page for translation, classification and completion, which contains no data of models."""
     state = request.server
     facts = {"look": state.look, "characters": state.config.max_characters}
-    served = live_document("serve/main.js", "serve/serve.css", {"facts": json_of(facts)}, "en", "")
+    data = data_elements({"facts": json_of(facts)})
+    served = live_document("serve/main.js", "serve/serve.css", data, "en")
     return Response(*served.response(request.headers))
 
 

@@ -321,7 +321,3 @@ export function editName({ kind, path, head = null, beta }) {
   const name = path === "*" ? say("beta-all") : partName(path, head);
   return kind === "off" ? say("edit-off", { name }) : say("edit-beta", { name, beta: beta === "inf" ? "∞" : beta });
 }
-
-export function meanOf(numbers) {
-  return numbers.reduce((sum, x) => sum + x, 0) / numbers.length;
-}

@@ -132,7 +132,7 @@ function drawRanking(app, view) {
   const place = clear(view.ranking);
   view.kinds.parentElement.hidden = !wanted.length;
   if (!wanted.length) return;
-  const columns = ["rank", "part", "effect", "number", "do"].map((key) => [say(`ranking-${key}`), `of-${key}`]);
+  const columns = ["rank", "part", "effect", "number"].map((key) => [say(`ranking-${key}`), `of-${key}`]);
   const rows = (view.whole ? wanted : wanted.slice(0, MOST_ROWS)).map((row, i) =>
     el(
       "tr",
@@ -144,7 +144,7 @@ function drawRanking(app, view) {
       el("td", {}, offButton(app, row.path, row.head)),
     ),
   );
-  place.append(scrolled(say("ranking-title"), el("table", { class: "ranking" }, tableHead(columns), el("tbody", {}, rows))));
+  place.append(scrolled(say("ranking-title"), el("table", { class: "ranking" }, tableHead([...columns, [""]]), el("tbody", {}, rows))));
   if (wanted.length <= MOST_ROWS) return;
   const more = () => {
     view.whole = !view.whole;

@@ -101,6 +101,7 @@ function updateFilm(app, view) {
   const [path, head] = [app.state.get("layer"), app.state.get("head")];
   const has = ready && app.source.has("film", { key: app.look.key, path, head });
   view.go.hidden ||= !has;
+  if (ready && !has) view.said.textContent = say("film-other");
   if (has && app.state.get("frame") !== null && view.asked !== filmName(app)) loadFilm(app, view);
 }
 

@@ -7,7 +7,7 @@ import { svgText } from "./saving.js";
 import { cellColor, cellsPicture, labelsOf, MANY, shownMatrix } from "./shown.js";
 
 const LABEL = 15; // pixels between two labels
-export const HEAT_FONT = "13px system-ui, 'Hiragino Sans', 'Noto Sans JP', 'Noto Sans CJK JP', sans-serif";
+const HEAT_FONT = "13px system-ui, 'Hiragino Sans', 'Noto Sans JP', 'Noto Sans CJK JP', sans-serif";
 const LEAST_NUMBER = 0.03; // smaller values have a color, but no number
 const TURN = Math.PI / 3; // rotation of the labels above
 

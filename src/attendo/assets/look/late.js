@@ -6,7 +6,7 @@ const PATIENCE = 300; // ms after which work no longer waits for the map
 export function makeLate(run) {
   const queue = new Set(); // contains each function once
   let [held, planned, patience] = [false, false, 0];
-  let listeners = []; // callbacks for the moment when no work is left
+  const listeners = []; // callbacks for the moment when no work is left
 
   function work() {
     planned = false;

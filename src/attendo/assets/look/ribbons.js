@@ -183,7 +183,7 @@ export function pointsAt(app, chip, spot) {
   return chip;
 }
 
-export function tokenTitle(token, i) {
+function tokenTitle(token, i) {
   const tip = say("token-tip", { piece: token.piece ?? "", i: ordinal(i), id: token.id ?? "–" });
   return token.unknown ? say("both", { a: tip, b: say("unknown") }) : tip;
 }

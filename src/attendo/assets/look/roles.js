@@ -10,13 +10,13 @@ const SPREAD = 0.3; // with a smaller largest weight, a query has no clear targe
 const PATTERNS = ["induction", "previous", "next", "diagonal", "duplicate", "first"];
 
 // The key on which a head rests, or null: an attention sink gets most of the attention of most queries
-export function sinkOf(app, layer, head) {
+function sinkOf(app, layer, head) {
   const { key, share } = layer.sinks[head];
   return share > CLEAR ? { key, share, label: labelsOf(app.tokensOf(layer.keys))[key] } : null;
 }
 
 // The role of a head: { key, values } of a text
-export function roleOf(app, layer, head) {
+function roleOf(app, layer, head) {
   const sink = sinkOf(app, layer, head);
   if (sink) return { key: "role-sink", values: { piece: sink.label } };
   const share = (name) => layer.measures[name]?.[head] ?? 0;
@@ -27,7 +27,7 @@ export function roleOf(app, layer, head) {
 }
 
 // The change of the answer without a head, in words, or "" if it is not measured
-export function effectText(app, path, head) {
+function effectText(app, path, head) {
   const row = effectsOf(app).rowOf(path, head);
   if (!row) return "";
   const size = formatted(Math.abs(row.delta), Math.abs(row.delta) < 0.1 ? 3 : 2);
@@ -65,7 +65,7 @@ export function sentenceOf(app) {
 export function headLine(app, layer, head, name) {
   const { key, values } = roleOf(app, layer, head);
   const row = effectsOf(app).rowOf(layer.path, head);
-  const parts = [[name], [key === "role-sink" ? sinkText(values) : say(key, values)]];
+  const parts = [[name], key === "role-sink" ? sinkText(values) : [say(key, values)]];
   if (row && !layer.off.includes(head))
     parts.push(
       sayWith(row.delta < 0 ? "line-loses" : "line-gains", {
@@ -73,7 +73,7 @@ export function headLine(app, layer, head, name) {
         nats: term("nats"),
       }),
     );
-  return parts.flatMap((part, n) => (n ? [" · ", ...[part].flat()] : part));
+  return parts.flatMap((part, n) => (n ? [" · ", ...part] : part));
 }
 
 function sinkText({ piece }) {

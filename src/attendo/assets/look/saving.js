@@ -1,19 +1,8 @@
-// Downloads: files that the page creates without sending data anywhere.
+// The files of the open head and of the search tree.
 import { button, el, svgEl } from "../shared/dom.js";
+import { saveBlob, saveCsv, saveText } from "../shared/files.js";
 import { say } from "../shared/words.js";
 import { cssColor } from "./colors.js";
-
-function saveBlob(name, blob) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(blob);
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-}
-
-function saveText(name, text, kind) {
-  saveBlob(name, new Blob([text], { type: `${kind};charset=utf-8` }));
-}
 
 function savePng(name, canvas) {
   canvas.toBlob((blob) => saveBlob(name, blob), "image/png");
@@ -21,20 +10,6 @@ function savePng(name, canvas) {
 
 function saveSvg(name, picture) {
   saveText(name, new XMLSerializer().serializeToString(picture), "image/svg+xml");
-}
-
-// Rows of cells as CSV (RFC 4180). A text that looks like a formula to a spreadsheet gets an apostrophe
-function csvText(rows) {
-  const cell = (value) => {
-    if (typeof value === "number") return String(Number(value.toPrecision(7)));
-    const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value ?? "");
-    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-  };
-  return `${rows.map((row) => row.map(cell).join(",")).join("\r\n")}\r\n`;
-}
-
-function saveCsv(name, rows) {
-  saveText(name, csvText(rows), "text/csv");
 }
 
 // A file name from a path and a head: decoder.blocks.0.cross_attention, 1 → decoder-1-cross-head-2

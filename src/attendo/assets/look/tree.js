@@ -4,8 +4,20 @@ import { button, clear, el, field, formatted, oncePerFrame, percent, pieceText, 
 import { say } from "../shared/words.js";
 import { treeButtons } from "./saving.js";
 import { isSpaced, joinedText } from "./shown.js";
-import { drawTree, paintTree, showNode, TREE_COLUMN, TREE_NODE, TREE_ROW, treeKind } from "./treedraw.js";
-import { treeCanvas, treeLayout, treeRows, treeSvg, zoomTree } from "./treedraw.js";
+import {
+  drawTree,
+  paintTree,
+  showNode,
+  TREE_COLUMN,
+  TREE_NODE,
+  TREE_ROW,
+  treeCanvas,
+  treeKind,
+  treeLayout,
+  treeRows,
+  treeSvg,
+  zoomTree,
+} from "./treedraw.js";
 import { drawWhenShown, questions } from "./views.js";
 
 const MOST_BEAMS = 8; // largest beam size in the menu, unless the model's default is larger

@@ -1,6 +1,6 @@
 // Functions that several views share: when to draw, how to send requests, what only a live page has.
 import { say } from "../shared/words.js";
-import { clear, el, field, select } from "../shared/dom.js";
+import { clear, field, select } from "../shared/dom.js";
 
 const SOON = 150; // ms: a faster answer requires no waiting message
 

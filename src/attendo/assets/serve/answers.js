@@ -11,22 +11,17 @@ const taken = makeKept(100);
 
 export function makeAnswers(app, model) {
   const languages = { source: model.source, target: model.target };
-  const options = () => ({
-    beam: Number(app.state.get("beam")) || undefined,
-    segment: app.state.get("segment") || undefined,
-  });
+  const { state } = app;
+  const options = () => ({ beam: Number(state.get("beam")) || undefined, segment: state.get("segment") || undefined });
   const keyOf = (...values) => JSON.stringify([model.id, options(), ...values]);
   const bestOf = (text) => answers.get(keyOf(text))?.candidates[0];
 
-  async function found(texts, more, signal) {
-    const body = { model: model.id, q: texts, ...options(), details: true, ...more };
+  async function found(q, more, signal) {
+    const body = { model: model.id, q, ...options(), details: true, ...more };
     return (await app.server.ask("translate", body, signal)).details;
   }
   return {
-    languages,
-    options,
-    bestOf,
-    found,
+    ...{ languages, options, bestOf, found },
     // Requests the missing answers, a few lines at a time
     async complete(texts, signal, onSome) {
       for (const some of inChunks(new Set(texts.filter((text) => !bestOf(text))), MOST_LINES)) {
@@ -37,12 +32,11 @@ export function makeAnswers(app, model) {
     },
     // The results of the search for a line, best first
     async ranked(text, most, signal) {
-      const key = keyOf(text, most);
-      if (!rankings.get(key)) {
-        const [answer] = await found([text], { alternatives: most }, signal);
-        rankings.set(key, answer.candidates);
-      }
-      return rankings.get(key);
+      const known = rankings.get(keyOf(text, most));
+      if (known) return known;
+      const [{ candidates }] = await found([text], { alternatives: most }, signal);
+      rankings.set(keyOf(text, most), candidates);
+      return candidates;
     },
     isRanked: (text, most) => Boolean(rankings.get(keyOf(text, most))),
     take: (text, candidate, chosen) => taken.set(keyOf(text), { candidate, chosen }),

@@ -23,13 +23,8 @@ export function makeChoices(rows, language, onTake, className = "choices") {
 
 // An input line for a word of the reader
 export function makeOwnWord(onTake) {
-  const input = el("input", {
-    type: "text",
-    autocomplete: "off",
-    dir: "auto",
-    "aria-label": say("own-words"),
-    placeholder: say("own-words"),
-  });
+  const named = { "aria-label": say("own-words"), placeholder: say("own-words") };
+  const input = el("input", { type: "text", autocomplete: "off", dir: "auto", ...named });
   const form = el("form", { class: "own" }, input, el("button", { type: "submit" }, say("go-on")));
   form.addEventListener("submit", (event) => {
     event.preventDefault();

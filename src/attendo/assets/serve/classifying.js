@@ -15,22 +15,17 @@ const MOST_TEXTS = 64; // maximum number of lines per request
 const results = makeKept(1000); // of every model, by model and line
 
 export function makeClassifying(app, model) {
-  const { state, server } = app;
   const latest = makeLatest(app.failed);
-  const resultOf = (text) => results.get(JSON.stringify([model.id, text]));
-  const reading = makeReading({
-    id: "source",
-    label: say("source-text"),
-    placeholder: say("type-here"),
-    most: app.facts.characters,
-    onText: typed,
-  });
+  const keyOf = (text) => JSON.stringify([model.id, text]);
+  const resultOf = (text) => results.get(keyOf(text));
+  const box = { id: "source", label: say("source-text"), placeholder: say("type-here") };
+  const reading = makeReading(app, box, { onText: typed });
+  const texts = () => linesOf(reading.text).flatMap(({ text }) => text || []);
   const target = el("div", { id: "target", class: "bars" });
   const link = lookLink(app, model);
   const decided = makeDecided(app, model);
-  const counter = makeCounter(reading, app.facts.characters, typed);
+  const counter = makeCounter(app, reading, typed);
   const csv = button(say("serve-csv"), save, { id: "csv", class: "quiet" });
-  const texts = () => linesOf(reading.text).flatMap(({ text }) => text || []);
   const request = makeRequest(app, () => {
     const some = texts();
     return some.length ? { path: "classify", body: { model: model.id, texts: some } } : null;
@@ -42,8 +37,8 @@ export function makeClassifying(app, model) {
     app.tellLate(say("classifying"));
     const all = texts();
     for (const some of inChunks(new Set(all.filter((text) => !resultOf(text))), MOST_TEXTS)) {
-      const answer = await server.ask("classify", { model: model.id, texts: some }, signal);
-      some.forEach((text, n) => results.set(JSON.stringify([model.id, text]), answer.results[n]));
+      const answer = await app.server.ask("classify", { model: model.id, texts: some }, signal);
+      some.forEach((text, n) => results.set(keyOf(text), answer.results[n]));
     }
     app.tell("");
     show(all);
@@ -53,51 +48,28 @@ export function makeClassifying(app, model) {
 
   function show(all) {
     target.setAttribute("aria-busy", "false");
-    clear(target).append(all.length > 1 ? tableOf(all) : detailOf(all[0]));
-    csv.hidden = all.length < 2;
-    link.lookAt(all[open ?? 0] ?? all[0]);
+    const rows = all.map((text) => ({ text, ...resultOf(text) }));
+    clear(target).append(rows.length > 1 ? tableOf(rows, open, detailOf, toggle) : detailOf(rows[0]));
+    csv.hidden = rows.length < 2;
+    link.lookAt(all[open ?? 0]);
+    function toggle(n) {
+      open = n === open ? null : n;
+      show(all);
+      target.querySelectorAll("[aria-expanded]")[n].focus({ preventScroll: true });
+    }
   }
 
-  function detailOf(text) {
-    const { label, probabilities, cut } = resultOf(text);
-    const rows = Object.entries(probabilities)
-      .sort(([, a], [, b]) => b - a)
-      .map(([name, share]) => ({ name, share, best: name === label }));
-    const note = cut ? el("p", { class: "note" }, say("cut")) : "";
-    return el("div", { class: "detail" }, shareTable(rows), note, decided.of(text, resultOf(text)));
-  }
-
-  function tableOf(all) {
-    const rows = all.flatMap((text, n) => {
-      const { label, probability } = resultOf(text);
-      const isOpen = n === open;
-      const toggle = () => {
-        open = isOpen ? null : n;
-        show(all);
-        target.querySelector(`[data-row="${n}"]`).focus({ preventScroll: true });
-      };
-      const name = button(text, toggle, { class: "link", dir: "auto", "aria-expanded": String(isOpen) });
-      name.dataset.row = n;
-      const row = el(
-        "tr",
-        { class: isOpen ? "row open" : "row", onclick: (event) => event.target !== name && toggle() },
-        el("th", { scope: "row" }, name),
-        el("td", {}, el("bdi", { dir: "auto" }, label)),
-        el("td", {}, barOf(probability), " ", percent(probability)),
-      );
-      return [row, isOpen && el("tr", {}, el("td", { colSpan: 3, class: "inside" }, detailOf(text)))];
-    });
-    const head = [[say("serve-line"), "line-text"], [say("label")], [say("probability")]];
-    return el("table", { class: "rows" }, tableHead(head), el("tbody", {}, rows));
+  function detailOf(result) {
+    const shares = Object.entries(result.probabilities).sort(([, a], [, b]) => b - a);
+    const bars = shareTable(shares.map(([name, share]) => ({ name, share, best: name === result.label })));
+    const note = result.cut && el("p", { class: "note" }, say("cut"));
+    return el("div", { class: "detail" }, bars, note, decided.of(result));
   }
 
   function save() {
-    const all = texts();
-    const names = Object.keys(resultOf(all[0]).probabilities);
-    const rows = all.map((text) => {
-      const { label, probabilities } = resultOf(text);
-      return [text, label, ...names.map((name) => probabilities[name])];
-    });
+    const all = texts().map((text) => ({ text, ...resultOf(text) }));
+    const names = Object.keys(all[0].probabilities);
+    const rows = all.map(({ text, label, probabilities: of }) => [text, label, ...names.map((name) => of[name])]);
     saveCsv(`${model.id}.csv`, [["text", "label", ...names], ...rows]);
   }
 
@@ -112,7 +84,7 @@ export function makeClassifying(app, model) {
     app.tell("");
     const all = texts();
     const waits = all.some((text) => !resultOf(text));
-    for (const control of [link, csv]) control.hidden = true;
+    link.hidden = csv.hidden = true;
     target.setAttribute("aria-busy", String(waits));
     counter.update();
     under.update(!reading.text);
@@ -122,27 +94,34 @@ export function makeClassifying(app, model) {
     else clear(target).append(el("p", { class: "note" }, say("serve-one-line")));
   }
 
-  const root = el(
-    "div",
-    { class: "classify" },
-    el(
-      "div",
-      { class: "desk halves" },
-      el(
-        "section",
-        { class: "half", "aria-label": say("source-text") },
-        reading.root,
-        el("div", { class: "foot" }, counter.count, counter.clearing),
-      ),
-      el(
-        "section",
-        { class: "half", "aria-label": say("labels") },
-        target,
-        el("div", { class: "foot" }, csv, link),
-      ),
-    ),
-    ...under.root,
-  );
-  reading.text = state.get("text");
-  return { root, start: () => (begin(), reading.box), end: () => (latest.end(), decided.end()) };
+  const halves = [
+    ["source-text", reading.root, el("div", { class: "foot" }, counter.count, counter.clearing)],
+    ["labels", target, el("div", { class: "foot" }, csv, link)],
+  ].map(([name, ...parts]) => el("section", { class: "half", "aria-label": say(name) }, ...parts));
+  reading.text = app.state.get("text");
+  return {
+    root: el("div", { class: "classify" }, el("div", { class: "desk halves" }, ...halves), ...under.root),
+    start: () => (begin(), reading.box),
+    end: () => (latest.end(), decided.end()),
+  };
+}
+
+// A row per line; under the open one, its details
+function tableOf(rows, open, detailOf, onToggle) {
+  const made = rows.flatMap((row, n) => {
+    const { text, label, probability } = row;
+    const isOpen = n === open;
+    const toggle = () => onToggle(n);
+    const name = button(text, toggle, { class: "link", dir: "auto", "aria-expanded": String(isOpen) });
+    const cells = [
+      el("th", { scope: "row" }, name),
+      el("td", {}, el("bdi", { dir: "auto" }, label)),
+      el("td", {}, barOf(probability), " ", percent(probability)),
+    ];
+    const onclick = ({ target }) => target !== name && toggle();
+    const details = isOpen && el("tr", {}, el("td", { colSpan: 3, class: "inside" }, detailOf(row)));
+    return [el("tr", { class: isOpen ? "row open" : "row", onclick }, ...cells), details];
+  });
+  const head = tableHead([[say("serve-line")], [say("label")], [say("probability")]]);
+  return el("table", { class: "rows" }, head, el("tbody", {}, made));
 }

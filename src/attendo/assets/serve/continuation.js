@@ -1,5 +1,5 @@
-// The text of a model as pieces with probabilities: drawn right behind the reader's text, or as a card.
-import { clear, el, percent, roving } from "../shared/dom.js";
+// The text of a model as pieces with probabilities, and how it is drawn: after the reader's text, and as cards.
+import { button, clear, el, percent, roving } from "../shared/dom.js";
 import { say } from "../shared/words.js";
 import { shareOf, wordsFrom } from "./lines.js";
 import { wordButton } from "./choices.js";
@@ -19,59 +19,61 @@ export function pieceOf({ text, logprobs }) {
   return { text, logProb: values.length ? values.reduce((sum, value) => sum + value, 0) : null };
 }
 
-// The pieces without the first n characters
-export function without(pieces, n) {
-  const left = [];
+// The pieces of some characters
+export function cutPieces(pieces, from, to = Infinity) {
   let at = 0;
-  for (const piece of pieces) {
-    const cut = Math.max(0, n - at);
+  return pieces.flatMap((piece) => {
+    const start = at;
     at += piece.text.length;
-    if (cut < piece.text.length) left.push(cut ? { ...piece, text: piece.text.slice(cut) } : piece);
-  }
-  return left;
-}
-
-// The pieces of the first n characters
-export function upTo(pieces, n) {
-  const left = [];
-  let at = 0;
-  for (const piece of pieces) {
-    if (at >= n) break;
-    left.push(at + piece.text.length > n ? { ...piece, text: piece.text.slice(0, n - at) } : piece);
-    at += piece.text.length;
-  }
-  return left;
-}
-
-function levelOf(share) {
-  return share === null ? 0 : LEVELS.filter((level) => share < level).length;
+    const text = piece.text.slice(Math.max(0, from - start), Math.max(0, to - start));
+    return text ? { ...piece, text } : [];
+  });
 }
 
 /**
- * Draws pieces as words. onWord(word, element): the reader wants others; without it, the words are plain
+ * Draws pieces as words. onWord(word, element): the reader wants others; without it, the words are plain.
  * @param {HTMLElement} root
  * @param {Piece[]} pieces
  */
 export function drawWords(root, pieces, onWord = null) {
   const text = textOf(pieces);
-  let end = 0;
+  let [end, at] = [0, 0];
   const tokens = pieces.map((piece) => ({ ...piece, start: end, end: (end += piece.text.length) }));
   clear(root);
-  let at = 0;
   for (const word of wordsFrom(text, tokens)) {
     const share = shareOf(word.tokens);
     const chosen = word.tokens.some((token) => token.chosen);
-    const kind = `word level-${chosen || !word.isWord ? 0 : levelOf(share)}${chosen ? " chosen" : ""}`;
+    const level = chosen || !word.isWord || share === null ? 0 : LEVELS.filter((most) => share < most).length;
+    const kind = `word level-${level}${chosen ? " chosen" : ""}`;
+    const known = share === null ? "" : say("serve-probability", { word: word.text, percent: percent(share) });
+    const properties = { class: kind, title: chosen ? say("own-choice") : known };
+    const open = (made) => onWord(word, made);
     root.append(text.slice(at, word.start));
-    const title = chosen
-      ? say("own-choice")
-      : share === null
-        ? ""
-        : say("serve-probability", { word: word.text, percent: percent(share) });
-    if (onWord) root.append(wordButton(word.text, { class: kind, title }, (made) => onWord(word, made)));
-    else root.append(el("span", { class: kind }, word.text));
+    root.append(onWord ? wordButton(word.text, properties, open) : el("span", { class: kind }, word.text));
     at = word.end;
   }
   root.append(text.slice(at));
   if (onWord) roving(root, [...root.children]);
+}
+
+// Several variants as cards; onChoose(n)
+export function makeCards(onChoose) {
+  const list = el("ul", { class: "cards" });
+  let texts = [];
+  return {
+    root: el("section", { class: "also", "aria-label": say("serve-three") }, list),
+    add: (n, piece) => texts[n]?.append(piece.text),
+    show({ texts: all, shown }) {
+      list.parentNode.hidden = all.length < 2;
+      texts = all.map(() => el("bdi", { class: "whole", dir: "auto" }));
+      texts.forEach((text, n) => drawWords(text, all[n]));
+      const focused = [...list.children].findIndex((item) => item.contains(document.activeElement));
+      const items = texts.map((text, n) => {
+        const named = { "aria-label": say("serve-variant", { n: n + 1 }), "aria-pressed": String(n === shown) };
+        return el("li", {}, button(text, () => onChoose(n), named));
+      });
+      clear(list).append(...items);
+      items[focused]?.firstChild.focus();
+    },
+  };
 }

@@ -6,78 +6,76 @@ import { largest } from "../shared/bars.js";
 import { makeKept, wordsFrom } from "./lines.js";
 
 const WEAK = 0.01; // nats; if no word changes more, no word decides
-const known = makeKept(200); // of every model: { source, left_out } by model and text
+const STRONGEST = 45; // percent of the color; with more, the text would have too little contrast
+const effects = makeKept(200); // of every model: { source, left_out } by model and text
 
 // The places of tokens in a text. A tokenizer may change the text, so tokens that are not found share the gap between
 // their neighbors: [{ start, end, effect }…]
-function placed(text, pieces, effects) {
+function placed(text, tokens, values) {
   const folded = text.toLowerCase();
-  const isSame = folded.length === text.length; // otherwise, places would not be those of the text
-  const found = [];
+  const fold = folded.length === text.length ? (word) => word.toLowerCase() : (word) => word; // else places would move
   let at = 0;
-  pieces.forEach(({ text: piece }, n) => {
-    const word = (isSame ? piece.toLowerCase() : piece).trim();
-    const start = word ? (isSame ? folded : text).indexOf(word, at) : -1;
-    if (start >= 0) at = start + word.length;
-    found.push(start < 0 ? { effect: effects[n] } : { start, end: at, effect: effects[n] });
+  const found = tokens.map((token) => {
+    const word = fold(token.text).trim();
+    const start = word ? fold(text).indexOf(word, at) : -1;
+    if (start < 0) return null;
+    at = start + word.length;
+    return { start, end: at };
   });
-  return found.map(({ start, end, effect }, n) => {
-    const before = found.slice(0, n).findLast((one) => one.end !== undefined)?.end ?? 0;
-    const after = found.slice(n).find((one) => one.start !== undefined)?.start ?? text.length;
-    return { start: start ?? before, end: end ?? after, effect };
+  return found.map((place, n) => {
+    const start = found.slice(0, n).findLast((one) => one)?.end ?? 0;
+    const end = found.slice(n).find((one) => one)?.start ?? text.length;
+    return { ...(place ?? { start, end }), effect: values[n] };
   });
+}
+
+function wordElement({ text, effect }, most, { label, probability }) {
+  const share = Math.min(1, probability * Math.exp(-effect)); // effects are differences of logarithms
+  const title = say("serve-decided-word", { word: text, label, percent: percent(share) });
+  const part = Math.round((STRONGEST * Math.abs(effect)) / most);
+  const backgroundColor = `color-mix(in srgb, var(${effect < 0 ? "--less" : "--more"}) ${part}%, transparent)`;
+  return el("span", { class: "tinted", role: "note", title, "aria-label": title, style: { backgroundColor } }, text);
+}
+
+function draw(root, result, { source, left_out: values }) {
+  const { text, label } = result;
+  const words = (values ? wordsFrom(text, placed(text, source, values)) : [])
+    .filter(({ isWord }) => isWord)
+    .map((word) => ({ ...word, effect: word.tokens.reduce((sum, token) => sum + token.effect, 0) }));
+  const most = largest(words.map(({ effect }) => effect));
+  const line = el("p", { class: "tints", dir: "auto" });
+  let at = 0;
+  for (const word of most < WEAK ? [] : words) {
+    line.append(text.slice(at, word.start), wordElement(word, most, result));
+    at = word.end;
+  }
+  line.append(text.slice(at));
+  roving(line, [...line.children]);
+  const note = !values ? "serve-decided-long" : most < WEAK ? "serve-decided-none" : "serve-decided-legend";
+  const title = el("h2", { class: "small-caps" }, say("serve-decided"));
+  clear(root).append(title, line, el("p", { class: "note" }, say(note, { label })));
+  root.setAttribute("aria-busy", "false");
 }
 
 export function makeDecided(app, model) {
   const latest = makeLatest(app.failed);
-  const path = (name) => `look/${encodeURIComponent(model.id)}/api/${name}`;
+  const ask = (name, body, signal) => app.server.ask(`look/${encodeURIComponent(model.id)}/api/${name}`, body, signal);
 
-  async function effectsOf(text, signal) {
-    const name = JSON.stringify([model.id, text]);
-    if (!known.get(name)) {
-      const { key, source } = await app.server.ask(path("look"), { text }, signal);
-      const { left_out: effects } = await app.server.ask(path("tokens"), { key }, signal);
-      known.set(name, { source, effects });
+  async function show(root, result, signal) {
+    const name = JSON.stringify([model.id, result.text]);
+    if (!effects.get(name)) {
+      const { key, source } = await ask("look", { text: result.text }, signal);
+      effects.set(name, { source, ...(await ask("tokens", { key }, signal)) });
     }
-    return known.get(name);
+    draw(root, result, effects.get(name));
   }
-
-  function wordElement(word, most, { label, probability }) {
-    const effect = word.tokens.reduce((sum, token) => sum + token.effect, 0);
-    const without = percent(Math.min(1, probability * Math.exp(-effect))); // the effects are logarithms
-    const title = say("serve-decided-word", { word: word.text, label, percent: without });
-    const strength = Math.round((45 * Math.abs(effect)) / most);
-    const color = `color-mix(in srgb, var(${effect < 0 ? "--less" : "--more"}) ${strength}%, transparent)`;
-    const properties = { class: "tinted", role: "note", title, "aria-label": title };
-    return el("span", { ...properties, style: { backgroundColor: color } }, word.text);
-  }
-
-  function show(root, text, result, { source, effects }) {
-    const tokens = effects && placed(text, source, effects);
-    const words = tokens && wordsFrom(text, tokens).filter(({ isWord }) => isWord);
-    const most = words ? largest(words.map((word) => word.tokens.reduce((sum, { effect }) => sum + effect, 0))) : 0;
-    const note = !words ? "serve-decided-long" : most < WEAK ? "serve-decided-none" : "serve-decided-legend";
-    const line = el("p", { class: "tints", dir: "auto" });
-    let at = 0;
-    for (const word of most < WEAK ? [] : words) {
-      line.append(text.slice(at, word.start), wordElement(word, most, result));
-      at = word.end;
-    }
-    line.append(words ? text.slice(at) : "");
-    roving(line, [...line.children]);
-    const legend = el("p", { class: "note" }, say(note, { label: result.label }));
-    clear(root).append(el("h3", { class: "small-caps" }, say("serve-decided")), line, legend);
-    root.setAttribute("aria-busy", "false");
-  }
-
   return {
-    // An element that shows the words of a text as soon as they are known; empty without the microscope
-    of(text, result) {
-      const root = el("div", { class: "decided" });
+    // An element that shows the words of { text, label, probability } as soon as they are known; it is empty if the
+    // server has no microscope
+    of(result) {
+      const root = el("div", { class: "decided", "aria-busy": String(app.facts.look) });
       latest.stop();
-      if (!app.facts.look) return root;
-      root.setAttribute("aria-busy", "true");
-      latest.run(async (signal) => show(root, text, result, await effectsOf(text, signal)));
+      if (app.facts.look) latest.run((signal) => show(root, result, signal));
       return root;
     },
     end: () => latest.end(),

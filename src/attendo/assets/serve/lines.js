@@ -31,10 +31,7 @@ export function makeKept(most) {
   return {
     get: (key) => {
       const value = kept.get(key);
-      if (value !== undefined) {
-        kept.delete(key);
-        kept.set(key, value);
-      }
+      if (kept.delete(key)) kept.set(key, value); // now it is the latest
       return value;
     },
     set: (key, value) => {
@@ -46,14 +43,9 @@ export function makeKept(most) {
 
 // The server counts characters, a browser counts UTF-16 units: place[character] is the browser's index
 function placesOf(text) {
-  const places = [];
   let at = 0;
-  for (const character of text) {
-    places.push(at);
-    at += character.length;
-  }
-  places.push(at);
-  return places;
+  const places = Array.from(text, (character) => (at += character.length) - character.length);
+  return [...places, at];
 }
 
 /**
@@ -89,9 +81,8 @@ export function shareOf(tokens) {
 
 // Spans, extended to whole words
 function wholeWords(text, spans, language) {
-  const found = segments(text, language).filter((word) =>
-    spans.some(([start, end]) => start < word.end && word.start < end),
-  );
+  const inside = (word) => spans.some(([start, end]) => start < word.end && word.start < end);
+  const found = segments(text, language).filter(inside);
   return found.filter((word) => word.isWord || found.length === 1).map((word) => [word.start, word.end]);
 }
 
@@ -105,12 +96,9 @@ export function wordsOf(candidate, source, languages) {
 
 function inWords(candidate, source, languages) {
   const [own, theirs] = [placesOf(candidate.text), placesOf(source)];
-  const tokens = candidate.tokens.map(({ span, log_prob: logProb }, index) => ({
-    index,
-    start: own[span[0]],
-    end: own[span[1]],
-    logProb,
-  }));
+  const tokens = candidate.tokens.map(({ span: [start, end], log_prob: logProb }, index) => {
+    return { index, start: own[start], end: own[end], logProb };
+  });
   return wordsFrom(candidate.text, tokens, languages.target).map((word) => {
     const spans = candidate.alignment
       .filter((link) => word.tokens.some((token) => token.index === link.target))
@@ -134,10 +122,8 @@ export function othersAt(candidate, word, most) {
     }
     before += token.log_prob ?? 0;
   }
-  return [...found]
-    .map(([prefix, share]) => ({ prefix, share }))
-    .sort((a, b) => b.share - a.share)
-    .slice(0, most);
+  const rows = [...found].map(([prefix, share]) => ({ prefix, share }));
+  return rows.sort((a, b) => b.share - a.share).slice(0, most);
 }
 
 // Short words and these are rarely translated by a word of their own

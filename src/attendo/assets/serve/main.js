@@ -9,11 +9,7 @@ import { makeTranslating } from "./translating.js";
 import { makeCompleting } from "./completing.js";
 import { makeClassifying } from "./classifying.js";
 
-const TASKS = {
-  translation: makeTranslating,
-  classification: makeClassifying,
-  "language-model": makeCompleting,
-};
+const TASKS = { translation: makeTranslating, classification: makeClassifying, "language-model": makeCompleting };
 const SETTINGS = {
   model: "", // default: the first
   text: "",
@@ -45,7 +41,12 @@ function begin() {
   });
   const status = el("p", { id: "status", role: "status" });
   const spoken = el("p", { class: "unseen", "aria-live": "polite" });
+  const main = el("main", { class: "serve" });
+  const menu = el("span", { class: "models" });
   const app = { state, facts: JSON.parse(document.getElementById("facts").textContent), models: [] };
+  const chosen = () => app.models.find(({ id }) => id === state.get("model")) ?? app.models[0];
+  const ofTask = (task) => app.models.filter(({ family }) => family === task);
+  let tabs = null;
   let view = null;
   let own = false; // whether the open view makes the change, so it need not be built again
   let late = 0;
@@ -59,10 +60,7 @@ function begin() {
     app.tell("");
     late = setTimeout(() => app.tell(text), 600);
   };
-  app.announce = (text, lang = document.documentElement.lang) => {
-    spoken.lang = lang;
-    spoken.textContent = text;
-  };
+  app.announce = (textContent, lang = document.documentElement.lang) => Object.assign(spoken, { lang, textContent });
   app.failed = (error) => {
     app.tell(error.message);
     status.className = "failed";
@@ -77,30 +75,24 @@ function begin() {
     app.failed(error);
     if (error.message === say("key-missing")) status.append(" ", button(say("key-give"), start, { class: "link" }));
   });
-  const main = el("main", { class: "serve" });
-  const menu = el("span", { class: "models" });
-  const chosen = () => app.models.find(({ id }) => id === state.get("model")) ?? app.models[0];
-  const tasks = () => Object.keys(TASKS).filter((task) => app.models.some(({ family }) => family === task));
-  let tabs = null;
 
   function build() {
     setLanguage(state.get("language") || browserLanguage());
     applyTheme(state);
-    const names = tasks().map((task) => [task, say(`task-${task}`)]);
-    const toTask = (task) => state.set({ model: app.models.find(({ family }) => family === task).id });
+    const tasks = Object.keys(TASKS).filter((task) => ofTask(task).length);
+    const names = tasks.map((task) => [task, say(`task-${task}`)]);
+    const toTask = (task) => state.set({ model: ofTask(task)[0].id });
     tabs = names.length > 1 ? makeTabs(names, () => chosen().family, toTask, true) : null;
     const forget = button(say("key-forget"), () => (keepKey(""), start()), { id: "forget", class: "quiet" });
     const api = el("a", { class: "button quiet", href: "docs", title: say("serve-api") }, "API");
     const actions = [keptKey() && forget, api];
     const header = makeHeader(state, { parts: [tabs?.list ?? "", menu], actions });
     clear(document.getElementById("page")).append(header, main);
-    main.setAttribute("aria-label", "attendo");
     open();
   }
 
   function open() {
     view?.end();
-    view = null;
     app.tell("");
     clear(menu);
     clear(main).append(status, spoken);
@@ -108,8 +100,8 @@ function begin() {
     document.title = model ? `${modelName(model)} · attendo` : "attendo";
     if (!model) return;
     tabs?.update();
-    const same = app.models.filter(({ family }) => family === model.family).map((one) => [one.id, modelName(one)]);
-    const named = { id: "model", class: "quiet", "aria-label": say("model") };
+    const same = ofTask(model.family).map((one) => [one.id, modelName(one)]);
+    const named = { id: "model", "aria-label": say("model") };
     if (same.length > 1) menu.append(select(same, model.id, (id) => state.set({ model: id }), named));
     view = TASKS[model.family](app, model);
     const panel = tabs && { id: `view-${model.family}`, role: "tabpanel", "aria-labelledby": `tab-${model.family}` };

@@ -15,11 +15,10 @@ export function settingsOf(state) {
   const found = {};
   for (const [name, [, range, fits]] of Object.entries(NUMBERS)) {
     const text = state.get(name).trim();
-    if (name === "seed" && text === "") continue;
-    const number = text === "" ? NaN : Number(text);
-    if (!Number.isFinite(number) || !fits(number))
-      throw new Error(say("bad-setting", { name: say(name), range: say(range) }));
-    found[name] = number;
+    if (name === "seed" && !text) continue;
+    found[name] = text ? Number(text) : NaN;
+    const isValid = Number.isFinite(found[name]) && fits(found[name]);
+    if (!isValid) throw new Error(say("bad-setting", { name: say(name), range: say(range) }));
   }
   const stop = state.get("stop").replaceAll("\\n", "\n");
   return stop ? { ...found, stop } : found;
@@ -33,13 +32,9 @@ export function makeOptions(app, onChange) {
     return field(label, input);
   };
   const boxes = Object.entries(NUMBERS).map(([name, [inputMode]]) =>
-    box(name, say(name), { inputMode, class: "short", placeholder: name === "seed" ? say("random") : "" }),
+    box(name, say(name), { inputMode, placeholder: name === "seed" ? say("random") : "" }),
   );
   const stop = box("stop", say("stop-text"), { id: "stop-text", placeholder: say("stop-hint") });
-  return el(
-    "details",
-    { class: "options" },
-    el("summary", {}, say("options")),
-    el("div", { class: "card bar" }, ...boxes, stop),
-  );
+  const card = el("div", { class: "card bar" }, ...boxes, stop);
+  return el("details", { class: "options" }, el("summary", {}, say("options")), card);
 }

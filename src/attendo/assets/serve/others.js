@@ -25,10 +25,7 @@ export function makeOthers({ app, known, isCurrent, several, take }) {
   }
 
   // Earlier choices of the reader remain: the text continues from the place
-  const chosenWith = (line, start, end) => [
-    ...line.shown.chosen.filter((one) => one[1] <= start),
-    [start, end],
-  ];
+  const chosenWith = (line, start, end) => [...line.shown.chosen.filter((one) => one[1] <= start), [start, end]];
 
   function atWord(line, word, element) {
     if (!isCurrent(line)) return;
@@ -37,15 +34,10 @@ export function makeOthers({ app, known, isCurrent, several, take }) {
       ...other,
       head: `${other.prefix.slice(word.start).trim() || other.prefix}…`,
     }));
-    const list = makeChoices(
-      rows,
-      languages.target,
-      (row) => row.candidate && taken(line, row.candidate, row.chosen),
-    );
-    const reason = word.tokens.some((token) => candidate.tokens[token].alternatives?.length)
-      ? "long-text"
-      : "no-others";
-    const note = noted(rows.length ? "looking-for-others" : reason);
+    const onTake = (row) => row.candidate && taken(line, row.candidate, row.chosen);
+    const list = makeChoices(rows, languages.target, onTake);
+    const has = word.tokens.some((token) => candidate.tokens[token].alternatives?.length);
+    const note = noted(rows.length ? "looking-for-others" : has ? "long-text" : "no-others");
     const own = makeOwnWord((text) => goOn(line, word, text, note));
     const isFirstPart = rows.length > 0 || candidate.text.slice(0, word.start).trim() === "";
     const title = say("other-words", { word: word.text });
@@ -83,12 +75,9 @@ export function makeOthers({ app, known, isCurrent, several, take }) {
   function foot(line, element) {
     const best = known.bestOf(line.text);
     const isBest = !best || (best.text === line.shown.candidate.text && !line.shown.chosen.length);
-    return el(
-      "div",
-      { class: "bar" },
-      button(say("other-translations"), () => ofLine(line, element), { class: "quiet" }),
-      !isBest && button(say("back-to-best"), () => taken(line, best, []), { class: "quiet" }),
-    );
+    const more = button(say("other-translations"), () => ofLine(line, element), { class: "quiet" });
+    const back = !isBest && button(say("back-to-best"), () => taken(line, best, []), { class: "quiet" });
+    return el("div", { class: "bar" }, more, back);
   }
 
   // The other results of the search for a line as rows for choices
@@ -107,11 +96,8 @@ export function makeOthers({ app, known, isCurrent, several, take }) {
     if (!isCurrent(line)) return;
     const note = noted("looking-for-others");
     const holder = el("div", {}, note);
-    sheet.open(
-      element,
-      several() ? say("others-of-line", { n: line.n + 1 }) : say("other-translations"),
-      holder,
-    );
+    const title = several() ? say("others-of-line", { n: line.n + 1 }) : say("other-translations");
+    sheet.open(element, title, holder);
     asking.run(async (signal) => {
       const rows = await rowsOf(line, signal);
       if (!rows.length) return void (note.textContent = say("no-others"));
@@ -122,8 +108,8 @@ export function makeOthers({ app, known, isCurrent, several, take }) {
 
   // "Also possible": cards under the translation of a single line, once nobody types
   const cards = el("div", {});
-  const title = el("h2", { class: "small-caps", id: "also-title" }, say("serve-also"));
-  const also = el("section", { class: "also", "aria-labelledby": "also-title", hidden: true }, title, cards);
+  const heading = el("h2", { class: "small-caps", id: "also-title" }, say("serve-also"));
+  const also = el("section", { class: "also", "aria-labelledby": "also-title", hidden: true }, heading, cards);
   const idle = makeLatest(() => {}); // the cards are an extra: without them, nothing is said
   let wanted = null; // the line whose cards are shown or requested
   const load = () =>
@@ -136,10 +122,10 @@ export function makeOthers({ app, known, isCurrent, several, take }) {
     });
   const soon = afterPause(load, IDLE);
   function offer(line) {
-    if (line && wanted && line.shown.candidate === wanted.shown.candidate && line.text === wanted.text)
-      return void (wanted = line);
-    idle.stop();
+    const isSame = line && line.shown.candidate === wanted?.shown.candidate;
     wanted = line;
+    if (isSame) return;
+    idle.stop();
     also.hidden = true;
     if (line && known.isRanked(line.text, MOST_OTHERS)) load();
     else if (line) soon();

@@ -3,22 +3,15 @@ import { clear, el } from "../shared/dom.js";
 
 const LONGEST_MARKED = 20000; // characters; in longer texts, no word is marked
 
-// onText(text) after every change by the reader; onPlace(place or null): the caret moved without typing; behind: an
-// element that continues the text; mirror: properties of the element that contains it
-export function makeReading({ id, label, placeholder, most, onText, onPlace = () => {}, behind = null, mirror = {} }) {
+// onText(text) after every change by the reader; onPlace(place or null): the caret moved without typing; after: an
+// element that continues the text; mirror: properties of the element that contains both
+export function makeReading(app, { id, label, placeholder }, { onText, onPlace = () => {}, after = null, mirror = {} }) {
   // a copy of the text in the place of the box sets the height of the box and has the marks
   const given = el("span", { class: "given", "aria-hidden": "true" });
   // where the model continues inside a word, the line must break as it breaks in the box
-  const copy = el("div", { class: "mirror", dir: "auto", ...mirror }, given, behind && el("wbr"), behind);
-  const box = el("textarea", {
-    id,
-    dir: "auto",
-    rows: 1,
-    maxLength: most,
-    placeholder,
-    spellcheck: false,
-    "aria-label": label,
-  });
+  const copy = el("div", { class: "mirror", dir: "auto", ...mirror }, given, after && el("wbr"), after);
+  const own = { id, dir: "auto", rows: 1, maxLength: app.facts.characters, spellcheck: false };
+  const box = el("textarea", { ...own, placeholder, "aria-label": label });
   const marks = {}; // class → spans [[start, end]…]
 
   function reflect() {
@@ -60,6 +53,7 @@ export function makeReading({ id, label, placeholder, most, onText, onPlace = ()
   box.addEventListener("blur", () => onPlace(null));
   return {
     root: el("div", { class: "reading" }, box, copy),
+    mirror: copy,
     box,
     mark,
     get text() {

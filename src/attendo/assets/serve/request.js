@@ -26,18 +26,11 @@ export function makeRequest(app, asked) {
   let shown = { json: "", curl: "" };
   const code = el("code", {});
   const note = el("p", { class: "note" });
-  const bar = el(
-    "div",
-    { class: "bar" },
-    copyButton(app, () => shown.curl, say("serve-copy-curl"), { id: "copy-curl" }),
-    copyButton(app, () => shown.json, say("serve-copy-json")),
-  );
-  const root = el(
-    "details",
-    { class: "request", ontoggle: () => update() },
-    el("summary", {}, say("serve-request")),
-    el("div", { class: "card" }, note, el("pre", {}, code), bar),
-  );
+  const copyCurl = copyButton(app, () => shown.curl, say("serve-copy-curl"), { id: "copy-curl" });
+  const copyJson = copyButton(app, () => shown.json, say("serve-copy-json"));
+  const bar = el("div", { class: "bar" }, copyCurl, copyJson);
+  const card = el("div", { class: "card" }, note, el("pre", {}, code), bar);
+  const root = el("details", { class: "request", ontoggle: update }, el("summary", {}, say("serve-request")), card);
   function update() {
     if (!root.open) return; // a long text need not be quoted for nobody
     const request = asked();

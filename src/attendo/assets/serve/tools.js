@@ -1,6 +1,7 @@
 // The small parts that every view has: names, icons, and the controls around a text.
 import { button, el, svgEl } from "../shared/dom.js";
 import { inJapanese, say } from "../shared/words.js";
+import { copyText } from "../shared/files.js";
 
 const ICONS = {
   copy: "M6 6V2.5h7.5V10H10M2.5 6H10v7.5H2.5z",
@@ -36,7 +37,7 @@ export function copyButton(app, text, label = say("copy"), properties = {}) {
   const made = button("", copy, { class: "quiet copy", ...properties });
   const name = (key, words) => made.replaceChildren(icon(key), el("span", {}, words));
   async function copy() {
-    if (!(await copied(text()))) return app.failed(new Error(say("not-copied")));
+    if (!(await copyText(text()))) return app.failed(new Error(say("not-copied")));
     name("done", say("serve-copied"));
     app.announce(say("copied"));
     setTimeout(() => name("copy", label), 1500);
@@ -45,28 +46,10 @@ export function copyButton(app, text, label = say("copy"), properties = {}) {
   return made;
 }
 
-async function copied(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    // a page over plain HTTP from another machine has no clipboard, but can copy the selection
-  }
-  const box = el("textarea", { class: "unseen", value: text, "aria-hidden": "true" });
-  const focused = document.activeElement;
-  document.body.append(box);
-  box.select();
-  const done = document.execCommand("copy");
-  box.remove();
-  focused?.focus();
-  return done;
-}
-
 // The number of characters and the button that clears the text. update() follows the text
-export function makeCounter(reading, most, onText) {
+export function makeCounter(app, reading, onText) {
   const count = el("span", { class: "number" });
-  const clearing = button("×", () => replace(""), { id: "clear", class: "quiet" });
-  clearing.append(el("span", {}, ` ${say("clear")}`));
+  const clearing = button(["× ", el("span", {}, say("clear"))], () => replace(""), { id: "clear", class: "quiet" });
   function replace(text) {
     reading.text = text;
     reading.box.focus();
@@ -77,7 +60,7 @@ export function makeCounter(reading, most, onText) {
     clearing,
     replace,
     update() {
-      const n = reading.text.length;
+      const [n, most] = [reading.text.length, app.facts.characters];
       const values = { n: n.toLocaleString(), most: most.toLocaleString() };
       const key = 2 * n > most ? "characters" : n === 1 ? "serve-character" : "serve-characters";
       count.textContent = n ? say(key, values) : "";
@@ -88,15 +71,11 @@ export function makeCounter(reading, most, onText) {
 
 // link.lookAt(text, target): the microscope opens with this text; target: the output to show, or null
 export function lookLink(app, model) {
-  const link = el(
-    "a",
-    { class: "button quiet look", target: "_blank", rel: "opener", title: say("microscope-title") }, // the tab gets the key
-    `${say("microscope")} →`,
-  );
+  const tab = { target: "_blank", rel: "opener" }; // the new tab gets the key
+  const link = el("a", { class: "button quiet look", title: say("microscope-title"), ...tab }, `${say("microscope")} →`);
   link.lookAt = (text, target = null) => {
     const asked = new URLSearchParams({ text, language: inJapanese() ? "ja" : "en" });
-    if (target !== null)
-      for (const [name, value] of Object.entries({ search: "forced", target })) asked.set(name, value);
+    if (target !== null) (asked.set("search", "forced"), asked.set("target", target));
     link.href = `look/${encodeURIComponent(model.id)}/#${asked}`;
     link.hidden = !app.facts.look;
   };

@@ -20,42 +20,34 @@ export function makeTranslating(app, model) {
   const known = makeAnswers(app, model);
   let lines = []; // see makeWriting
   const full = () => lines.filter((line) => line.text);
-  const textOf = () =>
+  const translation = () =>
     lines.map(({ before, shown, after }) => before + (shown?.candidate.text ?? "") + after).join("\n");
 
   const names = {
     source: languageName(model.source) || say("source-text"),
     target: languageName(model.target) || say("translation"),
   };
-  const reading = makeReading({
-    id: "source",
-    label: names.source,
-    placeholder: say("type-here"),
-    most: app.facts.characters,
-    onText: typed,
-    onPlace: (place) => writing.lightFrom(place),
-  });
+  const box = { id: "source", label: names.source, placeholder: say("type-here") };
+  const reading = makeReading(app, box, { onText: typed, onPlace: (place) => writing.lightFrom(place) });
   const target = el("div", { id: "target", class: "writing", role: "group", "aria-label": names.target });
-  if (model.source) reading.box.lang = model.source;
-  if (model.target) target.lang = model.target;
-  const others = makeOthers({
-    app,
-    known,
-    isCurrent: (line) => line.shown && line === lines[line.n],
-    several: () => full().length > 1,
-    take,
-  });
+  reading.box.lang = model.source ?? "";
+  target.lang = model.target ?? "";
+  const isCurrent = (line) => line.shown && line === lines[line.n];
+  const others = makeOthers({ app, known, isCurrent, several: () => full().length > 1, take });
   const writing = makeWriting(target, { point, choose: others.atWord, others: others.ofLine });
-  const counter = makeCounter(reading, app.facts.characters, typed);
-  const copy = copyButton(app, textOf);
-  const more = button(say("other-translations"), () => others.ofLine(full()[0], more), { id: "others", class: "quiet" });
+  const counter = makeCounter(app, reading, typed);
+  const copy = copyButton(app, translation);
+  const listed = () => others.ofLine(full()[0], more);
+  const more = button(say("other-translations"), listed, { id: "others", class: "quiet" });
   const link = lookLink(app, model);
   const hint = el("p", { class: "note hint" }, say("words-hint"));
-  const lossBar = makeLossBar(() => bySegment("sentence"));
+  const search = makeSearch(app, () => begin());
+  const lossBar = makeLossBar(() => search.split());
   const request = makeRequest(app, () => {
-    const { text } = reading;
-    return text.trim() ? { path: "translate", body: { model: model.id, q: text, ...known.options() } } : null;
+    const body = { model: model.id, q: reading.text, ...known.options() };
+    return reading.text.trim() ? { path: "translate", body } : null;
   });
+  const under = makeUnder(model, counter.replace, search.root, request.root);
 
   // Lines without an answer keep the previous text, so the layout does not jump while typing
   function draw() {
@@ -71,11 +63,7 @@ export function makeTranslating(app, model) {
     const waits = lines.some((line) => line.shown === null);
     target.setAttribute("aria-busy", String(waits));
     reading.mark("missing", lossBar.show(lines, state.get("segment") === "sentence"));
-    showAround(waits, full());
-    return waits;
-  }
-
-  function showAround(waits, some) {
+    const some = full();
     for (const control of [copy, more, link]) control.hidden = waits || !some.length;
     more.hidden ||= some.length > 1;
     const own = some.length === 1 && known.isTaken(some[0].text) ? some[0].shown.candidate.text : null;
@@ -85,6 +73,7 @@ export function makeTranslating(app, model) {
     counter.update();
     under.update(!reading.text);
     request.update();
+    return waits;
   }
 
   async function translate(signal) {
@@ -92,7 +81,7 @@ export function makeTranslating(app, model) {
     const texts = full().map((line) => line.text);
     await known.complete(texts, signal, draw);
     app.tell("");
-    const text = textOf();
+    const text = translation();
     if (text.length <= MOST_SPOKEN) app.announce(text, model.target ?? "");
   }
 
@@ -120,58 +109,47 @@ export function makeTranslating(app, model) {
     writing.elementAt(line.n, chosen.at(-1)?.[0] ?? 0)?.focus({ preventScroll: true });
   }
 
-  function makeSwap() {
-    const back = app.models.find(
-      (one) => one.source && one.source === model.target && one.target === model.source,
-    );
-    const title = back ? say("swap") : say("serve-no-way-back", names);
-    const swapped = () => back && state.set({ model: back.id, text: textOf() });
-    const made = button("", swapped, { id: "swap", class: "quiet", title, "aria-label": title });
-    if (!back) made.setAttribute("aria-disabled", "true"); // focusable, so everybody can learn the reason
-    made.append(icon("swap"));
-    return made;
-  }
-
-  const beams = [["", say("beam-own")], ["1", say("beam-1")], ...["2", "4", "8"].map((n) => [n, n])];
-  const beam = select(beams, state.get("beam"), (n) => (app.keep({ beam: n }), begin()), { id: "beam" });
-  const segment = select(
-    [["", say("segment-own")], ...["sentence", "paragraph"].map((name) => [name, say(`segment-${name}`)])],
-    state.get("segment"),
-    (name) => bySegment(name),
-    { id: "segment" },
-  );
-  function bySegment(name) {
-    segment.value = name;
-    app.keep({ segment: name });
-    begin();
-  }
-
-  const options = el(
-    "details",
-    { class: "options" },
-    el("summary", {}, say("options")),
-    el("div", { class: "card bar" }, field(say("beam"), beam), field(say("segment"), segment)),
-  );
-  const under = makeUnder(model, counter.replace, options, request.root);
-  const half = (name, ...parts) => el("section", { class: "half", "aria-label": name }, ...parts);
-  const root = el(
-    "div",
-    { class: "translate" },
-    el(
-      "div",
-      { class: "desk" },
-      el("div", { class: "heads" }, el("h2", {}, names.source), makeSwap(), el("h2", {}, names.target)),
-      el(
-        "div",
-        { class: "halves" },
-        half(names.source, reading.root, el("div", { class: "foot" }, counter.count, counter.clearing)),
-        half(say("translation"), target, hint, el("div", { class: "foot" }, copy, more, link)),
-      ),
-      lossBar.root,
-    ),
-    others.also,
-    ...under.root,
-  );
+  const swap = makeSwap(app, model, names, translation);
+  const halves = [
+    [names.source, reading.root, el("div", { class: "foot" }, counter.count, counter.clearing)],
+    [say("translation"), target, hint, el("div", { class: "foot" }, copy, more, link)],
+  ].map(([name, ...parts]) => el("section", { class: "half", "aria-label": name }, ...parts));
+  const heads = el("div", { class: "heads" }, el("h2", {}, names.source), swap, el("h2", {}, names.target));
+  const desk = el("div", { class: "desk" }, heads, el("div", { class: "halves" }, ...halves), lossBar.root);
   reading.text = state.get("text");
-  return { root, start: () => (begin(), reading.box), end: () => (latest.end(), others.end()) };
+  return {
+    root: el("div", { class: "translate" }, desk, others.also, ...under.root),
+    start: () => (begin(), reading.box),
+    end: () => (latest.end(), others.end()),
+  };
+}
+
+// The button that translates the translation back, or says why no model can
+function makeSwap(app, model, names, translation) {
+  const back = app.models.find(({ source, target }) => source && source === model.target && target === model.source);
+  const title = back ? say("swap") : say("serve-no-way-back", names);
+  const swapped = () => back && app.state.set({ model: back.id, text: translation() });
+  const made = button(icon("swap"), swapped, { id: "swap", class: "quiet", title, "aria-label": title });
+  if (!back) made.setAttribute("aria-disabled", "true"); // focusable, so everybody can learn the reason
+  return made;
+}
+
+// The options of the search; split(): each sentence by itself
+function makeSearch(app, onChange) {
+  const choice = (id, values, prefix) => {
+    const options = values.map(([value, key]) => [value, key ? say(key) : value]);
+    const made = select(options, app.state.get(id), (value) => (app.keep({ [id]: value }), onChange()), { id });
+    return { made, label: field(say(prefix), made) };
+  };
+  const beam = choice("beam", [["", "beam-own"], ["1", "beam-1"], ["2"], ["4"], ["8"]], "beam");
+  const units = [["", "segment-own"], ...["sentence", "paragraph"].map((unit) => [unit, `segment-${unit}`])];
+  const segment = choice("segment", units, "segment");
+  const card = el("div", { class: "card bar" }, beam.label, segment.label);
+  return {
+    root: el("details", { class: "options" }, el("summary", {}, say("options")), card),
+    split() {
+      segment.made.value = "sentence";
+      segment.made.dispatchEvent(new Event("change"));
+    },
+  };
 }

@@ -6,9 +6,9 @@ import { wordButton } from "./choices.js";
 const SURE = 0.5; // words with a lower probability are marked
 const HARDLY = 0.2; // words with a lower probability are marked more strongly
 
-function confidence(word, chosen) {
-  if (!word.isWord || word.share === null || chosen) return "";
-  return word.share < HARDLY ? "hardly" : word.share < SURE ? "unsure" : "";
+function confidence({ isWord, share }) {
+  if (!isWord || share === null || share >= SURE) return "";
+  return share < HARDLY ? "hardly" : "unsure";
 }
 
 // The description of a word for the tooltip and for screen readers
@@ -30,11 +30,10 @@ export function makeWriting(root, on) {
   function wordElement(entry, word) {
     const { line } = entry;
     const chosen = line.shown.chosen.some(([start, end]) => start < word.end && word.start < end);
-    const kinds = ["word", confidence(word, chosen), chosen && "chosen"];
-    const properties = { class: kinds.filter(Boolean).join(" "), title: described(word, line.text, chosen) };
+    const kinds = ["word", chosen ? "chosen" : confidence(word)].filter(Boolean).join(" ");
+    const properties = { class: kinds, title: described(word, line.text, chosen) };
     const element = wordButton(word.text, properties, (made) => on.choose(entry.line, word, made));
-    for (const name of ["pointerenter", "focus"])
-      element.addEventListener(name, () => on.point(entry.line, word));
+    for (const name of ["pointerenter", "focus"]) element.addEventListener(name, () => on.point(entry.line, word));
     for (const name of ["pointerleave", "blur"]) element.addEventListener(name, () => on.point(null));
     entry.words.push({ word, element });
     return element;
@@ -57,11 +56,8 @@ export function makeWriting(root, on) {
     }
     made.append(shown ? shown.candidate.text.slice(at) : "…", after);
     if (several && text && !stale) made.append(moreButton(entry));
-    entry.element = roving(
-      made,
-      entry.words.map(({ element }) => element),
-    );
-    return entry;
+    const stops = entry.words.map(({ element }) => element);
+    return Object.assign(entry, { element: roving(made, stops) });
   }
 
   return {
@@ -77,7 +73,7 @@ export function makeWriting(root, on) {
       });
       entries.forEach(({ element }, n) => {
         const there = root.children[n];
-        if (there === undefined) root.append(element);
+        if (!there) root.append(element);
         else if (there !== element) there.replaceWith(element);
       });
       while (root.children.length > entries.length) root.lastChild.remove();

@@ -31,7 +31,8 @@ export function shareTable(rows, properties = {}) {
 
 // The header of a table, from [text, class] of each column
 export function tableHead(columns) {
-  const cells = columns.map(([text, name = ""]) => el("th", { scope: "col", class: name }, text));
+  const cell = ([text, name = ""]) => (text ? el("th", { scope: "col", class: name }, text) : el("td"));
+  const cells = columns.map(cell);
   return el("thead", {}, el("tr", {}, cells));
 }
 

@@ -1,4 +1,5 @@
-// Downloads: files that the page creates without sending data anywhere.
+// Downloads, which the page creates without sending data anywhere, and the clipboard.
+import { el } from "./dom.js";
 
 export function saveBlob(name, blob) {
   const link = document.createElement("a");
@@ -13,7 +14,7 @@ export function saveText(name, text, kind) {
 }
 
 // Rows of cells as CSV (RFC 4180). A text that looks like a formula to a spreadsheet gets an apostrophe
-export function csvText(rows) {
+function csvText(rows) {
   const cell = (value) => {
     if (typeof value === "number") return String(Number(value.toPrecision(7)));
     const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value ?? "");
@@ -24,4 +25,22 @@ export function csvText(rows) {
 
 export function saveCsv(name, rows) {
   saveText(name, csvText(rows), "text/csv");
+}
+
+// Returns whether the text is in the clipboard
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // a page over plain HTTP from another machine has no clipboard, but can copy the selection
+  }
+  const box = el("textarea", { class: "unseen", value: text, "aria-hidden": "true" });
+  const focused = document.activeElement;
+  document.body.append(box);
+  box.select();
+  const done = document.execCommand("copy");
+  box.remove();
+  focused?.focus();
+  return done;
 }

@@ -28,6 +28,7 @@ export function makeSheet(onClose = () => {}) {
     root.style.top = `${bottom + GAP + scrollY}px`;
   }
 
+  new ResizeObserver(() => anchor && place()).observe(root); // the content may come later
   return {
     root,
     get isOpen() {

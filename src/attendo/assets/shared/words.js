@@ -29,7 +29,7 @@ function words() {
 }
 
 /** @param {string} key */
-export function has(key) {
+function has(key) {
   return key in words();
 }
 
