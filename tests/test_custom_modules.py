@@ -332,9 +332,7 @@ def test_the_microscope_computes_with_the_bias_and_draws_it(within):
     weights = (query[0] @ key.T * layer["scale"] + row).softmax(-1)
     torch.testing.assert_close(weights, record.weights[0, 1, 0])
     answer = positions_answer(seen, "source")
-    assert (answer["kind"], answer["name"]) == ("own", "LogDistance") and "A custom module" in answer[
-        "note_en"
-    ]
+    assert (answer["kind"], answer["name"], answer["note"]) == ("own", "LogDistance", "own")
 
 
 def test_an_attend_of_ones_own_is_not_mistaken_for_the_softmax():

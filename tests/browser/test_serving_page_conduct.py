@@ -5,12 +5,10 @@ import os
 import re
 import shutil
 import subprocess
-from importlib.resources import files
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from page_scripts import code_of, declared
 from served_page import (
     SMALL,
     SOME,
@@ -28,7 +26,7 @@ from served_page import (
     violations,
 )
 
-from attendo.display.web import asset, joined, modules_of
+from attendo.display.web import modules_of
 from attendo.serving.errors import LOADING, STOPPING
 from attendo.serving.state import Keys
 
@@ -265,24 +263,3 @@ def test_it_is_a_document_that_runs_only_its_own_modules(site, at):
     assert {*names} == {*styles, *modules_of("serve/main.js")}
     assert httpx.get(f"{site.address}assets/0/serve/nothing.js").status_code == 404
     visited.check()
-
-
-def test_every_sentence_is_there_in_both_languages_and_no_name_stands_twice():
-    modules = modules_of("serve/main.js")
-    texts = {name: asset(name) for name in modules}
-    folder = files("attendo") / "assets" / "serve"
-    own = sorted(f"serve/{entry.name}" for entry in folder.iterdir() if entry.name.endswith(".js"))
-    assert own == sorted(name for name in modules if name.startswith("serve/"))
-    names = [name for text in texts.values() for name in declared(text)]
-    assert len(names) == len(set(names)), {name for name in names if names.count(name) > 1}
-    english, japanese = (json.loads(asset(f"words/{language}.json")) for language in ("en", "ja"))
-    code = "\n".join(code_of(text) for name, text in texts.items())
-    used = set(re.findall(r'\b(?:say|sayWith|noted)\("([\w-]+)"', code))
-    assert used <= english.keys() & japanese.keys(), used - english.keys()
-    assert [key for key in english if key.startswith("serve-") and f'"{key}"' not in code] == []
-    values = re.compile(r"\{\w+\}")
-    for key in used:
-        assert sorted(values.findall(english[key])) == sorted(values.findall(japanese[key])), key
-    script = joined("serve/main.js")
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|\beval\b|document\.write", script)
-    assert max(len(asset(name).splitlines()) for name in own) <= 350

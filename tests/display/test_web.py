@@ -142,7 +142,9 @@ def test_modules_are_joined_after_the_modules_that_they_import(folder):
 
 
 def test_a_live_page_loads_its_assets_from_its_server(folder):
-    page = web.live_document("look/main.js", "look/look.css", web.data_elements({"facts": {"a": 1}}), "ja", "../")
+    page = web.live_document(
+        "look/main.js", "look/look.css", web.data_elements({"facts": {"a": 1}}), "ja", "../"
+    )
     text = page.data.decode()
     assert re.findall(r'<link rel="(\w+)" href="([^"]+)">', text) == [
         ("icon", "data:,"),

@@ -13,8 +13,9 @@ from queue import Queue
 import pytest
 
 import attendo
+from attendo.display.web import asset
 from attendo.errors import AttendoError
-from attendo.microscope.look_page import BRIDGE, reply_to
+from attendo.microscope.look_page import reply_to
 from attendo.microscope.session import Session
 
 TEXT = "Tomorrow it will rain ."
@@ -169,7 +170,7 @@ class NotebookServer(ThreadingHTTPServer):
 )
 def test_the_bridge_in_a_browser(tmp_path):
     assert BROWSER is not None
-    page, bridge = (json.dumps(text).replace("</", "<\\/") for text in (PAGE, BRIDGE))
+    page, bridge = (json.dumps(text).replace("</", "<\\/") for text in (PAGE, asset("bridge.js")))
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"]
     with NotebookServer(NOTEBOOK % (bridge, page)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

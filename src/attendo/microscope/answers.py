@@ -449,14 +449,6 @@ def _pooled(user: Classifier, states: Float[Tensor, "len d_model"]) -> dict[str,
     return dict(zip(user.labels.names, logits.softmax(-1).tolist(), strict=True))
 
 
-_OWN = (
-    "A custom module adds a value for the distance to the scores of each head. The figure shows, for the open"
-    " layer, the value that each head (column) adds for keys at each distance (row) before the query, and the whole"
-    " matrix of the open head.",
-    "このモデルには利用者の部品が入っており、各ヘッドが距離に応じた値をスコアに足します。図は開いている層のもので、"
-    "クエリより前のキーまでの距離（行）ごと、ヘッド（列）ごとの値と、開いているヘッドの行列全体です。",
-)
-
 _BIASES = {"alibi": Alibi, "relative": RelativeBias}
 
 AT_LEAST = 64
@@ -478,7 +470,6 @@ def positions_answer(result: LookResult, side: Literal["source", "target"]) -> P
     n = len(tokens) if biased else max(len(tokens), min(AT_LEAST, config.max_len))
     rows, dots = _matrices(config, embedding, within, n)
     own = biased and type(within) is not _BIASES.get(config.positions)
-    notes = _OWN if own else _notes(config)
     return {
         "kind": "own" if own else config.positions,
         "name": type(within).__name__ if own else "",
@@ -487,8 +478,7 @@ def positions_answer(result: LookResult, side: Literal["source", "target"]) -> P
         "trained": config.max_len,
         "data": encoded(rows),
         "dots": encoded(dots),
-        "note_en": notes[0],
-        "note_ja": notes[1],
+        "note": "own" if own else _note(config),
     }
 
 
@@ -534,59 +524,10 @@ def _within(result: LookResult, side: Literal["source", "target"]) -> Any:
     return next((layer.positions for layer in layers if layer.positions is not None), None)
 
 
-def _notes(config: ModelConfig) -> tuple[str, str]:
-    match config.positions:
-        case "sinusoidal":
-            in_pairs = config.d_model % 2 == 0 and config.position_order != "cossin"
-            return (
-                "Each position has its own row of sines and cosines, added to the embedding. The product of two rows"
-                f" depends {'only' if in_pairs else 'mainly (one phase has no partner)'} on their distance.",
-                "各位置に正弦と余弦からなるベクトルがあり、それを埋め込みに足します。二つの位置のベクトルの内積は"
-                f"{'距離だけで決まります' if in_pairs else 'ほぼ距離で決まります（対のない位相が一つあります）'}。",
-            )
-        case "learned":
-            return (
-                f"Each position has a trained vector, added to the embedding. There are {config.max_len} vectors, so"
-                " no text can be longer.",
-                f"各位置に学習したベクトルがあり、それを埋め込みに足します。全部で {config.max_len} 個あり、"
-                "それより長い文は読めません。",
-            )
-        case "ramp" | "inverse":
-            formula = "p / max_len" if config.positions == "ramp" else "1 / p"
-            return (
-                f"One number, {formula}, is added to every entry of the embedding.",
-                f"一つの数 {formula} を、埋め込みのすべての成分に足します。",
-            )
-        case "rotary":
-            return (
-                "Queries and keys are rotated, pair by pair, by an angle that grows with the position. The figure"
-                " shows cos and sin, and the product of a unit vector rotated to two positions, which depends only"
-                " on their distance.",
-                "クエリとキーの成分を二つずつ、位置に比例した角度だけ回します。図は cos と sin、および二つの位置に"
-                "回した単位ベクトルの内積で、内積は距離だけで決まります。",
-            )
-        case "alibi":
-            return (
-                "Nothing is added to the embedding. Each head lowers its scores with the distance, by its own slope."
-                " The figure shows the value added at each distance (row) in each head (column), and the whole matrix"
-                " of the open head.",
-                "埋め込みには何も足しません。各ヘッドが固有の傾きで、距離に応じてスコアを下げます。"
-                "図は距離（行）ごと、ヘッド（列）ごとの値と、開いているヘッドの行列全体です。",
-            )
-        case "relative":
-            return (
-                "Nothing is added to the embedding. Each head adds a trained number for the distance to its scores; far"
-                " distances share a number. The figure shows what each head (column) adds for keys at each distance"
-                " (row) before the query, and the whole matrix of the open head.",
-                "埋め込みには何も足しません。各ヘッドが、距離ごとに学習した数をスコアに足します（遠い距離どうしは一つの数を"
-                "共有します）。図は、クエリより前のキーまでの距離（行）ごと、ヘッド（列）ごとの値と、"
-                "開いているヘッドの行列全体です。",
-            )
-        case "none":
-            return (
-                "The model has no position encoding; only a causal mask gives it an order.",
-                "このモデルに位置は与えられません。順序を伝えうるのは因果マスクだけです。",
-            )
+def _note(config: ModelConfig) -> str:
+    """Return the name of the page's text about a positional encoding."""
+    in_pairs = config.d_model % 2 == 0 and config.position_order != "cossin"
+    return config.positions if config.positions != "sinusoidal" or in_pairs else "sinusoidal-odd"
 
 
 MOST_FRAMES = 24

@@ -128,7 +128,6 @@ def _output_log_probs(
     return log_probs_of(logits[:, there], wanted).double()
 
 
-MOST_SHARE = 0.5  # of the weights on one key; a head with more is an attention sink
 MOST_FIRST_WORK, MOST_QUICK_WORK = 6e8, 3e9
 """The maximum work of `opened_head` and `is_quick`, in parameters x positions x parts (about 0.1 and 0.5 s of CPU)."""
 
@@ -137,7 +136,8 @@ def opened_head(result: LookResult, stacks: Sequence[LayerStack]) -> OpenedHead:
     """Return the head that a page opens first: a cross-attention head if there is one, and no head that is off.
 
     The head is the cross-attention head that the output needs most, if the measurement of all effects is cheap.
-    Otherwise, the head has the smallest entropy of all heads that are no attention sinks.
+    Otherwise, the head has sharp attention, but on different keys: the mean of its largest weights exceeds the share of
+    its attention sink most.
     """
     stack = next((stack for stack in stacks if stack["name"] == "cross"), stacks[-1])
     heads = [(layer, head) for layer in stack["layers"] for head in range(layer["heads"])]
@@ -146,8 +146,7 @@ def opened_head(result: LookResult, stacks: Sequence[LayerStack]) -> OpenedHead:
         effects = {layer["path"]: effects_answer(result, layer["path"]) for layer in stack["layers"]}
         found = [effects[layer["path"]].get("heads", [])[head]["delta"] for layer, head in rows]
     else:
-        rows = [(layer, head) for layer, head in rows if layer["sinks"][head]["share"] <= MOST_SHARE] or rows
-        found = [layer["measures"]["entropy"][head] for layer, head in rows]
+        found = [layer["sinks"][head]["share"] - layer["measures"]["maximum"][head] for layer, head in rows]
     layer, head = rows[found.index(min(found))]
     return {"layer": layer["path"], "head": head}
 
@@ -161,20 +160,6 @@ def is_quick(result: LookResult, stacks: Sequence[LayerStack]) -> bool:
 def _work(result: LookResult, n: int) -> int:
     return parameter_count(result.model) * (len(result.source) + len(result.target)) * n
 
-
-NOTES = (
-    "Four measures that answer different questions. Without the token: the label's log-probability with the token"
-    " minus that without it (below 0, the token is evidence against the label); if two tokens carry the same"
-    " information, each effect is small. Gradient × input: the first-order contribution of each token's embedding to"
-    " the log-probability; it is least reliable in pre-norm models, whose norm removes the length of a vector. Pooled:"
-    " the share of the text's vector from this position. Rollout: this share, traced back through the attention weights"
-    " only (an approximation; Abnar & Zuidema 2020).",
-    "四つの尺度は、それぞれ別の問いへの答えです。「そのトークンを除いたとき」は、トークンがあるときのラベルの対数確率から、"
-    "除いたときの対数確率を引いた値です。負なら、ラベルに不利なトークンです。同じ働きのトークンが二つあると、どちらの値も"
-    "小さくなります。勾配×入力は、埋め込みがラベルの対数確率に加える量の一次近似です。アテンションの前に正規化がある"
-    "モデルでは、ベクトルの長さが失われるため、当てになりません。プーリングは、文のベクトルのうち、この位置から取られた割合"
-    "です。ロールアウトは、その割合をアテンションの重みだけでさかのぼった近似値です（Abnar & Zuidema 2020）。",
-)
 
 MOST_WORK = 2e11
 """The maximum work of `left_out`, in weights x tokens of all shorter texts: some seconds on one core."""
@@ -205,8 +190,6 @@ def tokens_answer(result: LookResult) -> TokensAnswer:
         "gradient_times_input": _gradient_times_input(result, label, result.user.temperature).tolist(),
         "rollout": traced.tolist(),
         "pooled": shares.tolist(),
-        "note_en": NOTES[0],
-        "note_ja": NOTES[1],
     }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attendo.display.i18n import Language
-from attendo.display.web import Served, data_elements, live_document, saved_document
+from attendo.display.web import Served, asset, data_elements, live_document, saved_document
 from attendo.errors import AttendoError, install_command
 from attendo.files import json_of
 from attendo.microscope.protocol import LookRequest, canonical
@@ -16,37 +16,6 @@ from attendo.microscope.session import Session
 
 Widget = Any
 """An `anywidget.AnyWidget`. The package anywidget is optional."""
-
-BRIDGE = """
-function render({ model, el }) {
-  const view = Math.random().toString(36).slice(2); // randomUUID wants https
-  const frame = document.createElement("iframe");
-  frame.setAttribute("sandbox", "allow-scripts allow-downloads");
-  frame.title = "attendo look";
-  frame.height = String(model.get("height"));
-  Object.assign(frame.style, { width: "100%", border: "0" });
-  frame.srcdoc = model.get("page");
-  const ask = ({ source, data }) => {
-    if (source !== frame.contentWindow || data?.attendo !== 1) return;
-    model.send({ attendo: 1, view, id: data.id, name: data.name, body: data.body });
-  };
-  const tell = (told, buffers) => {
-    if (told?.attendo !== 1 || told.view !== view) return;
-    const { view: mine, ...answer } = told;
-    const bytes = buffers?.[0]; // a DataView, or another view of bytes
-    if (bytes) answer.buffer = bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength);
-    frame.contentWindow?.postMessage(answer, "*");
-  };
-  window.addEventListener("message", ask);
-  model.on("msg:custom", tell);
-  el.append(frame);
-  return () => {
-    window.removeEventListener("message", ask);
-    model.off("msg:custom", tell);
-  };
-}
-export default { render };
-"""
 
 
 def widget_of(session: Session, request: LookRequest, height: int) -> Widget:
@@ -61,7 +30,7 @@ def widget_of(session: Session, request: LookRequest, height: int) -> Widget:
         raise AttendoError(f"a widget requires anywidget. Run: {install_command('notebook')}") from None
 
     class LookWidget(anywidget.AnyWidget):
-        _esm = BRIDGE
+        _esm = asset("bridge.js")
         page = traitlets.Unicode().tag(sync=True)
         height = traitlets.Int().tag(sync=True)
 

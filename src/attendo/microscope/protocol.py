@@ -61,11 +61,12 @@ class LookRequest:
 
     Attributes:
         text: The input text.
-            search: The search method: "greedy", "beam", or "forced" with the output `target`.
+        search: The search method: "greedy", "beam", or "forced" with the output `target`.
         beam: The beam size (default: as in the run).
         target: The output text for the search method "forced".
-            prefix_ids: The token ids with which the output must begin.
-        max_tokens: The maximum number of tokens that a language model generates. edits: The changes to the model.
+        prefix_ids: The token ids with which the output must begin.
+        max_tokens: The maximum number of tokens that a language model generates.
+        edits: The changes to the model.
     """
 
     text: str
@@ -499,8 +500,7 @@ class PositionsAnswer(TypedDict):
     trained: int
     data: str
     dots: str
-    note_en: str
-    note_ja: str
+    note: str
 
 
 class TokensAnswer(TypedDict):
@@ -511,8 +511,6 @@ class TokensAnswer(TypedDict):
     gradient_times_input: list[float]
     rollout: list[float]
     pooled: list[float]
-    note_en: str
-    note_ja: str
 
 
 ANSWERS: dict[str, Any] = {

@@ -1,7 +1,7 @@
 // The view "Why this label": the tokens that explain the label of a classifier, and the heads that matter.
 import { largest, signedBarOf } from "../shared/bars.js";
 import { clear, el, field, formatted, ordinal, pieceElement, pieceText, roving, select, signed } from "../shared/dom.js";
-import { inJapanese, say, sayWith } from "../shared/words.js";
+import { say, sayWith } from "../shared/words.js";
 import { colorScale, inkOf } from "./cells.js";
 import { divergingColor, weightColor } from "./colors.js";
 import { effectControls, effectsOf, rankedName } from "./effects.js";
@@ -17,7 +17,7 @@ export function makeLabel(app, root) {
   for (const name of ["tokens", "heads"]) view[name] = el("div", { class: `class-${name}` });
   view.title = el("h2", { class: "claim" });
   view.said = el("p", { class: "note" });
-  view.note = el("p", { class: "note" });
+  view.note = el("p", { class: "note" }, say("class-note"));
   view.read = el("output");
   view.scale = colorScale(true);
   view.way = select(
@@ -60,7 +60,6 @@ async function loadLabel(app, view) {
   Object.assign(view, { answer, key: look.key });
   view.way.options[0].disabled = !answer.left_out; // too slow in a large model
   if (!answer.left_out && view.way.selectedIndex === 0) view.way.selectedIndex = 1;
-  view.note.textContent = (inJapanese() ? answer.note_ja : answer.note_en) ?? "";
   drawClassTokens(app, view);
   app.drew("label");
 }

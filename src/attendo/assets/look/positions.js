@@ -1,5 +1,5 @@
 // Positions: their encodings as a heat map, and the similarity of their encodings.
-import { inJapanese, partName, say } from "../shared/words.js";
+import { partName, say } from "../shared/words.js";
 import { el, field, formatted, pieceText, select } from "../shared/dom.js";
 import { biasOf, floatsOf } from "./numbers.js";
 import { drawWhenShown, questions } from "./views.js";
@@ -91,7 +91,7 @@ async function loadPositions(app, view) {
   const answer = await view.ask("positions", { key: look.key, side });
   if (!answer) return;
   const within = look.stacks.flatMap(({ layers }) => layers.filter((layer) => layer.keys === side && isBiased(layer)));
-  const note = (inJapanese() ? answer.note_ja : answer.note_en) ?? "";
+  const note = say(`positions-note-${answer.note}`, { n: answer.trained });
   view.all.hidden = !answer.n || !answer.d;
   if (view.all.hidden) return void (view.said.textContent = note || say("positions-nothing"));
   view.note.textContent = note;

@@ -33,10 +33,10 @@ export function makeCompleting(app, model) {
     }
   });
   const quiet = (id) => ({ id, class: "quiet" });
-  const write = button("", () => go(), { id: "write", class: "main" });
+  const write = button("", () => go(), { id: "write" });
   const stop = button(say("stop"), draft.stop, { id: "stop", class: "main" });
   const several = button(say("serve-three"), () => go([], VARIANTS), quiet("several"));
-  const keep = button(say("serve-accept"), accept, { id: "keep" });
+  const keep = button(say("serve-accept"), accept, { id: "keep", class: "main" });
   const drop = button(say("serve-discard"), discard, quiet("discard"));
   const undo = button(say("serve-undo"), () => (reading.box.focus(), document.execCommand("undo")), quiet("undo"));
   const copy = copyButton(app, () => reading.text + draft.text);
@@ -64,6 +64,7 @@ export function makeCompleting(app, model) {
     stop.hidden = !running;
     write.hidden = several.hidden = running;
     write.textContent = say(some ? "again" : "write");
+    write.className = some ? "" : "main";
     for (const control of [keep, drop, copy, link]) control.hidden = !some || running;
     undo.hidden = running || !accepted.length;
     hint.hidden = !some;
@@ -81,6 +82,7 @@ export function makeCompleting(app, model) {
     box.setSelectionRange(text.length, text.length);
     if (!document.execCommand("insertText", false, draft.text)) reading.text += draft.text;
     if (reading.text !== before) typed(reading.text); // the command is unknown, or it told nobody
+    if (matchMedia("(pointer: coarse)").matches) box.blur(); // the keyboard would hide the text
     if (live.checked) go();
   }
 
@@ -124,7 +126,7 @@ export function makeCompleting(app, model) {
     event.preventDefault();
   });
 
-  const foot = el("div", { class: "foot" }, write, stop, keep, drop, several, undo, counter.clearing, copy, link);
+  const foot = el("div", { class: "foot" }, stop, keep, write, drop, several, undo, counter.clearing, copy, link);
   const desk = el("section", { class: "desk", "aria-label": say("prompt") }, reading.root, hint, foot);
   reading.text = before;
   show();

@@ -51,9 +51,12 @@ function draw(root, result, { source, left_out: values }) {
   }
   line.append(text.slice(at));
   roving(line, [...line.children]);
-  const note = !values ? "serve-decided-long" : most < WEAK ? "serve-decided-none" : "serve-decided-legend";
-  const title = el("h2", { class: "small-caps" }, say("serve-decided"));
-  clear(root).append(title, line, el("p", { class: "note" }, say(note, { label })));
+  const key = !values ? "serve-decided-long" : most < WEAK ? "serve-decided-none" : "serve-decided-legend";
+  const note = el("p", { class: "note" }, say(key, { label }));
+  // a finger can't wait for a tooltip
+  for (const name of ["pointerover", "focusin"])
+    line.addEventListener(name, ({ target }) => (note.textContent = target.title || say(key, { label })));
+  clear(root).append(el("h2", { class: "small-caps" }, say("serve-decided")), line, note);
   root.setAttribute("aria-busy", "false");
 }
 

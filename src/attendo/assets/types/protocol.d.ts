@@ -129,7 +129,7 @@ export interface LikelyToken {
   rank?: number;
 }
 
-/** The data that a page shows about a result. If `quick` is true, a page may request all effects without a click. */
+/** The data that the microscope page shows about a result. `key` identifies the result in further requests. */
 export interface LookAnswer {
   ask: Record<string, unknown>;
   key: string;
@@ -142,9 +142,9 @@ export interface LookAnswer {
   baseline: Baseline | null;
   note: string;
   note_ja: string;
-  seconds: number;
   opens: OpenedHead;
   quick: boolean;
+  seconds: number;
 }
 
 /** A request to run a model on a text, with search settings and edits of the model. */
@@ -237,8 +237,7 @@ export interface PositionsAnswer {
   trained: number;
   data: string;
   dots: string;
-  note_en: string;
-  note_ja: string;
+  note: string;
 }
 
 /** A request for the positional encoding of the source or the target. */
@@ -330,8 +329,6 @@ export interface TokensAnswer {
   gradient_times_input: number[];
   rollout: number[];
   pooled: number[];
-  note_en: string;
-  note_ja: string;
 }
 
 /** The tree of all candidates of a beam search, and the best text. */
