@@ -519,7 +519,8 @@ def test_variants_are_written_side_by_side_and_one_is_taken(at, site):
     generate = site.user("writer").generate
     expected = [generate("rain", **NUMBERS, seed=seed).text.removeprefix("rain") for seed in (3, 4, 5)]
     cards = page.query_selector_all(".cards button")
-    assert [card.text_content() for card in cards] == expected
+    assert [card.text_content() for card in cards] == [text.lstrip() for text in expected]
+    assert json.loads(curl_of(page).partition("-d '")[2].rstrip("'"))["n"] == 3
     assert page.text_content(".written") == expected[0]
     cards[1].click()
     assert page.text_content(".written") == expected[1]

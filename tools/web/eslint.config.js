@@ -20,6 +20,7 @@ const UNJOINED = [
 ];
 
 export default [
+  { ignores: ["**/bridge.js"] }, // runs in the notebook, in the form that anywidget requires
   js.configs.recommended,
   {
     languageOptions: { ecmaVersion: 2024, sourceType: "module", globals: globals.browser },

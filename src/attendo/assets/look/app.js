@@ -15,7 +15,6 @@ const KEPT_BYTES = 16e6; // maximum bytes of all cached numbers, including the m
 // Return the object that all views share
 export function makeApp(source, state, model) {
   const listeners = {};
-  const numbersKept = new Map(); // "key path" → { promise, value }
   let turn = 0; // number of the latest request
   let settled = 0; // number of the latest finished request
   let gone = false;
@@ -41,9 +40,6 @@ export function makeApp(source, state, model) {
         ? app.tokensOf(layer.queries)
         : app.tokensOf(layer.queries).map((token) => token.out ?? { piece: "…" }),
     isWriter: ["translation", "language-model"].includes(model.family), // whether the model writes a text
-    // for a large layer, only the numbers of the open head
-    numbers: (path) => numbersOf(path).promise,
-    numbersNow: (path) => (app.look && numbersKept.get(JSON.stringify(numbersWanted(path)))?.value) ?? null,
     late: makeLate((fn) => !gone && guarded(app, fn)),
     drew: (name) => {
       window.attendo.drawn[name] = (window.attendo.drawn[name] ?? 0) + 1;
@@ -52,64 +48,7 @@ export function makeApp(source, state, model) {
   };
   const emitLate = (event) => (listeners[event] ?? []).forEach(app.late.add);
 
-  // The request for the numbers of a layer, or only for those of the open head if the layer is large
-  function numbersWanted(path) {
-    const layer = app.layer(path);
-    const { key } = app.look;
-    return layer && numbersBytes(layer).end > MANY_BYTES
-      ? { key, path, head: Math.min(state.get("head"), layer.heads - 1) }
-      : { key, path };
-  }
-
-  function numbersOf(path) {
-    const layer = app.layer(path);
-    const wanted = numbersWanted(path);
-    const name = JSON.stringify(wanted);
-    const found = numbersKept.get(name) ?? { value: null };
-    found.promise ??= source
-      .ask("tensor", wanted, "head" in wanted ? numbersBytes(layer).of(wanted.head) : undefined)
-      .then((buffer) => {
-        found.bytes = buffer.byteLength + 8 * layer.q_len * layer.k_len;
-        return (found.value = layerNumbers(layer, buffer, wanted.head));
-      });
-    found.promise.catch(() => numbersKept.delete(name));
-    numbersKept.delete(name);
-    numbersKept.set(name, found);
-    forget();
-    return found;
-  }
-  // Remove the oldest results, but keep the latest result, and the one before it while it may still be shown
-  function forget() {
-    const bytes = () => [...numbersKept.values()].reduce((sum, one) => sum + (one.bytes ?? 0), 0);
-    while (numbersKept.size > 2 && bytes() > KEPT_BYTES) numbersKept.delete(numbersKept.keys().next().value);
-  }
-
-  // The numbers of the open head: "map" for the map alone, then "numbers" for all other views
-  let opening = null;
-  app.openOther = () => app.look && !app.numbersNow(state.get("layer")) && app.openNumbers();
-  app.openNumbers = () => {
-    const path = state.get("layer");
-    if (!app.look || !app.layer(path)) return;
-    const name = JSON.stringify(numbersWanted(path));
-    if (opening === name) return;
-    opening = name;
-    app.late.hold();
-    const over = (act) => (value) => {
-      if (opening === name) opening = null;
-      act(value);
-    };
-    const came = () => {
-      if (!app.look || name !== JSON.stringify(numbersWanted(state.get("layer")))) return;
-      if (app.look.target.length + app.look.source.length < MANY_TOKENS) answer();
-      app.emit("map");
-      emitLate("numbers");
-    };
-    const failed = (error) => {
-      app.late.release();
-      app.fail(error);
-    };
-    app.numbers(path).then(over(came), over(failed));
-  };
+  addNumbers(app, source, emitLate, () => answer());
 
   let working = 0;
   app.busy = async (promise, text) => {
@@ -171,15 +110,7 @@ export function makeApp(source, state, model) {
     state.settle({ layer: layer.path, head, ...(keep ? {} : { beta: layer.beta[head] }) });
     state.amend(misfitsOfLook(look, layer, state.get));
     app.show();
-    const [q, k] = look.source.length
-      ? [look.source.length, look.target.length]
-      : [look.prompt_tokens, look.target.length - look.prompt_tokens];
-    const done = say(k ? "done" : "done-in", { q, k, seconds: formatted(look.seconds, 2) });
-    const unfit = state
-      .takeUnfit()
-      .map(([name, elsewhere]) => say("fits", { name, what: fitting(name, elsewhere) }))
-      .reduce((a, b) => (a ? say("both", { a, b }) : b), "");
-    tell(unfit ? `${done} · ${say("address-unfit", { unfit })}` : done);
+    tell(doneText(look, state.takeUnfit()));
   }
   // The page is built again: cancel everything in progress, and return whether a request was in progress
   app.retire = () => {
@@ -203,6 +134,99 @@ export function makeApp(source, state, model) {
     app.busy(app.late.settled());
   };
 
+  addEdits(app);
+  addPointing(
+    app,
+    () => pointedAt,
+    (spot) => (pointedAt = spot),
+  );
+  return app;
+}
+
+// The status after a result: the numbers of tokens, the time, and invalid values of the address
+function doneText(look, invalid) {
+  const [q, k] = look.source.length
+    ? [look.source.length, look.target.length]
+    : [look.prompt_tokens, look.target.length - look.prompt_tokens];
+  const done = say(k ? "done" : "done-in", { q, k, seconds: formatted(look.seconds, 2) });
+  const unfit = invalid
+    .map(([name, elsewhere]) => say("fits", { name, what: fitting(name, elsewhere) }))
+    .reduce((a, b) => (a ? say("both", { a, b }) : b), "");
+  return unfit ? `${done} · ${say("address-unfit", { unfit })}` : done;
+}
+
+// The numbers of the layers, which are requested when a layer is opened. answer(): draws the parts above the map
+function addNumbers(app, source, emitLate, answer) {
+  const { state } = app;
+  const numbersKept = new Map(); // "key path" → { promise, value }
+
+  // The request for the numbers of a layer, or only for those of the open head if the layer is large
+  function numbersWanted(path) {
+    const layer = app.layer(path);
+    const { key } = app.look;
+    return layer && numbersBytes(layer).end > MANY_BYTES
+      ? { key, path, head: Math.min(state.get("head"), layer.heads - 1) }
+      : { key, path };
+  }
+
+  function numbersOf(path) {
+    const layer = app.layer(path);
+    const wanted = numbersWanted(path);
+    const name = JSON.stringify(wanted);
+    const found = numbersKept.get(name) ?? { value: null };
+    found.promise ??= source
+      .ask("tensor", wanted, "head" in wanted ? numbersBytes(layer).of(wanted.head) : undefined)
+      .then((buffer) => {
+        found.bytes = buffer.byteLength + 8 * layer.q_len * layer.k_len;
+        return (found.value = layerNumbers(layer, buffer, wanted.head));
+      });
+    found.promise.catch(() => numbersKept.delete(name));
+    numbersKept.delete(name);
+    numbersKept.set(name, found);
+    forget();
+    return found;
+  }
+  // Remove the oldest results, but keep the latest result, and the one before it while it may still be shown
+  function forget() {
+    const bytes = () => [...numbersKept.values()].reduce((sum, one) => sum + (one.bytes ?? 0), 0);
+    while (numbersKept.size > 2 && bytes() > KEPT_BYTES) numbersKept.delete(numbersKept.keys().next().value);
+  }
+
+  // for a large layer, only the numbers of the open head
+  app.numbers = (path) => numbersOf(path).promise;
+  app.numbersNow = (path) => (app.look && numbersKept.get(JSON.stringify(numbersWanted(path)))?.value) ?? null;
+
+  // The numbers of the open head: "map" for the map alone, then "numbers" for all other views
+  let opening = null;
+  app.openOther = () => app.look && !app.numbersNow(state.get("layer")) && app.openNumbers();
+  app.openNumbers = () => {
+    const path = state.get("layer");
+    if (!app.look || !app.layer(path)) return;
+    const name = JSON.stringify(numbersWanted(path));
+    if (opening === name) return;
+    opening = name;
+    app.late.hold();
+    const over = (act) => (value) => {
+      if (opening === name) opening = null;
+      act(value);
+    };
+    const came = () => {
+      if (!app.look || name !== JSON.stringify(numbersWanted(state.get("layer")))) return;
+      if (app.look.target.length + app.look.source.length < MANY_TOKENS) answer();
+      app.emit("map");
+      emitLate("numbers");
+    };
+    const failed = (error) => {
+      app.late.release();
+      app.fail(error);
+    };
+    app.numbers(path).then(over(came), over(failed));
+  };
+}
+
+// The choice of a head, and the changes of the model
+function addEdits(app) {
+  const { state, source } = app;
   app.choose = (path, head) => {
     const layer = app.look && app.layer(path);
     if (layer) state.set({ layer: path, head, beta: layer.beta[head] });
@@ -221,13 +245,6 @@ export function makeApp(source, state, model) {
     const others = state.get("edits").filter((edit) => !isOf(path, head)(edit));
     app.edit(off ? [...others, { kind: "off", path, head, how }] : others);
   };
-
-  addPointing(
-    app,
-    () => pointedAt,
-    (spot) => (pointedAt = spot),
-  );
-  return app;
 }
 
 // The query and the key under the pointer, or those that were fixed or chosen last

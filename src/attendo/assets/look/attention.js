@@ -49,7 +49,9 @@ export function makeAttention(app, root) {
     const shown = app.look && shownMatrix(app);
     if (!shown) return;
     const { layer, head } = shown;
-    clear(line).append(...headLine(app, layer, head, partName(layer.path, head)));
+    const parts = headLine(app, layer, head, partName(layer.path, head));
+    const text = parts.map((part) => part.textContent ?? part).join("");
+    if (text !== line.textContent) clear(line).append(...parts); // a focused term keeps its element
   }
   const tellRow = afterPause(() => table.open && app.look && fillRow(app, rows), 100);
   function update() {

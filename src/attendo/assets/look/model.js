@@ -41,7 +41,7 @@ export function makeModel(app, root) {
     const [name, layer] = layerNames(path);
     const grid = el("div", { class: "heads", role: "group", "aria-label": pathName(path) });
     grid.style.gridTemplateColumns = `repeat(${Math.min(heads, 16)}, minmax(0, 40px))`;
-    for (let head = 0; head < heads; head++) grid.append(headButton(path, head));
+    for (let head = 0; head < heads; head++) grid.append(headButton(app, buttons, tell, path, head));
     return el(
       "div",
       { class: "layer", dataset: { path } },
@@ -50,50 +50,10 @@ export function makeModel(app, root) {
     );
   }
 
-  function headButton(path, head) {
-    const made = el(
-      "button",
-      {
-        type: "button",
-        class: "head chip",
-        tabIndex: -1,
-        dataset: { path, head },
-        "aria-label": partName(path, head),
-        onclick: () => app.choose(path, head),
-        ondblclick: () => app.setOff(path, head, !app.isOff(path, head)),
-        onkeydown: (event) => onKey(event, path, head),
-        onpointerenter: () => tell(path, head),
-        onpointerleave: () => tell(),
-        onfocus: () => tell(path, head),
-      },
-      el("span", { class: "thumb" }),
-      el("span", { class: "track" }, el("span", { style: { width: "0" } })),
-    );
-    buttons.set(`${path} ${head}`, made);
-    return made;
-  }
-
   // The role and the effect of the head under the pointer, or of the open head
   function tell(path = state.get("layer"), head = state.get("head")) {
     const layer = app.look && app.layer(path);
     if (layer) told.textContent = `${say("head", { n: head + 1 })}: ${headText(app, layer, Math.min(head, layer.heads - 1))}`;
-  }
-
-  // Arrow keys move over the heads, also across layers
-  function onKey(event, path, head) {
-    if (!app.look) return;
-    const layers = inOrder(app.layers().map((layer) => [layer.path, layer.heads]));
-    const at = layers.findIndex(([one]) => one === path);
-    const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
-    if (["x", "X", "Delete"].includes(event.key)) app.setOff(path, head, !app.isOff(path, head));
-    else if (event.key in steps) {
-      const [down, across] = steps[event.key];
-      const [to, heads] = layers[Math.min(layers.length - 1, Math.max(0, at + down))];
-      const column = Math.min(heads - 1, Math.max(0, head + across));
-      app.choose(to, column);
-      buttons.get(`${to} ${column}`).focus();
-    } else return;
-    event.preventDefault();
   }
 
   function update() {
@@ -153,24 +113,9 @@ export function makeModel(app, root) {
   }
   const size = () => `${cards.clientWidth} ${ends()}`;
 
-  // One canvas for all thumbnails, because each canvas costs memory and time in every frame
   function drawThumbs() {
     room = size();
-    if (!app.look || !cards.clientWidth) return;
-    const corner = cards.getBoundingClientRect();
-    const pen = sized(canvas, ...ends());
-    pen.imageSmoothingEnabled = false;
-    for (const layer of app.layers()) {
-      const { rows, columns } = layer.thumb;
-      const small = thumbsOf(app, layer);
-      for (let head = 0; head < layer.heads; head++) {
-        const thumb = buttons.get(`${layer.path} ${head}`).firstChild;
-        const { x, y, width, height } = thumb.getBoundingClientRect();
-        pen.globalAlpha = layer.off.includes(head) ? 0.25 : 1;
-        const place = [x - corner.x + cards.scrollLeft, y - corner.y + cards.scrollTop, width, height];
-        pen.drawImage(small, head * columns, 0, columns, rows, ...place);
-      }
-    }
+    if (app.look && cards.clientWidth) paintThumbs(app, cards, canvas, ends(), buttons);
   }
 
   function markChosen() {
@@ -205,6 +150,46 @@ export function makeModel(app, root) {
   build(inOrder(app.model.stacks.flatMap(({ paths, heads }) => paths.map((path) => [path, heads]))));
 }
 
+function headButton(app, buttons, tell, path, head) {
+  const made = el(
+    "button",
+    {
+      type: "button",
+      class: "head chip",
+      tabIndex: -1,
+      dataset: { path, head },
+      "aria-label": partName(path, head),
+      onclick: () => app.choose(path, head),
+      ondblclick: () => app.setOff(path, head, !app.isOff(path, head)),
+      onkeydown: (event) => walkHeads(app, buttons, event, path, head),
+      onpointerenter: () => tell(path, head),
+      onpointerleave: () => tell(),
+      onfocus: () => tell(path, head),
+    },
+    el("span", { class: "thumb" }),
+    el("span", { class: "track" }, el("span", { style: { width: "0" } })),
+  );
+  buttons.set(`${path} ${head}`, made);
+  return made;
+}
+
+// Arrow keys move over the heads, also across layers
+function walkHeads(app, buttons, event, path, head) {
+  if (!app.look) return;
+  const layers = inOrder(app.layers().map((layer) => [layer.path, layer.heads]));
+  const at = layers.findIndex(([one]) => one === path);
+  const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+  if (["x", "X", "Delete"].includes(event.key)) app.setOff(path, head, !app.isOff(path, head));
+  else if (event.key in steps) {
+    const [down, across] = steps[event.key];
+    const [to, heads] = layers[Math.min(layers.length - 1, Math.max(0, at + down))];
+    const column = Math.min(heads - 1, Math.max(0, head + across));
+    app.choose(to, column);
+    buttons.get(`${to} ${column}`).focus();
+  } else return;
+  event.preventDefault();
+}
+
 // The layers of the encoder, then those of the decoder block by block: self-attention before cross-attention
 function inOrder(layers) {
   const place = ([path]) => {
@@ -219,6 +204,24 @@ function inOrder(layers) {
 function layerNames(path) {
   const [, side, block, kind] = /^(\w+)\.blocks\.(\d+)\.(\w+)$/.exec(path) ?? [null, "", "0", ""];
   return [say(kind === "cross_attention" ? "layer-cross" : `layer-${side}`), say("layer", { n: Number(block) + 1 })];
+}
+
+// One canvas for all thumbnails, because each canvas costs memory and time in every frame
+function paintThumbs(app, cards, canvas, ends, buttons) {
+  const corner = cards.getBoundingClientRect();
+  const pen = sized(canvas, ...ends);
+  pen.imageSmoothingEnabled = false;
+  for (const layer of app.layers()) {
+    const { rows, columns } = layer.thumb;
+    const small = thumbsOf(app, layer);
+    for (let head = 0; head < layer.heads; head++) {
+      const thumb = buttons.get(`${layer.path} ${head}`).firstChild;
+      const { x, y, width, height } = thumb.getBoundingClientRect();
+      pen.globalAlpha = layer.off.includes(head) ? 0.25 : 1;
+      const place = [x - corner.x + cards.scrollLeft, y - corner.y + cards.scrollTop, width, height];
+      pen.drawImage(small, head * columns, 0, columns, rows, ...place);
+    }
+  }
 }
 
 // Draw the thumbnails of a layer side by side

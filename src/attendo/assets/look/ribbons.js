@@ -21,7 +21,7 @@ export function makeRibbons(app, root) {
   const [all, chosen] = [svgEl("g", { class: "all" }), svgEl("g", { class: "chosen" })];
   svg.append(all, chosen);
   let shown = null;
-  let plan = null; // the middles of the tokens, and the element of each query and key
+  let plan = null; // the middles of the tokens
   let laid = ""; // the tokens for which the lines were built
 
   const fits = (layer) => layer.q_len <= MANY && layer.k_len <= MANY;
@@ -34,7 +34,7 @@ export function makeRibbons(app, root) {
     const name = `${app.look.key} ${layer.path}`;
     if (laid !== name) layTokens(layer);
     laid = name;
-    plan = planOf(layer);
+    plan = ribbonPlan(layer, stage, svg);
     blended(all);
     drawAll(clear(all));
     mark();
@@ -92,30 +92,6 @@ export function makeRibbons(app, root) {
     return i < layer.q_len ? { query: i, key: app.strongestKey(i) } : null;
   }
 
-  // The lines are as wide as their tokens; the drawing is as wide as the wider line
-  function planOf(layer) {
-    const middles = (line) => [...line.children].map((one) => one.offsetLeft + one.offsetWidth / 2);
-    const cross = layer.queries !== layer.keys;
-    const keys = middles(above);
-    const queries = cross ? middles(below) : keys;
-    const width = stage.scrollWidth;
-    const reach = Math.max(...keys, 1) - Math.min(...keys, 0);
-    const high = cross ? RIBBON_HIGH : Math.min(RIBBON_HIGH, 48 + reach / 6);
-    svg.setAttribute("viewBox", `0 0 ${width} ${high}`);
-    svg.setAttribute("width", width);
-    svg.setAttribute("height", high);
-    return { keys, queries, high, cross };
-  }
-
-  function curve(i, j) {
-    const [x1, x2] = [plan.queries[i], plan.keys[j]].map((x) => x.toFixed(1));
-    const { high } = plan;
-    if (plan.cross) return `M${x1} ${high}C${x1} ${high / 2} ${x2} ${high / 2} ${x2} 0`;
-    const top = high - Math.min(high - 6, 14 + Math.abs(plan.queries[i] - plan.keys[j]) / 2.4);
-    if (i === j) return `M${x1 - 5} ${high}C${x1 - 9} ${high - 22} ${+x1 + 9} ${high - 22} ${+x1 + 5} ${high}`;
-    return `M${x1} ${high}C${x1} ${top} ${x2} ${top} ${x2} ${high}`;
-  }
-
   function drawAll(group) {
     const { layer, weights, hidden } = shown;
     const paths = Array.from({ length: RIBBON_STRENGTHS }, () => []);
@@ -123,7 +99,7 @@ export function makeRibbons(app, root) {
       for (let j = 0; j < layer.k_len; j++) {
         const weight = weights[i * layer.k_len + j];
         if (weight < LEAST_RIBBON || hidden.has(j)) continue;
-        paths[Math.min(RIBBON_STRENGTHS - 1, Math.floor(weight * RIBBON_STRENGTHS))].push(curve(i, j));
+        paths[Math.min(RIBBON_STRENGTHS - 1, Math.floor(weight * RIBBON_STRENGTHS))].push(ribbonPath(plan, i, j));
       }
     paths.forEach((some, n) => {
       const strength = (n + 0.5) / RIBBON_STRENGTHS;
@@ -149,7 +125,7 @@ export function makeRibbons(app, root) {
       const weight = weights[i * layer.k_len + j];
       if (weight < 0.005 || hidden.has(j)) continue;
       const width = Math.max(1, WIDEST * weight).toFixed(1);
-      const made = svgEl("path", { d: curve(i, j), "stroke-width": width });
+      const made = svgEl("path", { d: ribbonPath(plan, i, j), "stroke-width": width });
       if (!into && j !== key) made.classList.add("weak");
       chosen.append(made);
     }
@@ -165,6 +141,30 @@ export function makeRibbons(app, root) {
   state.on(["query", "key", "locked"], mark);
   new ResizeObserver(() => plan && !root.hidden && draw()).observe(root);
   return { svg: () => plan && !root.hidden && ribbonFile(stage, svg) };
+}
+
+// The middles of the tokens. The lines are as wide as their tokens; the drawing is as wide as the wider line
+function ribbonPlan(layer, stage, svg) {
+  const lines = stage.querySelectorAll(".tokens");
+  const middles = (line) => [...line.children].map((one) => one.offsetLeft + one.offsetWidth / 2);
+  const cross = layer.queries !== layer.keys;
+  const keys = middles(lines[0]);
+  const queries = cross ? middles(lines[1]) : keys;
+  const width = stage.scrollWidth;
+  const reach = Math.max(...keys, 1) - Math.min(...keys, 0);
+  const high = cross ? RIBBON_HIGH : Math.min(RIBBON_HIGH, 48 + reach / 6);
+  svg.setAttribute("viewBox", `0 0 ${width} ${high}`);
+  svg.setAttribute("width", width);
+  svg.setAttribute("height", high);
+  return { keys, queries, high, cross };
+}
+
+function ribbonPath({ queries, keys, high, cross }, i, j) {
+  const [x1, x2] = [queries[i], keys[j]].map((x) => x.toFixed(1));
+  if (cross) return `M${x1} ${high}C${x1} ${high / 2} ${x2} ${high / 2} ${x2} 0`;
+  const top = high - Math.min(high - 6, 14 + Math.abs(queries[i] - keys[j]) / 2.4);
+  if (i === j) return `M${+x1 - 5} ${high}C${+x1 - 9} ${high - 22} ${+x1 + 9} ${high - 22} ${+x1 + 5} ${high}`;
+  return `M${x1} ${high}C${x1} ${top} ${x2} ${top} ${x2} ${high}`;
 }
 
 // Pointer or focus selects a token's query or key, as in the matrix; a click or Enter fixes the selection

@@ -27,7 +27,8 @@ export function makeCompleting(app, model) {
   const nextWords = makeNextWords(app, model, (begun, text) => go([...begun, { text, logProb: null, chosen: true }]));
   const request = makeRequest(app, () => {
     try {
-      return { path: "v1/completions", body: { model: model.id, prompt: reading.text, ...settingsOf(state) } };
+      const body = draft.body ?? { model: model.id, prompt: reading.text, ...settingsOf(state) };
+      return { path: "v1/completions", body };
     } catch {
       return null; // a setting is invalid
     }

@@ -66,7 +66,7 @@ export function makeCards(onChoose) {
     show({ texts: all, shown }) {
       list.parentNode.hidden = all.length < 2;
       texts = all.map(() => el("bdi", { class: "whole", dir: "auto" }));
-      texts.forEach((text, n) => drawWords(text, all[n]));
+      texts.forEach((text, n) => drawWords(text, cutPieces(all[n], textOf(all[n]).search(/\S|$/))));
       const focused = [...list.children].findIndex((item) => item.contains(document.activeElement));
       const items = texts.map((text, n) => {
         const named = { "aria-label": say("serve-variant", { n: n + 1 }), "aria-pressed": String(n === shown) };

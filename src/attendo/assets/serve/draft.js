@@ -10,6 +10,7 @@ export function makeDraft(app, model, { onPiece, onChange }) {
   const draft = {
     texts: [[]], // the pieces of each variant, see continuation.js
     shown: 0,
+    body: null, // the request for the texts
     running: false,
     get pieces() {
       return draft.texts[draft.shown];
@@ -23,7 +24,11 @@ export function makeDraft(app, model, { onPiece, onChange }) {
     keep: (characters) => cutPieces(draft.pieces, 0, characters),
     skip: (characters) => ((draft.texts[draft.shown] = cutPieces(draft.pieces, characters)), onChange()),
     stop: () => (latest.stop(), ended(say("stopped"))),
-    replace: (pieces = []) => (latest.stop(), (draft.texts = [pieces]), (draft.shown = 0), ended("")),
+    replace: (pieces = []) => {
+      latest.stop();
+      [draft.texts, draft.shown, draft.body] = [[pieces], 0, null];
+      ended("");
+    },
     end: () => latest.end(),
   };
 
@@ -34,13 +39,16 @@ export function makeDraft(app, model, { onPiece, onChange }) {
   }
 
   async function written(prompt, begun, n, signal) {
-    const body = { model: model.id, prompt: prompt + textOf(begun), ...settingsOf(app.state), stream: true, logprobs: 0 };
+    const body = { model: model.id, prompt: prompt + textOf(begun), ...settingsOf(app.state) };
+    if (n > 1) body.n = n;
     app.tellLate(say("writing"));
-    [draft.texts, draft.shown, draft.running] = [Array.from({ length: n }, () => [...begun]), 0, true];
+    [draft.body, draft.running] = [body, true];
+    [draft.texts, draft.shown] = [Array.from({ length: n }, () => [...begun]), 0];
     onChange();
     const start = performance.now();
     let reason = "stop";
-    for await (const { choices } of app.server.events("v1/completions", n > 1 ? { ...body, n } : body, signal)) {
+    const streamed = { ...body, stream: true, logprobs: 0 };
+    for await (const { choices } of app.server.events("v1/completions", streamed, signal)) {
       reason = choices[0]?.finish_reason ?? reason;
       if (!choices[0]?.text) continue;
       const { index } = choices[0];

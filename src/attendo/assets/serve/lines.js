@@ -49,7 +49,7 @@ function placesOf(text) {
 }
 
 /**
- * A text in words, [{ start, end, isWord, text, tokens }…]. A word ends where both the language and the tokens have an end.
+ * A text in words, [{ start, end, isWord, text, tokens }…]. A word ends where the language and the tokens end.
  * @param {string} text
  * @param {{ start: number, end: number }[]} tokens
  * @param {string | null} [language]
@@ -88,7 +88,7 @@ function wholeWords(text, spans, language) {
 
 const cutWords = new WeakMap(); // candidate → its words
 
-// The words of a translation; share: see shareOf; sources: the words of the source, as the browser counts; tokens: numbers
+// The words of a translation; share: see shareOf; sources: words of the source, as the browser counts; tokens: numbers
 export function wordsOf(candidate, source, languages) {
   if (!cutWords.has(candidate)) cutWords.set(candidate, inWords(candidate, source, languages));
   return cutWords.get(candidate);
@@ -127,16 +127,14 @@ export function othersAt(candidate, word, most) {
 }
 
 // Short words and these are rarely translated by a word of their own
-const FUNCTION_WORDS = new Set(
-  ("about after also been before being between could does during from have into just more most much only over shall should" +
-    " some such than that their them then there these they this those through very were what when where which while" +
-    " will with would your might must").split(" "),
-);
+const FUNCTION_WORDS = `about after also been before being between could does during from have into just might more most
+  much must only over should some such than that their them then there these they this those through very were what when
+  where which while will with would your`.split(/\s+/);
 const IDEOGRAM = /[\p{Script=Han}\p{Script=Katakana}]/u; // words in hiragana alone are mostly particles
 
 function isContent(word) {
   if (/\p{Script=Hiragana}/u.test(word) || IDEOGRAM.test(word)) return IDEOGRAM.test(word);
-  return word.length >= 4 && !FUNCTION_WORDS.has(word.toLowerCase());
+  return word.length >= 4 && !FUNCTION_WORDS.includes(word.toLowerCase());
 }
 
 // The words of a source that carry content, and those of them that no word of the translation is from. A word after a

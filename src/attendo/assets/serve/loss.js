@@ -20,15 +20,15 @@ export function makeLossBar(onSegment) {
       const { omission = "none", missing, all } = shown?.loss ?? { missing: [] };
       return omission !== "none" || (missing.length > 1 && missing.length >= MANY * all);
     });
-    const [n, all] = [(loss) => loss.missing.length, (loss) => loss.all].map((of) =>
-      lost.reduce((sum, { shown }) => sum + of(shown.loss), 0),
-    );
     root.hidden = !lost.length;
     if (!lost.length) return [];
+    const sum = (of) => lost.reduce((total, { shown }) => total + of(shown.loss), 0);
+    const [n, all] = [sum(({ missing }) => missing.length), sum((loss) => loss.all)];
     const said = n ? say("serve-lost", { n, all }) : say(`omission-${lost[0].shown.loss.omission}`);
     if (text.textContent !== said) clear(text).append(said);
     // it helps only where the model read several sentences at once
-    split.hidden = isSplit || !lost.some(({ text: line, shown }) => [...sentences.segment(line)].length > shown.loss.parts);
+    const isWhole = ({ text: line, shown }) => [...sentences.segment(line)].length > shown.loss.parts;
+    split.hidden = isSplit || !lost.some(isWhole);
     return lost.flatMap(({ start, shown }) => shown.loss.missing.map((span) => span.map((at) => at + start)));
   }
   return { root, show };

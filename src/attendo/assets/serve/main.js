@@ -15,30 +15,17 @@ const SETTINGS = {
   text: "",
   beam: "", // default: the model's own
   segment: "", // default: the server's own
-  max_tokens: "60",
-  temperature: "0.8",
-  top_p: "0.95",
-  seed: "",
-  stop: "",
+  ...{ max_tokens: "60", temperature: "0.8", top_p: "0.95", seed: "", stop: "" }, // see options.js
   live: "yes", // whether a completion starts automatically
   language: "", // default: the browser's
   theme: "auto",
 };
-const VALUES = {
-  beam: ["1", "2", "4", "8"],
-  segment: ["sentence", "paragraph"],
-  live: ["no"],
-  language: ["en", "ja"],
-  theme: ["light", "dark"],
-};
+const VALUES = { beam: /^[1248]$/, segment: /^(sentence|paragraph)$/, language: /^(en|ja)$/, theme: /^(light|dark)$/ };
 const LONGEST_IN_ADDRESS = 500; // characters; the address does not contain longer texts
 
 function begin() {
-  const state = makeState({
-    defaults: SETTINGS,
-    fits: (name, value) => VALUES[name]?.includes(value) ?? true,
-    longest: LONGEST_IN_ADDRESS,
-  });
+  const fits = (name, value) => VALUES[name]?.test(value) ?? true;
+  const state = makeState({ defaults: SETTINGS, fits, longest: LONGEST_IN_ADDRESS });
   const status = el("p", { id: "status", role: "status" });
   const spoken = el("p", { class: "unseen", "aria-live": "polite" });
   const main = el("main", { class: "serve" });
@@ -55,10 +42,9 @@ function begin() {
     if (status.textContent !== text) status.textContent = text;
     status.className = isWait ? "waits" : "";
   };
-  // messages about slow requests, and announcements for screen readers
   app.tellLate = (text) => {
     app.tell("");
-    late = setTimeout(() => app.tell(text), 600);
+    late = setTimeout(() => app.tell(text), 600); // only slow requests have a message
   };
   app.announce = (textContent, lang = document.documentElement.lang) => Object.assign(spoken, { lang, textContent });
   app.failed = (error) => {

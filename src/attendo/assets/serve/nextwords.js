@@ -26,9 +26,8 @@ function firstWord(text) {
 export function makeNextWords(app, model, onTake) {
   const asking = makeLatest((error) => (sheet.close(), app.failed(error)));
   const sheet = makeSheet(() => asking.stop());
-  async function ask(body, signal) {
-    return (await app.server.ask("v1/completions", { model: model.id, temperature: 0, ...body }, signal)).choices;
-  }
+  const fixed = { model: model.id, temperature: 0 };
+  const ask = async (body, signal) => (await app.server.ask("v1/completions", { ...fixed, ...body }, signal)).choices;
 
   // The rows of the choices; before: the text up to the word
   async function found(before, word, signal) {

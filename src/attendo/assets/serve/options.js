@@ -27,7 +27,8 @@ export function settingsOf(state) {
 // onChange() is called after each change
 export function makeOptions(app, onChange) {
   const box = (name, label, properties) => {
-    const input = el("input", { type: "text", id: name, value: app.state.get(name), autocomplete: "off", ...properties });
+    const own = { type: "text", id: name, value: app.state.get(name), autocomplete: "off" };
+    const input = el("input", { ...own, ...properties });
     input.addEventListener("input", () => (app.keep({ [name]: input.value }), onChange()));
     return field(label, input);
   };

@@ -30,10 +30,8 @@ export function makeOthers({ app, known, isCurrent, several, take }) {
   function atWord(line, word, element) {
     if (!isCurrent(line)) return;
     const { candidate } = line.shown;
-    const rows = othersAt(candidate, word, MOST_OTHERS).map((other) => ({
-      ...other,
-      head: `${other.prefix.slice(word.start).trim() || other.prefix}…`,
-    }));
+    const rows = othersAt(candidate, word, MOST_OTHERS);
+    for (const row of rows) row.head = `${row.prefix.slice(word.start).trim() || row.prefix}…`;
     const onTake = (row) => row.candidate && taken(line, row.candidate, row.chosen);
     const list = makeChoices(rows, languages.target, onTake);
     const has = word.tokens.some((token) => candidate.tokens[token].alternatives?.length);
@@ -131,5 +129,6 @@ export function makeOthers({ app, known, isCurrent, several, take }) {
     else if (line) soon();
   }
 
-  return { atWord, ofLine, offer, also, close: sheet.close, end: () => (sheet.close(), sheet.root.remove(), asking.end(), idle.end()) };
+  const end = () => (sheet.close(), sheet.root.remove(), asking.end(), idle.end());
+  return { atWord, ofLine, offer, also, close: sheet.close, end };
 }

@@ -3,9 +3,10 @@ import { clear, el } from "../shared/dom.js";
 
 const LONGEST_MARKED = 20000; // characters; in longer texts, no word is marked
 
-// onText(text) after every change by the reader; onPlace(place or null): the caret moved without typing; after: an
-// element that continues the text; mirror: properties of the element that contains both
-export function makeReading(app, { id, label, placeholder }, { onText, onPlace = () => {}, after = null, mirror = {} }) {
+// on.onText(text) after every change by the reader; on.onPlace(place or null): the caret moved without typing;
+// after: an element that continues the text; mirror: properties of the element that contains both
+export function makeReading(app, { id, label, placeholder }, { after = null, mirror = {}, ...on }) {
+  const { onText, onPlace = () => {} } = on;
   // a copy of the text in the place of the box sets the height of the box and has the marks
   const given = el("span", { class: "given", "aria-hidden": "true" });
   // where the model continues inside a word, the line must break as it breaks in the box

@@ -13,9 +13,10 @@ function curlOf({ path, body }) {
     /[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g,
     (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`,
   );
-  const lines = [`curl ${quoted(new URL(path, location.href.split("#")[0]).href)}`, "-H 'Content-Type: application/json'"];
-  if (keptKey()) lines.push('-H "Authorization: Bearer $ATTENDO_KEY"'); // never the key itself
-  return { json, curl: [...lines, `-d ${quoted(json)}`].join(" \\\n  ") };
+  const start = `curl ${quoted(new URL(path, location.href.split("#")[0]).href)}`;
+  const key = keptKey() ? ['-H "Authorization: Bearer $ATTENDO_KEY"'] : []; // never the key itself
+  const lines = [start, "-H 'Content-Type: application/json'", ...key, `-d ${quoted(json)}`];
+  return { json, curl: lines.join(" \\\n  ") };
 }
 
 /**

@@ -55,24 +55,21 @@ export function makeCounter(app, reading, onText) {
     reading.box.focus();
     onText(text);
   }
-  return {
-    count,
-    clearing,
-    replace,
-    update() {
-      const [n, most] = [reading.text.length, app.facts.characters];
-      const values = { n: n.toLocaleString(), most: most.toLocaleString() };
-      const key = 2 * n > most ? "characters" : n === 1 ? "serve-character" : "serve-characters";
-      count.textContent = n ? say(key, values) : "";
-      clearing.hidden = !n;
-    },
-  };
+  function update() {
+    const [n, most] = [reading.text.length, app.facts.characters];
+    const values = { n: n.toLocaleString(), most: most.toLocaleString() };
+    const key = 2 * n > most ? "characters" : n === 1 ? "serve-character" : "serve-characters";
+    count.textContent = n ? say(key, values) : "";
+    clearing.hidden = !n;
+  }
+  return { count, clearing, replace, update };
 }
 
 // link.lookAt(text, target): the microscope opens with this text; target: the output to show, or null
 export function lookLink(app, model) {
   const tab = { target: "_blank", rel: "opener" }; // the new tab gets the key
-  const link = el("a", { class: "button quiet look", title: say("microscope-title"), ...tab }, `${say("microscope")} →`);
+  const named = { class: "button quiet look", title: say("microscope-title") };
+  const link = el("a", { ...named, ...tab }, `${say("microscope")} →`);
   link.lookAt = (text, target = null) => {
     const asked = new URLSearchParams({ text, language: inJapanese() ? "ja" : "en" });
     if (target !== null) (asked.set("search", "forced"), asked.set("target", target));
