@@ -176,7 +176,7 @@ def measured(browser, kind, rounds):
     for seed in range(rounds + 1):
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.add_init_script(WATCH)
-        state = f"#text={quote(text_of(n_words, seed))}&view=slider&max_tokens=0&search={kind['search']}"
+        state = f"#text={quote(text_of(n_words, seed))}&max_tokens=0&search={kind['search']}"
         page.goto(server.address + state)
         while not page.evaluate("!!(window.attendo?.ready && window.firstMap)"):
             page.wait_for_timeout(20)

@@ -209,7 +209,7 @@ function filmChart(view, name) {
     picture,
   );
   made.show = (at) => {
-    number.textContent = formatted(numbers[at]);
+    number.textContent = formatted(numbers[at], 2);
     for (const end of ["x1", "x2"]) cursor.setAttribute(end, x(at));
     dot.setAttribute("cx", x(at));
     dot.setAttribute("cy", Number.isFinite(numbers[at]) ? y(numbers[at]) : -9);

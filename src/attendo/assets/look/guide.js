@@ -74,7 +74,7 @@ function showStep(app, steps, n) {
   document.body.append(bubble);
   target.scrollIntoView({ block: "nearest" });
   const box = target.getBoundingClientRect();
-  const room = document.documentElement.clientWidth - bubble.offsetWidth - 8;
+  const room = document.body.clientWidth - bubble.offsetWidth - 8;
   bubble.style.left = `${Math.max(8, Math.min(box.left, room)) + scrollX}px`;
   bubble.style.top = `${box.bottom + 8 + scrollY}px`;
   next.focus();

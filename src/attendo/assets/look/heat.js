@@ -162,8 +162,9 @@ function drawBase(pen, app, shown, plan, cells) {
   drawLabels(pen, plan);
   pen.fillStyle = cssColor("--dim");
   pen.textAlign = "left";
-  pen.fillText(say("queries"), 0, top - 26);
-  pen.fillText(say("keys-axis"), 0, top - 11);
+  const axis = shown.layer.queries === shown.layer.keys ? "self" : "cross";
+  pen.fillText(say(`axis-${axis}-down`), 0, top - 26);
+  pen.fillText(say(`axis-${axis}-across`), 0, top - 11);
 }
 
 function drawGaps(pen, { left, top, wide, tall, rows, columns }) {

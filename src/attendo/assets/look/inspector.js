@@ -144,10 +144,10 @@ function drawNext(app, view, tokens, position, { tokens: found, entropy: nats, a
   clear(view.place).append(
     el("div", { class: "bar stepper" }, step(-1, "next-before", "◀"), at, step(1, "next-later", "▶")),
     el("table", { class: "share-table" }, head, el("tbody", {}, rows)),
+    el("p", { class: "note" }, can ? say("next-hint") : inPrompt && app.source.live ? say("next-in-prompt") : ""),
     el(
       "p",
       { class: "note" },
-      can ? `${say("next-hint")} ` : inPrompt && app.source.live ? `${say("next-in-prompt")} ` : "",
       actual ? `${say("next-rank", { n: actual.rank })} · ` : "",
       term("entropy"),
       ` ${formatted(nats, 2)} `,

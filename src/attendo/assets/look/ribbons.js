@@ -54,6 +54,7 @@ export function makeRibbons(app, root) {
     fill(above, keys, say(cross ? "ribbons-reads" : "ribbons-tokens"));
     fill(below, cross ? tokenButtons(layer, layer.queries, "query") : [], say("ribbons-writes"));
     nameAbove.textContent = cross ? say("ribbons-reads") : "";
+    nameBelow.className = cross ? "small-caps" : "note";
     nameBelow.textContent = cross ? say("ribbons-writes-bar") : say("ribbons-arcs");
     below.hidden = nameAbove.hidden = !cross;
     stage.style.flexDirection = cross ? "column" : "column-reverse";

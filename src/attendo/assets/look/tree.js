@@ -56,7 +56,7 @@ function treeParts(app, root) {
   view.beam = select(beams, String(given), (n) => app.state.set({ treeBeam: Number(n) }), {
     id: "tree-beam",
   });
-  view.go = button(say("tree-go"), () => view.search(), { class: "main", id: "tree-go" });
+  view.go = button(say("tree-go"), () => view.search(), { id: "tree-go" });
   view.zooms = el(
     "span",
     { class: "zooms" },

@@ -42,8 +42,10 @@ export function makeNextWords(app, model, onTake) {
     return rows.map(({ text, share }, n) => {
       const whole = text + longer[n].text;
       const own = text.trim() ? firstWord(whole) : text;
-      const head = own.trim() || (own.includes("\n") ? "↵" : "␠");
-      return { share, own, head, rest: whole.slice(own.length).trim(), current: own.trim() === word.text };
+      const joins = /\p{L}$/u.test(before) && /^\p{L}/u.test(own) ? "…" : ""; // it continues the word before
+      const head = joins + (own.trim() || (own.includes("\n") ? "↵" : "␠"));
+      const rest = whole.slice(own.length).replace(/\s+/g, " ").trim();
+      return { share, own, head, rest, current: own.trim() === word.text };
     });
   }
 

@@ -23,7 +23,7 @@ export function makeSheet(onClose = () => {}) {
       if (bottom > root.getBoundingClientRect().top) anchor.scrollIntoView({ block: "start" }); // not behind the sheet
       return;
     }
-    const room = document.documentElement.clientWidth - root.offsetWidth - 8;
+    const room = document.body.clientWidth - root.offsetWidth - 8;
     root.style.left = `${Math.max(8, Math.min(left, room)) + scrollX}px`;
     root.style.top = `${bottom + GAP + scrollY}px`;
   }
