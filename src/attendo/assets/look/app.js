@@ -1,3 +1,4 @@
+// @ts-check
 // The object `app`, which all views share: the state, the model, the latest result, the numbers of its layers,
 // and the query and key under the pointer.
 import { formatted } from "../shared/dom.js";
@@ -13,6 +14,8 @@ const MANY_BYTES = 1e6; // maximum bytes of a layer's numbers that are requested
 const KEPT_BYTES = 16e6; // maximum bytes of all cached numbers, including the matrices of heads
 
 // Return the object that all views share
+/** @import { App, Model, Source, State } from "../types/page.js" */
+/** @param {Source} source @param {State & Record<string, any>} state @param {Model} model @returns {App} */
 export function makeApp(source, state, model) {
   const listeners = {};
   let turn = 0; // number of the latest request
@@ -21,7 +24,7 @@ export function makeApp(source, state, model) {
   let pointedAt = null;
   let status = null;
 
-  const app = {
+  const app = /** @type {App} */ ({
     state,
     source,
     model,
@@ -45,7 +48,7 @@ export function makeApp(source, state, model) {
       window.attendo.drawn[name] = (window.attendo.drawn[name] ?? 0) + 1;
       if (name === "heat") app.late.release();
     },
-  };
+  });
   const emitLate = (event) => (listeners[event] ?? []).forEach(app.late.add);
 
   addNumbers(app, source, emitLate, () => answer());

@@ -1,3 +1,4 @@
+// @ts-check
 // The view "Arithmetic": one query of the open head, step by step: scores, scaled, masked, softmax, mixed values. Colors
 // show the numbers; a switch shows all of them.
 import { barOf, scrolled, signedBarOf, tableHead } from "../shared/bars.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The view of the open head: a sentence, ribbons, the matrix, and the value under the pointer.
 import { afterPause, button, clear, el, field, formatted, ordinal, percent, pieceElement, select } from "../shared/dom.js";
 import { tableHead, scrolled } from "../shared/bars.js";
@@ -50,7 +51,7 @@ export function makeAttention(app, root) {
     if (!shown) return;
     const { layer, head } = shown;
     const parts = headLine(app, layer, head, partName(layer.path, head));
-    const text = parts.map((part) => part.textContent ?? part).join("");
+    const text = parts.map((part) => (part instanceof Node ? part.textContent : part)).join("");
     if (text !== line.textContent) clear(line).append(...parts); // a focused term keeps its element
   }
   const tellRow = afterPause(() => table.open && app.look && fillRow(app, rows), 100);

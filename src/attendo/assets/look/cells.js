@@ -1,3 +1,4 @@
+// @ts-check
 // A heat map of any matrix, with the value under the pointer or the keyboard focus, and its color scale.
 import { say } from "../shared/words.js";
 import { el, fitText, formatted, oncePerFrame, sized } from "../shared/dom.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The view "Switch off": what is switched off, what that changes, and which parts matter for the answer.
 import { largest, scrolled, signedBarOf, tableHead } from "../shared/bars.js";
 import { button, clear, el, field, formatted, percent, pieceElement, roving, select, signed } from "../shared/dom.js";

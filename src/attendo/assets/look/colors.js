@@ -1,3 +1,4 @@
+// @ts-check
 // Colors of values, from the variables of the style sheet, so dark and light themes have their own colors.
 let colorsRead = {}; // colors read from the style sheet, until the theme changes
 

@@ -1,3 +1,4 @@
+// @ts-check
 // Curves over the β scale of the slider.
 import { say } from "../shared/words.js";
 import { clear, el, formatted, signed, svgEl } from "../shared/dom.js";

@@ -1,14 +1,19 @@
+// @ts-check
 // The effects of heads and layers: each is switched off alone, layer by layer. The model column, the ranking and the
 // sentences use the results.
 import { button, el } from "../shared/dom.js";
 import { partName, pathName, say } from "../shared/words.js";
 
+/** @import { App } from "../types/page.js" */
+
 // The page has one measurement; effectsOf(app).on(fn) calls fn after every change
+/** @param {App} app @returns {ReturnType<typeof makeEffects>} */
 export function effectsOf(app) {
   app.effects ??= makeEffects(app);
   return app.effects;
 }
 
+/** @param {App} app */
 function makeEffects(app) {
   const listeners = [];
   const effects = {
@@ -36,6 +41,7 @@ function makeEffects(app) {
   return effects;
 }
 
+/** @param {App} app @param {ReturnType<typeof makeEffects>} effects */
 async function measure(app, effects) {
   const paths = app.model.effects ?? [];
   const { key } = app.look ?? {};

@@ -1,3 +1,4 @@
+// @ts-check
 // The film: the attention of one head on this text, at each checkpoint of the training.
 import { partName, say } from "../shared/words.js";
 import { button, clear, el, formatted, ordinal, pieceText, svgEl } from "../shared/dom.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The guided first minute: bubbles that explain the page once, and the list of keys.
 import { button, el } from "../shared/dom.js";
 import { say } from "../shared/words.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The heat map of the open head: rows are queries, columns are keys. A second canvas shows the cell under the
 // pointer.
 import { cutText, el, fitText, formatted, oncePerFrame, sized, svgEl } from "../shared/dom.js";

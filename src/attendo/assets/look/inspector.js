@@ -1,3 +1,4 @@
+// @ts-check
 // The column of the chosen token and the open head: other next words, on or off, sharpness, and ways to look further.
 import { barOf, tableHead } from "../shared/bars.js";
 import { afterPause, button, clear, el, formatted, ordinal, percent, pieceElement, pieceText, select } from "../shared/dom.js";
@@ -13,18 +14,17 @@ export function makeInspector(app, root) {
   const { state, model } = app;
   if (model.family !== "classification") root.append(nextPart(app));
   root.append(headPart(app));
-  const view = model.family === "classification" ? "label" : "attention";
-  const links = [
-    model.family === "classification" && ["link-label", { view }],
-    ["link-arithmetic", { view: "arithmetic" }],
-    app.isWriter && ["link-why", { view: "search" }],
-    ["link-off", { view: "off" }],
-  ].filter(Boolean);
+  const links = {
+    ...(model.family === "classification" && { "link-label": { view: "label" } }),
+    "link-arithmetic": { view: "arithmetic" },
+    ...(app.isWriter && { "link-why": { view: "search" } }),
+    "link-off": { view: "off" },
+  };
   root.append(
     el(
       "ul",
       { class: "links" },
-      links.map(([key, some]) => el("li", {}, button(`${say(key)} →`, () => go(some, key), { class: "link", id: key }))),
+      Object.entries(links).map(([key, some]) => el("li", {}, button(`${say(key)} →`, () => go(some, key), { class: "link", id: key }))),
     ),
   );
   function go(some, key) {
@@ -81,7 +81,8 @@ async function loadNext(app, view) {
   const position = positionOf(app, tokens);
   const answer = await view.ask("next", { key: app.look.key, position, n: NEXT_TOKENS });
   if (!answer) return;
-  const had = view.place.contains(document.activeElement) && document.activeElement.dataset.name;
+  const focused = /** @type {HTMLElement} */ (document.activeElement);
+  const had = view.place.contains(focused) && focused.dataset.name;
   drawNext(app, view, tokens, position, answer);
   if (had) view.place.querySelector(`[data-name="${had}"]:not(:disabled)`)?.focus();
   app.drew("next");

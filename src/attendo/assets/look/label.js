@@ -1,3 +1,4 @@
+// @ts-check
 // The view "Why this label": the tokens that explain the label of a classifier, and the heads that matter.
 import { largest, signedBarOf } from "../shared/bars.js";
 import { clear, el, field, formatted, ordinal, pieceElement, pieceText, roving, select, signed } from "../shared/dom.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // Deferred work: the map of the open head is drawn first, and the rest follows in small slices.
 const SLICE = 8; // ms of work before the page can draw and handle events
 const PATIENCE = 300; // ms after which work no longer waits for the map

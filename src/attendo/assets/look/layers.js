@@ -1,3 +1,4 @@
+// @ts-check
 // The view "Layers": what each layer would predict, how attention mixes the tokens through all layers, and positions.
 import { button, el } from "../shared/dom.js";
 import { say } from "../shared/words.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The logit lens: the prediction of each layer at each position, as if the layer were the last; and rollout.
 import { inJapanese, say } from "../shared/words.js";
 import { button, clear, el, ordinal, percent, pieceElement, pieceText } from "../shared/dom.js";

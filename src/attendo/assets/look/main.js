@@ -1,3 +1,4 @@
+// @ts-check
 // The microscope: one state, one result at a time, and the views that draw it.
 import { button, clear, el } from "../shared/dom.js";
 import { applyTheme, browserLanguage, makeHeader, makeTabs } from "../shared/header.js";
@@ -191,7 +192,7 @@ async function start() {
 function listen(state) {
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") window.attendo.app.letGo();
-    const typing = event.target.closest?.("input, textarea, select");
+    const typing = document.activeElement?.matches("input, textarea, select");
     if (event.key === "?" && !typing) document.getElementById("keys")?.click();
   });
   // a link that was pasted into this page, or an earlier address

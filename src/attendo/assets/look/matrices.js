@@ -1,3 +1,4 @@
+// @ts-check
 // The matrices of a layer's heads, loaded when the section is opened.
 import { barOf, largest, scrolled, tableHead } from "../shared/bars.js";
 import { clear, el, formatted, pieceElement } from "../shared/dom.js";

@@ -1,8 +1,11 @@
+// @ts-check
 // Values of an address that this model, this result or this saved page does not support.
 
 // values of an address → replacements of unsupported values
 export function misfitsOf({ stacks, effects, vocab_size: vocabulary }, source, values) {
-  const [layers, instead] = [stacks.flatMap((stack) => stack.paths), {}];
+  const layers = stacks.flatMap((stack) => stack.paths);
+  /** @type {Record<string, any>} */
+  const instead = {};
   const heads = (path) => stacks.find((stack) => stack.paths.includes(path))?.heads ?? 0;
   if (values.layer && !heads(values.layer)) instead.layer = "";
   const most = heads(values.layer) || Math.max(...stacks.map((stack) => stack.heads));

@@ -1,3 +1,4 @@
+// @ts-check
 // The model in computing order: a card per attention layer with a thumbnail of each head. The bar below a thumbnail is
 // a measure of the head; by default, how much the answer loses without the head.
 import { clear, el, field, formatted, oncePerFrame, select, sized } from "../shared/dom.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The attention formula on the numbers of one layer: scores = q·k·scale, weights = softmax(β·scores),
 // mixed = Σ weights·v. The page computes attention only here.
 const KEPT_HEADS = 2;

@@ -1,3 +1,4 @@
+// @ts-check
 // Positions: their encodings as a heat map, and the similarity of their encodings.
 import { partName, say } from "../shared/words.js";
 import { el, field, formatted, pieceText, select } from "../shared/dom.js";

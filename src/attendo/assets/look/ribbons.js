@@ -1,3 +1,4 @@
+// @ts-check
 // The open head between lines of tokens. Cross-attention: ribbons from the source above to the written tokens below.
 // Self-attention: arcs over one line of tokens. The width of a ribbon is the weight.
 import { clear, el, ordinal, oncePerFrame, percent, roving, svgEl } from "../shared/dom.js";

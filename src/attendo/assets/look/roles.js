@@ -1,21 +1,25 @@
+// @ts-check
 // What a head does, in words: its role from its measures, the effect of its removal, and the sentence about one cell.
 import { el, formatted, percent, signed } from "../shared/dom.js";
 import { term } from "../shared/sheet.js";
 import { say, sayWith } from "../shared/words.js";
 import { effectsOf } from "./effects.js";
 import { labelsOf, shownMatrix } from "./shown.js";
+/** @import { App, Layer } from "../types/page.js" */
 
 const CLEAR = 0.5; // a pattern with this share of the weights names the role
 const SPREAD = 0.3; // with a smaller largest weight, a query has no clear target
 const PATTERNS = ["induction", "previous", "next", "diagonal", "duplicate", "first"];
 
 // The key on which a head rests, or null: an attention sink gets most of the attention of most queries
+/** @param {App} app @param {Layer} layer @param {number} head */
 function sinkOf(app, layer, head) {
   const { key, share } = layer.sinks[head];
   return share > CLEAR ? { key, share, label: labelsOf(app.tokensOf(layer.keys))[key] } : null;
 }
 
-// The role of a head: { key, values } of a text
+// The role of a head: the key of a text, and its values
+/** @param {App} app @param {Layer} layer @param {number} head @returns {{ key: string, values: Record<string, string> }} */
 function roleOf(app, layer, head) {
   const sink = sinkOf(app, layer, head);
   if (sink) return { key: "role-sink", values: { piece: sink.label } };
@@ -62,10 +66,11 @@ export function sentenceOf(app) {
 }
 
 // The grey line below the sentence: the head, its role and its effect
+/** @param {App} app @param {Layer} layer @param {number} head @param {string} name */
 export function headLine(app, layer, head, name) {
   const { key, values } = roleOf(app, layer, head);
   const row = effectsOf(app).rowOf(layer.path, head);
-  const parts = [[name], key === "role-sink" ? sinkText(values) : [say(key, values)]];
+  const parts = [[name], key === "role-sink" ? sinkText(values.piece) : [say(key, values)]];
   if (row && !layer.off.includes(head))
     parts.push(
       sayWith(row.delta < 0 ? "line-loses" : "line-gains", {
@@ -76,6 +81,6 @@ export function headLine(app, layer, head, name) {
   return parts.flatMap((part, n) => (n ? [" · ", ...part] : part));
 }
 
-function sinkText({ piece }) {
+function sinkText(piece) {
   return sayWith("role-sink-line", { piece, sink: term("sink") });
 }

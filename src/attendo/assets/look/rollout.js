@@ -1,3 +1,4 @@
+// @ts-check
 // Rollout: the share of each input token in each position after all layers (an approximation).
 import { say } from "../shared/words.js";
 import { clear, el, formatted, ordinal, pieceText } from "../shared/dom.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The files of the open head and of the search tree.
 import { button, el, svgEl } from "../shared/dom.js";
 import { saveBlob, saveCsv, saveText } from "../shared/files.js";

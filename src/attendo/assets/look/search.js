@@ -1,3 +1,4 @@
+// @ts-check
 // The view "Search": why the search did not find another text, and the tree of everything that it tried.
 import { el } from "../shared/dom.js";
 import { say } from "../shared/words.js";

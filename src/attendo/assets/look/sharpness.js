@@ -1,3 +1,4 @@
+// @ts-check
 // The sharpness β of attention: weights = softmax(β·scores), β from 0 (uniform) over 1 (the model) to ∞ (argmax).
 import { afterPause, button, clear, el, formatted, oncePerFrame, select } from "../shared/dom.js";
 import { term } from "../shared/sheet.js";

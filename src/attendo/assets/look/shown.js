@@ -1,3 +1,4 @@
+// @ts-check
 // The displayed values of the open head, and their colors in every image.
 import { byteOf, clear, el, formatted, pieceText } from "../shared/dom.js";
 import { say } from "../shared/words.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The source of answers: the server of the page, data saved in the page, or a surrounding notebook.
 import { makeServer } from "../shared/asking.js";
 import { say } from "../shared/words.js";
@@ -15,6 +16,7 @@ function canonicalJson(value) {
 // source.ask(name, body) → Promise of the answer (an ArrayBuffer for "tensor"), or an Error with a plain message.
 // source.first: the request `look` that a saved page answers; source.opens: the layer and head that it opens.
 // tell(text, waits): shows why the page waits
+/** @param {(text: string, waits?: boolean) => void} tell @returns {import("../types/page.js").Source} */
 export function makeSource(tell) {
   const saved = JSON.parse(document.getElementById("answers").textContent);
   const always = { has: () => true }; // whether the page can answer a request
@@ -81,9 +83,7 @@ async function askSaved(answers, name, body, slices) {
   const whole = slices ? { ...body, head: undefined } : body;
   const question = `${name} ${canonicalJson(whole ?? {})}`;
   // the numbers are in separate elements, and are decoded one layer at a time
-  const numbers = [...document.querySelectorAll("script[data-answer]")].find(
-    (one) => one.dataset.answer === question,
-  );
+  const numbers = [...document.scripts].find((one) => one.dataset.answer === question);
   if (numbers) return slices ? slicesOf(numbers.textContent, slices) : bytesOf(numbers.textContent).buffer;
   const answer = answers.get(question);
   if (answer === undefined) throw new Error(say("not-live"));

@@ -1,3 +1,4 @@
+// @ts-check
 // The rules of the microscope's state: the defaults and the valid values of an address.
 import { makeState } from "../shared/address.js";
 import { say } from "../shared/words.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // A canvas context that writes SVG instead, so the same code draws the image and the file. It supports only the
 // methods that the tree uses.
 import { svgEl } from "../shared/dom.js";

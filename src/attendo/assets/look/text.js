@@ -1,3 +1,4 @@
+// @ts-check
 // The text, the answer, and what changed: the row at the top, with examples, the search, and the edits of the model.
 import { shareTable } from "../shared/bars.js";
 import { compared, marked } from "../shared/diff.js";

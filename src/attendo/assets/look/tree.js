@@ -1,3 +1,4 @@
+// @ts-check
 // The search as a tree. First, the texts that reached an end, where sure runs of tokens are one node; then every step:
 // a column is a step, and texts that are more probable so far are higher in a column.
 import { button, clear, el, field, formatted, oncePerFrame, percent, pieceText, roving, select } from "../shared/dom.js";

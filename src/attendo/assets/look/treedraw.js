@@ -1,3 +1,4 @@
+// @ts-check
 // The layout and the drawing of a search tree.
 import { say } from "../shared/words.js";
 import { el, fitText, formatted, pieceText, sized } from "../shared/dom.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // Functions that several views share: when to draw, how to send requests, what only a live page has.
 import { say } from "../shared/words.js";
 import { clear, field, select } from "../shared/dom.js";

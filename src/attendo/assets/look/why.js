@@ -1,3 +1,4 @@
+// @ts-check
 // The comparison of a text of the reader with the text that the search found.
 import { barOf, scrolled, tableHead } from "../shared/bars.js";
 import { compared, marked } from "../shared/diff.js";

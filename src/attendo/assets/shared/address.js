@@ -1,3 +1,4 @@
+// @ts-check
 // The state of a page: plain values that are mirrored in the address after the "#", which browsers never send to a
 // server. A link restores the view.
 import { afterPause } from "./dom.js";

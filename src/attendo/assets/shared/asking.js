@@ -1,3 +1,4 @@
+// @ts-check
 // Requests to the server: with the key, repeated while the server is full, and canceled when no longer needed.
 import { button, el } from "./dom.js";
 import { say } from "./words.js";
@@ -172,7 +173,7 @@ function askKey(wrong) {
   document.body.append(root);
   root.showModal();
   input.focus();
-  return new Promise((resolve, reject) => {
+  return /** @type {Promise<void>} */ (new Promise((resolve, reject) => {
     let given = false;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -185,5 +186,5 @@ function askKey(wrong) {
       if (given) resolve();
       else reject(new Error(say("key-missing")));
     });
-  });
+  }));
 }

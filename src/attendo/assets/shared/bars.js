@@ -1,3 +1,4 @@
+// @ts-check
 // Bars beside numbers, and tables that contain them.
 import { el, percent } from "./dom.js";
 

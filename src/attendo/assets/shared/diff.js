@@ -1,3 +1,4 @@
+// @ts-check
 // The comparison of two texts, word by word.
 import { el } from "./dom.js";
 

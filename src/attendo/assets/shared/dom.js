@@ -1,3 +1,4 @@
+// @ts-check
 // Elements, numbers and tokens as text. Texts become text nodes, never HTML.
 const graphemes = new Intl.Segmenter(undefined, { granularity: "grapheme" });
 const shownPieces = new Map(); // piece -> displayed text

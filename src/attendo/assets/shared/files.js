@@ -1,3 +1,4 @@
+// @ts-check
 // Downloads, which the page creates without sending data anywhere, and the clipboard.
 import { el } from "./dom.js";
 
@@ -36,7 +37,7 @@ export async function copyText(text) {
     // a page over plain HTTP from another machine has no clipboard, but can copy the selection
   }
   const box = el("textarea", { class: "unseen", value: text, "aria-hidden": "true" });
-  const focused = document.activeElement;
+  const focused = /** @type {HTMLElement | null} */ (document.activeElement);
   document.body.append(box);
   box.select();
   const done = document.execCommand("copy");

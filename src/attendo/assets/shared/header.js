@@ -1,3 +1,4 @@
+// @ts-check
 // The header of the pages: the name, the modes, and the buttons for language and theme.
 import { button, el } from "./dom.js";
 import { inJapanese, say } from "./words.js";

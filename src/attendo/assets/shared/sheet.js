@@ -1,3 +1,4 @@
+// @ts-check
 // Sheets: a small window beside the element that opened it, or at the bottom of a narrow screen. Only one is open.
 import { button, clear, el } from "./dom.js";
 import { say } from "./words.js";
