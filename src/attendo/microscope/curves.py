@@ -244,7 +244,7 @@ def _best(panel: Panel, events: Sequence[Event], frame: _Frame) -> Iterator[str]
                     yield f'<circle class="best" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="6"/>'
 
 
-STYLE = "report.css"
+STYLES = ("shared/tokens.css", "report.css")
 TITLE = Localized("Learning curves", "学習曲線")
 _FACTS = Localized("Runs", "訓練")
 _DIFFERING = Localized("Settings that differ between the runs", "訓練の間で異なる設定")
@@ -261,7 +261,7 @@ _RING = '<circle class="best" cx="14" cy="6" r="5"/>'
 
 def report_page(runs: Sequence[RunRecord], across: Across = "step", language: Language = "en") -> str:
     """Return the HTML report of runs. Texts from run files are escaped."""
-    style = asset(STYLE)
+    style = _style()
     names = short_names(runs)
     title = labelled(TITLE, ", ".join(names), language)
     shown, happened = panels(runs, across), _drawn_events(runs, across)
@@ -292,6 +292,10 @@ def report_page(runs: Sequence[RunRecord], across: Across = "step", language: La
         "</main></body></html>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _style() -> str:
+    return "\n".join(map(asset, STYLES))
 
 
 def short_names(runs: Sequence[RunRecord]) -> list[str]:
@@ -454,7 +458,7 @@ def _picture(
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, size[0]), ylim=(size[1], 0))
     axes.set_axis_off()
-    pen = _Pen(axes, asset(STYLE))
+    pen = _Pen(axes, _style())
     for x, y, drawing, words in keys:
         pen.draw(_key(drawing), x, y - 6)
         pen.write(words, x + 36, y + 4)
@@ -472,7 +476,7 @@ class _Pen:
     """A renderer of the page's SVG drawings on matplotlib axes, in the light colors of the page's style."""
 
     def __init__(self, axes: Axes, css: str) -> None:
-        colors: dict[str, str] = dict(re.findall(r"(--[\w-]+): (#\w+)", css.partition("@media")[0]))
+        colors: dict[str, str] = dict(re.findall(r"(--[\w-]+): (?:light-dark\()?(#\w+)", css))
         css = re.sub(r"var\((--[\w-]+)\)", lambda match: colors.get(match[1], ""), css)
         self.axes, self.ink = axes, colors["--ink"]
         self.rules = {

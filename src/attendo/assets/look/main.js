@@ -1,6 +1,7 @@
 // @ts-check
 // The microscope: one state, one result at a time, and the views that draw it.
 import { button, clear, el } from "../shared/dom.js";
+import { copyText } from "../shared/files.js";
 import { applyTheme, browserLanguage, makeHeader, makeTabs } from "../shared/header.js";
 import { makeSheet } from "../shared/sheet.js";
 import { say, setAgain, setLanguage } from "../shared/words.js";
@@ -70,12 +71,7 @@ function factsOf(model) {
 }
 
 async function shared(app) {
-  try {
-    await navigator.clipboard.writeText(location.href);
-    app.tell(say("shared"));
-  } catch {
-    app.tell(say("share-by-hand"));
-  }
+  app.tell(say((await copyText(location.href)) ? "shared" : "share-by-hand"));
 }
 
 // The views as panels of the middle column; only the chosen view is visible

@@ -1,3 +1,4 @@
+// @ts-check
 // The answers of translators, kept by request, and what the reader chose instead.
 import { inChunks, lossOf, makeKept, wordsOf } from "./lines.js";
 

@@ -1,3 +1,4 @@
+// @ts-check
 // Choices as buttons: a first line, and the whole text with the differences from another text in bold.
 import { clear, el, percent } from "../shared/dom.js";
 import { compared, marked } from "../shared/diff.js";

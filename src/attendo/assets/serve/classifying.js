@@ -1,3 +1,4 @@
+// @ts-check
 // The label of each line while the reader types: bars and the words that decided for one line, a table for several.
 import { afterPause, button, clear, el, percent } from "../shared/dom.js";
 import { say } from "../shared/words.js";
@@ -79,7 +80,7 @@ export function makeClassifying(app, model) {
     open = null;
     begin(soon);
   }
-  function begin(when = () => latest.run(classify)) {
+  function begin(when = () => void latest.run(classify)) {
     latest.stop();
     app.tell("");
     const all = texts();

@@ -1,3 +1,4 @@
+// @ts-check
 // One document: the text of the reader, and after it the continuation by a language model while it is written.
 import { afterPause, button, el, field } from "../shared/dom.js";
 import { say } from "../shared/words.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The text of a model as pieces with probabilities, and how it is drawn: after the reader's text, and as cards.
 import { button, clear, el, percent, roving } from "../shared/dom.js";
 import { say } from "../shared/words.js";

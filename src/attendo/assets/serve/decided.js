@@ -1,3 +1,4 @@
+// @ts-check
 // The words that decided the label of a line: how much less probable the label is without each word.
 import { clear, el, percent, roving } from "../shared/dom.js";
 import { say } from "../shared/words.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The continuations that a model writes after a text: one, or several variants of which one is shown.
 import { say } from "../shared/words.js";
 import { makeLatest } from "../shared/asking.js";
@@ -39,8 +40,8 @@ export function makeDraft(app, model, { onPiece, onChange }) {
   }
 
   async function written(prompt, begun, n, signal) {
-    const body = { model: model.id, prompt: prompt + textOf(begun), ...settingsOf(app.state) };
-    if (n > 1) body.n = n;
+    const several = n > 1 ? { n } : {};
+    const body = { model: model.id, prompt: prompt + textOf(begun), ...settingsOf(app.state), ...several };
     app.tellLate(say("writing"));
     [draft.body, draft.running] = [body, true];
     [draft.texts, draft.shown] = [Array.from({ length: n }, () => [...begun]), 0];

@@ -1,3 +1,4 @@
+// @ts-check
 // Texts in lines and words. Lines are asked for one by one and cached, so typing only requests the changed line.
 import { segments } from "../shared/diff.js";
 
@@ -122,7 +123,7 @@ export function othersAt(candidate, word, most) {
     }
     before += token.log_prob ?? 0;
   }
-  const rows = [...found].map(([prefix, share]) => ({ prefix, share }));
+  const rows = [...found].map(([prefix, share]) => ({ prefix, share, head: "" }));
   return rows.sort((a, b) => b.share - a.share).slice(0, most);
 }
 

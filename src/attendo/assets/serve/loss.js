@@ -1,3 +1,4 @@
+// @ts-check
 // The bar that warns of words which the translation may lack.
 import { button, clear, el } from "../shared/dom.js";
 import { say } from "../shared/words.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // The page: the header, a view for the task of the chosen model, and the messages of the page.
 import { button, clear, el, select } from "../shared/dom.js";
 import { say, setLanguage } from "../shared/words.js";

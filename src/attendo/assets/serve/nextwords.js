@@ -1,3 +1,4 @@
+// @ts-check
 // Other words in a continuation: the likeliest tokens at a place, each completed to a word by the model.
 import { byteOf, el } from "../shared/dom.js";
 import { say } from "../shared/words.js";
@@ -37,7 +38,7 @@ export function makeNextWords(app, model, onTake) {
       .filter(({ text }) => text)
       .sort((a, b) => b.share - a.share)
       .slice(0, MOST);
-    if (!rows.length) return rows;
+    if (!rows.length) return [];
     const longer = await ask({ prompt: rows.map(({ text }) => before + text), max_tokens: PREVIEW }, signal);
     return rows.map(({ text, share }, n) => {
       const whole = text + longer[n].text;
@@ -45,7 +46,7 @@ export function makeNextWords(app, model, onTake) {
       const joins = /\p{L}$/u.test(before) && /^\p{L}/u.test(own) ? "…" : ""; // it continues the word before
       const head = joins + (own.trim() || (own.includes("\n") ? "↵" : "␠"));
       const rest = whole.slice(own.length).replace(/\s+/g, " ").trim();
-      return { share, own, head, rest, current: own.trim() === word.text };
+      return { share, own, head, rest, current: own.trim() === word.text, item: null };
     });
   }
 

@@ -1,19 +1,19 @@
+// @ts-check
 // The settings of completions.
 import { el, field } from "../shared/dom.js";
 import { say } from "../shared/words.js";
 
-// name: the format of the setting, its valid values, and when it applies
 const NUMBERS = {
-  max_tokens: ["numeric", "whole-from-1", (n) => Number.isInteger(n) && n >= 1],
-  temperature: ["decimal", "at-least-0", (n) => n >= 0],
-  top_p: ["decimal", "above-0-to-1", (n) => n > 0 && n <= 1],
-  seed: ["numeric", "whole-or-none", (n) => Number.isSafeInteger(n) && n >= 0],
+  max_tokens: { inputMode: "numeric", range: "whole-from-1", fits: (n) => Number.isInteger(n) && n >= 1 },
+  temperature: { inputMode: "decimal", range: "at-least-0", fits: (n) => n >= 0 },
+  top_p: { inputMode: "decimal", range: "above-0-to-1", fits: (n) => n > 0 && n <= 1 },
+  seed: { inputMode: "numeric", range: "whole-or-none", fits: (n) => Number.isSafeInteger(n) && n >= 0 },
 };
 
 // The fields of a request. Throws an error that names the first invalid setting
 export function settingsOf(state) {
   const found = {};
-  for (const [name, [, range, fits]] of Object.entries(NUMBERS)) {
+  for (const [name, { range, fits }] of Object.entries(NUMBERS)) {
     const text = state.get(name).trim();
     if (name === "seed" && !text) continue;
     found[name] = text ? Number(text) : NaN;
@@ -32,7 +32,7 @@ export function makeOptions(app, onChange) {
     input.addEventListener("input", () => (app.keep({ [name]: input.value }), onChange()));
     return field(label, input);
   };
-  const boxes = Object.entries(NUMBERS).map(([name, [inputMode]]) =>
+  const boxes = Object.entries(NUMBERS).map(([name, { inputMode }]) =>
     box(name, say(name), { inputMode, placeholder: name === "seed" ? say("random") : "" }),
   );
   const stop = box("stop", say("stop-text"), { id: "stop-text", placeholder: say("stop-hint") });

@@ -1,3 +1,4 @@
+// @ts-check
 // Alternatives of a line: other words at a word, and the other results of the search.
 import { afterPause, button, clear, el } from "../shared/dom.js";
 import { say } from "../shared/words.js";

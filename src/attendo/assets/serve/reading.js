@@ -1,3 +1,4 @@
+// @ts-check
 // The text box of the input: it grows with the text, and words in it can be marked.
 import { clear, el } from "../shared/dom.js";
 

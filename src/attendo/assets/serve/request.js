@@ -1,3 +1,4 @@
+// @ts-check
 // "As a request": the command that asks the server for what is on the screen.
 import { el } from "../shared/dom.js";
 import { say } from "../shared/words.js";

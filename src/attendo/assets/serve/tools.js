@@ -1,3 +1,4 @@
+// @ts-check
 // The small parts that every view has: names, icons, and the controls around a text.
 import { button, el, svgEl } from "../shared/dom.js";
 import { inJapanese, say } from "../shared/words.js";

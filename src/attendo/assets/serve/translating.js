@@ -1,3 +1,4 @@
+// @ts-check
 // Translation while the reader types: one request per changed line.
 import { afterPause, button, el, field, select } from "../shared/dom.js";
 import { say } from "../shared/words.js";
@@ -91,7 +92,7 @@ export function makeTranslating(app, model) {
     begin(soon);
   }
   // Earlier requests are no longer needed
-  function begin(when = () => latest.run(translate)) {
+  function begin(when = () => void latest.run(translate)) {
     latest.stop();
     others.close();
     app.tell("");

@@ -1,3 +1,4 @@
+// @ts-check
 // A translation in words that respond to the pointer and show their probability and their source words.
 import { button, el, percent, roving } from "../shared/dom.js";
 import { say } from "../shared/words.js";
