@@ -142,7 +142,8 @@ def test_it_opens_with_an_example_and_a_sentence_about_the_picture(visit, served
     user, texts = looked_model("translation", tokenizer), [text_of(tokenizer, 8), text_of(tokenizer, 5)]
     (tmp_path / "examples.json").write_text(json.dumps(texts), encoding="utf-8")
     session = Session(user, tmp_path)
-    at = Looking(visit(served(session)), session)
+    at = Looking(visit(served(session), viewport={"width": 1440, "height": 900}), session)
+    assert at.js("document.getElementById('ribbons').getBoundingClientRect().top") <= 260
     assert at.js("app.look.ask.text") == texts[0] == at.page.input_value("#text")
     assert [at.state("layer"), at.state("head")] == at.js("[app.look.opens.layer, app.look.opens.head]")
     words = at.page.inner_text("#sentence")

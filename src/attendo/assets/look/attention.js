@@ -2,7 +2,7 @@
 // The view of the open head: a sentence, ribbons, the matrix, and the value under the pointer.
 import { afterPause, button, clear, el, field, formatted, ordinal, percent, pieceElement, select } from "../shared/dom.js";
 import { tableHead, scrolled } from "../shared/bars.js";
-import { makeSheet } from "../shared/sheet.js";
+import { makeSheet, term } from "../shared/sheet.js";
 import { partName, say } from "../shared/words.js";
 import { headLine, sentenceOf } from "./roles.js";
 import { MANY, shownMatrix, showRamp } from "./shown.js";
@@ -50,7 +50,7 @@ export function makeAttention(app, root) {
     const shown = app.look && shownMatrix(app);
     if (!shown) return;
     const { layer, head } = shown;
-    const parts = headLine(app, layer, head, partName(layer.path, head));
+    const parts = headLine(app, layer, head, term("head", partName(layer.path, head)));
     const text = parts.map((part) => (part instanceof Node ? part.textContent : part)).join("");
     if (text !== line.textContent) clear(line).append(...parts); // a focused term keeps its element
   }
@@ -122,18 +122,21 @@ const scoreName = (layer) => (layer.slopes || layer.biases ? "q·k·scale + b" :
 function showReadout(app, shown, readout) {
   const { numbers, layer, head, weights } = shown;
   const { query, key } = app.spot();
-  if (query >= layer.q_len || key >= layer.k_len) return;
+  clear(readout);
+  const { state } = app;
+  const selected = app.pointed() || state.get("locked") || state.get("query") !== null;
+  if (!selected || query >= layer.q_len || key >= layer.k_len) return;
   const weight = weights[query * layer.k_len + key];
   const score = numbers.scores(head)[query * layer.k_len + key];
   const may = numbers.allowed(query, key) && score !== -Infinity;
-  clear(readout).append(
+  readout.append(
     `${ordinal(query)} → ${ordinal(key)} · α `,
     el("b", { id: "value" }, formatted(weight)),
     may ? "" : ` (${say("masked")})`,
     ` · ${scoreName(layer)} ${may ? formatted(score) : "−∞"}`,
     ` · α·‖v Wᵒ‖ ${formatted(weight * numbers.valueNorm(head, key))}`,
   );
-  if (app.state.get("locked"))
+  if (state.get("locked"))
     readout.append(" ", button(`${say("held")} ×`, app.letGo, { class: "pill", id: "let-go" }));
 }
 

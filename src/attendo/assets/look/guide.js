@@ -38,7 +38,7 @@ export function makeGuide(app) {
   const invitation = el(
     "span",
     { class: "guide-offer" },
-    button(say("guide-start"), () => begin(), { class: "pill", id: "guide-start" }),
+    button(say("guide-start"), () => begin(), { class: "pill main", id: "guide-start" }),
     button("×", () => end(), { class: "quiet", "aria-label": say("guide-skip") }),
   );
   document.querySelector(".below-text")?.prepend(invitation);

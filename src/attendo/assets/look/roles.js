@@ -66,7 +66,7 @@ export function sentenceOf(app) {
 }
 
 // The grey line below the sentence: the head, its role and its effect
-/** @param {App} app @param {Layer} layer @param {number} head @param {string} name */
+/** @param {App} app @param {Layer} layer @param {number} head @param {Node} name */
 export function headLine(app, layer, head, name) {
   const { key, values } = roleOf(app, layer, head);
   const row = effectsOf(app).rowOf(layer.path, head);

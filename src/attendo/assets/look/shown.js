@@ -54,7 +54,8 @@ function strongestOf(app, { layer, weights }) {
 // The displayed text of each token; a letter of several bytes is at its first byte
 export function labelsOf(tokens) {
   const isMark = ({ piece = "", text }) => text === "" && /^(<.+>|\[.+\])$/.test(piece); // begin, end, padding
-  const labels = tokens.map((token) => (isMark(token) && byteOf(token) === null ? "▪" : pieceText(token)));
+  const mark = (i) => say(i === 0 && tokens.length > 1 ? "mark-start" : "mark-end");
+  const labels = tokens.map((token, i) => (isMark(token) && byteOf(token) === null ? mark(i) : pieceText(token)));
   for (let i = 0; i < tokens.length; i++) {
     const bytes = [];
     while (i + bytes.length < tokens.length && byteOf(tokens[i + bytes.length]) > 127)
