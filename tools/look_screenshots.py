@@ -1,12 +1,12 @@
-"""Take the screenshots of docs/en/look.md from trained runs: `python tools/look_screenshots.py runs/demo runs/imdb`.
+"""Take the screenshots of docs/en/look.md from trained runs: `python tools/look_screenshots.py runs/demo runs/sst2`.
 
-The task of a run determines its screenshots: the demo has the page and its views, a classifier has `look-classes.png`,
-and a run with more than three kept checkpoints also has `look-film.png`. Each screenshot is also taken in Japanese
+The task of a run determines its screenshots: the demo has the page and its views, a classifier has `look-label.png`,
+and a run with more than three kept checkpoints also has `look-training.png`. Each screenshot is also taken in Japanese
 (`look-…-ja.png`), which requires a Japanese font. The page is the live page in the system's Chromium. The same run,
-fonts and browser produce identical files. To take `look-film.png`:
+fonts and browser produce identical files. To take `look-training.png`:
 
     attendo demo --out runs/film --cpu-minutes 2 --set checkpoint.keep_last=20 --set checkpoint.every_steps=50
-    python tools/look_screenshots.py runs/film --only look-film
+    python tools/look_screenshots.py runs/film --only look-training
 """
 
 import argparse
@@ -24,35 +24,45 @@ from urllib.parse import urlencode
 
 import torch
 from PIL import Image
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
-from attendo.cli.demo import SENTENCE
 from attendo.inference import load
 from attendo.microscope.server import LookServer
 from attendo.microscope.session import Session
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
-REVIEW = "The acting is wonderful, but the story is dull and far too long."
+SENTENCE = "On Monday it will snow in Oslo."
+EXPECTED = "月曜日のオスロは、雨が降るでしょう。"
+REVIEW = "a gorgeous , witty , seductive movie ."
 CROSS, OWN = "decoder.blocks.1.cross_attention", "decoder.blocks.0.self_attention"
-LARGEST, LARGEST_TOGETHER = 200_000, 2_200_000
+OFF = [{"kind": "off", "path": OWN, "head": head} for head in (1, 2)]
+LARGEST, LARGEST_TOGETHER = 200_000, 1_600_000
 """Largest number of bytes of one screenshot, and of all screenshots in the folder."""
 FEWEST_FRAMES = 4
 """Smallest number of frames of a useful film, including the trained model."""
+GUIDED = "localStorage.setItem('attendo-guided', 'yes')"
+"""Hides the invitation to the guide."""
+BOXES = """(parts) => parts.flatMap((part) => [...document.querySelectorAll(part)])
+  .filter((one) => one.checkVisibility({ visibilityProperty: true }) && !one.matches(".unseen"))
+  .map((one) => one.getBoundingClientRect()).filter((box) => box.width && box.height)
+  .map((box) => [box.left, box.top, box.right, box.bottom])"""
+"""The edges of all visible elements of some CSS selectors."""
 
 
 @dataclass(frozen=True)
 class Shot:
     """A screenshot: how the page is opened, the actions on the page, and the parts to show.
 
-    `parts` are CSS selectors; the screenshot is the smallest box around all of them. `scale` is pixels per CSS pixel.
+    `parts` are CSS selectors; the screenshot is the smallest box around all their elements. `scale` is pixels per CSS
+    pixel, and `height` is the height of the window.
     """
 
     name: str
     parts: tuple[str, ...]
     state: dict[str, Any] = field(default_factory=dict)
     act: Callable[[Page], None] = lambda page: None
-    scale: float = 1.5
-    width: int = 1180
+    scale: float = 1.0
+    height: int = 800
     colors: int = 128
 
 
@@ -72,56 +82,16 @@ def settled(page: Page) -> None:
     page.wait_for_timeout(300)
 
 
-def slide(page: Page) -> None:
-    """Set all attention to β = 0.5, and show the curve of eight values."""
-    page.select_option("#beta-scope", "all")
-    page.click("#view-slider .ticks button[aria-label='β = 0.5']")
-    until(page, "app.look.ask.edits.length === 1")
-    page.click("#beta-sweep")
-    until(page, "!document.getElementById('beta-sweep').disabled")
-    page.mouse.move(0, 0)
-
-
-def rank_heads(page: Page) -> None:
-    """Disable the open head, and rank all heads."""
-    page.dblclick("button.head[aria-pressed='true']")
-    until(page, "app.look.ask.edits.length === 1")
-    page.locator("#view-switches button.main").first.click()
-    until(page, "document.querySelectorAll('#view-switches table.ranking tbody tr').length > 3")
-    settled(page)
-
-
-def find_heads(page: Page) -> None:
-    """Find the heads on which a label depends."""
-    page.locator("#view-classes button.main").first.click()
-    settled(page)
-
-
-def force(page: Page) -> None:
-    """Force the second choice of a token."""
-    settled(page)
-    page.locator("#view-next tbody tr:has(button)").nth(1).locator("button").last.click()
-    until(page, "app.look.ask.prefix_ids.length > 0")
-
-
-def grow(page: Page) -> None:
-    """Show the tree of a search with three beams from its beginning."""
-    page.select_option("#tree-beam", "3")
-    page.click("#tree-go")
-    until(page, "window.attendo.drawn.tree")
-    page.locator("canvas[data-name='tree']").focus()
-    page.keyboard.press("Home")
-
-
 def ask_why(page: Page) -> None:
     """Ask why the model did not choose another translation."""
-    page.fill("#why-text", "明日の札幌は、朝に雪が降れば、午後は晴れるでしょう。")
+    page.fill("#why-text", EXPECTED)
     page.click("#why-go")
     until(page, "document.querySelectorAll('#view-why table tbody tr').length > 3")
+    until(page, "window.attendo.drawn.tree")
 
 
 def play(page: Page) -> None:
-    """Show the first frame of the film."""
+    """Show an early checkpoint."""
     page.click("#film-go")
     until(page, "window.attendo.drawn.film")
     page.focus("#film-frame")
@@ -130,26 +100,22 @@ def play(page: Page) -> None:
 
 
 def view(name: str, act: Callable[[Page], None] = lambda page: None, **more: Any) -> Shot:
-    """Return the screenshot of a tab. `more` are additional values of the page state."""
-    state = {"view": name, "layer": CROSS, "head": 3, "query": 10} | more
-    return Shot(f"look-{name}", (f"#view-{name}",), state, act)
+    """Return the screenshot of the middle column with a view. `more` are additional values of the page state."""
+    state = {"view": name, "layer": CROSS, "head": 0, "query": 5} | more
+    return Shot(f"look-{more.get('part', name)}", (f"#view-{name} *",), state, act, 1.5, 1700)
 
 
-PAGE = {"layer": CROSS, "head": 3, "query": 14, "search": "beam"}
+WINDOW = ("header", "main")
 TRANSLATOR = (
-    Shot("look-page", ("header", "#detail", "#heads"), PAGE),
-    Shot("look-heads", ("#detail", "#heads"), PAGE),
-    view("steps"),
-    view("slider", slide),
-    view("switches", rank_heads, layer=OWN, head=2),
-    view("lens"),
-    view("next", force),
-    Shot("look-tree", ("#view-tree h2", "#view-tree .tree-read"), {"view": "tree"}, grow),
-    Shot("look-why", ("#view-why",), {"view": "tree"}, ask_why),
-    view("positions"),
+    Shot("look-page", WINDOW, {"layer": CROSS, "head": 0, "query": 5}),
+    Shot("look-off", WINDOW, {"view": "off", "layer": OWN, "head": 2, "edits": OFF}),
+    view("arithmetic"),
+    view("layers"),
+    view("search", ask_why),
+    view("layers", part="positions"),
 )
-CLASSIFIER = (view("classes", find_heads),)
-FILM = (view("film", play),)
+CLASSIFIER = (Shot("look-label", WINDOW, {"view": "label"}),)
+FILM = (view("training", play),)
 FIRST_HEAD = ("layer", "head", "query")
 
 
@@ -177,8 +143,9 @@ def taken(browser: Browser, address: str, shot: Shot, text: str, translates: boo
     state = {"language": language, "theme": "light", "text": text, **state}
     address += "#" + urlencode({k: v if isinstance(v, str) else json.dumps(v) for k, v in state.items()})
     context = browser.new_context(
-        viewport={"width": shot.width, "height": 1200}, device_scale_factor=shot.scale
+        viewport={"width": 1200, "height": shot.height}, device_scale_factor=shot.scale
     )
+    context.add_init_script(GUIDED)
     page = context.new_page()
     page.goto(address)
     until(page, "window.attendo?.ready")
@@ -187,23 +154,18 @@ def taken(browser: Browser, address: str, shot: Shot, text: str, translates: boo
     settled(page)
     # times differ between runs, and a caret blinks
     page.evaluate("document.getElementById('status').textContent = ''; document.activeElement.blur()")
-    parts = [page.locator(part) for part in shot.parts]
-    picture = page.screenshot(full_page=True, clip=around(parts), animations="disabled")
+    picture = page.screenshot(full_page=True, clip=around(page, shot.parts), animations="disabled")
     context.close()
     return picture
 
 
-def around(parts: list[Locator]) -> Any:
-    """Return the box around all parts on the whole page, with a small margin."""
-    page = parts[0].page
-    page.evaluate("window.scrollTo(0, 0)")
-    boxes = [box for part in parts if (box := part.first.bounding_box())]
-    left, top = min(box["x"] for box in boxes), min(box["y"] for box in boxes)
-    right = max(box["x"] + box["width"] for box in boxes)
-    bottom = max(box["y"] + box["height"] for box in boxes)
-    edge = 8 if len(parts) > 1 else 0
-    x, y = max(0, left - edge), max(0, top - edge)
-    return {"x": x, "y": y, "width": right + edge - x, "height": bottom + edge - y}
+def around(page: Page, parts: tuple[str, ...]) -> Any:
+    """Return the box around all visible elements of the parts, with a small margin unless they fill the page."""
+    found = page.evaluate(BOXES, list(parts))
+    left, top = (min(box[n] for box in found) for n in (0, 1))
+    right, bottom = (max(box[n] for box in found) for n in (2, 3))
+    edge = 0 if left <= 0 else 10
+    return {"x": left - edge, "y": top - edge, "width": right - left + 2 * edge, "height": bottom - top + 2 * edge}
 
 
 def write_small(path: Path, picture: bytes, colors: int) -> int:
@@ -222,7 +184,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, help="folders of trained runs")
     parser.add_argument("--out", type=Path, default=IMAGES, help="the folder of the pictures")
-    parser.add_argument("--only", nargs="+", default=[], help="names of pictures, as look-tree")
+    parser.add_argument("--only", nargs="+", default=[], help="names of pictures, as look-search")
     given = parser.parse_args()
     torch.set_num_threads(1)  # a fixed order of sums, for equal digits every time
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -229,10 +229,11 @@ def sessions(tokenizer, tmp_path_factory):
 
 @pytest.fixture
 def live(visit, served, sessions):
-    """Opens the live page of a family with a state in its address."""
+    """Opens the live page of a family with a state in its address, in a window with other options."""
 
-    def opened(family, **state):
-        return Looking(visit(address_of(served(sessions[family]), **state)), sessions[family])
+    def opened(family, window=None, **state):
+        address = address_of(served(sessions[family]), **state)
+        return Looking(visit(address, **(window or {})), sessions[family])
 
     return opened
 

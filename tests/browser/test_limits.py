@@ -114,6 +114,26 @@ def test_nothing_is_cut_in_a_narrow_window(live, tokenizer, family, language):
     at.visit.check()
 
 
+SMALL = """() => [...document.querySelectorAll("button, select, input, a, summary")].filter((one) => {
+  const box = (one.closest("label") ?? one).getBoundingClientRect();
+  const inText = one.matches(".term, .link"); // words in a sentence
+  return !inText && one.getClientRects().length && (box.height < 43 || (box.width < 24 && !one.matches(".chip")));
+}).map((one) => one.outerHTML.slice(0, 90))"""
+
+
+@pytest.mark.parametrize("family", ["translation", pytest.param("language-model", marks=full)])
+def test_on_a_phone_the_picture_is_on_the_first_screens_and_can_be_touched(live, tokenizer, family):
+    phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+    at = live(family, phone, text=text_of(tokenizer, 8))
+    at.until("window.attendo.drawn.heat && window.attendo.drawn.ribbons")
+    assert at.js("document.getElementById('ribbons').getBoundingClientRect().bottom") < 2 * 844
+    for name in at.tabs():
+        at.open_tab(name)
+        at.page.wait_for_timeout(60)
+        assert at.page.evaluate(SMALL) == [], name
+    at.visit.check()
+
+
 # ---- shades
 
 
