@@ -1,7 +1,7 @@
 """Take the screenshots of docs/en/look.md from trained runs: `python tools/look_screenshots.py runs/demo runs/sst2`.
 
 The task of a run determines its screenshots: the demo has the page and its views, a classifier has `look-label.png`,
-and a run with more than three kept checkpoints also has `look-training.png`. Each screenshot is also taken in Japanese
+and a demo with more than three kept checkpoints also has `look-training.png`. Each screenshot is also taken in Japanese
 (`look-…-ja.png`), which requires a Japanese font. The page is the live page in the system's Chromium. The same run,
 fonts and browser produce identical files. To take `look-training.png`:
 
@@ -44,8 +44,9 @@ GUIDED = "localStorage.setItem('attendo-guided', 'yes')"
 """Hides the invitation to the guide."""
 BOXES = """(parts) => parts.flatMap((part) => [...document.querySelectorAll(part)])
   .filter((one) => one.checkVisibility({ visibilityProperty: true }) && !one.matches(".unseen"))
-  .map((one) => one.getBoundingClientRect()).filter((box) => box.width && box.height)
-  .map((box) => [box.left, box.top, box.right, box.bottom])"""
+  .map((one) => [one.getBoundingClientRect(), one.closest(".view") ?? document.body])
+  .filter(([box]) => box.width && box.height)
+  .map(([box, around]) => [box.left, box.top, Math.min(box.right, around.getBoundingClientRect().right), box.bottom])"""
 """The edges of all visible elements of some CSS selectors."""
 
 
@@ -54,7 +55,7 @@ class Shot:
     """A screenshot: how the page is opened, the actions on the page, and the parts to show.
 
     `parts` are CSS selectors; the screenshot is the smallest box around all their elements. `scale` is pixels per CSS
-    pixel, and `height` is the height of the window.
+    pixel, and `size` is the size of the window.
     """
 
     name: str
@@ -62,8 +63,8 @@ class Shot:
     state: dict[str, Any] = field(default_factory=dict)
     act: Callable[[Page], None] = lambda page: None
     scale: float = 1.0
-    height: int = 800
-    colors: int = 128
+    size: tuple[int, int] = (1280, 860)
+    colors: int = 256
 
 
 def until(page: Page, expression: str) -> None:
@@ -87,7 +88,6 @@ def ask_why(page: Page) -> None:
     page.fill("#why-text", EXPECTED)
     page.click("#why-go")
     until(page, "document.querySelectorAll('#view-why table tbody tr').length > 3")
-    until(page, "window.attendo.drawn.tree")
 
 
 def play(page: Page) -> None:
@@ -99,31 +99,38 @@ def play(page: Page) -> None:
     page.keyboard.press("ArrowRight")
 
 
-def view(name: str, act: Callable[[Page], None] = lambda page: None, **more: Any) -> Shot:
-    """Return the screenshot of the middle column with a view. `more` are additional values of the page state."""
-    state = {"view": name, "layer": CROSS, "head": 0, "query": 5} | more
-    return Shot(f"look-{more.get('part', name)}", (f"#view-{name} *",), state, act, 1.5, 1700)
+def view(name: str, view: str, part: str = "", act: Callable[[Page], None] = lambda page: None) -> Shot:
+    """Return the screenshot of a view in the middle column, or of one part of the view."""
+    state = {"view": view, "layer": CROSS, "head": 0, "query": 5}
+    parts = (f"#view-{view} *",)
+    if part in ("predictions", "positions"):
+        state["part"] = part
+    elif part:
+        parts = (f"#view-{view} h2:has(+ #view-{part})", f"#view-{part} *")
+    return Shot(name, parts, state, act, 1.5, (1480, 1700))
 
 
 WINDOW = ("header", "main")
 TRANSLATOR = (
     Shot("look-page", WINDOW, {"layer": CROSS, "head": 0, "query": 5}),
     Shot("look-off", WINDOW, {"view": "off", "layer": OWN, "head": 2, "edits": OFF}),
-    view("arithmetic"),
-    view("layers"),
-    view("search", ask_why),
-    view("layers", part="positions"),
+    view("look-arithmetic", "arithmetic"),
+    view("look-layers", "layers", "predictions"),
+    view("look-positions", "layers", "positions"),
+    view("look-why", "search", "why", ask_why),
+    view("look-tree", "search", "tree"),
 )
 CLASSIFIER = (Shot("look-label", WINDOW, {"view": "label"}),)
-FILM = (view("training", play),)
+FILM = (view("look-training", "training", act=play),)
 FIRST_HEAD = ("layer", "head", "query")
 
 
 def shots_of(session: Session) -> tuple[Shot, ...]:
     """Return the screenshots that can be taken of a run."""
     told = session.model_answer()
-    film = FILM if len(told["checkpoints"]) >= FEWEST_FRAMES else ()
-    return {"translation": TRANSLATOR, "classification": CLASSIFIER}.get(told["family"], ()) + film
+    if told["family"] != "translation":
+        return CLASSIFIER if told["family"] == "classification" else ()
+    return TRANSLATOR + (FILM if len(told["checkpoints"]) >= FEWEST_FRAMES else ())
 
 
 @contextmanager
@@ -137,25 +144,42 @@ def served(session: Session) -> Iterator[str]:
     thread.join()
 
 
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Run the system's Chromium during the `with` block."""
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        sys.exit("error: no Chromium on this machine; apt install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu", "--disable-lcd-text"]
+        )
+        yield browser
+        browser.close()
+
+
+def opened(browser: Browser, address: str, shot: Shot, state: dict[str, Any]) -> Page:
+    """Open the page with a state in a window of its own, in light colors and without the invitation to the guide."""
+    pairs = {k: v if isinstance(v, str) else json.dumps(v) for k, v in {"theme": "light", **state}.items()}
+    width, height = shot.size
+    page = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=shot.scale)
+    page.add_init_script(GUIDED)
+    page.goto(f"{address}#{urlencode(pairs)}")
+    until(page, "window.attendo?.ready")
+    settled(page)
+    return page
+
+
 def taken(browser: Browser, address: str, shot: Shot, text: str, translates: bool, language: str) -> bytes:
     """Return one screenshot as PNG, before its colors are reduced."""
     state = {name: value for name, value in shot.state.items() if translates or name not in FIRST_HEAD}
-    state = {"language": language, "theme": "light", "text": text, **state}
-    address += "#" + urlencode({k: v if isinstance(v, str) else json.dumps(v) for k, v in state.items()})
-    context = browser.new_context(
-        viewport={"width": 1200, "height": shot.height}, device_scale_factor=shot.scale
-    )
-    context.add_init_script(GUIDED)
-    page = context.new_page()
-    page.goto(address)
-    until(page, "window.attendo?.ready")
-    settled(page)
+    page = opened(browser, address, shot, {"language": language, "text": text, **state})
     shot.act(page)
     settled(page)
     # times differ between runs, and a caret blinks
     page.evaluate("document.getElementById('status').textContent = ''; document.activeElement.blur()")
     picture = page.screenshot(full_page=True, clip=around(page, shot.parts), animations="disabled")
-    context.close()
+    page.close()
     return picture
 
 
@@ -165,13 +189,18 @@ def around(page: Page, parts: tuple[str, ...]) -> Any:
     left, top = (min(box[n] for box in found) for n in (0, 1))
     right, bottom = (max(box[n] for box in found) for n in (2, 3))
     edge = 0 if left <= 0 else 10
-    return {"x": left - edge, "y": top - edge, "width": right - left + 2 * edge, "height": bottom - top + 2 * edge}
+    return {
+        "x": left - edge,
+        "y": top - edge,
+        "width": right - left + 2 * edge,
+        "height": bottom - top + 2 * edge,
+    }
 
 
 def write_small(path: Path, picture: bytes, colors: int) -> int:
     """Write a PNG with `colors` colors and return its bytes. Raise ValueError if it is too large."""
     found = BytesIO()
-    few = Image.open(BytesIO(picture)).convert("RGB").quantize(colors, dither=Image.Dither.NONE)
+    few = Image.open(BytesIO(picture)).convert("RGB").quantize(colors, kmeans=1, dither=Image.Dither.NONE)
     few.save(found, "PNG", optimize=True)
     if len(found.getvalue()) >= LARGEST:
         raise ValueError(f"{path.name} has {len(found.getvalue()):,} bytes; give its shot a smaller scale")
@@ -187,14 +216,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], help="names of pictures, as look-search")
     given = parser.parse_args()
     torch.set_num_threads(1)  # a fixed order of sums, for equal digits every time
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        print("error: no Chromium on this machine; apt install chromium", file=sys.stderr)
-        return 2
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-lcd-text"]
-        )
+    with chromium() as browser:
         for run in given.runs:
             session = Session(load(run), run)
             translates = session.model_answer()["family"] == "translation"
@@ -207,7 +229,6 @@ def main() -> int:
                         picture = taken(browser, address, shot, text, translates, language)
                     size = write_small(given.out / f"{shot.name}{end}.png", picture, shot.colors)
                     print(f"{shot.name}{end}.png  {size:,} bytes")
-        browser.close()
     together = sum(path.stat().st_size for path in given.out.glob("look-*.png"))
     print(f"together {together:,} bytes")
     return int(together >= LARGEST_TOGETHER)

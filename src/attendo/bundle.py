@@ -201,7 +201,9 @@ EXAMPLES = "examples.json"  # not in the card, because exports contain the card,
 
 def save_examples(folder: Path, texts: Iterable[str], most: int) -> None:
     """Write 3 texts, cut to `most` characters at a word boundary. Texts of 15 to 80 characters are preferred."""
-    is_short = {shorten(text, most, placeholder=""): 15 <= len(text) <= 80 for text in texts}
+    is_short = {
+        shorten(text, most, placeholder="", break_on_hyphens=False): 15 <= len(text) <= 80 for text in texts
+    }
     chosen = sorted(filter(None, is_short), key=lambda text: not is_short[text])[:3]
     write_atomic(folder / EXAMPLES, json.dumps(chosen, indent=1, ensure_ascii=False) + "\n")
 

@@ -170,7 +170,7 @@ def test_it_looks_while_one_types_and_marks_what_is_out_of_date(live, tokenizer)
     assert at.js("app.look.ask.text") == text and not at.js(stale)
     page.keyboard.press("Shift+Enter")
     assert page.input_value("#text") == f"{text}\n"
-    at.js("Object.assign(app.look, { seconds: 9 })")
+    at.js("Object.assign(app.look, { seconds: 9, quick: false })")
     page.keyboard.type("snow")
     at.until(stale)
     assert page.is_visible("#enter-hint")
@@ -223,6 +223,67 @@ def test_a_busy_server_is_asked_again(live, tokenizer):
     at.until("document.getElementById('status').textContent === 'The server is busy. Retrying in 1 s.'")
     at.until("app.look.ask.text === 'snow rain'")
     assert len(at.visit.complaints) == 1 and "429" in at.visit.complaints[0]
+
+
+def test_the_matrix_is_that_of_the_open_head_wherever_it_was_opened(live, tokenizer):
+    at = live("translation", text=text_of(tokenizer, 8))
+    heat, other = at.page.locator('canvas[data-name="heat"]'), 1 - at.state("head")
+    for leave, back in (("#tab-off", "#tab-attention"), ("#picture-ribbons", "#picture-both")):
+        at.page.click(leave)
+        at.js(f"app.choose(app.state.get('layer'), {other})")
+        at.page.click(back)
+        at.until(f"document.querySelector('canvas[data-name=heat]').ariaLabel.includes('head {other + 1}.')")
+        assert heat.is_visible()
+        other = 1 - other
+    at.visit.check()
+
+
+def test_a_change_of_language_keeps_what_is_being_typed(live, tokenizer):
+    at = live("translation", text=text_of(tokenizer, 8))
+    at.js("Object.assign(app.look, { seconds: 9, quick: false })")
+    at.page.fill("#text", "snow in Oslo")
+    at.page.click("#language")
+    at.until("document.documentElement.lang === 'ja'")
+    assert at.page.input_value("#text") == "snow in Oslo" and at.page.is_visible("#enter-hint")
+    assert at.page.evaluate("document.activeElement.id") == "language"
+    assert at.page.evaluate("document.getElementById('page').classList.contains('stale')")
+    at.visit.check()
+
+
+def test_a_head_without_its_layer_has_no_switch_of_its_own(live, tokenizer):
+    layer = "decoder.blocks.1.cross_attention"
+    edits = [{"kind": "off", "path": layer, "how": "zero"}]
+    at = live("translation", text=text_of(tokenizer, 8), layer=layer, edits=edits)
+    assert at.page.is_disabled("#head-on") and not at.page.is_checked("#head-on")
+    at.visit.check()
+
+
+def test_letters_of_several_bytes_and_the_ends_of_a_text_have_names(live):
+    at = live("translation", text="snow rain")
+    tokens = [
+        ("<s>", ""),
+        ("<F0>", ""),
+        ("<9F>", ""),
+        ("<8C>", ""),
+        ("<A7>", ""),
+        ("<mask>", ""),
+        ("</s>", ""),
+    ]
+    shown = json.dumps([{"piece": piece, "text": text} for piece, text in tokens])
+    at.js(f"Object.assign(app.look, {{ source: {shown}.map((token, id) => ({{ id, ...token }})) }})")
+    at.js(
+        "app.layers().forEach((layer) => layer.keys === 'source' && Object.assign(layer, { path: layer.path }))"
+    )
+    at.js("app.emit('numbers')")
+    at.until("document.querySelectorAll('#ribbons .tokens')[0].children.length > 0")
+    told = at.page.evaluate(
+        """async (shown) => {
+          const script = document.querySelector('script[type=module]').src;
+          return (await import(script.replace("main.js", "shown.js"))).labelsOf(shown);
+        }""",
+        json.loads(shown),
+    )
+    assert told == ["start", "🌧", "·", "·", "·", "<mask>", "end"]
 
 
 # ---- tokens

@@ -47,9 +47,8 @@ def test_in_a_file_everything_that_is_there_works_and_the_header_says_how_to_do_
     at = saved(family, text_of(tokenizer, 8), **({"max_tokens": 4} if family == "language-model" else {}))
     assert "attendo look DIR --serve" in at.page.text_content("#saved-note")
     held = (at.state("layer"), at.state("head"))
-    assert at.state("view") == (
-        "label" if family == "classification" else "attention"
-    )  # why a label, before how
+    first = "label" if family == "classification" else "attention"  # why a label, before how
+    assert at.page.get_attribute(f"#tab-{first}", "aria-selected") == "true"
     assert at.page.locator("#text").get_attribute("readonly") is not None
     for name in ("search-button", "head-on", "beta-scope", "beta-sweep", "why-go", "tree-go"):
         assert not at.page.is_visible(f"#{name}")  # each would ask something new

@@ -124,12 +124,12 @@ def _hash_of_all() -> str:
 def served_asset(path: str) -> Served | None:
     """Return an asset for a browser, or None if there is none. `path` is VERSION/FOLDER/NAME.
 
-    >>> served_asset("0/look/main.js") is None, served_asset("0/../files.py")
+    >>> served_asset(f"{version()}/look/main.js") is None, served_asset(f"{version()}/../files.py")
     (False, None)
     """
-    _, _, name = path.partition("/")
+    number, _, name = path.partition("/")
     kind = TYPES.get(Path(name).suffix)
-    if kind is None or not re.fullmatch(r"(look|serve|shared)/[a-z-]+\.\w+", name):
+    if number != version() or kind is None or not re.fullmatch(r"(look|serve|shared)/[a-z-]+\.\w+", name):
         return None
     try:
         text = asset(name)

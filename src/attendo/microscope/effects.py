@@ -135,14 +135,15 @@ MOST_FIRST_WORK, MOST_QUICK_WORK = 6e8, 3e9
 def opened_head(result: LookResult, stacks: Sequence[LayerStack]) -> OpenedHead:
     """Return the head that a page opens first: a cross-attention head if there is one, and no head that is off.
 
-    The head is the cross-attention head that the output needs most, if the measurement of all effects is cheap.
+    The head is the cross-attention head that the output needs most, if the measurement of all effects is cheap and the
+    model is unchanged, since a page with changes has already opened a head.
     Otherwise, the head has sharp attention, but on different keys: the mean of its largest weights exceeds the share of
     its attention sink most.
     """
     stack = next((stack for stack in stacks if stack["name"] == "cross"), stacks[-1])
     heads = [(layer, head) for layer in stack["layers"] for head in range(layer["heads"])]
     rows = [(layer, head) for layer, head in heads if head not in layer["off"]] or heads
-    if stack["name"] == "cross" and _work(result, len(heads)) <= MOST_FIRST_WORK:
+    if stack["name"] == "cross" and not result.edits and _work(result, len(heads)) <= MOST_FIRST_WORK:
         effects = {layer["path"]: effects_answer(result, layer["path"]) for layer in stack["layers"]}
         found = [effects[layer["path"]].get("heads", [])[head]["delta"] for layer, head in rows]
     else:

@@ -162,7 +162,12 @@ class LookServer(uvicorn.Server):
 async def _question(request: Request) -> tuple[str, dict[str, Any]]:
     """Return the name and the body of a request. Raise AttendoError for an invalid request."""
     length = request.headers.get("content-length", "")
-    if not length.isdecimal() or len(length) > 9 or int(length) > LARGEST:
+    if (
+        "transfer-encoding" in request.headers
+        or not length.isdecimal()
+        or len(length) > 9
+        or int(length) > LARGEST
+    ):
         raise AttendoError(f"a question has a Content-Length of at most {LARGEST:,} bytes")
     try:
         async with asyncio.timeout(BODY_SECONDS):

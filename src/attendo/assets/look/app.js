@@ -97,7 +97,6 @@ export function makeApp(source, state, model) {
         await app.relook();
       }
       app.fail(error);
-      app.emit("refused");
     }
   };
 

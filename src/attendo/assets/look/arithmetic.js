@@ -297,7 +297,7 @@ function showProducts(box, row, j) {
     const text = `${formatted(x)} × ${formatted(y)} = ${formatted(xy)}`;
     return el(
       "span",
-      { class: "term", title: `d = ${d + 1}`, style: { background: rgbText(color), color: ink(color) } },
+      { class: "product", title: `d = ${d + 1}`, style: { background: rgbText(color), color: ink(color) } },
       text,
     );
   });

@@ -20,7 +20,7 @@ export function makeAttention(app, root) {
   const ramp = el("span", { class: "scale", "aria-hidden": "true" });
   const pictures = pictureChoice(app);
   const settings = button("⋯", () => openSettings(), { id: "picture-settings", class: "quiet", "aria-label": say("picture-settings") });
-  const full = button("⤢", () => root.requestFullscreen?.(), { id: "full-screen", class: "quiet", title: say("full-screen"), "aria-label": say("full-screen") });
+  const full = button("⤢", () => root.requestFullscreen().catch(app.fail), { id: "full-screen", hidden: !document.fullscreenEnabled, class: "quiet", title: say("full-screen"), "aria-label": say("full-screen") });
   const table = el("details", { id: "row-table" }, el("summary", {}, say("row-table")));
   const rows = el("div");
   table.append(rows);

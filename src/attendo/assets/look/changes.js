@@ -92,7 +92,7 @@ function drawChange(app, view) {
   if (!look.baseline) return void place.append(el("p", { class: "note" }, say("changes-none")));
   place.append(
     el("p", {}, el("strong", {}, signed(look.baseline.total)), " ", look.baseline.labels ? say("change-label") : term("nats")),
-    look.baseline.labels ? changeOfLabels(look) : changeByToken(look),
+    look.baseline.labels ? changeOfLabels(look) : changeByToken(app, look),
   );
 }
 
@@ -107,15 +107,15 @@ function changeOfLabels({ outcome, baseline }) {
   return el("table", {}, tableHead(columns), el("tbody", {}, rows));
 }
 
-// Token by token of the answer before: a bar to the left is less probable now
-function changeByToken({ baseline: { deltas, tokens } }) {
+// Token by token of the answer before: a bar to the left is less probable now; a token opens its alternatives
+function changeByToken(app, { baseline: { deltas, tokens }, prompt_tokens: prompt }) {
   const most = Math.max(0.1, largest(deltas));
   const chips = deltas.flatMap((delta, i) =>
     tokens[i] === null
       ? []
       : el(
           "button",
-          { type: "button", class: "chip" },
+          { type: "button", class: "chip", onclick: () => app.state.set({ position: prompt - 1 + i }) },
           pieceElement(tokens[i]),
           signedBarOf(delta, most),
           el("span", { class: "number" }, signed(delta, decimals(most))),

@@ -31,7 +31,10 @@ export function makeHeat(app, root) {
   const draw = oncePerFrame(() => {
     shown = shownMatrix(app);
     const room = stage.clientWidth;
-    if (!shown || !room) return app.late.release(); // another view or the ribbons alone are shown
+    if (!shown || !room) {
+      plan = null; // drawn anew when it is shown again
+      return app.late.release(); // another view or the ribbons alone are shown
+    }
     if (plan?.layer !== shown.layer || plan.room !== room) plan = planOf(room, app, shown.layer);
     cells = cellsPicture(cells, app, shown);
     drawBase(sized(canvas, plan.width, plan.height), app, shown, plan, cells.canvas);
@@ -77,11 +80,12 @@ export function makeHeat(app, root) {
   app.on("point", mark);
   state.on(["layer", "head", "shows", "beta", "hideEnds", "root"], draw);
   state.on(["query", "key", "locked"], mark);
-  new ResizeObserver(() => app.look && stage.clientWidth !== plan?.room && draw()).observe(stage);
+  new ResizeObserver(() => app.look && stage.clientWidth && stage.clientWidth !== plan?.room && draw()).observe(stage);
   return { canvas, svg: () => shown && heatSvg(canvas, app, shown, plan) };
 }
 
 function onHeatKey(app, layer, event) {
+  if (event.ctrlKey || event.altKey || event.metaKey) return;
   const { query, key } = app.spot();
   const to = {
     ArrowUp: [query - 1, key],

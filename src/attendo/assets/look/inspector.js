@@ -17,7 +17,7 @@ export function makeInspector(app, root) {
   const links = {
     ...(model.family === "classification" && { "link-label": { view: "label" } }),
     "link-arithmetic": { view: "arithmetic" },
-    ...(app.isWriter && { "link-why": { view: "search" } }),
+    ...(app.isWriter && app.source.live && { "link-why": { view: "search" } }),
     "link-off": { view: "off" },
   };
   root.append(
@@ -169,8 +169,12 @@ function headPart(app) {
   const on = el("input", { type: "checkbox", class: "switch", id: "head-on", role: "switch" });
   const onField = onlyLive(app, el("label", { class: "field wide-field" }, el("span", {}, say("head-on")), on));
   on.addEventListener("change", () => app.setOff(state.get("layer"), state.get("head"), !on.checked));
+  // a head that is off with its whole layer has no switch of its own
   const update = () => {
-    if (app.look) on.checked = !app.isOff(state.get("layer"), state.get("head"));
+    const [path, head] = [state.get("layer"), state.get("head")];
+    const off = app.openLayer()?.off.includes(head);
+    on.checked = !off && !app.isOff(path, head);
+    on.disabled = Boolean(off) && !app.isOff(path, head);
   };
   app.on("look", update);
   state.on(["layer", "head", "edits"], update);

@@ -1,7 +1,7 @@
 // @ts-check
-// The logit lens: the prediction of each layer at each position, as if the layer were the last; and rollout.
+// The logit lens: the prediction of each layer at each position, as if the layer were the last.
 import { inJapanese, say } from "../shared/words.js";
-import { button, clear, el, ordinal, percent, pieceElement, pieceText } from "../shared/dom.js";
+import { button, clear, el, formatted, ordinal, percent, pieceElement, pieceText } from "../shared/dom.js";
 import { weightColor } from "./colors.js";
 import { drawWhenShown, questions, stackChoice } from "./views.js";
 import { colorScale, inkOf } from "./cells.js";
@@ -207,8 +207,9 @@ function lensCell(app, view, token, p, says, at, isFirst = false) {
 
 function lensSays(view, name, at, { rank_of_final: rank, p_of_final: final, p, ...token }) {
   const place = { name, at: ordinal(at), piece: pieceText(token) };
-  const words = { ...place, p: percent(p), rank, final: percent(final) };
   const kind = view.answer.kind;
+  const shown = kind === "nearest embedding" ? (x) => formatted(x, 2) : percent; // cosines are no probabilities
+  const words = { ...place, p: shown(p), rank, final: shown(final) };
   const start = say(kind === "nearest embedding" ? "lens-says-near" : "lens-says", words);
   return rank === undefined || rank === null ? start : `${start}  ${say("lens-says-rank", words)}`;
 }

@@ -48,14 +48,18 @@ function makeTop(app, tabs) {
     "aria-haspopup": "dialog",
   });
   const share = button(say("share"), () => shared(app), { id: "share", class: "quiet", hidden: source.framed });
-  const save = button(`${say("save")} ▾`, () => app.look && sheet.open(save, say("save"), el("div", { class: "saves" }, ...app.saving())), {
+  const save = button(`${say("save")} ▾`, () => app.look && sheet.open(save, say("save"), el("div", { class: "saves" }, ...saves(app))), {
     id: "save",
     class: "quiet",
     "aria-haspopup": "dialog",
   });
   const keys = button("?", () => keysSheet(app, sheet, keys), { id: "keys", class: "quiet", title: say("keys"), "aria-label": say("keys") });
   const home = source.back ?? null;
-  return makeHeader(state, { parts: [about, tabs], actions: [share, save, keys], home });
+  const back = home !== null && el("a", { id: "back", class: "button quiet", href: home }, `← ${say("back")}`);
+  // the page of the server opens with the model and the text of this page
+  const here = () => new URLSearchParams({ model: location.pathname.split("/").at(-2), text: state.get("text") });
+  if (back) back.onclick = () => (back.href = `${home}#${here()}`);
+  return makeHeader(state, { parts: [back || "", about, tabs], actions: [share, save, keys], home });
 }
 
 function aboutText({ model }) {
@@ -67,7 +71,12 @@ function aboutText({ model }) {
 }
 
 function factsOf(model) {
-  return el("dl", {}, ...model.facts.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, String(text))]));
+  return el("dl", {}, ...model.facts.flatMap(([name, text]) => [el("dt", {}, say(`fact-${name.split(" ")[0]}`)), el("dd", {}, String(text))]));
+}
+
+function saves(app) {
+  const link = button(say("share-link"), () => shared(app), { hidden: app.source.framed });
+  return [link, ...app.saving()];
 }
 
 async function shared(app) {
@@ -80,7 +89,7 @@ function makePanels(app) {
   const names = viewsOf(app);
   const tabs = makeTabs(
     names.map((name) => [name, say(`view-${name}`)]),
-    () => state.get("view"),
+    () => state.get("view") || names[0],
     (view) => state.set({ view }),
     true,
   );
@@ -90,8 +99,8 @@ function makePanels(app) {
     return root;
   });
   function choose() {
-    const chosen = state.get("view");
-    if (!names.includes(chosen)) return state.amend({ view: names[0] });
+    const chosen = state.get("view") || names[0]; // a classifier opens "why", all other models open "how"
+    if (!names.includes(chosen)) return state.amend({ view: "" });
     tabs.update();
     names.forEach((name, n) => (panels[n].hidden = name !== chosen));
   }
@@ -105,10 +114,12 @@ function build(source, state, model, look) {
   setLanguage(state.get("language"));
   state.silence();
   const looking = window.attendo.app?.retire();
+  const draft = /** @type {HTMLTextAreaElement | null} */ (document.getElementById("text"))?.value;
+  const focused = document.activeElement?.id;
   const app = makeApp(source, state, model);
   window.attendo.app = app;
   const root = clear(document.getElementById("page"));
-  for (const sheet of document.querySelectorAll("body > .sheet")) sheet.remove();
+  for (const sheet of document.querySelectorAll("body > :is(.sheet, .bubble)")) sheet.remove();
   app.root = root;
   root.setAttribute("aria-busy", "false");
   root.className = `${source.live ? "live" : "saved"} ${model.family}`;
@@ -121,7 +132,7 @@ function build(source, state, model, look) {
     el("div", { class: "card middle" }),
     el("section", { id: "inspector", class: "card", "aria-label": say("inspector") }),
   ];
-  const box = makeText(app, text);
+  const { box, resume } = makeText(app, text);
   makeModel(app, column);
   const [tabs, panels] = makePanels(app);
   middle.append(...panels);
@@ -140,6 +151,8 @@ function build(source, state, model, look) {
   app.look = look;
   if (look) app.show();
   if (looking) app.relook();
+  if (draft !== undefined && draft !== state.get("text")) resume(draft);
+  if (focused === "language") document.getElementById(focused)?.focus();
   return { app, box };
 }
 
@@ -169,11 +182,11 @@ async function start() {
   setAgain(model);
   if (first && !state.get("text"))
     state.settle({ ...stateOf(first), ...(state.says("layer") ? {} : source.opens) });
-  // never an empty page: without a text, the first example
-  if (!state.get("text") && !first) state.settle({ text: model.examples?.[0] ?? "" });
+  // never an empty page: without a text, an example; only a language model can also begin with nothing
+  const isEmpty = !state.get("text") && !first && (model.family !== "language-model" || !location.hash);
+  const example = model.family === "language-model" ? "" : say(`example-${model.family}`);
+  if (isEmpty) state.settle({ text: model.examples?.[0] ?? example });
   state.correctBy((values) => misfitsOf(model, source, values));
-  // a classifier opens "why", all other models open "how"
-  if (model.family === "classification" && !state.says("view")) state.settle({ view: "label" });
   askAhead({ state, source, model });
   const { app, box } = build(source, state, model, null);
   listen(state);

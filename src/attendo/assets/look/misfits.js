@@ -30,7 +30,7 @@ export function misfitsOfLook(look, layer, valueOf) {
   return instead;
 }
 
-// The look request for the state of the page
+// The values of the state for a look request
 export function stateOf(ask) {
   return {
     text: ask.text,

@@ -176,7 +176,7 @@ function headButton(app, buttons, tell, path, head) {
 
 // Arrow keys move over the heads, also across layers
 function walkHeads(app, buttons, event, path, head) {
-  if (!app.look) return;
+  if (!app.look || event.ctrlKey || event.altKey || event.metaKey) return;
   const layers = inOrder(app.layers().map((layer) => [layer.path, layer.heads]));
   const at = layers.findIndex(([one]) => one === path);
   const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };

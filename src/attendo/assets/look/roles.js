@@ -8,6 +8,7 @@ import { labelsOf, shownMatrix } from "./shown.js";
 /** @import { App, Layer } from "../types/page.js" */
 
 const CLEAR = 0.5; // a pattern with this share of the weights names the role
+const LEAST_EFFECT = 0.005; // nats; smaller effects are none
 const SPREAD = 0.3; // with a smaller largest weight, a query has no clear target
 const PATTERNS = ["induction", "previous", "next", "diagonal", "duplicate", "first"];
 
@@ -35,7 +36,7 @@ function effectText(app, path, head) {
   const row = effectsOf(app).rowOf(path, head);
   if (!row) return "";
   const size = formatted(Math.abs(row.delta), Math.abs(row.delta) < 0.1 ? 3 : 2);
-  return say(row.delta < -0.0005 ? "effect-loses" : row.delta > 0.0005 ? "effect-gains" : "effect-none", { x: size });
+  return say(row.delta < -LEAST_EFFECT ? "effect-loses" : row.delta > LEAST_EFFECT ? "effect-gains" : "effect-none", { x: size });
 }
 
 export function headText(app, layer, head) {
@@ -71,7 +72,8 @@ export function headLine(app, layer, head, name) {
   const { key, values } = roleOf(app, layer, head);
   const row = effectsOf(app).rowOf(layer.path, head);
   const parts = [[name], key === "role-sink" ? sinkText(values.piece) : [say(key, values)]];
-  if (row && !layer.off.includes(head))
+  if (row && Math.abs(row.delta) <= LEAST_EFFECT) parts.push([say("effect-none")]);
+  else if (row && !layer.off.includes(head))
     parts.push(
       sayWith(row.delta < 0 ? "line-loses" : "line-gains", {
         x: signed(row.delta, 2).replace(/^[−+]/, ""),

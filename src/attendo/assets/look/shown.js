@@ -51,28 +51,34 @@ function strongestOf(app, { layer, weights }) {
   return best;
 }
 
-// The displayed text of each token; a letter of several bytes is at its first byte
+// The displayed text of each token; a letter of several bytes is at its first byte, and "·" is at its other bytes
 export function labelsOf(tokens) {
-  const isMark = ({ piece = "", text }) => text === "" && /^(<.+>|\[.+\])$/.test(piece); // begin, end, padding
-  const mark = (i) => say(i === 0 && tokens.length > 1 ? "mark-start" : "mark-end");
-  const labels = tokens.map((token, i) => (isMark(token) && byteOf(token) === null ? mark(i) : pieceText(token)));
-  for (let i = 0; i < tokens.length; i++) {
-    const bytes = [];
-    while (i + bytes.length < tokens.length && byteOf(tokens[i + bytes.length]) > 127)
-      bytes.push(byteOf(tokens[i + bytes.length]));
-    if (bytes.length < 2) continue;
-    const letters = new TextDecoder().decode(Uint8Array.from(bytes));
-    for (let n = 0; n < bytes.length; n++) labels[i + n] = n ? "·" : letters;
+  const last = tokens.length - 1;
+  const isMark = ({ piece = "", text }) => text === "" && /^(<.+>|\[.+\])$/.test(piece);
+  const mark = (i) => (last > 0 && i === 0 ? "mark-start" : i === last ? "mark-end" : "");
+  const labels = tokens.map((token, i) =>
+    mark(i) && isMark(token) && byteOf(token) === null ? say(mark(i)) : pieceText(token),
+  );
+  for (let i = 0; i <= last; i++) {
+    const bytes = tokens.slice(i, i + lettersBytes(byteOf(tokens[i]))).map(byteOf);
+    if (bytes.length < 2 || bytes.some((byte, n) => n > 0 && !(byte >> 6 === 2))) continue;
+    labels[i] = new TextDecoder().decode(Uint8Array.from(bytes));
+    labels.fill("·", i + 1, i + bytes.length);
     i += bytes.length - 1;
   }
   return labels;
+}
+
+// The number of bytes of a letter in UTF-8, by its first byte
+function lettersBytes(byte) {
+  return byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 0;
 }
 
 // Tokens as one text; spaced: whether the tokens of the model contain the spaces between words
 export function joinedText(tokens, spaced) {
   const labels = labelsOf(tokens);
   const parts = tokens.map(({ piece = "", text = "" }, i) =>
-    piece.startsWith("▁") ? ` ${labels[i]}` : text.startsWith(" ") ? text : labels[i],
+    piece.startsWith("▁") ? ` ${labels[i]}` : text.startsWith(" ") ? text : labels[i] === "·" ? "" : labels[i],
   );
   return parts.join(spaced ? "" : " ").trim();
 }

@@ -21,7 +21,7 @@ export function makeSource(tell) {
   const saved = JSON.parse(document.getElementById("answers").textContent);
   const always = { has: () => true }; // whether the page can answer a request
   if ("live" in saved)
-    return { live: true, first: null, model: saved.live, back: saved.back, ...always, ...withAhead(askServer(tell)) };
+    return { live: true, first: null, model: saved.live, back: saved.back, ...always, ...withAhead(askServer(tell, saved.back)) };
   if ("frame" in saved) return { live: true, first: saved.frame, framed: true, ...always, ...withAhead(askParent()) };
   const first = Object.keys(saved).find((name) => name.startsWith("look "));
   // Python writes some numbers in another form, such as 1.0
@@ -54,9 +54,10 @@ function withAhead(ask) {
   };
 }
 
-// The tab that the page at / of `attendo serve` opens has its API key
-function askServer(tell) {
-  const server = makeServer(tell, 0);
+// The tab that the page at / of `attendo serve` opens has its API key. A server of its own ends with the program, so
+// it is not asked again.
+function askServer(tell, back) {
+  const server = makeServer(tell, back === null ? 0 : Infinity);
   return (name, body = {}) => (name === "tensor" ? server.bytes : server.ask)(`api/${name}`, body);
 }
 

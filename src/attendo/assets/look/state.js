@@ -16,7 +16,7 @@ const DEFAULTS = {
   query: null,
   key: null,
   locked: false,
-  view: "attention",
+  view: "", // default: the first
   part: "predictions", // of the view "layers"
   picture: "both",
   beta: 1,

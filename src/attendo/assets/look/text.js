@@ -40,18 +40,19 @@ export function makeText(app, root) {
     el("div", { class: "bar below-text" }, tries, edits),
   );
 
-  const later = afterPause(() => ask(), TYPING_PAUSE);
+  const later = afterPause(() => ask({}, state.settle), TYPING_PAUSE);
   function typed() {
     const other = box.value !== state.get("text");
     app.root.classList.toggle("stale", other);
-    const quick = !app.look || app.look.seconds < QUICK;
+    const quick = !app.look || app.look.quick || app.look.seconds < QUICK;
     hint.hidden = !other || quick;
     if (other && quick) later();
   }
-  function ask(more = {}) {
+  // change: state.set for an entry in the history, and state.settle while the reader types
+  function ask(more = /** @type {Record<string, any>} */ ({}), change = state.set) {
     const text = more.text ?? box.value;
     const other = text !== state.get("text");
-    state.set({
+    change({
       text,
       ...(other ? { query: null, key: null, locked: false, position: null, prefix: [], why: "" } : {}),
       ...more,
@@ -67,9 +68,10 @@ export function makeText(app, root) {
   });
 
   function update() {
-    app.root.classList.remove("stale");
-    hint.hidden = true;
     if (!app.look) return;
+    const other = box.value !== app.look.ask.text;
+    app.root.classList.toggle("stale", other);
+    hint.hidden ||= !other;
     clear(answer).append(...answerOf(app));
     clear(edits).append(...editChips(app));
     tries.hidden = edits.childElementCount > 0;
@@ -83,12 +85,17 @@ export function makeText(app, root) {
       ...examples.map((text) => button(text, () => ask({ text, layer: "", edits: [] }), { class: "pill", title: text })),
     );
   app.on("answer", update);
-  app.on("refused", () => app.root.classList.add("stale"));
+  app.on("asked", () => app.look && app.root.classList.add("stale"));
   state.on("text", () => {
     box.value = state.get("text");
   });
   state.on(["search", "beam", "max_tokens"], search.update);
-  return box;
+  // a text that was typed before the page was built again
+  function resume(draft) {
+    box.value = draft;
+    typed();
+  }
+  return { box, resume };
 }
 
 // The search as one button, whose sheet has its settings
@@ -120,7 +127,8 @@ function searchButton(app, ask) {
       dir: "auto",
       spellcheck: false,
       onchange: () => set({ target: target.value }),
-      onkeydown: (event) => event.key === "Enter" && !event.shiftKey && (event.preventDefault(), set({ target: target.value })),
+      onkeydown: (event) =>
+        event.key === "Enter" && !event.shiftKey && !event.isComposing && (event.preventDefault(), set({ target: target.value })),
     });
     const forced = el("label", { class: "forced-text" }, el("span", { class: "note" }, say(`forced-${model.family}`)), target);
     const parts = { beam: el("p", {}, beam), forced, greedy: el("p", {}, most) };

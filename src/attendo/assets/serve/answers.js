@@ -6,7 +6,7 @@ const MOST_LINES = 16; // maximum number of lines per request
 const EMPTY = { candidate: { text: "" }, words: [], chosen: [], loss: { all: 0, missing: [] } };
 
 // Of every model, by request; and the reader's choices, { candidate, chosen }
-const answers = makeKept(400);
+const answers = makeKept(60_000); // more than the lines of the longest text
 const rankings = makeKept(100);
 const taken = makeKept(100);
 

@@ -13,7 +13,7 @@ import { makeRequest } from "./request.js";
 
 const CLASSIFYING_PAUSE = 250; // ms without typing before a request is sent
 const MOST_TEXTS = 64; // maximum number of lines per request
-const results = makeKept(1000); // of every model, by model and line
+const results = makeKept(60_000); // of every model, by model and line
 
 export function makeClassifying(app, model) {
   const latest = makeLatest(app.failed);

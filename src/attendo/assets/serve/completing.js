@@ -70,7 +70,7 @@ export function makeCompleting(app, model) {
     for (const control of [keep, drop, copy, link]) control.hidden = !some || running;
     undo.hidden = running || !accepted.length;
     hint.hidden = !some;
-    if (some && !running) link.lookAt(reading.text);
+    if (some && !running) link.lookAt(reading.text, draft.text);
     counter.update();
     under.update(!reading.text && !some);
     request.update();

@@ -110,7 +110,7 @@ export function makeTranslating(app, model) {
     writing.elementAt(line.n, chosen.at(-1)?.[0] ?? 0)?.focus({ preventScroll: true });
   }
 
-  const swap = makeSwap(app, model, names, translation);
+  const swap = makeSwap(app, model, names, () => (lines.some(({ shown }) => !shown) ? reading.text : translation()));
   const halves = [
     [names.source, reading.root, el("div", { class: "foot" }, counter.count, counter.clearing)],
     [say("translation"), target, hint, el("div", { class: "foot" }, copy, more, link)],
@@ -125,7 +125,7 @@ export function makeTranslating(app, model) {
   };
 }
 
-// The button that translates the translation back, or says why no model can
+// The button that translates the translation back, or says why no model can; without a translation, the text stays
 function makeSwap(app, model, names, translation) {
   const back = app.models.find(({ source, target }) => source && source === model.target && target === model.source);
   const title = back ? say("swap") : say("serve-no-way-back", names);

@@ -6,15 +6,18 @@ import { say } from "./words.js";
 const KEY = "attendo-key"; // in the session storage, which ends with the tab
 const UNREACHABLE_WAIT = 5; // seconds
 
+let ownKey = ""; // where storage is not allowed, the key is kept until the page is left
+
 export function keptKey() {
   try {
-    return sessionStorage.getItem(KEY) ?? "";
+    return sessionStorage.getItem(KEY) ?? ownKey;
   } catch {
-    return ""; // storage is not allowed
+    return ownKey;
   }
 }
 
 export function keepKey(key) {
+  ownKey = key;
   try {
     if (key) sessionStorage.setItem(KEY, key);
     else sessionStorage.removeItem(KEY);
@@ -63,7 +66,7 @@ export function makeServer(tell, patience = Infinity) {
   async function waited(key, wait, signal) {
     for (let left = wait; left > 0; left--) {
       tell(say(key, { n: left }), true);
-      await pause(1000, signal);
+      await pause(1000, signal).finally(() => left === 1 && tell(""));
     }
   }
 

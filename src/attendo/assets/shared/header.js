@@ -49,6 +49,7 @@ export function makeTabs(options, chosen, onChoose, controls) {
   });
   const list = el("div", { class: "modes", role: "tablist", "aria-label": say("modes") }, ...tabs);
   list.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
     const at = names.indexOf(chosen());
     const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: names.length - 1 }[event.key];
     if (to === undefined) return;

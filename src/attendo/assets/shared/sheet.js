@@ -9,14 +9,15 @@ const GAP = 6; // pixels between the element and the sheet
 export function makeSheet(onClose = () => {}) {
   const root = el("div", { class: "sheet", popover: "auto", role: "dialog" });
   let anchor = null;
-  root.addEventListener("toggle", ({ newState }) => {
-    if (newState === "open" || anchor === null) return;
+  root.addEventListener("toggle", ({ newState }) => newState === "closed" && !root.matches(":popover-open") && closed());
+  function closed() {
+    if (anchor === null) return;
     const inside = root.contains(document.activeElement) || document.activeElement === document.body;
     anchor.classList.remove("open");
     if (inside && anchor.isConnected) anchor.focus({ preventScroll: true });
     anchor = null;
     onClose();
-  });
+  }
 
   function place() {
     const { left, bottom } = anchor.getBoundingClientRect();
@@ -37,6 +38,7 @@ export function makeSheet(onClose = () => {}) {
     },
     open(from, title, ...content) {
       if (anchor) root.hidePopover();
+      closed(); // the browser tells of it later, and only once
       if (!root.isConnected) document.body.append(root);
       const end = button("×", () => root.hidePopover(), { class: "quiet end", "aria-label": say("close") });
       root.setAttribute("aria-label", title);
