@@ -18,11 +18,11 @@ export function makeChanges(app, root) {
   view.kinds = select(kinds, "heads", () => drawRanking(app, view));
   root.append(
     el("h2", {}, say("changes-title")),
-    el("p", { class: "note" }, say("changes-intro")),
+    onlyLive(app, el("p", { class: "note" }, say("changes-intro"))),
     el(
       "div",
       { class: "view-columns" },
-      el("div", {}, view.chosen, view.off),
+      onlyLive(app, el("div", {}, view.chosen, view.off)),
       el("div", {}, view.change),
     ),
     el("h3", {}, say("ranking-title")),

@@ -55,6 +55,7 @@ function nextPart(app) {
   const soon = afterPause(load, 60);
   view.load = load;
   app.on("look", load);
+  app.on("numbers", soon); // the strongest query is known only now
   state.on("position", soon);
   // a query of the written text selects its position
   state.on(["query", "layer"], () => {

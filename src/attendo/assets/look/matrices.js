@@ -53,7 +53,7 @@ async function loadMatrices(app, view) {
     el(
       "p",
       { class: "note" },
-      `${pathName(path)} · ${say("matrices-query", { n: query })} `,
+      `${pathName(path)} · ${say("matrices-query", { n: query + 1 })} `,
       side[query] ? pieceElement(side[query]) : "",
     ),
     scrolled(

@@ -39,6 +39,7 @@ const DEFAULTS = {
   frame: null,
 };
 const CHOICES = {
+  view: ["", "label", "attention", "arithmetic", "layers", "search", "off", "training"],
   search: ["", "greedy", "beam", "forced"],
   part: ["predictions", "rollout", "positions"],
   picture: ["both", "ribbons", "matrix"],
