@@ -221,8 +221,8 @@ def Attention(
         Z: The tokens to which X attends, one per column.
         W_qkv: The projection matrices and biases of the head.
         Mask: Mask[t_z, t_x] = 1 if token t_x of X may attend to token t_z of Z: `bidirectional` (the default) or
-        `unidirectional`. The output of a token that may attend to no token is 0. The formula of the paper returns
-        0/0.
+            `unidirectional`. The output of a token that may attend to no token is 0. The formula of the paper returns
+            0/0.
 
     Returns:
         The output, one column per token of X.

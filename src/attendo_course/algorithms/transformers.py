@@ -408,8 +408,8 @@ def DInference(
 
     Raises:
         ValueError: The model or the prompt is invalid, τ or ℓ_gen is negative, or the prompt and all tokens of y
-        except the last are more than ℓ_max tokens. The last token of y needs no position, because no other token is
-        predicted from the last token.
+            except the last are more than ℓ_max tokens. The last token of y needs no position, because no other token is
+            predicted from the last token.
 
     >>> from attendo_course.algorithms import DTransformer, formal_d_config
     >>> theta = DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
