@@ -234,8 +234,7 @@ function addEdits(app) {
     if (layer) state.set({ layer: path, head, beta: layer.beta[head] });
   };
   // A head, or a whole layer (null)
-  const isOf = (path, head) => (edit) =>
-    edit.kind === "off" && edit.path === path && (edit.head ?? null) === head;
+  const isOf = (path, head) => (edit) => edit.kind === "off" && edit.path === path && (edit.head ?? null) === head;
   app.isOff = (path, head) => state.get("edits").some(isOf(path, head));
   // Replace the edits; a saved page cannot run the model again
   app.edit = (edits) => {

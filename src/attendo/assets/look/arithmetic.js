@@ -173,7 +173,12 @@ function stripOf(vector, top, all) {
 function cardTable(row, point, hold) {
   const { layer, head } = row;
   const heavy = row.keys.filter((one) => one.weight >= LEAST_SHARE || one.j === row.key);
-  const kept = new Set(heavy.toSorted((a, b) => b.weight - a.weight).slice(0, MOST_KEYS).map((one) => one.j));
+  const kept = new Set(
+    heavy
+      .toSorted((a, b) => b.weight - a.weight)
+      .slice(0, MOST_KEYS)
+      .map((one) => one.j),
+  );
   const rest = row.keys.filter((one) => !kept.has(one.j));
   const most = Math.max(1e-9, ...row.keys.map((one) => Math.abs(one.product)));
   const scaled = Math.max(1e-9, ...row.keys.filter((one) => one.may).map((one) => Math.abs(one.score)));
@@ -190,7 +195,11 @@ function cardTable(row, point, hold) {
         { class: `${one.may ? "" : "masked"} ${one.j === row.key ? "here" : ""}`, onpointerenter: () => point(one.j) },
         el("th", { scope: "row" }, keyButton(one, point, hold)),
         el("td", { title: formatted(one.product) }, signedBarOf(one.product, most), ` ${formatted(one.product, 1)}`),
-        el("td", { title: formatted(one.score) }, one.may ? [signedBarOf(one.score, scaled), ` ${formatted(one.score, 1)}`] : ""),
+        el(
+          "td",
+          { title: formatted(one.score) },
+          one.may ? [signedBarOf(one.score, scaled), ` ${formatted(one.score, 1)}`] : "",
+        ),
         el("td", {}, one.may ? "✓" : say("masked")),
         el("td", { title: formatted(one.weight) }, barOf(one.weight), ` ${percent(one.weight)}`),
         el("td", {}, mixed(part(one))),
@@ -198,7 +207,13 @@ function cardTable(row, point, hold) {
     );
   const share = rest.reduce((sum, one) => sum + one.weight, 0);
   if (rest.length)
-    rows.push(el("tr", {}, el("td", { class: "note", colSpan: 6 }, say("steps-rest-keys", { n: rest.length, p: percent(share) }))));
+    rows.push(
+      el(
+        "tr",
+        {},
+        el("td", { class: "note", colSpan: 6 }, say("steps-rest-keys", { n: rest.length, p: percent(share) })),
+      ),
+    );
   const sum = el(
     "tr",
     {},
@@ -317,8 +332,7 @@ function sumOf(row) {
     part.forEach((x, d) => (rest[d] -= x));
     return vectorLine([`${formatted(weight)} · `, formula("v"), " ", pieceElement(token)], part, top, true);
   });
-  if (row.n > MOST_ADDENDS)
-    lines.push(vectorLine([say("steps-others", { n: row.n - MOST_ADDENDS })], rest, top, true));
+  if (row.n > MOST_ADDENDS) lines.push(vectorLine([say("steps-others", { n: row.n - MOST_ADDENDS })], rest, top, true));
   const off = row.layer.off.includes(row.head);
   return el(
     "div",

@@ -1,6 +1,17 @@
 // @ts-check
 // The view of the open head: a sentence, ribbons, the matrix, and the value under the pointer.
-import { afterPause, button, clear, el, field, formatted, ordinal, percent, pieceElement, select } from "../shared/dom.js";
+import {
+  afterPause,
+  button,
+  clear,
+  el,
+  field,
+  formatted,
+  ordinal,
+  percent,
+  pieceElement,
+  select,
+} from "../shared/dom.js";
 import { tableHead, scrolled } from "../shared/bars.js";
 import { makeSheet, term } from "../shared/sheet.js";
 import { partName, say } from "../shared/words.js";
@@ -19,8 +30,18 @@ export function makeAttention(app, root) {
   const [ribbonBox, heatBox] = [el("div", { id: "ribbons" }), el("div", { id: "heat" })];
   const ramp = el("span", { class: "scale", "aria-hidden": "true" });
   const pictures = pictureChoice(app);
-  const settings = button("⋯", () => openSettings(), { id: "picture-settings", class: "quiet", "aria-label": say("picture-settings") });
-  const full = button("⤢", () => root.requestFullscreen().catch(app.fail), { id: "full-screen", hidden: !document.fullscreenEnabled, class: "quiet", title: say("full-screen"), "aria-label": say("full-screen") });
+  const settings = button("⋯", () => openSettings(), {
+    id: "picture-settings",
+    class: "quiet",
+    "aria-label": say("picture-settings"),
+  });
+  const full = button("⤢", () => root.requestFullscreen().catch(app.fail), {
+    id: "full-screen",
+    hidden: !document.fullscreenEnabled,
+    class: "quiet",
+    title: say("full-screen"),
+    "aria-label": say("full-screen"),
+  });
   const table = el("details", { id: "row-table" }, el("summary", {}, say("row-table")));
   const rows = el("div");
   table.append(rows);
@@ -82,7 +103,9 @@ export function makeAttention(app, root) {
 // Ribbons, matrix or both; a long text has the matrix only
 function pictureChoice({ state }) {
   const names = ["ribbons", "matrix", "both"];
-  const buttons = names.map((name) => button(say(`picture-${name}`), () => state.set({ picture: name }), { id: `picture-${name}` }));
+  const buttons = names.map((name) =>
+    button(say(`picture-${name}`), () => state.set({ picture: name }), { id: `picture-${name}` }),
+  );
   const current = (layer) => (layer.q_len > MANY || layer.k_len > MANY ? "matrix" : state.get("picture"));
   return {
     node: el("span", { class: "segments", role: "group", "aria-label": say("picture") }, ...buttons),
@@ -100,7 +123,10 @@ function pictureChoice({ state }) {
 function pictureSettings({ state, openLayer }) {
   const layer = openLayer();
   const biased = layer && (layer.slopes || layer.biases) ? " + b" : "";
-  const shows = ["weights", "weighted", "scores"].map((name) => [name, say(`shows-${name}`) + (name === "scores" ? biased : "")]);
+  const shows = ["weights", "weighted", "scores"].map((name) => [
+    name,
+    say(`shows-${name}`) + (name === "scores" ? biased : ""),
+  ]);
   const colors = ["auto", "linear", "root"].map((name) => [name, say(`color-${name}`)]);
   const hide = el("input", {
     type: "checkbox",
@@ -109,8 +135,22 @@ function pictureSettings({ state, openLayer }) {
     onchange: () => state.set({ hideEnds: hide.checked }),
   });
   return [
-    el("p", {}, field(say("shows"), select(shows, state.get("shows"), (name) => state.set({ shows: name }), { id: "shows" }))),
-    el("p", {}, field(say("color"), select(colors, state.get("root"), (name) => state.set({ root: name }), { id: "color" }))),
+    el(
+      "p",
+      {},
+      field(
+        say("shows"),
+        select(shows, state.get("shows"), (name) => state.set({ shows: name }), { id: "shows" }),
+      ),
+    ),
+    el(
+      "p",
+      {},
+      field(
+        say("color"),
+        select(colors, state.get("root"), (name) => state.set({ root: name }), { id: "color" }),
+      ),
+    ),
     el("p", {}, el("label", { class: "field" }, hide, el("span", {}, say("hide-ends")))),
   ];
 }
@@ -136,8 +176,7 @@ function showReadout(app, shown, readout) {
     ` · ${scoreName(layer)} ${may ? formatted(score) : "−∞"}`,
     ` · α·‖v Wᵒ‖ ${formatted(weight * numbers.valueNorm(head, key))}`,
   );
-  if (state.get("locked"))
-    readout.append(" ", button(`${say("held")} ×`, app.letGo, { class: "pill", id: "let-go" }));
+  if (state.get("locked")) readout.append(" ", button(`${say("held")} ×`, app.letGo, { class: "pill", id: "let-go" }));
 }
 
 // The row of the chosen query as a table, with the strongest keys first

@@ -1,10 +1,10 @@
 // @ts-check
 // The view "Switch off": what is switched off, what that changes, and which parts matter for the answer.
-import { largest, scrolled, signedBarOf, tableHead } from "../shared/bars.js";
-import { button, clear, el, field, formatted, percent, pieceElement, roving, select, signed } from "../shared/dom.js";
+import { largest, signedBarOf, tableHead } from "../shared/bars.js";
+import { button, clear, el, field, percent, pieceElement, roving, select, signed } from "../shared/dom.js";
 import { term } from "../shared/sheet.js";
 import { partName, pathName, say, sayWith } from "../shared/words.js";
-import { effectControls, effectsOf, rankedName } from "./effects.js";
+import { effectControls, effectsOf, rankingTable } from "./effects.js";
 import { makeMatrices } from "./matrices.js";
 import { makeCurves } from "./sharpness.js";
 import { decimals, drawWhenShown, onlyLive } from "./views.js";
@@ -51,7 +51,10 @@ function offButton(app, path, head) {
   const off = app.isOff(path, head);
   const text = say(off ? "off-undo" : "off-do");
   const label = say("labeled", { name: text, text: partName(path, head) });
-  return onlyLive(app, button(text, () => app.setOff(path, head, !off), { "aria-label": label }));
+  return onlyLive(
+    app,
+    button(text, () => app.setOff(path, head, !off), { "aria-label": label }),
+  );
 }
 
 // The open head, its layer and the feed-forward net beside it, each with a button
@@ -64,7 +67,9 @@ function drawChosen(app, view) {
     at === null && part === path ? say("off-whole", { name: pathName(path) }) : partName(part, at);
   clear(view.chosen).append(
     el("h3", {}, say("off-chosen")),
-    ...parts.map(([part, at]) => el("div", { class: "off-row" }, el("span", {}, name(part, at)), offButton(app, part, at))),
+    ...parts.map(([part, at]) =>
+      el("div", { class: "off-row" }, el("span", {}, name(part, at)), offButton(app, part, at)),
+    ),
   );
 }
 
@@ -91,7 +96,13 @@ function drawChange(app, view) {
   place.append(el("h3", {}, say("change-by-token")));
   if (!look.baseline) return void place.append(el("p", { class: "note" }, say("changes-none")));
   place.append(
-    el("p", {}, el("strong", {}, signed(look.baseline.total)), " ", look.baseline.labels ? say("change-label") : term("nats")),
+    el(
+      "p",
+      {},
+      el("strong", {}, signed(look.baseline.total)),
+      " ",
+      look.baseline.labels ? say("change-label") : term("nats"),
+    ),
     look.baseline.labels ? changeOfLabels(look) : changeByToken(app, look),
   );
 }
@@ -121,35 +132,24 @@ function changeByToken(app, { baseline: { deltas, tokens }, prompt_tokens: promp
           el("span", { class: "number" }, signed(delta, decimals(most))),
         ),
   );
-  return roving(el("div", { class: "delta-chips", role: "group", "aria-label": say("change-by-token") }, ...chips), chips);
+  return roving(
+    el("div", { class: "delta-chips", role: "group", "aria-label": say("change-by-token") }, ...chips),
+    chips,
+  );
 }
 
 function drawRanking(app, view) {
   view.controls.update();
-  const effects = effectsOf(app);
   const kinds = { heads: ["head"], layers: ["layer", "net"], all: ["head", "layer", "net"] }[view.kinds.value];
-  const wanted = effects.rows.filter((row) => kinds.includes(row.kind)).sort((a, b) => Math.abs(b.delta) - Math.abs(a.delta));
-  const most = largest(wanted.map((row) => row.delta));
-  const place = clear(view.ranking);
-  view.kinds.parentElement.hidden = !wanted.length;
-  if (!wanted.length) return;
-  const columns = ["rank", "part", "effect", "number"].map((key) => [say(`ranking-${key}`), `of-${key}`]);
-  const rows = (view.whole ? wanted : wanted.slice(0, MOST_ROWS)).map((row, i) =>
-    el(
-      "tr",
-      {},
-      el("td", {}, String(i + 1)),
-      el("th", { scope: "row" }, rankedName(app, row)),
-      el("td", {}, signedBarOf(row.delta, most)),
-      el("td", { title: formatted(row.delta) }, signed(row.delta, decimals(most))),
-      el("td", {}, offButton(app, row.path, row.head)),
-    ),
+  const { n, node } = rankingTable(app, kinds, view.whole ? Infinity : MOST_ROWS, (row) =>
+    offButton(app, row.path, row.head),
   );
-  place.append(scrolled(say("ranking-title"), el("table", { class: "ranking" }, tableHead([...columns, [""]]), el("tbody", {}, rows))));
-  if (wanted.length <= MOST_ROWS) return;
+  view.kinds.parentElement.hidden = !n;
+  clear(view.ranking).append(node);
+  if (n <= MOST_ROWS) return;
   const more = () => {
     view.whole = !view.whole;
     drawRanking(app, view);
   };
-  place.append(button(say(view.whole ? "ranking-less" : "ranking-more", { n: wanted.length }), more, { class: "link" }));
+  view.ranking.append(button(say(view.whole ? "ranking-less" : "ranking-more", { n }), more, { class: "link" }));
 }

@@ -43,9 +43,7 @@ export function showEntropy(box, { points, top }, beta) {
   };
   const [x, y] = [(at) => EDGE + at * (WIDE - EDGE - 12), (height) => 10 + (1 - height / top) * (HIGH - 40)];
   const line = (name) =>
-    points
-      .map((point, n) => `${n ? "L" : "M"}${x(point.place).toFixed(1)} ${y(point[name]).toFixed(1)}`)
-      .join("");
+    points.map((point, n) => `${n ? "L" : "M"}${x(point.place).toFixed(1)} ${y(point[name]).toFixed(1)}`).join("");
   const svg = plotFrame(
     x,
     [
@@ -101,10 +99,7 @@ export function curvePlot(points, beta) {
   const values = sorted.map(([, value]) => value);
   const [low, high] = [Math.min(0, ...values), Math.max(0, ...values)];
   const span = high - low || 1;
-  const [x, y] = [
-    (at) => EDGE + at * (WIDE - EDGE - 12),
-    (value) => 10 + ((high - value) / span) * (HIGH - 40),
-  ];
+  const [x, y] = [(at) => EDGE + at * (WIDE - EDGE - 12), (value) => 10 + ((high - value) / span) * (HIGH - 40)];
   const svg = plotFrame(
     x,
     [...new Set([low, 0, high])]
@@ -113,9 +108,7 @@ export function curvePlot(points, beta) {
     placeOf(beta),
   );
   const at = ([b, value]) => `${x(placeOf(b)).toFixed(1)} ${y(value).toFixed(1)}`;
-  svg.append(
-    svgEl("path", { class: "curve", d: sorted.map((point, n) => `${n ? "L" : "M"}${at(point)}`).join("") }),
-  );
+  svg.append(svgEl("path", { class: "curve", d: sorted.map((point, n) => `${n ? "L" : "M"}${at(point)}`).join("") }));
   for (const [b, value] of sorted) {
     const dot = svgEl("circle", { class: "dot", cx: x(placeOf(b)), cy: y(value), r: 4 });
     const title = svgEl("title");

@@ -1,8 +1,10 @@
 // @ts-check
 // The effects of heads and layers: each is switched off alone, layer by layer. The model column, the ranking and the
 // sentences use the results.
-import { button, el } from "../shared/dom.js";
+import { largest, scrolled, signedBarOf, tableHead } from "../shared/bars.js";
+import { button, el, formatted, signed } from "../shared/dom.js";
 import { partName, pathName, say } from "../shared/words.js";
+import { decimals } from "./views.js";
 
 /** @import { App } from "../types/page.js" */
 
@@ -92,8 +94,30 @@ export function effectControls(app) {
   return { node, update };
 }
 
+// The strongest effects of some kinds of parts as a table; action(row): a button of a row
+export function rankingTable(app, kinds, most, action = (/** @type {any} */ _) => null) {
+  const wanted = effectsOf(app)
+    .rows.filter((row) => kinds.includes(row.kind))
+    .sort((a, b) => Math.abs(b.delta) - Math.abs(a.delta));
+  const top = largest(wanted.map((row) => row.delta));
+  const rows = wanted.slice(0, most).map((row, i) =>
+    el(
+      "tr",
+      {},
+      el("td", {}, String(i + 1)),
+      el("th", { scope: "row" }, rankedName(app, row)),
+      el("td", {}, signedBarOf(row.delta, top)),
+      el("td", { title: formatted(row.delta) }, signed(row.delta, decimals(top))),
+      el("td", {}, action(row)),
+    ),
+  );
+  const columns = ["rank", "part", "effect", "number"].map((key) => [say(`ranking-${key}`), `of-${key}`]);
+  const table = el("table", { class: "ranking" }, tableHead([...columns, [""]]), el("tbody", {}, rows));
+  return { n: wanted.length, node: wanted.length ? scrolled(say("ranking-title"), table) : "" };
+}
+
 // The name of a part, which opens the head in the picture
-export function rankedName(app, { path, head, kind }) {
+function rankedName(app, { path, head, kind }) {
   if (kind === "net") return partName(path);
   const name = head === null ? say("off-whole", { name: pathName(path) }) : partName(path, head);
   const open = () => {

@@ -89,8 +89,7 @@ function updateFilm(app, view) {
   view.title.hidden = !ready;
   view.title.textContent = ready ? partName(app.state.get("layer"), app.state.get("head")) : "";
   const held = app.state.get("frame");
-  if (view.film && view.name === filmName(app))
-    return void showFrame(app, view, view.film[held] ? held : view.frame);
+  if (view.film && view.name === filmName(app)) return void showFrame(app, view, view.film[held] ? held : view.frame);
   stopFilm(view);
   if (view.film && held !== null) app.state.settle({ frame: null }); // the frame belonged to another result
   view.film = null;
@@ -203,12 +202,7 @@ function filmChart(view, name) {
   const said = say("labeled", { name: say(`measure-${name}`), text: told.join(", ") });
   picture.setAttribute("aria-label", said);
   const number = el("span", { class: "number" });
-  const made = el(
-    "figure",
-    {},
-    el("figcaption", {}, el("span", {}, say(`measure-${name}`)), number),
-    picture,
-  );
+  const made = el("figure", {}, el("figcaption", {}, el("span", {}, say(`measure-${name}`)), number), picture);
   made.show = (at) => {
     number.textContent = formatted(numbers[at], 2);
     for (const end of ["x1", "x2"]) cursor.setAttribute(end, x(at));

@@ -68,7 +68,12 @@ function showStep(app, steps, n) {
       "div",
       { class: "bar" },
       el("span", { class: "note" }, `${n + 1} / ${steps.length}`),
-      el("span", { class: "end bar" }, button(say("guide-skip"), () => bubble.remove(), { class: "quiet" }), next),
+      el(
+        "span",
+        { class: "end bar" },
+        button(say("guide-skip"), () => bubble.remove(), { class: "quiet" }),
+        next,
+      ),
     ),
   );
   bubble.addEventListener("keydown", (event) => event.key === "Escape" && bubble.remove());

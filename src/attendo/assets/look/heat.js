@@ -39,10 +39,7 @@ export function makeHeat(app, root) {
     cells = cellsPicture(cells, app, shown);
     drawBase(sized(canvas, plan.width, plan.height), app, shown, plan, cells.canvas);
     overPen = sized(over, plan.width, plan.height);
-    canvas.setAttribute(
-      "aria-label",
-      say("heat-name", { path: pathName(shown.layer.path), n: shown.head + 1 }),
-    );
+    canvas.setAttribute("aria-label", say("heat-name", { path: pathName(shown.layer.path), n: shown.head + 1 }));
     mark();
     app.drew("heat");
   });
@@ -160,8 +157,7 @@ function drawBase(pen, app, shown, plan, cells) {
   pen.imageSmoothingEnabled = Math.min(wide, tall) < 1; // only if several cells share a pixel
   pen.drawImage(cells, left, top, columns * wide, rows * tall);
   if (Math.min(wide, tall) >= 10) drawGaps(pen, plan);
-  if (wide >= 34 && tall >= LABEL)
-    drawValues(pen, values, cellColor(app, shown), plan, kind === "weights" ? 2 : 1);
+  if (wide >= 34 && tall >= LABEL) drawValues(pen, values, cellColor(app, shown), plan, kind === "weights" ? 2 : 1);
   pen.strokeStyle = cssColor("--line");
   pen.strokeRect(left - 0.5, top - 0.5, columns * wide + 1, rows * tall + 1);
   drawLabels(pen, plan);
@@ -203,11 +199,7 @@ function rowLabel(pen, plan, i) {
   pen.font = HEAT_FONT;
   pen.textAlign = "right";
   pen.textBaseline = "middle";
-  pen.fillText(
-    fitText(pen, plan.rowLabels[i], plan.left - 6),
-    plan.left - 6,
-    plan.top + (i + 0.5) * plan.tall,
-  );
+  pen.fillText(fitText(pen, plan.rowLabels[i], plan.left - 6), plan.left - 6, plan.top + (i + 0.5) * plan.tall);
 }
 
 function columnLabel(pen, plan, j) {
@@ -270,8 +262,7 @@ function heatSvg(canvas, app, shown, plan) {
   });
   made.append(svgEl("rect", { width, height, fill: cssColor("--paper") }));
   const color = cellColor(app, shown);
-  if (rows * columns > 4096)
-    made.append(svgEl("image", { href: canvas.toDataURL("image/png"), width, height }));
+  if (rows * columns > 4096) made.append(svgEl("image", { href: canvas.toDataURL("image/png"), width, height }));
   else {
     shown.values.forEach((value, i) => {
       const rgb = color(value, i);

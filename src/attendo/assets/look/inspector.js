@@ -1,7 +1,18 @@
 // @ts-check
 // The column of the chosen token and the open head: other next words, on or off, sharpness, and ways to look further.
 import { barOf, tableHead } from "../shared/bars.js";
-import { afterPause, button, clear, el, formatted, ordinal, percent, pieceElement, pieceText, select } from "../shared/dom.js";
+import {
+  afterPause,
+  button,
+  clear,
+  el,
+  formatted,
+  ordinal,
+  percent,
+  pieceElement,
+  pieceText,
+  select,
+} from "../shared/dom.js";
 import { term } from "../shared/sheet.js";
 import { say, sayWith } from "../shared/words.js";
 import { makeSharpness } from "./sharpness.js";
@@ -24,7 +35,13 @@ export function makeInspector(app, root) {
     el(
       "ul",
       { class: "links" },
-      Object.entries(links).map(([key, some]) => el("li", {}, button(`${say(key)} →`, () => go(some, key), { class: "link", id: key }))),
+      Object.entries(links).map(([key, some]) =>
+        el(
+          "li",
+          {},
+          button(`${say(key)} →`, () => go(some, key), { class: "link", id: key }),
+        ),
+      ),
     ),
   );
   function go(some, key) {
@@ -48,7 +65,12 @@ function leastSure(look, tokens) {
 
 function nextPart(app) {
   const { state } = app;
-  const view = { more: false, said: el("p", { class: "note" }), place: el("div"), title: el("h2", { id: "next-title" }) };
+  const view = {
+    more: false,
+    said: el("p", { class: "note" }),
+    place: el("div"),
+    title: el("h2", { id: "next-title" }),
+  };
   const root = el("section", { id: "next", "aria-labelledby": "next-title" }, view.title, view.said, view.place);
   view.ask = questions(app, view.said, view.place);
   const load = drawWhenShown(root, () => loadNext(app, view));
@@ -108,7 +130,9 @@ function drawNext(app, view, tokens, position, { tokens: found, entropy: nats, a
   clear(view.title).append(
     ...(here && !masked
       ? sayWith("next-at", { piece: el("bdi", { class: "hot" }, pieceText(here)) })
-      : sayWith(masked ? "next-masked" : "next-after", { piece: el("bdi", { class: "hot" }, pieceText(tokens[position])) })),
+      : sayWith(masked ? "next-masked" : "next-after", {
+          piece: el("bdi", { class: "hot" }, pieceText(tokens[position])),
+        })),
   );
   const inPrompt = !masked && prefixFor(look, position, 0) === null;
   const can = app.source.live && !masked && !inPrompt;
@@ -116,9 +140,14 @@ function drawNext(app, view, tokens, position, { tokens: found, entropy: nats, a
     const isHere = actual?.id === id;
     const name = pieceElement({ id, ...token });
     const label = say("next-force-label", { piece: pieceText(token) });
-    const made = can && !isHere
-      ? button("", () => force(app, prefixFor(look, position, id), position + 1), { class: "link force", title: label, "aria-label": label })
-      : el("span");
+    const made =
+      can && !isHere
+        ? button("", () => force(app, prefixFor(look, position, id), position + 1), {
+            class: "link force",
+            title: label,
+            "aria-label": label,
+          })
+        : el("span");
     made.append(name);
     return el(
       "tr",
@@ -135,10 +164,21 @@ function drawNext(app, view, tokens, position, { tokens: found, entropy: nats, a
   const step = (by, key, text) => {
     const to = position + by;
     const off = to < 0 || to >= tokens.length;
-    return button(text, () => choose(app, to), { class: "quiet", "aria-label": say(key), disabled: off, dataset: { name: key } });
+    return button(text, () => choose(app, to), {
+      class: "quiet",
+      "aria-label": say(key),
+      disabled: off,
+      dataset: { name: key },
+    });
   };
-  const places = tokens.map((token, at) => [String(at), `${ordinal(at)} · ${pieceText(masked ? token : (token.out ?? token))}`]);
-  const at = select(places, String(position), (to) => choose(app, Number(to)), { "aria-label": say("next-position"), dataset: { name: "choice" } });
+  const places = tokens.map((token, at) => [
+    String(at),
+    `${ordinal(at)} · ${pieceText(masked ? token : (token.out ?? token))}`,
+  ]);
+  const at = select(places, String(position), (to) => choose(app, Number(to)), {
+    "aria-label": say("next-position"),
+    dataset: { name: "choice" },
+  });
   const more = () => {
     view.more = !view.more;
     view.load();

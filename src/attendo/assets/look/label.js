@@ -1,11 +1,22 @@
 // @ts-check
 // The view "Why this label": the tokens that explain the label of a classifier, and the heads that matter.
-import { largest, signedBarOf } from "../shared/bars.js";
-import { clear, el, field, formatted, ordinal, pieceElement, pieceText, roving, select, signed } from "../shared/dom.js";
+import { largest } from "../shared/bars.js";
+import {
+  clear,
+  el,
+  field,
+  formatted,
+  ordinal,
+  pieceElement,
+  pieceText,
+  roving,
+  select,
+  signed,
+} from "../shared/dom.js";
 import { say, sayWith } from "../shared/words.js";
 import { colorScale, inkOf } from "./cells.js";
 import { divergingColor, weightColor } from "./colors.js";
-import { effectControls, effectsOf, rankedName } from "./effects.js";
+import { effectControls, effectsOf, rankingTable } from "./effects.js";
 import { pointsAt } from "./ribbons.js";
 import { decimals, drawWhenShown, questions } from "./views.js";
 
@@ -110,19 +121,5 @@ function spotOfToken(app, i) {
 
 function drawClassHeads(app, view) {
   view.controls.update();
-  const rows = effectsOf(app)
-    .rows.filter((row) => row.kind === "head")
-    .sort((a, b) => Math.abs(b.delta) - Math.abs(a.delta))
-    .slice(0, CLASS_HEADS);
-  const most = largest(rows.map((row) => row.delta));
-  const body = rows.map((row) =>
-    el(
-      "tr",
-      {},
-      el("th", { scope: "row" }, rankedName(app, row)),
-      el("td", {}, signedBarOf(row.delta, most)),
-      el("td", {}, signed(row.delta, decimals(most))),
-    ),
-  );
-  clear(view.heads).append(el("table", { class: "ranking" }, el("tbody", {}, body)));
+  clear(view.heads).append(rankingTable(app, ["head"], CLASS_HEADS).node);
 }

@@ -11,7 +11,9 @@ const PARTS = { predictions: makeLens, rollout: makeRollout, positions: makePosi
 export function makeLayers(app, root) {
   const { state } = app;
   const names = Object.keys(PARTS);
-  const buttons = names.map((name) => button(say(`part-${name}`), () => state.set({ part: name }), { id: `part-${name}` }));
+  const buttons = names.map((name) =>
+    button(say(`part-${name}`), () => state.set({ part: name }), { id: `part-${name}` }),
+  );
   const boxes = names.map((name) => el("div", { id: `layers-${name}`, hidden: true }));
   root.append(
     el(

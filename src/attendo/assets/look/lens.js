@@ -63,11 +63,7 @@ async function loadLens(app, view) {
 // The tokens above the columns, one per position
 function lensInputs(app, view) {
   const { look } = app;
-  return view.stack === "decoder" && look.target.length
-    ? look.target
-    : look.source.length
-      ? look.source
-      : look.target;
+  return view.stack === "decoder" && look.target.length ? look.target : look.source.length ? look.source : look.target;
 }
 
 function lensEnds(view) {
@@ -87,8 +83,7 @@ function drawPaging(app, view) {
     drawLens(app, view);
     view.paging.querySelector(`[data-step="${step}"]`)?.focus();
   };
-  const page = (step, key, end) =>
-    button(say(key), go(step), { disabled: end, dataset: { step } });
+  const page = (step, key, end) => button(say(key), go(step), { disabled: end, dataset: { step } });
   view.paging.append(
     page(-1, "lens-earlier", from === 0),
     el("span", {}, say("lens-window", { from: ordinal(from), to, of: positions })),
@@ -122,9 +117,7 @@ function drawLens(app, view) {
     ),
   );
   view.firsts = answer.tokens[0].map((_, at) => answer.tokens.findIndex((row) => row[at]?.rank_of_final === 1));
-  const rows = answer.layers.map((name, layer) =>
-    lensRow(app, view, lensLayer(answer, layer), layer, columns),
-  );
+  const rows = answer.layers.map((name, layer) => lensRow(app, view, lensLayer(answer, layer), layer, columns));
   const own = answer.kind === "vocabulary" && inputs.some((token) => token.out);
   if (own) rows.push(ownRow(app, view, inputs, columns));
   const table = el(
@@ -154,7 +147,9 @@ function lensRow(app, view, name, layer, columns) {
   const { tokens, pooled } = view.answer;
   const cell = (at) => {
     const token = tokens[layer]?.[at];
-    return token ? lensCell(app, view, token, token.p, () => lensSays(view, name, at, token), at, view.firsts[at] === layer) : el("td");
+    return token
+      ? lensCell(app, view, token, token.p, () => lensSays(view, name, at, token), at, view.firsts[at] === layer)
+      : el("td");
   };
   const whole = pooled ? Object.entries(pooled[layer]).sort((a, b) => b[1] - a[1]) : [];
   const told = () => whole.map(([label, p]) => `${label} ${percent(p)}`).join("  ");
@@ -178,11 +173,7 @@ function ownRow(app, view, inputs, columns) {
   return el(
     "tr",
     { class: "own" },
-    el(
-      "th",
-      { scope: "row" },
-      say(app.look.family === "masked-language-model" ? "lens-own-masked" : "lens-own"),
-    ),
+    el("th", { scope: "row" }, say(app.look.family === "masked-language-model" ? "lens-own-masked" : "lens-own")),
     columns.map(cell),
   );
 }
@@ -227,9 +218,7 @@ function sameSide(app, view) {
 function markQuery(app, view) {
   if (!view.answer || !app.look) return;
   const query = sameSide(app, view) ? String(app.state.get("query")) : "";
-  view.table
-    .querySelectorAll("[data-at]")
-    .forEach((cell) => cell.classList.toggle("here", cell.dataset.at === query));
+  view.table.querySelectorAll("[data-at]").forEach((cell) => cell.classList.toggle("here", cell.dataset.at === query));
 }
 
 function walkLens(event, table) {

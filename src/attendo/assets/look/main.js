@@ -48,12 +48,21 @@ function makeTop(app, tabs) {
     "aria-haspopup": "dialog",
   });
   const share = button(say("share"), () => shared(app), { id: "share", class: "quiet", hidden: source.framed });
-  const save = button(`${say("save")} ▾`, () => app.look && sheet.open(save, say("save"), el("div", { class: "saves" }, ...saves(app))), {
-    id: "save",
+  const save = button(
+    `${say("save")} ▾`,
+    () => app.look && sheet.open(save, say("save"), el("div", { class: "saves" }, ...saves(app))),
+    {
+      id: "save",
+      class: "quiet",
+      "aria-haspopup": "dialog",
+    },
+  );
+  const keys = button("?", () => keysSheet(app, sheet, keys), {
+    id: "keys",
     class: "quiet",
-    "aria-haspopup": "dialog",
+    title: say("keys"),
+    "aria-label": say("keys"),
   });
-  const keys = button("?", () => keysSheet(app, sheet, keys), { id: "keys", class: "quiet", title: say("keys"), "aria-label": say("keys") });
   const home = source.back ?? null;
   const back = home !== null && el("a", { id: "back", class: "button quiet", href: home }, `← ${say("back")}`);
   // the page of the server opens with the model and the text of this page
@@ -67,11 +76,24 @@ function aboutText({ model }) {
   const layers = fact("layers (encoder + decoder)").replace(/^0 \+ | \+ 0$/, "");
   const millions = Number(fact("parameters").replaceAll(",", "")) / 1e6;
   const size = millions < 1 ? millions.toPrecision(2) : millions.toFixed(millions < 10 ? 1 : 0);
-  return say("about-model", { name: model.name, task: say(`task-${model.family}`), layers, heads: fact("heads"), size });
+  return say("about-model", {
+    name: model.name,
+    task: say(`task-${model.family}`),
+    layers,
+    heads: fact("heads"),
+    size,
+  });
 }
 
 function factsOf(model) {
-  return el("dl", {}, ...model.facts.flatMap(([name, text]) => [el("dt", {}, say(`fact-${name.split(" ")[0]}`)), el("dd", {}, String(text))]));
+  return el(
+    "dl",
+    {},
+    ...model.facts.flatMap(([name, text]) => [
+      el("dt", {}, say(`fact-${name.split(" ")[0]}`)),
+      el("dd", {}, String(text)),
+    ]),
+  );
 }
 
 function saves(app) {
@@ -94,7 +116,13 @@ function makePanels(app) {
     true,
   );
   const panels = names.map((name) => {
-    const root = el("section", { id: `view-${name}`, class: "view", role: "tabpanel", "aria-labelledby": `tab-${name}`, tabIndex: 0 });
+    const root = el("section", {
+      id: `view-${name}`,
+      class: "view",
+      role: "tabpanel",
+      "aria-labelledby": `tab-${name}`,
+      tabIndex: 0,
+    });
     guarded(app, () => VIEWS[name](app, root));
     return root;
   });
@@ -139,7 +167,10 @@ function build(source, state, model, look) {
   makeInspector(app, inspector);
   text.querySelector(".below-text").append(status);
   const note = source.live ? "" : el("p", { id: "saved-note", class: "note" }, say("not-live"));
-  root.append(makeTop(app, tabs), el("main", {}, note, text, el("div", { class: "columns" }, column, middle, inspector)));
+  root.append(
+    makeTop(app, tabs),
+    el("main", {}, note, text, el("div", { class: "columns" }, column, middle, inspector)),
+  );
   makeGuide(app);
   state.on(["layer", "head"], app.openOther);
   state.on("theme", () => {
@@ -180,8 +211,7 @@ async function start() {
     return void clear(page).append(el("p", { class: "alert", role: "alert" }, error.message));
   }
   setAgain(model);
-  if (first && !state.get("text"))
-    state.settle({ ...stateOf(first), ...(state.says("layer") ? {} : source.opens) });
+  if (first && !state.get("text")) state.settle({ ...stateOf(first), ...(state.says("layer") ? {} : source.opens) });
   // never an empty page: without a text, an example; only a language model can also begin with nothing
   const isEmpty = !state.get("text") && !first && (model.family !== "language-model" || !location.hash);
   const example = model.family === "language-model" ? "" : say(`example-${model.family}`);

@@ -44,9 +44,7 @@ async function loadMatrices(app, view) {
       { class: h === app.state.get("head") ? "here" : "" },
       el("th", { scope: "row" }, say("head", { n: h + 1 })),
       el("td", {}, String(rank)),
-      ...[answer.norms[h], shares[h]].map((x, i) =>
-        el("td", {}, barOf(x, most[i]), ` ${formatted(x)}`),
-      ),
+      ...[answer.norms[h], shares[h]].map((x, i) => el("td", {}, barOf(x, most[i]), ` ${formatted(x)}`)),
     ),
   );
   clear(view.matrix).append(
@@ -56,9 +54,6 @@ async function loadMatrices(app, view) {
       `${pathName(path)} · ${say("matrices-query", { n: query + 1 })} `,
       side[query] ? pieceElement(side[query]) : "",
     ),
-    scrolled(
-      say("matrices-title"),
-      el("table", {}, tableHead(columns), el("tbody", {}, rows)),
-    ),
+    scrolled(say("matrices-title"), el("table", {}, tableHead(columns), el("tbody", {}, rows))),
   );
 }

@@ -11,7 +11,9 @@ import { thumbScale, topText } from "./shown.js";
 import { decimals } from "./views.js";
 
 const MANY_LAYERS = 7; // with more attention layers, only the open layer has large thumbnails
-const MEASURES = "effect entropy maximum distance previous next first diagonal duplicate induction alignment".split(" ");
+const MEASURES = "effect entropy maximum distance previous next first diagonal duplicate induction alignment".split(
+  " ",
+);
 
 export function makeModel(app, root) {
   const { state } = app;
@@ -54,7 +56,8 @@ export function makeModel(app, root) {
   // The role and the effect of the head under the pointer, or of the open head
   function tell(path = state.get("layer"), head = state.get("head")) {
     const layer = app.look && app.layer(path);
-    if (layer) told.textContent = `${say("head", { n: head + 1 })}: ${headText(app, layer, Math.min(head, layer.heads - 1))}`;
+    if (layer)
+      told.textContent = `${say("head", { n: head + 1 })}: ${headText(app, layer, Math.min(head, layer.heads - 1))}`;
   }
 
   function update() {

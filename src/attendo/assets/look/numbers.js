@@ -129,14 +129,7 @@ export function biasOf(layer, head, apart) {
 // layer: an entry of look.stacks[].layers; only: the head if the buffer contains only its numbers, otherwise
 // undefined. Matrices are rows one after another, [q_len × k_len].
 export function layerNumbers(layer, buffer, only) {
-  const {
-    heads,
-    kv_heads: kvHeads,
-    q_len: qLen,
-    k_len: kLen,
-    head_dim: width,
-    value_dim: valueWidth,
-  } = layer;
+  const { heads, kv_heads: kvHeads, q_len: qLen, k_len: kLen, head_dim: width, value_dim: valueWidth } = layer;
   const sizes = sizesOfHead(layer).map((size, n) => size * (only === undefined ? partsIn(layer)[n] : 1));
   const [queries, keys, values, norms] = partsOf(layer.path, buffer, sizes);
   const place = (head) => (only === undefined ? head : 0);

@@ -54,9 +54,7 @@ function positionParts(app, root) {
   view.axes = el("p", { class: "note" });
   view.alike = el("h3");
   view.likeField = field(say("positions-like"), view.like);
-  view.products.node.prepend(
-    el("div", { class: "bar" }, view.likeField, view.scales[1].node),
-  );
+  view.products.node.prepend(el("div", { class: "bar" }, view.likeField, view.scales[1].node));
   view.all = el(
     "div",
     {},
@@ -64,14 +62,7 @@ function positionParts(app, root) {
     el(
       "div",
       { class: "view-columns" },
-      el(
-        "div",
-        {},
-        view.kind,
-        view.axes,
-        view.scales[0].node,
-        view.encodings.node,
-      ),
+      el("div", {}, view.kind, view.axes, view.scales[0].node, view.encodings.node),
       el("div", {}, view.alike, view.products.node),
     ),
     view.beyond,

@@ -106,9 +106,7 @@ export function makeRibbons(app, root) {
     paths.forEach((some, n) => {
       const strength = (n + 0.5) / RIBBON_STRENGTHS;
       if (some.length)
-        group.append(
-          svgEl("path", { d: some.join(""), "stroke-width": Math.max(1, WIDEST * strength).toFixed(1) }),
-        );
+        group.append(svgEl("path", { d: some.join(""), "stroke-width": Math.max(1, WIDEST * strength).toFixed(1) }));
     });
     const n = paths.reduce((sum, some) => sum + some.length, 0);
     svg.setAttribute("aria-label", say("ribbons-name", { n, x: percent(LEAST_RIBBON) }));

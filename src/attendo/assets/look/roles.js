@@ -25,8 +25,7 @@ function roleOf(app, layer, head) {
   const sink = sinkOf(app, layer, head);
   if (sink) return { key: "role-sink", values: { piece: sink.label } };
   const share = (name) => layer.measures[name]?.[head] ?? 0;
-  if (layer.queries !== layer.keys)
-    return { key: share("maximum") > CLEAR ? "role-aligns" : "role-mixes", values: {} };
+  if (layer.queries !== layer.keys) return { key: share("maximum") > CLEAR ? "role-aligns" : "role-mixes", values: {} };
   const name = PATTERNS.find((pattern) => share(pattern) > CLEAR);
   return { key: name ? `role-${name}` : share("maximum") > CLEAR ? "role-picks" : "role-mixes", values: {} };
 }
@@ -36,7 +35,9 @@ function effectText(app, path, head) {
   const row = effectsOf(app).rowOf(path, head);
   if (!row) return "";
   const size = formatted(Math.abs(row.delta), Math.abs(row.delta) < 0.1 ? 3 : 2);
-  return say(row.delta < -LEAST_EFFECT ? "effect-loses" : row.delta > LEAST_EFFECT ? "effect-gains" : "effect-none", { x: size });
+  return say(row.delta < -LEAST_EFFECT ? "effect-loses" : row.delta > LEAST_EFFECT ? "effect-gains" : "effect-none", {
+    x: size,
+  });
 }
 
 export function headText(app, layer, head) {

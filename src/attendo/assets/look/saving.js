@@ -15,7 +15,10 @@ function saveSvg(name, picture) {
 
 // A file name from a path and a head: decoder.blocks.0.cross_attention, 1 → decoder-1-cross-head-2
 function fileName(path, head, ending) {
-  const short = path.replace(/blocks\.(\d+)/, (whole, n) => String(Number(n) + 1)).replace("_attention", "").replaceAll(".", "-");
+  const short = path
+    .replace(/blocks\.(\d+)/, (whole, n) => String(Number(n) + 1))
+    .replace("_attention", "")
+    .replaceAll(".", "-");
   return `${short}-head-${head + 1}.${ending}`;
 }
 

@@ -14,7 +14,12 @@ export function makeSharpness(app) {
   const { state } = app;
   const input = el("input", { type: "range", id: "beta", min: 0, max: 1, step: 0.005, "aria-label": say("beta") });
   const told = el("output", { class: "number", id: "beta-value", htmlFor: "beta" });
-  const reset = button("1", () => slide(1), { id: "beta-reset", class: "quiet", title: say("beta-reset"), "aria-label": say("beta-reset") });
+  const reset = button("1", () => slide(1), {
+    id: "beta-reset",
+    class: "quiet",
+    title: say("beta-reset"),
+    "aria-label": say("beta-reset"),
+  });
   const scopes = ["head", "layer", "all"].map((name) => [name, say(`beta-${name}`)]);
   const scope = select(scopes, state.get("betaScope"), rescope, { id: "beta-scope", "aria-label": say("beta-scope") });
 
@@ -55,7 +60,13 @@ export function makeSharpness(app) {
     "div",
     { class: "sharpness" },
     el("div", { class: "bar" }, term("beta"), told, reset, el("span", { class: "end" }, onlyLive(app, scope))),
-    el("div", { class: "slide" }, el("span", { class: "note" }, say("beta-soft")), input, el("span", { class: "note" }, say("beta-hard"))),
+    el(
+      "div",
+      { class: "slide" },
+      el("span", { class: "note" }, say("beta-soft")),
+      input,
+      el("span", { class: "note" }, say("beta-hard")),
+    ),
   );
 }
 

@@ -37,8 +37,12 @@ export function strongestQuery(app) {
 
 // A long word says more than an article or a particle, and a token itself explains little
 function strongestOf(app, { layer, weights }) {
-  const letters = (token) => (/^<.*>$/.test(token?.piece ?? "") ? 0 : (token?.text ?? "").match(/[\p{L}\p{N}]/gu)?.length ?? 0);
-  const [rows, keys] = [app.rowTokens(layer).map(letters), app.tokensOf(layer.keys).map((token) => Math.min(5, letters(token)))];
+  const letters = (token) =>
+    /^<.*>$/.test(token?.piece ?? "") ? 0 : ((token?.text ?? "").match(/[\p{L}\p{N}]/gu)?.length ?? 0);
+  const [rows, keys] = [
+    app.rowTokens(layer).map(letters),
+    app.tokensOf(layer.keys).map((token) => Math.min(5, letters(token))),
+  ];
   const apart = (i, j) => layer.queries !== layer.keys || i !== j;
   let [best, most] = [layer.q_len >> 1, 0];
   const prompt = app.look.family === "language-model" && app.look.target.length > app.look.prompt_tokens;
@@ -143,8 +147,7 @@ export function showRamp(ramp, app, { layer, kind, top, above }) {
   const both = kind === "scores";
   const bar = el("span", { class: both ? "ramp diverging" : "ramp" });
   clear(ramp).append(both ? `−${formatted(top, 2)}` : "0", bar, (above ? "≥ " : "") + topText(top));
-  if (!both && rootScale(app, layer))
-    ramp.append(el("span", {}, say("color-middle", { x: topText(top / 4) })));
+  if (!both && rootScale(app, layer)) ramp.append(el("span", {}, say("color-middle", { x: topText(top / 4) })));
 }
 
 // The palette of the displayed values, and the index of a value in the palette

@@ -21,7 +21,14 @@ export function makeSource(tell) {
   const saved = JSON.parse(document.getElementById("answers").textContent);
   const always = { has: () => true }; // whether the page can answer a request
   if ("live" in saved)
-    return { live: true, first: null, model: saved.live, back: saved.back, ...always, ...withAhead(askServer(tell, saved.back)) };
+    return {
+      live: true,
+      first: null,
+      model: saved.live,
+      back: saved.back,
+      ...always,
+      ...withAhead(askServer(tell, saved.back)),
+    };
   if ("frame" in saved) return { live: true, first: saved.frame, framed: true, ...always, ...withAhead(askParent()) };
   const first = Object.keys(saved).find((name) => name.startsWith("look "));
   // Python writes some numbers in another form, such as 1.0

@@ -1,7 +1,7 @@
 // @ts-check
 // The text, the answer, and what changed: the row at the top, with examples, the search, and the edits of the model.
 import { shareTable } from "../shared/bars.js";
-import { compared, marked } from "../shared/diff.js";
+import { compared, comparedLine, marked } from "../shared/diff.js";
 import { afterPause, button, clear, el, field, formatted, percent, select, signed } from "../shared/dom.js";
 import { makeSheet, term } from "../shared/sheet.js";
 import { inJapanese, say } from "../shared/words.js";
@@ -82,7 +82,9 @@ export function makeText(app, root) {
     tries.append(
       el("span", { class: "note" }, say("try")),
       // an example opens with the head that it needs most
-      ...examples.map((text) => button(text, () => ask({ text, layer: "", edits: [] }), { class: "pill", title: text })),
+      ...examples.map((text) =>
+        button(text, () => ask({ text, layer: "", edits: [] }), { class: "pill", title: text }),
+      ),
     );
   app.on("answer", update);
   app.on("asked", () => app.look && app.root.classList.add("stale"));
@@ -115,11 +117,26 @@ function searchButton(app, ask) {
       show();
       if (searchOf(app) !== "forced" || state.get("target")) ask();
     };
-    const way = select(ways, searchOf(app), (name) => set({ search: name === model.search ? "" : name, prefix: [] }), { id: "search" });
+    const way = select(ways, searchOf(app), (name) => set({ search: name === model.search ? "" : name, prefix: [] }), {
+      id: "search",
+    });
     const number = (id, least, most, value, onchange) =>
-      el("input", { type: "number", id, min: least, max: most, value, onchange: (event) => onchange(whole(event.target, least, most)) });
-    const beam = field(say("beam-size"), number("beam-size", 1, 16, state.get("beam") || model.beam || 4, (n) => set({ beam: n === model.beam ? 0 : n })));
-    const most = field(say("max-tokens"), number("max-tokens", 0, 1024, state.get("max_tokens"), (n) => set({ max_tokens: n })));
+      el("input", {
+        type: "number",
+        id,
+        min: least,
+        max: most,
+        value,
+        onchange: (event) => onchange(whole(event.target, least, most)),
+      });
+    const beam = field(
+      say("beam-size"),
+      number("beam-size", 1, 16, state.get("beam") || model.beam || 4, (n) => set({ beam: n === model.beam ? 0 : n })),
+    );
+    const most = field(
+      say("max-tokens"),
+      number("max-tokens", 0, 1024, state.get("max_tokens"), (n) => set({ max_tokens: n })),
+    );
     const target = el("textarea", {
       id: "target",
       rows: 2,
@@ -128,9 +145,17 @@ function searchButton(app, ask) {
       spellcheck: false,
       onchange: () => set({ target: target.value }),
       onkeydown: (event) =>
-        event.key === "Enter" && !event.shiftKey && !event.isComposing && (event.preventDefault(), set({ target: target.value })),
+        event.key === "Enter" &&
+        !event.shiftKey &&
+        !event.isComposing &&
+        (event.preventDefault(), set({ target: target.value })),
     });
-    const forced = el("label", { class: "forced-text" }, el("span", { class: "note" }, say(`forced-${model.family}`)), target);
+    const forced = el(
+      "label",
+      { class: "forced-text" },
+      el("span", { class: "note" }, say(`forced-${model.family}`)),
+      target,
+    );
     const parts = { beam: el("p", {}, beam), forced, greedy: el("p", {}, most) };
     function show() {
       const name = searchOf(app);
@@ -158,16 +183,27 @@ function answerOf(app) {
   if (outcome.labels) return [labelBars(look), ...notes];
   if (!baseline || !look.ask.edits.length) {
     const given = model.family === "language-model" ? el("span", { class: "given" }, look.ask.text) : "";
-    const text = el("p", { class: "output-text", dir: "auto" }, given, el("bdi", { class: "written" }, outcome.text ?? ""));
+    const text = el(
+      "p",
+      { class: "output-text", dir: "auto" },
+      given,
+      el("bdi", { class: "written" }, outcome.text ?? ""),
+    );
     return [text, outcomeFacts(look), ...notes];
   }
   const [old, now] = compared(baseline.text ?? "", outcome.text ?? "");
   const same = baseline.text === outcome.text;
-  const line = (name, parts) =>
-    el("div", { class: "change" }, el("span", { class: "note" }, say(name)), el("p", { class: "output-text", dir: "auto" }, ...parts));
+  const lines = [comparedLine(say("before"), marked(old, "del")), comparedLine(say("after"), marked(now, "ins"))];
   return [
-    el("div", { class: "before-after" }, line("before", marked(old, "del")), line("after", marked(now, "ins"))),
-    el("p", { class: "note" }, same ? `${say("same-answer")} ` : "", say("change-total", { x: signed(baseline.total, 2) }), " ", term("nats")),
+    el("div", { class: "before-after" }, ...lines),
+    el(
+      "p",
+      { class: "note" },
+      same ? `${say("same-answer")} ` : "",
+      say("change-total", { x: signed(baseline.total, 2) }),
+      " ",
+      term("nats"),
+    ),
     ...notes,
   ];
 }
@@ -185,14 +221,25 @@ function outcomeFacts({ outcome }) {
 function labelBars(look) {
   const rows = look.outcome.labels.slice(0, MOST_LABELS).map(({ label, probability }, n) => {
     const delta = look.baseline?.deltas?.[label];
-    return { name: label, share: probability, best: n === 0, note: delta === undefined ? "" : `(${signed(100 * delta, 1)})` };
+    return {
+      name: label,
+      share: probability,
+      best: n === 0,
+      note: delta === undefined ? "" : `(${signed(100 * delta, 1)})`,
+    };
   });
   const was = look.baseline && look.ask.edits.length > 0 && answerText(look.baseline) !== answerText(look.outcome);
   return el(
     "div",
     { id: "labels" },
     shareTable(rows),
-    was ? el("p", { class: "note" }, say("label-was", { label: answerText(look.baseline), x: percent(look.baseline.labels[0].probability) })) : "",
+    was
+      ? el(
+          "p",
+          { class: "note" },
+          say("label-was", { label: answerText(look.baseline), x: percent(look.baseline.labels[0].probability) }),
+        )
+      : "",
   );
 }
 
@@ -201,8 +248,13 @@ function editChips(app) {
   const { state, look } = app;
   const edits = state.get("edits");
   const chip = (text, undo) =>
-    onlyLive(app, button(`${text} ×`, undo, { class: "pill edit", title: say("undo"), "aria-label": `${say("undo")}: ${text}` }));
-  const made = edits.map((edit) => chip(editName(edit), () => app.edit(state.get("edits").filter((one) => one !== edit))));
+    onlyLive(
+      app,
+      button(`${text} ×`, undo, { class: "pill edit", title: say("undo"), "aria-label": `${say("undo")}: ${text}` }),
+    );
+  const made = edits.map((edit) =>
+    chip(editName(edit), () => app.edit(state.get("edits").filter((one) => one !== edit))),
+  );
   const prefix = state.get("prefix");
   if (prefix.length) {
     const first = look.family === "translation" ? 1 : look.prompt_tokens;
@@ -215,6 +267,12 @@ function editChips(app) {
     made_.id = "forced";
     made.push(made_);
   }
-  if (edits.length > 1) made.push(onlyLive(app, button(say("undo-all"), () => app.edit([]), { id: "undo-all", class: "link" })));
+  if (edits.length > 1)
+    made.push(
+      onlyLive(
+        app,
+        button(say("undo-all"), () => app.edit([]), { id: "undo-all", class: "link" }),
+      ),
+    );
   return made.length ? [el("span", { class: "note" }, say("changed")), ...made] : [];
 }

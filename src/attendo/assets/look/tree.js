@@ -1,7 +1,18 @@
 // @ts-check
 // The search as a tree. First, the texts that reached an end, where sure runs of tokens are one node; then every step:
 // a column is a step, and texts that are more probable so far are higher in a column.
-import { button, clear, el, field, formatted, oncePerFrame, percent, pieceText, roving, select } from "../shared/dom.js";
+import {
+  button,
+  clear,
+  el,
+  field,
+  formatted,
+  oncePerFrame,
+  percent,
+  pieceText,
+  roving,
+  select,
+} from "../shared/dom.js";
 import { say } from "../shared/words.js";
 import { treeButtons } from "./saving.js";
 import { isSpaced, joinedText } from "./shown.js";
@@ -146,12 +157,8 @@ async function loadTree(app, view, beam) {
   view.tree = treeLayout(answer);
   view.at = view.tree.nodes.find((node) => node.best) ?? view.tree.nodes[0] ?? null;
   view.scroller.scrollLeft = view.scroller.scrollTop = 0;
-  const score =
-    answer.best_score === null ? "" : `  ${say("tree-score", { x: formatted(answer.best_score, 2) })}`;
-  clear(view.best).append(
-    el("bdi", { dir: "auto" }, answer.best_text),
-    el("span", { class: "number" }, score),
-  );
+  const score = answer.best_score === null ? "" : `  ${say("tree-score", { x: formatted(answer.best_score, 2) })}`;
+  clear(view.best).append(el("bdi", { dir: "auto" }, answer.best_text), el("span", { class: "number" }, score));
   view.whole.hidden = false;
   drawFolded(view);
   view.canvas.setAttribute(
@@ -193,7 +200,9 @@ function foldedItem(view, node, stops) {
     el("span", { class: "note number" }, percent(share)),
   );
   stops.push(made);
-  const ends = last.finished ? el("span", { class: "note number" }, say("tree-score", { x: formatted(last.score, 2) })) : "";
+  const ends = last.finished
+    ? el("span", { class: "note number" }, say("tree-score", { x: formatted(last.score, 2) }))
+    : "";
   return el("li", {}, made, ends, next(last).length ? foldedList(view, next(last), stops) : "");
 }
 

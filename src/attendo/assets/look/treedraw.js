@@ -60,11 +60,7 @@ export function drawTree(view) {
   Object.assign(view.space.style, { width: `${width}px`, height: `${height}px` });
   view.scroller.style.height = `${Math.min(TREE_HIGH, height + 18)}px`;
   const room = [view.scroller.clientWidth, view.scroller.clientHeight];
-  view.pen = sized(
-    view.canvas,
-    Math.max(1, Math.min(width, room[0])),
-    Math.max(1, Math.min(height, room[1])),
-  );
+  view.pen = sized(view.canvas, Math.max(1, Math.min(width, room[0])), Math.max(1, Math.min(height, room[1])));
   paintTree(view);
 }
 
@@ -188,8 +184,6 @@ export function showNode(view) {
   const [x, y] = treePlace(view, view.at);
   const [room, high] = [scroller.clientWidth, scroller.clientHeight];
   const beside = TREE_COLUMN * zoom;
-  if (x < scroller.scrollLeft + 20 || x + beside > scroller.scrollLeft + room)
-    scroller.scrollLeft = x - room / 2;
-  if (y < scroller.scrollTop + 8 || y + TREE_ROW * zoom > scroller.scrollTop + high)
-    scroller.scrollTop = y - high / 2;
+  if (x < scroller.scrollLeft + 20 || x + beside > scroller.scrollLeft + room) scroller.scrollLeft = x - room / 2;
+  if (y < scroller.scrollTop + 8 || y + TREE_ROW * zoom > scroller.scrollTop + high) scroller.scrollTop = y - high / 2;
 }

@@ -1,7 +1,7 @@
 // @ts-check
 // The comparison of a text of the reader with the text that the search found.
 import { barOf, scrolled, tableHead } from "../shared/bars.js";
-import { compared, marked } from "../shared/diff.js";
+import { compared, comparedLine, marked } from "../shared/diff.js";
 import { button, clear, el, formatted, percent, pieceElement, pieceText } from "../shared/dom.js";
 import { inJapanese, say } from "../shared/words.js";
 import { beamOfTree } from "./tree.js";
@@ -79,14 +79,10 @@ function whyVerdict({ verdict, sentence_en: english, sentence_ja: japanese }) {
 
 function whyScores({ text, score, best_text: bestText, best_score: best }) {
   const [yours, found] = compared(text, bestText);
-  const line = (key, parts, x) =>
-    el(
-      "div",
-      { class: "change" },
-      el("span", { class: "note" }, say(key)),
-      el("p", { class: "output-text", dir: "auto" }, ...marked(parts, "span", "changed")),
-      el("span", { class: "note number" }, say("tree-score", { x: formatted(x, 2) })),
-    );
+  const line = (key, parts, x) => {
+    const told = el("span", { class: "note number" }, say("tree-score", { x: formatted(x, 2) }));
+    return comparedLine(say(key), marked(parts, "span", "changed"), told);
+  };
   return el("div", { class: "before-after" }, line("why-yours", yours, score), line("why-found", found, best));
 }
 
@@ -106,7 +102,12 @@ function whyTokens(app, { tokens, diverges_at: apart, lost_at: lost }) {
         pieceElement(token),
         tags.map((key) => el("span", { class: "tag" }, say(key))),
       ),
-      el("td", { title: formatted(token.log_prob) }, barOf(Math.exp(token.log_prob)), ` ${percent(Math.exp(token.log_prob))}`),
+      el(
+        "td",
+        { title: formatted(token.log_prob) },
+        barOf(Math.exp(token.log_prob)),
+        ` ${percent(Math.exp(token.log_prob))}`,
+      ),
       el("td", {}, String(token.rank)),
       el("td", {}, token.rank === 1 ? "" : `${pieceText(token.best)} ${percent(Math.exp(token.best.log_prob))}`),
       el("td", {}, formatted(sum, 2)),

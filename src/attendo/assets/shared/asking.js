@@ -72,7 +72,7 @@ export function makeServer(tell, patience = Infinity) {
 
   // The response of a route, when there is one; a request with a body is a POST
   async function answered(path, body, signal) {
-    for (let failures = 0; ; ) {
+    for (let failures = 0; ;) {
       const key = keptKey();
       let answer;
       try {
@@ -176,18 +176,20 @@ function askKey(wrong) {
   document.body.append(root);
   root.showModal();
   input.focus();
-  return /** @type {Promise<void>} */ (new Promise((resolve, reject) => {
-    let given = false;
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      keepKey(input.value.trim());
-      given = true;
-      root.close();
-    });
-    root.addEventListener("close", () => {
-      root.remove();
-      if (given) resolve();
-      else reject(new Error(say("key-missing")));
-    });
-  }));
+  return /** @type {Promise<void>} */ (
+    new Promise((resolve, reject) => {
+      let given = false;
+      form.addEventListener("submit", (event) => {
+        event.preventDefault();
+        keepKey(input.value.trim());
+        given = true;
+        root.close();
+      });
+      root.addEventListener("close", () => {
+        root.remove();
+        if (given) resolve();
+        else reject(new Error(say("key-missing")));
+      });
+    })
+  );
 }

@@ -58,6 +58,12 @@ export function compared(before, after, language) {
   return [old, now];
 }
 
+// A text of a comparison in one line: its name, its parts, and a note
+export function comparedLine(name, parts, note = null) {
+  const text = el("p", { class: "output-text", dir: "auto" }, ...parts);
+  return el("div", { class: "change" }, el("span", { class: "note" }, name), text, note);
+}
+
 // Parts as text and elements, in which parts that the other text lacks are in an element `name`
 export function marked(parts, name, className = "") {
   return parts

@@ -132,11 +132,7 @@ export function ordinal(i) {
 export function pieceElement(token, properties = {}) {
   const id = token.id === undefined ? "" : `  #${token.id}`;
   const title = visible(token.piece ?? "").slice(0, 2000) + id;
-  return el(
-    "bdi",
-    { dir: "auto", title, ...properties, class: `piece ${properties.class ?? ""}` },
-    pieceText(token),
-  );
+  return el("bdi", { dir: "auto", title, ...properties, class: `piece ${properties.class ?? ""}` }, pieceText(token));
 }
 
 // A canvas of CSS size width × height, sharp on the screen, with at most 4,096 pixels per side. Returns its context.

@@ -9,7 +9,10 @@ const GAP = 6; // pixels between the element and the sheet
 export function makeSheet(onClose = () => {}) {
   const root = el("div", { class: "sheet", popover: "auto", role: "dialog" });
   let anchor = null;
-  root.addEventListener("toggle", ({ newState }) => newState === "closed" && !root.matches(":popover-open") && closed());
+  root.addEventListener(
+    "toggle",
+    ({ newState }) => newState === "closed" && !root.matches(":popover-open") && closed(),
+  );
   function closed() {
     if (anchor === null) return;
     const inside = root.contains(document.activeElement) || document.activeElement === document.body;
