@@ -230,7 +230,7 @@ def test_the_whole_state_is_in_the_address(visit, served, sessions, tokenizer):
     )
     assert f"{at.weights()[2, 1]:.4f}" == at.page.text_content("#value")
     at.page.click("#language")
-    at.page.wait_for_timeout(400)
+    at.page.wait_for_timeout(600)
     assert "language=en" in at.page.url and at.page.is_visible("#view-layers")
     again = Looking(visit(at.page.url), session)
     assert again.js("JSON.stringify(app.look.outcome)") == at.js("JSON.stringify(app.look.outcome)")
@@ -255,7 +255,7 @@ def test_what_each_view_shows_is_in_the_address_too(visit, served, sessions, tok
     at.drawn("positions")
     assert panel.locator("select").evaluate_all("all => all.map(one => one.value)") == ["target", "cosine"]
     panel.locator("select").first.select_option("source")
-    at.page.wait_for_timeout(400)
+    at.page.wait_for_timeout(600)
     assert "positionsSide=source" in at.page.url
     at.visit.check()
 

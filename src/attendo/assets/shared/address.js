@@ -44,14 +44,17 @@ export function makeState(rules) {
     return { values: found, named: names, unfit: wrong };
   }
 
+  let seen = location.hash; // as this page wrote or read it
   const write = afterPause(() => {
     if (location.protocol === "about:") return; // a page inside a notebook has no address
+    if (location.hash !== seen) return; // the reader has just opened another address, which is read next
     const hash = addressOf();
     const way = entry ? "pushState" : "replaceState";
     entry = false;
     if (`#${hash}` === location.hash) return;
     try {
       history[way](null, "", hash ? `#${hash}` : location.pathname + location.search);
+      seen = location.hash;
     } catch {
       // a browser may reject an address that is very long or changes very often; the page continues without it
     }
@@ -79,6 +82,7 @@ export function makeState(rules) {
 
   // the reader typed or pasted an address, or went back in the history
   window.addEventListener("hashchange", () => {
+    seen = location.hash;
     const read = valuesIn(location.hash);
     ({ named, unfit } = read);
     entry = false;
