@@ -183,7 +183,8 @@ def test_a_sink_is_named_and_a_term_explains_itself(live, tokenizer):
     at = live("translation", text=text_of(tokenizer, 8))
     at.js("app.layers().forEach((layer) => layer.sinks.fill({ key: 2, share: 0.9 })) || app.emit('map')")
     piece = at.js("app.tokensOf(app.openLayer().keys)[2].piece")
-    assert f"this head rests on “{piece}”, an attention sink" in at.page.text_content("#head-line")
+    said = f"this head rests on “{piece}”, an attention sink"
+    at.until(f"document.querySelector('#head-line').textContent.includes({json.dumps(said)})")
     at.page.click("#head-line .term:text('attention sink')")
     assert "Many heads look at one fixed token" in at.page.inner_text(".sheet:popover-open")
     at.page.keyboard.press("Escape")
@@ -278,7 +279,7 @@ def test_letters_of_several_bytes_and_the_ends_of_a_text_have_names(live):
     at.until("document.querySelectorAll('#ribbons .tokens')[0].children.length > 0")
     told = at.page.evaluate(
         """async (shown) => {
-          const script = document.querySelector('script[type=module]').src;
+          const script = document.querySelector('script[src$="/main.js"]').src;
           return (await import(script.replace("main.js", "shown.js"))).labelsOf(shown);
         }""",
         json.loads(shown),

@@ -143,7 +143,7 @@ def test_modules_are_joined_after_the_modules_that_they_import(folder):
 
 def test_a_live_page_loads_its_assets_from_its_server(folder):
     page = web.live_document(
-        "look/main.js", "look/look.css", web.data_elements({"facts": {"a": 1}}), "ja", "../"
+        ("look/main.js",), "look/look.css", web.data_elements({"facts": {"a": 1}}), "ja", "../"
     )
     text = page.data.decode()
     assert re.findall(r'<link rel="(\w+)" href="([^"]+)">', text) == [
@@ -186,7 +186,7 @@ def test_data_never_become_html(folder, value):
     (folder / "words" / "en.json").write_text(json.dumps({"a": value}), encoding="utf-8")
     data = {"answers": {value: [value]}}
     for text in (
-        web.live_document("look/main.js", "look/look.css", web.data_elements(data), "en").data.decode(),
+        web.live_document(("look/main.js",), "look/look.css", web.data_elements(data), "en").data.decode(),
         web.saved_document("look/main.js", "look/look.css", web.data_elements(data), "en"),
     ):
         found = dict(re.findall(r'<script type="application/json" id="(\w+)">(.*?)</script>', text))

@@ -144,26 +144,29 @@ def words() -> str:
     return _json({language: json.loads(asset(f"words/{language}.json")) for language in ("en", "ja")})
 
 
-def live_document(entry: str, style: str, data: str, language: Language, root: str = "") -> Served:
+def live_document(
+    entries: tuple[str, ...], style: str, data: str, language: Language, root: str = ""
+) -> Served:
     """Return a page whose assets are loaded from the server, with its content security policy as header.
 
     Args:
-        entry: The path of the page's first module.
+        entries: The paths of the page's scripts, in order. A script runs when all modules that it imports are loaded.
         style: The path of the page's own style sheet.
         data: The elements with the data of the page, as HTML.
         language: The language of the document, before the page reads the reader's choice.
         root: The relative address of the server's root, such as "" or "../../".
     """
     make = _live_document.__wrapped__ if os.environ.get(FOLDER) else _live_document
-    return make(entry, style, data, language, root)
+    return make(entries, style, data, language, root)
 
 
 @lru_cache(maxsize=16)
-def _live_document(entry: str, style: str, data: str, language: Language, root: str) -> Served:
+def _live_document(entries: tuple[str, ...], style: str, data: str, language: Language, root: str) -> Served:
     base = f"{root}assets/{version()}/"
+    modules = [path for entry in entries for path in modules_of(entry)]
     head = [f'<link rel="stylesheet" href="{base}{path}">' for path in (*STYLES, style)]
-    head += [f'<link rel="modulepreload" href="{base}{path}">' for path in modules_of(entry)]
-    script = f'<script type="module" src="{base}{entry}"></script>'
+    head += [f'<link rel="modulepreload" href="{base}{path}">' for path in dict.fromkeys(modules)]
+    script = "".join(f'<script type="module" src="{base}{entry}"></script>' for entry in entries)
     policy = (
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src data: blob:; connect-src 'self';"
         " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -66,7 +66,7 @@ def reply_to(session: Session, message: Any) -> tuple[dict[str, Any], list[bytes
     return (back, [answer]) if isinstance(answer, bytes) else (back | {"answer": answer}, [])
 
 
-ENTRY, STYLE = "look/main.js", "look/look.css"
+BEGIN, ENTRY, STYLE = "look/opening.js", "look/main.js", "look/look.css"
 
 
 def live_page(
@@ -81,7 +81,7 @@ def live_page(
         back: The relative address of the page to which the microscope links back, or None.
     """
     answers = json_of({"live": model, "back": back})
-    return live_document(ENTRY, STYLE, data_elements({"answers": answers}), language, root)
+    return live_document((BEGIN, ENTRY), STYLE, data_elements({"answers": answers}), language, root)
 
 
 def framed_page(request: LookRequest) -> str:

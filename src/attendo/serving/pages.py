@@ -35,7 +35,7 @@ async def page(request: ApiRequest) -> Response:
     state = request.server
     facts = {"look": state.look, "characters": state.config.max_characters}
     data = data_elements({"facts": json_of(facts)})
-    served = live_document("serve/main.js", "serve/serve.css", data, "en")
+    served = live_document(("serve/main.js",), "serve/serve.css", data, "en")
     return Response(*served.response(request.headers))
 
 

@@ -7,6 +7,7 @@ import { makeLate } from "./late.js";
 import { layerNumbers, numbersBytes } from "./numbers.js";
 import { shownMatrix, strongestQuery } from "./shown.js";
 import { misfitsOfLook } from "./misfits.js";
+import { askOf, saysSomething } from "./opening.js";
 import { fitting } from "./state.js";
 
 const MANY_TOKENS = 200; // with more tokens, listing them takes too long before the map is drawn
@@ -31,6 +32,7 @@ export function makeApp(source, state, model) {
     look: null,
     sliding: false,
     on: (event, fn) => void (listeners[event] ??= []).push(fn),
+    isLooking: () => turn !== settled,
     emit: (event) => (listeners[event] ?? []).forEach((fn) => guarded(app, fn)),
     showStatus: (element) => (status = element),
     layers: () => app.look.stacks.flatMap((stack) => stack.layers),
@@ -116,7 +118,7 @@ export function makeApp(source, state, model) {
   }
   // The page is built again: cancel everything in progress, and return whether a request was in progress
   app.retire = () => {
-    const looking = turn !== settled;
+    const looking = app.isLooking();
     turn += 1;
     gone = true;
     app.look = null;
@@ -294,39 +296,6 @@ export function guarded(app, fn) {
     console.error(error);
     app.fail(error);
   }
-}
-
-// The search method: the reader's choice, or the default of the command
-export function searchOf({ state, model }) {
-  return state.get("search") || model.search;
-}
-
-// Whether there is a text; a language model can also start from an empty text
-export function saysSomething({ state, model }) {
-  return state.get("text").trim() !== "" || model.family === "language-model";
-}
-
-// The first request, which is sent before the page is built
-export function askAhead(app) {
-  if (saysSomething(app)) app.source.ahead("look", askOf(app));
-}
-
-function askOf(app) {
-  const { state, source, model } = app;
-  const [search, first] = [searchOf(app), source.first];
-  const free = app.isWriter ?? ["translation", "language-model"].includes(model.family);
-  const other = (beam) => (beam === model.beam ? 0 : beam); // 0 stands for the model's default beam size
-  const beam = other(state.get("beam"));
-  const asFirst = first && other(first.beam ?? 0) === beam;
-  return {
-    text: state.get("text"),
-    search: free ? search : "greedy",
-    beam: asFirst ? first.beam : (search === "beam" && free && beam) || null,
-    target: search === "forced" && free ? state.get("target") : null,
-    prefix_ids: state.get("prefix"),
-    max_tokens: state.get("max_tokens"),
-    edits: state.get("edits"),
-  };
 }
 
 // The answer in words: the text, or the most probable label

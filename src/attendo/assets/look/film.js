@@ -40,9 +40,7 @@ function filmParts(app, root) {
     stopFilm(view);
     showFrame(app, view, Number(view.slider.value));
   };
-  view.play = button(say("film-play"), () => (view.timer ? stopFilm(view) : playFilm(app, view)), {
-    id: "film-play",
-  });
+  view.play = button(say("film-play"), () => (view.timer ? stopFilm(view) : playFilm(app, view)), { id: "film-play" });
   view.step = el("output", { class: "number film-step" });
   const go = (by) => () => {
     stopFilm(view);

@@ -276,11 +276,7 @@ function heatSvg(canvas, app, shown, plan) {
     });
     plan.rowLabels.forEach((label, i) =>
       made.append(
-        svgText(cutText(label, 16), {
-          x: left - 6,
-          y: top + (i + 0.5) * tall + 4,
-          "text-anchor": "end",
-        }),
+        svgText(cutText(label, 16), { x: left - 6, y: top + (i + 0.5) * tall + 4, "text-anchor": "end" }),
       ),
     );
     plan.columnLabels.forEach((label, j) => {

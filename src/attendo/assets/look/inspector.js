@@ -67,6 +67,7 @@ function nextPart(app) {
   const { state } = app;
   const view = {
     more: false,
+    shown: "", // the result, position and length that are shown or requested
     said: el("p", { class: "note" }),
     place: el("div"),
     title: el("h2", { id: "next-title" }),
@@ -76,8 +77,7 @@ function nextPart(app) {
   const load = drawWhenShown(root, () => loadNext(app, view));
   const soon = afterPause(load, 60);
   view.load = load;
-  app.on("look", load);
-  app.on("numbers", soon); // the strongest query is known only now
+  app.on("numbers", soon); // not "look": the strongest query is known only now
   state.on("position", soon);
   // a query of the written text selects its position
   state.on(["query", "layer"], () => {
@@ -100,10 +100,13 @@ function positionOf(app, tokens) {
 
 async function loadNext(app, view) {
   const tokens = app.look ? nextTokens(app.look) : [];
-  if (!tokens.length) return;
+  if (!tokens.length || app.isLooking()) return; // a newer result comes, and the server may have dropped this one
   const position = positionOf(app, tokens);
+  const shown = `${app.look.key} ${position} ${view.more}`;
+  if (shown === view.shown) return;
+  view.shown = shown;
   const answer = await view.ask("next", { key: app.look.key, position, n: NEXT_TOKENS });
-  if (!answer) return;
+  if (!answer) return void (view.shown = "");
   const focused = /** @type {HTMLElement} */ (document.activeElement);
   const had = view.place.contains(focused) && focused.dataset.name;
   drawNext(app, view, tokens, position, answer);

@@ -2,10 +2,10 @@
 // The microscope: one state, one result at a time, and the views that draw it.
 import { button, clear, el } from "../shared/dom.js";
 import { copyText } from "../shared/files.js";
-import { applyTheme, browserLanguage, makeHeader, makeTabs } from "../shared/header.js";
+import { applyTheme, makeHeader, makeTabs } from "../shared/header.js";
 import { makeSheet } from "../shared/sheet.js";
-import { say, setAgain, setLanguage } from "../shared/words.js";
-import { askAhead, guarded, makeApp } from "./app.js";
+import { say, setLanguage } from "../shared/words.js";
+import { guarded, makeApp } from "./app.js";
 import { makeArithmetic } from "./arithmetic.js";
 import { makeAttention } from "./attention.js";
 import { makeChanges } from "./changes.js";
@@ -15,11 +15,9 @@ import { makeGuide, keysSheet } from "./guide.js";
 import { makeInspector } from "./inspector.js";
 import { makeLabel } from "./label.js";
 import { makeLayers } from "./layers.js";
-import { misfitsOf, stateOf } from "./misfits.js";
 import { makeModel } from "./model.js";
+import { beginWith, opened } from "./opening.js";
 import { makeSearch } from "./search.js";
-import { makeSource } from "./source.js";
-import { makeLookState } from "./state.js";
 import { makeText } from "./text.js";
 
 const ANSWER_PATIENCE = 1000; // ms without an answer before the page shows a waiting message
@@ -51,11 +49,7 @@ function makeTop(app, tabs) {
   const save = button(
     `${say("save")} ▾`,
     () => app.look && sheet.open(save, say("save"), el("div", { class: "saves" }, ...saves(app))),
-    {
-      id: "save",
-      class: "quiet",
-      "aria-haspopup": "dialog",
-    },
+    { id: "save", class: "quiet", "aria-haspopup": "dialog" },
   );
   const keys = button("?", () => keysSheet(app, sheet, keys), {
     id: "keys",
@@ -197,27 +191,17 @@ async function waitedFor(answer, page, framed) {
 }
 
 async function start() {
-  window.attendo = { app: null, ready: false, drawn: {} };
-  const [source, state] = [makeSource((text) => window.attendo.app?.tell(text)), makeLookState()];
-  if (!state.get("language")) state.settle({ language: browserLanguage() });
-  setLanguage(state.get("language"));
-  applyTheme(state);
-  const { first } = source;
+  const { source, state } = opened;
   const page = document.getElementById("page");
-  let model;
-  try {
-    model = source.model ?? (await waitedFor(source.ask("model", {}), page, source.framed));
-  } catch (error) {
-    return void clear(page).append(el("p", { class: "alert", role: "alert" }, error.message));
+  let { model } = source;
+  if (!model) {
+    try {
+      model = await waitedFor(source.ask("model", {}), page, source.framed);
+    } catch (error) {
+      return void clear(page).append(el("p", { class: "alert", role: "alert" }, error.message));
+    }
+    beginWith(opened, model);
   }
-  setAgain(model);
-  if (first && !state.get("text")) state.settle({ ...stateOf(first), ...(state.says("layer") ? {} : source.opens) });
-  // never an empty page: without a text, an example; only a language model can also begin with nothing
-  const isEmpty = !state.get("text") && !first && (model.family !== "language-model" || !location.hash);
-  const example = model.family === "language-model" ? "" : say(`example-${model.family}`);
-  if (isEmpty) state.settle({ text: model.examples?.[0] ?? example });
-  state.correctBy((values) => misfitsOf(model, source, values));
-  askAhead({ state, source, model });
   const { app, box } = build(source, state, model, null);
   listen(state);
   await app.relook();

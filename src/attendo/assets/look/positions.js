@@ -37,12 +37,7 @@ function positionParts(app, root) {
         done();
       },
     );
-  const view = {
-    onchange,
-    answer: null,
-    encodings: cellMap("positions"),
-    products: cellMap("position-dots"),
-  };
+  const view = { onchange, answer: null, encodings: cellMap("positions"), products: cellMap("position-dots") };
   view.side = choice("positionsSide", ["source", "target"], () => onchange.load());
   view.like = choice("positionsLike", ["dots", "cosine"], () => onchange.draw());
   view.sideField = field(say("positions-side"), view.side);

@@ -7,11 +7,7 @@ import { largest } from "../shared/bars.js";
 import { drawWhenShown, questions, stackChoice } from "./views.js";
 import { cellMap, colorScale } from "./cells.js";
 
-const ROLLOUT_SIDES = {
-  encoder: ["source", "source"],
-  decoder: ["target", "target"],
-  cross: ["target", "source"],
-};
+const ROLLOUT_SIDES = { encoder: ["source", "source"], decoder: ["target", "target"], cross: ["target", "source"] };
 
 export function makeRollout(app, root) {
   const view = { stack: "", side: "" };

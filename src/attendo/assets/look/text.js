@@ -5,7 +5,8 @@ import { compared, comparedLine, marked } from "../shared/diff.js";
 import { afterPause, button, clear, el, field, formatted, percent, select, signed } from "../shared/dom.js";
 import { makeSheet, term } from "../shared/sheet.js";
 import { inJapanese, say } from "../shared/words.js";
-import { answerText, editName, saysSomething, searchOf } from "./app.js";
+import { answerText, editName } from "./app.js";
+import { saysSomething, searchOf } from "./opening.js";
 import { isSpaced, joinedText } from "./shown.js";
 import { onlyLive } from "./views.js";
 

@@ -65,9 +65,7 @@ function treeParts(app, root) {
   const given = beamOfTree(app);
   const most = Math.max(MOST_BEAMS, given, app.model.beam);
   const beams = Array.from({ length: most }, (_, n) => [String(n + 1), String(n + 1)]);
-  view.beam = select(beams, String(given), (n) => app.state.set({ treeBeam: Number(n) }), {
-    id: "tree-beam",
-  });
+  view.beam = select(beams, String(given), (n) => app.state.set({ treeBeam: Number(n) }), { id: "tree-beam" });
   view.go = button(say("tree-go"), () => view.search(), { id: "tree-go" });
   view.zooms = el(
     "span",

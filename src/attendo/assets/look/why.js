@@ -8,13 +8,7 @@ import { beamOfTree } from "./tree.js";
 import { drawWhenShown, onlyLive, questions } from "./views.js";
 
 export function makeWhy(app, root) {
-  const text = el("textarea", {
-    id: "why-text",
-    rows: 2,
-    dir: "auto",
-    spellcheck: false,
-    value: app.state.get("why"),
-  });
+  const text = el("textarea", { id: "why-text", rows: 2, dir: "auto", spellcheck: false, value: app.state.get("why") });
   const [said, place] = [el("p", { class: "note" }), el("div", { "aria-live": "polite" })];
   const view = { asked: "", said, place };
   view.ask = questions(app, view.said, view.place);

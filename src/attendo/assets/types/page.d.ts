@@ -41,6 +41,7 @@ export interface App {
   model: Model;
   look: Look | null;
   isWriter: boolean;
+  isLooking(): boolean;
   [name: string]: any;
 }
 
