@@ -148,13 +148,14 @@ def test_a_live_page_loads_only_assets_of_its_server(root):
     icon, *links = [at for at, _ in page.found("link")]
     assert icon == {"rel": "icon", "href": "data:,"}
     assert {link["rel"] for link in links} == {"stylesheet", "modulepreload"}
-    *data, script = page.found("script")
-    assert script == ({"type": "module", "src": f"{base}look/main.js"}, "")
+    *data, first, script = page.found("script")
+    for name, found in (("opening", first), ("main", script)):
+        assert found == ({"type": "module", "src": f"{base}look/{name}.js"}, "")
     assert [at for at, _ in data] == [
         {"type": "application/json", "id": name} for name in ("words", "answers")
     ]
     assert json.loads(data[-1][1]) == {"live": {"name": "<b>"}, "back": "../"}
-    for address in (*(link["href"] or "" for link in links), f"{base}look/main.js"):
+    for address in (*(link["href"] or "" for link in links), first[0]["src"], script[0]["src"]):
         assert address.startswith(base)
         assert served_asset(address.removeprefix(f"{root}assets/")) is not None, address
     assert page.found("style") == []

@@ -43,7 +43,7 @@ def test_it_gives_the_page_and_answers(server):
     answer, page = ask(server, "GET", "/", None)
     assert answer.status == 200 and page.startswith(b"<!doctype html>")
     assert "connect-src 'self'" in answer.headers["Content-Security-Policy"]
-    (script,) = re.findall(rb'<script type="module" src="([^"]+)"', page)
+    _, script = re.findall(rb'<script type="module" src="([^"]+)"', page)
     answer, text = ask(server, "GET", f"/{script.decode()}", None)
     assert answer.status == 200 and b"import {" in text and "immutable" in answer.headers["Cache-Control"]
     assert ask(server, "GET", "/assets/0/../server.py", None)[0].status == 404
