@@ -1,7 +1,7 @@
 // @ts-check
 // The view "Arithmetic": one query of the open head, step by step: scores, scaled, masked, softmax, mixed values. Colors
 // show the numbers; a switch shows all of them.
-import { barOf, scrolled, signedBarOf, tableHead } from "../shared/bars.js";
+import { barOf, largest, scrolled, signedBarOf, tableHead } from "../shared/bars.js";
 import { afterPause, button, clear, el, formatted, ordinal, percent, pieceElement, pieceText } from "../shared/dom.js";
 import { partName, say } from "../shared/words.js";
 import { divergingColor, ink, rgbText } from "./colors.js";
@@ -82,6 +82,8 @@ function rowOf(app, shown) {
     one.tempered = beta === Infinity ? NaN : beta * one.score;
     one.power = !one.may ? 0 : beta === Infinity ? one.weight : Math.exp(beta * (one.score - top));
   }
+  const mixed = numbers.mixed(head, query, beta);
+  const vectors = [numbers.query(head, query), numbers.key(head, key), numbers.value(head, key), mixed];
   return {
     numbers,
     layer,
@@ -91,11 +93,11 @@ function rowOf(app, shown) {
     key,
     n,
     keys,
-    top,
+    largest: Math.max(1e-9, ...vectors.map(largest)), // of the vectors, for their colors
     token: app.tokensOf(layer.queries)[query],
     written: layer.queries === layer.keys ? null : app.rowTokens(layer)[query],
     powers: may.reduce((sum, one) => sum + one.power, 0),
-    mixed: numbers.mixed(head, query, beta),
+    mixed,
     app,
   };
 }
@@ -131,22 +133,25 @@ function queryBar(app, row) {
   );
 }
 
-function vectorTop(row) {
-  const { numbers, head, query, key } = row;
-  const vectors = [numbers.query(head, query), numbers.key(head, key), numbers.value(head, key), row.mixed];
-  return Math.max(1e-9, ...vectors.map((vector) => vector.reduce((top, x) => Math.max(top, Math.abs(x)), 0)));
+// The keys with the largest weights
+function heaviest({ keys }, most) {
+  return keys.toSorted((a, b) => b.weight - a.weight || a.j - b.j).slice(0, most);
+}
+
+// α·v of a key
+function weightedValue(row, { j, weight }) {
+  return Float32Array.from(row.numbers.value(row.head, j), (x) => weight * x);
 }
 
 // q of the query, k and v of one key
 function vectorsOf(row, key, all) {
   const { numbers, head, query } = row;
-  const top = vectorTop(row);
   const other = row.keys[key].token;
   return [
     ["q = x W_q", row.token, numbers.query(head, query)],
     ["k = x W_k", other, numbers.key(head, key)],
     ["v = x W_v", other, numbers.value(head, key)],
-  ].map(([name, token, vector]) => vectorLine([formula(name), " ", pieceElement(token)], vector, top, all));
+  ].map(([name, token, vector]) => vectorLine([formula(name), " ", pieceElement(token)], vector, row.largest, all));
 }
 
 // A formula as text with its subscripts: "W_q" → W with a small q
@@ -173,18 +178,11 @@ function stripOf(vector, top, all) {
 function cardTable(row, point, hold) {
   const { layer, head } = row;
   const heavy = row.keys.filter((one) => one.weight >= LEAST_SHARE || one.j === row.key);
-  const kept = new Set(
-    heavy
-      .toSorted((a, b) => b.weight - a.weight)
-      .slice(0, MOST_KEYS)
-      .map((one) => one.j),
-  );
+  const kept = new Set(heaviest({ keys: heavy }, MOST_KEYS).map((one) => one.j));
   const rest = row.keys.filter((one) => !kept.has(one.j));
-  const most = Math.max(1e-9, ...row.keys.map((one) => Math.abs(one.product)));
-  const scaled = Math.max(1e-9, ...row.keys.filter((one) => one.may).map((one) => Math.abs(one.score)));
-  const top = vectorTop(row);
-  const mixed = (vector) => stripOf(vector, top, false);
-  const part = ({ j, weight }) => Float32Array.from(row.numbers.value(head, j), (x) => weight * x);
+  const most = largest(row.keys.map((one) => one.product));
+  const scaled = largest(row.keys.filter((one) => one.may).map((one) => one.score));
+  const mixed = (vector) => stripOf(vector, row.largest, false);
   const names = ["card-product", "card-scaled", "card-mask", "card-softmax", "card-mix"];
   const columns = [[say("steps-key")], ...names.map((name, n) => [`${n + 1}. ${say(name)}`])];
   const rows = row.keys
@@ -202,7 +200,7 @@ function cardTable(row, point, hold) {
         ),
         el("td", {}, one.may ? "✓" : say("masked")),
         el("td", { title: formatted(one.weight) }, barOf(one.weight), ` ${percent(one.weight)}`),
-        el("td", {}, mixed(part(one))),
+        el("td", {}, mixed(weightedValue(row, one))),
       ),
     );
   const share = rest.reduce((sum, one) => sum + one.weight, 0);
@@ -234,8 +232,7 @@ function keyButton(one, point, hold) {
 // One row per key; the column headings are the formulas
 function weightTable(row, all, point, hold) {
   const { layer, beta } = row;
-  const heaviest = [...row.keys].sort((a, b) => b.weight - a.weight || a.j - b.j).slice(0, MOST_KEYS);
-  const kept = new Set([...heaviest.map((one) => one.j), row.key]);
+  const kept = new Set([...heaviest(row, MOST_KEYS).map((one) => one.j), row.key]);
   const rows = row.keys.filter((one) => all || kept.has(one.j)).map((one) => keyRow(row, one, point, hold));
   const added = layer.slopes ? `−${formatted(layer.slopes[row.head])}·|i−j|` : layer.biases ? "b(j−i)" : "";
   const plus = added ? " + b" : "";
@@ -324,13 +321,13 @@ function showProducts(box, row, j) {
 
 // α·v of the keys with the largest weights, of all others together, and their sum; each column adds up
 function sumOf(row) {
-  const top = vectorTop(row);
-  const heaviest = [...row.keys].sort((a, b) => b.weight - a.weight || a.j - b.j).slice(0, MOST_ADDENDS);
+  const top = row.largest;
   const rest = Float32Array.from(row.mixed);
-  const lines = heaviest.map(({ j, token, weight }) => {
-    const part = Float32Array.from(row.numbers.value(row.head, j), (x) => weight * x);
+  const lines = heaviest(row, MOST_ADDENDS).map((one) => {
+    const part = weightedValue(row, one);
     part.forEach((x, d) => (rest[d] -= x));
-    return vectorLine([`${formatted(weight)} · `, formula("v"), " ", pieceElement(token)], part, top, true);
+    const name = [`${formatted(one.weight)} · `, formula("v"), " ", pieceElement(one.token)];
+    return vectorLine(name, part, top, true);
   });
   if (row.n > MOST_ADDENDS) lines.push(vectorLine([say("steps-others", { n: row.n - MOST_ADDENDS })], rest, top, true));
   const off = row.layer.off.includes(row.head);

@@ -16,7 +16,7 @@ import { tableHead, scrolled } from "../shared/bars.js";
 import { makeSheet, term } from "../shared/sheet.js";
 import { partName, say } from "../shared/words.js";
 import { headLine, sentenceOf } from "./roles.js";
-import { MANY, shownMatrix, showRamp } from "./shown.js";
+import { isLong, MANY, shownMatrix, showRamp } from "./shown.js";
 import { saveHeat } from "./saving.js";
 import { makeHeat } from "./heat.js";
 import { makeRibbons } from "./ribbons.js";
@@ -106,15 +106,14 @@ function pictureChoice({ state }) {
   const buttons = names.map((name) =>
     button(say(`picture-${name}`), () => state.set({ picture: name }), { id: `picture-${name}` }),
   );
-  const current = (layer) => (layer.q_len > MANY || layer.k_len > MANY ? "matrix" : state.get("picture"));
+  const current = (layer) => (isLong(layer) ? "matrix" : state.get("picture"));
   return {
     node: el("span", { class: "segments", role: "group", "aria-label": say("picture") }, ...buttons),
     current,
     update: (layer) =>
       names.forEach((name, n) => {
-        const long = layer.q_len > MANY || layer.k_len > MANY;
         buttons[n].setAttribute("aria-pressed", String(name === current(layer)));
-        buttons[n].disabled = long && name !== "matrix";
+        buttons[n].disabled = isLong(layer) && name !== "matrix";
         buttons[n].title = buttons[n].disabled ? say("picture-long", { n: MANY }) : "";
       }),
   };

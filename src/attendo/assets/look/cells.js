@@ -1,7 +1,7 @@
 // @ts-check
 // A heat map of any matrix, with the value under the pointer or the keyboard focus, and its color scale.
 import { say } from "../shared/words.js";
-import { el, fitText, formatted, oncePerFrame, sized } from "../shared/dom.js";
+import { el, fitText, formatted, hasModifier, oncePerFrame, ordinal, pieceText, sized } from "../shared/dom.js";
 import { cssColor, divergingColor, ink, picture, weightColor } from "./colors.js";
 
 const MAP_HIGH = 380; // height in CSS pixels of a heat map whose cells can be larger than 1 pixel
@@ -40,6 +40,13 @@ export function cellMap(name, onPick = null) {
   canvas.addEventListener("focus", () => map.shown && markCell(map));
   canvas.addEventListener("keydown", (event) => walkCells(map, event));
   return map;
+}
+
+// Show a matrix of attention: rows are queries, columns are keys
+export function showAttention(map, queries, keys, more) {
+  const name = (tokens) => (i) => [ordinal(i), tokens[i] && pieceText(tokens[i])].filter(Boolean).join(" ");
+  const looks = { root: true, square: true, named: true, first: 1 };
+  map.show({ ...looks, rowName: name(queries), columnName: name(keys), ...more });
 }
 
 function cellSizes({ rows, columns, square, named }, wide) {
@@ -139,7 +146,7 @@ function markCell(map) {
 }
 
 function walkCells(map, event) {
-  if (!map.shown || event.ctrlKey || event.altKey || event.metaKey) return;
+  if (!map.shown || hasModifier(event)) return;
   const { rows, columns } = map.shown;
   const [row, column] = map.at;
   const moves = {

@@ -3,7 +3,6 @@
 import { say } from "../shared/words.js";
 import { clear, el, formatted, signed, svgEl } from "../shared/dom.js";
 import { entropy, softmaxRow } from "./numbers.js";
-import { svgText } from "./saving.js";
 
 const CURVE_ROWS = 48; // number of rows in the entropy curve
 export const MEASURED = [0, 0.25, 0.5, 1, 2, 4, 16, Infinity];
@@ -82,13 +81,13 @@ function plotFrame(x, heights, place) {
     const at = x(placeOf(beta));
     svg.append(
       svgEl("line", { class: "rule", x1: at, x2: at, y1: 10, y2: HIGH - 30 }),
-      svgText(beta === Infinity ? "∞" : String(beta), { x: at, y: HIGH - 12, "text-anchor": "middle" }),
+      svgEl("text", { x: at, y: HIGH - 12, "text-anchor": "middle" }, beta === Infinity ? "∞" : String(beta)),
     );
   }
   for (const [number, y] of heights)
     svg.append(
       svgEl("line", { class: "axis", x1: EDGE, x2: WIDE - 12, y1: y, y2: y }),
-      svgText(formatted(number, 2), { x: EDGE - 6, y: y + 4, "text-anchor": "end" }),
+      svgEl("text", { x: EDGE - 6, y: y + 4, "text-anchor": "end" }, formatted(number, 2)),
     );
   svg.append(svgEl("line", { class: "axis", x1: x(place), x2: x(place), y1: 10, y2: HIGH - 30 }));
   return svg;
@@ -111,9 +110,7 @@ export function curvePlot(points, beta) {
   svg.append(svgEl("path", { class: "curve", d: sorted.map((point, n) => `${n ? "L" : "M"}${at(point)}`).join("") }));
   for (const [b, value] of sorted) {
     const dot = svgEl("circle", { class: "dot", cx: x(placeOf(b)), cy: y(value), r: 4 });
-    const title = svgEl("title");
-    title.textContent = `β = ${formatted(b, 2)}: ${signed(value)}`;
-    dot.append(title);
+    dot.append(svgEl("title", {}, `β = ${formatted(b, 2)}: ${signed(value)}`));
     svg.append(dot);
   }
   const told = sorted.map(([b, value]) => `${formatted(b, 2)}: ${signed(value)}`).join(", ");

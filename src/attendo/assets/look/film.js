@@ -1,10 +1,10 @@
 // @ts-check
 // The film: the attention of one head on this text, at each checkpoint of the training.
 import { partName, say } from "../shared/words.js";
-import { button, clear, el, formatted, ordinal, pieceText, svgEl } from "../shared/dom.js";
+import { button, clear, el, formatted, svgEl } from "../shared/dom.js";
 import { floatsOf } from "./numbers.js";
 import { drawWhenShown, questions } from "./views.js";
-import { cellMap, colorScale } from "./cells.js";
+import { cellMap, colorScale, showAttention } from "./cells.js";
 
 const FILM_PACE = 700; // ms per frame
 const FEW_CHECKPOINTS = 6; // with fewer checkpoints, the page says how to keep more
@@ -131,20 +131,9 @@ function showFrame(app, view, at) {
   view.slider.value = at;
   view.slider.setAttribute("aria-valuetext", told);
   view.step.textContent = told;
-  const name = (tokens) => (i) => [ordinal(i), tokens[i] && pieceText(tokens[i])].filter(Boolean).join(" ");
-  view.map.show({
-    rows: view.shape[0],
-    columns: view.shape[1],
-    data: numbers,
-    most: 1,
-    root: true,
-    square: true,
-    named: true,
-    first: 1,
-    rowName: name(view.sides[0]),
-    columnName: name(view.sides[1]),
-    label: say("both", { a: view.title.textContent, b: view.step.textContent }),
-  });
+  const [rows, columns] = view.shape;
+  const label = say("both", { a: view.title.textContent, b: view.step.textContent });
+  showAttention(view.map, ...view.sides, { rows, columns, data: numbers, most: 1, label });
   for (const chart of view.charts.children) chart.show(at);
   app.drew("film");
 }

@@ -1,6 +1,7 @@
 // @ts-check
 // The guided first minute: bubbles that explain the page once, and the list of keys.
 import { button, el } from "../shared/dom.js";
+import { placeBelow } from "../shared/sheet.js";
 import { say } from "../shared/words.js";
 
 const DONE = "attendo-guided"; // in the local storage
@@ -79,10 +80,7 @@ function showStep(app, steps, n) {
   bubble.addEventListener("keydown", (event) => event.key === "Escape" && bubble.remove());
   document.body.append(bubble);
   target.scrollIntoView({ block: "nearest" });
-  const box = target.getBoundingClientRect();
-  const room = document.body.clientWidth - bubble.offsetWidth - 8;
-  bubble.style.left = `${Math.max(8, Math.min(box.left, room)) + scrollX}px`;
-  bubble.style.top = `${box.bottom + 8 + scrollY}px`;
+  placeBelow(bubble, target, 8);
   next.focus();
 }
 

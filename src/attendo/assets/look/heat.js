@@ -1,11 +1,10 @@
 // @ts-check
 // The heat map of the open head: rows are queries, columns are keys. A second canvas shows the cell under the
 // pointer.
-import { cutText, el, fitText, formatted, oncePerFrame, sized, svgEl } from "../shared/dom.js";
+import { cutText, el, fitText, formatted, hasModifier, oncePerFrame, sized, svgEl } from "../shared/dom.js";
 import { pathName, say } from "../shared/words.js";
 import { cssColor, ink, palette, rgbText } from "./colors.js";
-import { svgText } from "./saving.js";
-import { cellColor, cellsPicture, labelsOf, MANY, shownMatrix } from "./shown.js";
+import { cellColor, cellsPicture, isLong, labelsOf, shownMatrix } from "./shown.js";
 
 const LABEL = 15; // pixels between two labels
 const HEAT_FONT = "13px system-ui, 'Hiragino Sans', 'Noto Sans JP', 'Noto Sans CJK JP', sans-serif";
@@ -82,7 +81,7 @@ export function makeHeat(app, root) {
 }
 
 function onHeatKey(app, layer, event) {
-  if (event.ctrlKey || event.altKey || event.metaKey) return;
+  if (hasModifier(event)) return;
   const { query, key } = app.spot();
   const to = {
     ArrowUp: [query - 1, key],
@@ -125,7 +124,7 @@ function planOf(room, app, layer) {
     Math.max(8, ...above.map((width, j) => width * Math.cos(TURN) + 10 - (columns - j - 0.5) * about)),
   ); // labels beyond the right edge
   const fitting = (size) => (size >= 4 ? Math.floor(size) : Math.max(0.5, size));
-  const large = rows > MANY || columns > MANY;
+  const large = isLong(layer);
   const [across, down] = [(room - left - lean) / columns, (large ? 640 : 400) / rows];
   const wide = fitting(large ? Math.min(across, Math.max(down, LABEL + 1)) : Math.min(across, 48));
   const tall = fitting(large ? Math.min(down, Math.max(across, LABEL + 1)) : Math.max(LABEL + 1, Math.min(down, 26)));
@@ -269,14 +268,12 @@ function heatSvg(canvas, app, shown, plan) {
       if (!rgb) return;
       const at = { x: left + (i % columns) * wide, y: top + Math.floor(i / columns) * tall };
       const rect = svgEl("rect", { ...at, width: wide, height: tall, fill: rgbText(rgb) });
-      const title = svgEl("title");
-      title.textContent = formatted(value);
-      rect.append(title);
+      rect.append(svgEl("title", {}, formatted(value)));
       made.append(rect);
     });
     plan.rowLabels.forEach((label, i) =>
       made.append(
-        svgText(cutText(label, 16), { x: left - 6, y: top + (i + 0.5) * tall + 4, "text-anchor": "end" }),
+        svgEl("text", { x: left - 6, y: top + (i + 0.5) * tall + 4, "text-anchor": "end" }, cutText(label, 16)),
       ),
     );
     plan.columnLabels.forEach((label, j) => {
@@ -284,7 +281,7 @@ function heatSvg(canvas, app, shown, plan) {
       const way = plan.upright[j]
         ? { x, y, "text-anchor": "middle" }
         : { x: x + 4, y, transform: `rotate(-60 ${x + 4} ${y})` };
-      made.append(svgText(cutText(label, 16), way));
+      made.append(svgEl("text", way, cutText(label, 16)));
     });
   }
   return made;

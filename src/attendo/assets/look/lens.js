@@ -1,7 +1,7 @@
 // @ts-check
 // The logit lens: the prediction of each layer at each position, as if the layer were the last.
 import { inJapanese, say } from "../shared/words.js";
-import { button, clear, el, formatted, ordinal, percent, pieceElement, pieceText } from "../shared/dom.js";
+import { button, clear, el, formatted, hasModifier, ordinal, percent, pieceElement, pieceText } from "../shared/dom.js";
 import { weightColor } from "./colors.js";
 import { drawWhenShown, questions, stackChoice } from "./views.js";
 import { colorScale, inkOf } from "./cells.js";
@@ -29,7 +29,7 @@ function lensParts(app, root) {
   view.said = el("p", { class: "note" });
   view.all = el(
     "div",
-    {},
+    { hidden: true }, // until the first answer
     el("div", { class: "bar" }, view.stackPlace, view.scale.node),
     view.note,
     view.paging,
@@ -43,7 +43,6 @@ function lensParts(app, root) {
 
 async function loadLens(app, view) {
   const { look } = app;
-  if (!look) view.all.hidden = true;
   if (!look) return;
   const names = look.stacks.map((stack) => stack.name).filter((name) => name !== "cross");
   view.stack = app.state.get("lensStack");
@@ -223,7 +222,7 @@ function markQuery(app, view) {
 
 function walkLens(event, table) {
   const cell = event.target.closest("td");
-  if (!cell || event.ctrlKey || event.altKey || event.metaKey) return;
+  if (!cell || hasModifier(event)) return;
   const rows = [...table.tBodies[0].rows];
   const [row, column] = [rows.indexOf(cell.parentElement), cell.cellIndex];
   const last = rows[row].cells.length - 1;

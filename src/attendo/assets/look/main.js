@@ -167,11 +167,7 @@ function build(source, state, model, look) {
   );
   makeGuide(app);
   state.on(["layer", "head"], app.openOther);
-  state.on("theme", () => {
-    applyTheme(state);
-    forgetColors();
-    app.emit("theme");
-  });
+  state.on("theme", () => recolor(state));
   state.on("language", () => build(source, state, model, app.look));
   app.look = look;
   if (look) app.show();
@@ -179,6 +175,12 @@ function build(source, state, model, look) {
   if (draft !== undefined && draft !== state.get("text")) resume(draft);
   if (focused === "language") document.getElementById(focused)?.focus();
   return { app, box };
+}
+
+function recolor(state) {
+  applyTheme(state);
+  forgetColors();
+  window.attendo.app.emit("theme");
 }
 
 // The first answer; a busy notebook sends no answer for a while, so the page shows a message
@@ -220,11 +222,7 @@ function listen(state) {
   });
   // a link that was pasted into this page, or an earlier address
   window.addEventListener("hashchange", () => window.attendo.app.relookIfOther());
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    applyTheme(state);
-    forgetColors();
-    window.attendo.app.emit("theme");
-  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => recolor(state));
 }
 
 start();

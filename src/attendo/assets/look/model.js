@@ -1,7 +1,7 @@
 // @ts-check
 // The model in computing order: a card per attention layer with a thumbnail of each head. The bar below a thumbnail is
 // a measure of the head; by default, how much the answer loses without the head.
-import { clear, el, field, formatted, oncePerFrame, select, sized } from "../shared/dom.js";
+import { clear, el, field, formatted, hasModifier, oncePerFrame, select, sized } from "../shared/dom.js";
 import { partName, pathName, say } from "../shared/words.js";
 import { palette, wordsOf } from "./colors.js";
 import { effectsOf, effectControls } from "./effects.js";
@@ -179,7 +179,7 @@ function headButton(app, buttons, tell, path, head) {
 
 // Arrow keys move over the heads, also across layers
 function walkHeads(app, buttons, event, path, head) {
-  if (!app.look || event.ctrlKey || event.altKey || event.metaKey) return;
+  if (!app.look || hasModifier(event)) return;
   const layers = inOrder(app.layers().map((layer) => [layer.path, layer.heads]));
   const at = layers.findIndex(([one]) => one === path);
   const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
@@ -197,8 +197,8 @@ function walkHeads(app, buttons, event, path, head) {
 // The layers of the encoder, then those of the decoder block by block: self-attention before cross-attention
 function inOrder(layers) {
   const place = ([path]) => {
-    const [, side, block, kind] = /^(\w+)\.blocks\.(\d+)\.(\w+)$/.exec(path) ?? [null, "", 0, ""];
-    return [side === "encoder" ? 0 : 1, Number(block), kind === "cross_attention" ? 1 : 0];
+    const { side, block, isCross } = partsOfPath(path);
+    return [side === "encoder" ? 0 : 1, block, isCross ? 1 : 0];
   };
   const by = (a, b) => a.reduce((found, x, n) => found || x - b[n], 0);
   return layers.toSorted((a, b) => by(place(a), place(b)));
@@ -206,8 +206,14 @@ function inOrder(layers) {
 
 // What a layer does, and its number: "Encoder" or "Decoder" reads its own text, cross-attention reads the source
 function layerNames(path) {
+  const { side, block, isCross } = partsOfPath(path);
+  return [say(isCross ? "layer-cross" : `layer-${side}`), say("layer", { n: block + 1 })];
+}
+
+// The parts of a module path such as decoder.blocks.2.cross_attention
+function partsOfPath(path) {
   const [, side, block, kind] = /^(\w+)\.blocks\.(\d+)\.(\w+)$/.exec(path) ?? [null, "", "0", ""];
-  return [say(kind === "cross_attention" ? "layer-cross" : `layer-${side}`), say("layer", { n: Number(block) + 1 })];
+  return { side, block: Number(block), isCross: kind === "cross_attention" };
 }
 
 // One canvas for all thumbnails, because each canvas costs memory and time in every frame

@@ -52,7 +52,7 @@ function positionParts(app, root) {
   view.products.node.prepend(el("div", { class: "bar" }, view.likeField, view.scales[1].node));
   view.all = el(
     "div",
-    {},
+    { hidden: true }, // until the first answer
     el("div", { class: "bar" }, view.sideField),
     el(
       "div",
@@ -70,7 +70,6 @@ function positionParts(app, root) {
 
 async function loadPositions(app, view) {
   const { look } = app;
-  if (!look) view.all.hidden = true;
   if (!look) return;
   const both = look.source.length > 0 && look.target.length > 0;
   const side = both ? view.side.value : look.source.length > 0 ? "source" : "target";

@@ -3,7 +3,7 @@
 // Self-attention: arcs over one line of tokens. The width of a ribbon is the weight.
 import { clear, el, ordinal, oncePerFrame, percent, roving, svgEl } from "../shared/dom.js";
 import { say } from "../shared/words.js";
-import { labelsOf, MANY, shownMatrix } from "./shown.js";
+import { isLong, labelsOf, shownMatrix } from "./shown.js";
 
 const LEAST_RIBBON = 0.02; // weaker weights are not drawn
 const RIBBON_STRENGTHS = 12; // ribbons of similar strength share a path
@@ -25,11 +25,9 @@ export function makeRibbons(app, root) {
   let plan = null; // the middles of the tokens
   let laid = ""; // the tokens for which the lines were built
 
-  const fits = (layer) => layer.q_len <= MANY && layer.k_len <= MANY;
-
   const draw = oncePerFrame(() => {
     shown = shownMatrix(app);
-    root.hidden = !shown || !fits(shown.layer) || state.get("picture") === "matrix";
+    root.hidden = !shown || isLong(shown.layer) || state.get("picture") === "matrix";
     if (root.hidden) return;
     const { layer } = shown;
     const name = `${app.look.key} ${layer.path}`;

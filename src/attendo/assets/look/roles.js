@@ -1,6 +1,6 @@
 // @ts-check
 // What a head does, in words: its role from its measures, the effect of its removal, and the sentence about one cell.
-import { el, formatted, percent, signed } from "../shared/dom.js";
+import { el, formatted, percent } from "../shared/dom.js";
 import { term } from "../shared/sheet.js";
 import { say, sayWith } from "../shared/words.js";
 import { effectsOf } from "./effects.js";
@@ -77,7 +77,7 @@ export function headLine(app, layer, head, name) {
   else if (row && !layer.off.includes(head))
     parts.push(
       sayWith(row.delta < 0 ? "line-loses" : "line-gains", {
-        x: signed(row.delta, 2).replace(/^[−+]/, ""),
+        x: formatted(Math.abs(row.delta), 2),
         nats: term("nats"),
       }),
     );

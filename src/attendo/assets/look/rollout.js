@@ -1,11 +1,11 @@
 // @ts-check
 // Rollout: the share of each input token in each position after all layers (an approximation).
 import { say } from "../shared/words.js";
-import { clear, el, formatted, ordinal, pieceText } from "../shared/dom.js";
+import { clear, el, formatted } from "../shared/dom.js";
 import { floatsOf } from "./numbers.js";
 import { largest } from "../shared/bars.js";
 import { drawWhenShown, questions, stackChoice } from "./views.js";
-import { cellMap, colorScale } from "./cells.js";
+import { cellMap, colorScale, showAttention } from "./cells.js";
 
 const ROLLOUT_SIDES = { encoder: ["source", "source"], decoder: ["target", "target"], cross: ["target", "source"] };
 
@@ -47,20 +47,8 @@ async function loadRollout(app, view) {
   const data = floatsOf(answer.data);
   const most = largest(data);
   view.scale.set("0", formatted(most, 2), formatted(most / 4, 2));
-  const name = (tokens) => (i) => `${ordinal(i)} ${tokens[i] ? pieceText(tokens[i]) : ""}`;
-  view.map.show({
-    rows: answer.q_len,
-    columns: answer.k_len,
-    data,
-    most,
-    root: true,
-    square: true,
-    named: true,
-    first: 1,
-    rowName: name(queries),
-    columnName: name(keys),
-    label: say("rollout-label", { stack: say(`stack-${stack}`) }),
-  });
+  const label = say("rollout-label", { stack: say(`stack-${stack}`) });
+  showAttention(view.map, queries, keys, { rows: answer.q_len, columns: answer.k_len, data, most, label });
   clear(view.note).append(`${say("rollout-note")} `, el("cite", {}, answer.source));
   app.drew("rollout");
 }

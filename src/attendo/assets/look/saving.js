@@ -1,6 +1,6 @@
 // @ts-check
 // The files of the open head and of the search tree.
-import { button, el, svgEl } from "../shared/dom.js";
+import { button, el } from "../shared/dom.js";
 import { saveBlob, saveCsv, saveText } from "../shared/files.js";
 import { say } from "../shared/words.js";
 import { cssColor } from "./colors.js";
@@ -20,12 +20,6 @@ function fileName(path, head, ending) {
     .replace("_attention", "")
     .replaceAll(".", "-");
   return `${short}-head-${head + 1}.${ending}`;
-}
-
-export function svgText(text, attributes) {
-  const made = svgEl("text", attributes);
-  made.textContent = text;
-  return made;
 }
 
 // Buttons that save files: [id, action]; ready(): whether there is something to save

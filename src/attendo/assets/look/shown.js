@@ -6,6 +6,10 @@ import { divergingPalette, palette, wordsOf } from "./colors.js";
 import { betaNumber } from "./numbers.js";
 
 export const MANY = 48; // number of keys in a row above which small weights have their own scale
+// Whether a layer has too many tokens for ribbons and for labels of all cells
+export function isLong({ q_len: qLen, k_len: kLen }) {
+  return qLen > MANY || kLen > MANY;
+}
 const lastShown = new WeakMap(); // numbers of a layer → latest displayed values
 
 // The displayed values of the open head, or null before its numbers are loaded: weights at the slider's β, and

@@ -7,6 +7,7 @@ import {
   el,
   field,
   formatted,
+  hasModifier,
   oncePerFrame,
   percent,
   pieceText,
@@ -220,7 +221,7 @@ function hoverTree(view, event) {
 
 // Left moves to the parent, right to the best child, up and down within a step
 function walkTree(view, event) {
-  if (!view.tree || !view.at || event.ctrlKey || event.altKey || event.metaKey) return;
+  if (!view.tree || !view.at || hasModifier(event)) return;
   if ("+-=".includes(event.key)) return void zoomTree(view, event.key === "-" ? -1 : 1);
   const { at, tree } = view;
   const step = tree.steps[at.step];

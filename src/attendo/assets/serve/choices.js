@@ -2,7 +2,16 @@
 // Choices as buttons: a first line, and the whole text with the differences from another text in bold.
 import { clear, el, percent } from "../shared/dom.js";
 import { compared, marked } from "../shared/diff.js";
+import { makeLatest } from "../shared/asking.js";
+import { makeSheet } from "../shared/sheet.js";
 import { say } from "../shared/words.js";
+
+// A sheet whose content is requested; closing it cancels the request
+export function makeAskingSheet(app) {
+  const asking = makeLatest((error) => (sheet.close(), app.failed(error)));
+  const sheet = makeSheet(() => asking.stop());
+  return { asking, sheet, end: () => (sheet.close(), sheet.root.remove(), asking.end()) };
+}
 
 // rows: [{ head, share, current }…]; each gets item, its element, and tell(text, current, word), which fills it
 export function makeChoices(rows, language, onTake, className = "choices") {

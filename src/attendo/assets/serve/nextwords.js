@@ -2,10 +2,8 @@
 // Other words in a continuation: the likeliest tokens at a place, each completed to a word by the model.
 import { byteOf, el } from "../shared/dom.js";
 import { say } from "../shared/words.js";
-import { makeLatest } from "../shared/asking.js";
-import { makeSheet } from "../shared/sheet.js";
 import { segments } from "../shared/diff.js";
-import { makeChoices } from "./choices.js";
+import { makeAskingSheet, makeChoices } from "./choices.js";
 import { textOf } from "./continuation.js";
 
 const MOST = 5; // the API lists no more
@@ -25,8 +23,7 @@ function firstWord(text) {
 
 // onTake(pieces before the word, the new word)
 export function makeNextWords(app, model, onTake) {
-  const asking = makeLatest((error) => (sheet.close(), app.failed(error)));
-  const sheet = makeSheet(() => asking.stop());
+  const { asking, sheet, end } = makeAskingSheet(app);
   const fixed = { model: model.id, temperature: 0 };
   const ask = async (body, signal) => (await app.server.ask("v1/completions", { ...fixed, ...body }, signal)).choices;
 
@@ -65,5 +62,5 @@ export function makeNextWords(app, model, onTake) {
       list.querySelector("button").focus({ preventScroll: true });
     });
   }
-  return { open, close: sheet.close, end: () => (sheet.close(), sheet.root.remove(), asking.end()) };
+  return { open, close: sheet.close, end };
 }

@@ -3,9 +3,8 @@
 import { afterPause, button, clear, el } from "../shared/dom.js";
 import { say } from "../shared/words.js";
 import { makeLatest } from "../shared/asking.js";
-import { makeSheet } from "../shared/sheet.js";
 import { othersAt, wordsOf } from "./lines.js";
-import { makeChoices, makeOwnWord } from "./choices.js";
+import { makeAskingSheet, makeChoices, makeOwnWord } from "./choices.js";
 
 const MOST_OTHERS = 5; // maximum number of alternatives of a word, and of a line
 const MOST_CARDS = 3;
@@ -16,8 +15,7 @@ const IDLE = 700; // ms after the translation until the alternatives of a line a
 // reader chose.
 export function makeOthers({ app, known, isCurrent, several, take }) {
   const { languages } = known;
-  const asking = makeLatest((error) => (sheet.close(), app.failed(error)));
-  const sheet = makeSheet(() => asking.stop());
+  const { asking, sheet, end: endSheet } = makeAskingSheet(app);
   const noted = (key) => el("p", { class: "note", role: "status" }, key ? say(key) : "");
 
   function taken(line, candidate, chosen) {
@@ -130,6 +128,6 @@ export function makeOthers({ app, known, isCurrent, several, take }) {
     else if (line) soon();
   }
 
-  const end = () => (sheet.close(), sheet.root.remove(), asking.end(), idle.end());
+  const end = () => (endSheet(), idle.end());
   return { atWord, ofLine, offer, also, close: sheet.close, end };
 }

@@ -169,6 +169,11 @@ export function afterPause(fn, wait) {
   };
 }
 
+// Whether a key belongs to a shortcut of the browser or the system
+export function hasModifier({ ctrlKey, altKey, metaKey }) {
+  return ctrlKey || altKey || metaKey;
+}
+
 // stops: the elements of a row, which the arrow keys, Home and End focus in order; one of them is in the Tab order
 export function roving(row, stops) {
   stops.forEach((stop, i) => (stop.tabIndex = i === 0 ? 0 : -1));
@@ -177,7 +182,7 @@ export function roving(row, stops) {
   });
   row.addEventListener("keydown", (event) => {
     const at = stops.indexOf(event.target);
-    if (at < 0 || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (at < 0 || hasModifier(event)) return;
     const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: stops.length - 1 }[event.key];
     if (to === undefined) return;
     event.preventDefault();

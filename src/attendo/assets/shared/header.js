@@ -1,6 +1,6 @@
 // @ts-check
 // The header of the pages: the name, the modes, and the buttons for language and theme.
-import { button, el } from "./dom.js";
+import { button, el, hasModifier } from "./dom.js";
 import { inJapanese, say } from "./words.js";
 
 const THEMES = ["auto", "light", "dark"];
@@ -49,7 +49,7 @@ export function makeTabs(options, chosen, onChoose, controls) {
   });
   const list = el("div", { class: "modes", role: "tablist", "aria-label": say("modes") }, ...tabs);
   list.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    if (hasModifier(event)) return;
     const at = names.indexOf(chosen());
     const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: names.length - 1 }[event.key];
     if (to === undefined) return;

@@ -5,6 +5,14 @@ import { say } from "./words.js";
 
 const GAP = 6; // pixels between the element and the sheet
 
+// Place a small window below an element, inside the page
+export function placeBelow(root, anchor, gap = GAP) {
+  const { left, bottom } = anchor.getBoundingClientRect();
+  const room = document.body.clientWidth - root.offsetWidth - 8;
+  root.style.left = `${Math.max(8, Math.min(left, room)) + scrollX}px`;
+  root.style.top = `${bottom + gap + scrollY}px`;
+}
+
 // Escape and a click outside close a sheet. onClose() is called after every closing
 export function makeSheet(onClose = () => {}) {
   const root = el("div", { class: "sheet", popover: "auto", role: "dialog" });
@@ -23,14 +31,12 @@ export function makeSheet(onClose = () => {}) {
   }
 
   function place() {
-    const { left, bottom } = anchor.getBoundingClientRect();
+    const { bottom } = anchor.getBoundingClientRect();
     if (getComputedStyle(root).position === "fixed") {
       if (bottom > root.getBoundingClientRect().top) anchor.scrollIntoView({ block: "start" }); // not behind the sheet
       return;
     }
-    const room = document.body.clientWidth - root.offsetWidth - 8;
-    root.style.left = `${Math.max(8, Math.min(left, room)) + scrollX}px`;
-    root.style.top = `${bottom + GAP + scrollY}px`;
+    placeBelow(root, anchor);
   }
 
   new ResizeObserver(() => anchor && place()).observe(root); // the content may come later
