@@ -16,7 +16,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -27,38 +27,35 @@ FOLDER = "ATTENDO_ASSETS"
 """The environment variable with the folder whose assets are read again for each request, for development."""
 STYLES = ("shared/tokens.css", "shared/base.css")
 """The style sheets of all pages."""
-TYPES = {".js": "text/javascript", ".css": "text/css", ".json": "application/json"}
+TYPES = {".js": "text/javascript", ".css": "text/css"}
 _IMPORT = re.compile(r'^import (?:\{[^}]*\} from )?"([^"]+)";\n', re.M)
 
 
 @dataclass(frozen=True)
 class Served:
-    """A response body with its gzip form, its ETag and its headers."""
+    """A response body and its headers. Its ETag and its gzip form are computed once."""
 
     data: bytes
     headers: Mapping[str, str]
 
     def response(self, asked: Mapping[str, str]) -> tuple[bytes, int, dict[str, str]]:
         """Return the body, the status and the headers of a response to a request with the headers `asked`."""
-        tag = tag_of(self.data)
-        headers = {**self.headers, "etag": tag, "vary": "accept-encoding"}
-        if tag in asked.get("if-none-match", ""):
+        headers = {**self.headers, "etag": self.tag, "vary": "accept-encoding"}
+        if self.tag in asked.get("if-none-match", ""):
             return b"", 304, headers
         if "gzip" in asked.get("accept-encoding", ""):
-            return compressed(self.data), 200, headers | {"content-encoding": "gzip"}
+            return self.compressed, 200, headers | {"content-encoding": "gzip"}
         return self.data, 200, headers
 
+    @cached_property
+    def tag(self) -> str:
+        """The ETag of the body."""
+        return f'"{hashlib.sha256(self.data).hexdigest()[:32]}"'
 
-@cache
-def tag_of(data: bytes) -> str:
-    """Return the ETag of a response body."""
-    return f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-
-
-@cache
-def compressed(data: bytes) -> bytes:
-    """Return data in the gzip format."""
-    return gzip.compress(data, 6, mtime=0)
+    @cached_property
+    def compressed(self) -> bytes:
+        """The body in the gzip format."""
+        return gzip.compress(self.data, 6, mtime=0)
 
 
 def asset(path: str) -> str:
@@ -127,6 +124,11 @@ def served_asset(path: str) -> Served | None:
     >>> served_asset(f"{version()}/look/main.js") is None, served_asset(f"{version()}/../files.py")
     (False, None)
     """
+    return (_served_asset.__wrapped__ if os.environ.get(FOLDER) else _served_asset)(path)
+
+
+@lru_cache(maxsize=256)
+def _served_asset(path: str) -> Served | None:
     number, _, name = path.partition("/")
     kind = TYPES.get(Path(name).suffix)
     if number != version() or kind is None or not re.fullmatch(r"(look|serve|shared)/[a-z-]+\.\w+", name):

@@ -311,15 +311,9 @@ class Outcome(TypedDict, total=False):
     labels: list[Label]
 
 
-class Baseline(TypedDict):
+class Baseline(Outcome):
     """The output of the unchanged model as an `Outcome`, and its changes caused by the edits (see `compared`)."""
 
-    text: NotRequired[str]
-    log_prob: NotRequired[float]
-    finished: NotRequired[bool]
-    score: NotRequired[float]
-    filled: NotRequired[int]
-    labels: NotRequired[list[Label]]
     deltas: list[float] | dict[str, float]
     total: float
     tokens: NotRequired[list[Token | None]]
