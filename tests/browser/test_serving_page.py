@@ -468,11 +468,17 @@ SETTINGS = {"max_tokens": "12", "temperature": "0.7", "top_p": "0.9", "seed": "3
 NUMBERS = {"max_tokens": 12, "temperature": 0.7, "top_p": 0.9}
 
 
-def test_a_continuation_is_accepted_taken_back_typed_and_discarded(at, site):
+def written_by(at, act):
+    """The visit and the page of a language model after it wrote a continuation of "rain"."""
     visited = at(state={"model": "writer", "live": "no", "text": "rain", **SETTINGS})
     page = visited.until('document.activeElement.id === "prompt"')
-    page.keyboard.press("Control+Enter")
+    act(page)
     visited.until(WRITTEN)
+    return visited, page
+
+
+def test_a_continuation_is_accepted_taken_back_typed_and_discarded(at, site):
+    visited, page = written_by(at, lambda page: page.keyboard.press("Control+Enter"))
     written = page.text_content(".written")
     page.keyboard.press("Control+End")
     page.keyboard.press("Tab")
@@ -512,10 +518,7 @@ def test_the_continuation_is_drawn_exactly_behind_the_text(at, site):
 
 
 def test_variants_are_written_side_by_side_and_one_is_taken(at, site):
-    visited = at(state={"model": "writer", "live": "no", "text": "rain", **SETTINGS})
-    page = visited.until('document.activeElement.id === "prompt"')
-    page.click("#several")
-    visited.until(WRITTEN)
+    visited, page = written_by(at, lambda page: page.click("#several"))
     generate = site.user("writer").generate
     expected = [generate("rain", **NUMBERS, seed=seed).text.removeprefix("rain") for seed in (3, 4, 5)]
     cards = page.query_selector_all(".cards button")
@@ -532,10 +535,7 @@ def test_variants_are_written_side_by_side_and_one_is_taken(at, site):
 
 
 def test_other_words_in_a_continuation_are_listed_and_gone_on_from(at, site):
-    visited = at(state={"model": "writer", "live": "no", "text": "rain", **SETTINGS})
-    page = visited.until('document.activeElement.id === "prompt"')
-    page.keyboard.press("Control+Enter")
-    visited.until(WRITTEN)
+    visited, page = written_by(at, lambda page: page.keyboard.press("Control+Enter"))
     words = page.query_selector_all(".written .word")
     place = next(n for n, one in enumerate(words) if n > 1 and one.text_content().isalpha())
     word = words[place].text_content()
