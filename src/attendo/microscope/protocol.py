@@ -311,9 +311,15 @@ class Outcome(TypedDict, total=False):
     labels: list[Label]
 
 
-class Baseline(Outcome):
+class Baseline(TypedDict):
     """The output of the unchanged model as an `Outcome`, and its changes caused by the edits (see `compared`)."""
 
+    text: NotRequired[str]
+    log_prob: NotRequired[float]
+    finished: NotRequired[bool]
+    score: NotRequired[float]
+    filled: NotRequired[int]
+    labels: NotRequired[list[Label]]
     deltas: list[float] | dict[str, float]
     total: float
     tokens: NotRequired[list[Token | None]]
