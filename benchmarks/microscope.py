@@ -7,8 +7,9 @@ with greedy search and with beam 4. A language model with 12 layers and 12 heads
 is the median over the rounds, on texts that the program has not processed before, with two threads. Run the benchmark
 on a quiet machine.
 
-first map: time from the navigation to the drawn map of the first head, by the page's own clock. The time of a plain
-forward pass of the same model and text is printed with it. hover, slider: time that the page's only thread is busy for
+first map: time from the navigation to the drawn map of the first head, by the page's own clock. The browser's window is
+open before, because the browser's own work for a new window takes 0.4 s of CPU. The time of a plain forward pass of the
+same model and text is printed with it. hover, slider: time that the page's only thread is busy for
 one event, including the work in the next frames. A script creates the events at random places. re-run: time from the
 request for another β for all attention until the new result is drawn, including the search. memory: private memory of
 the renderer process after every layer has been opened, also for a saved page.
@@ -176,6 +177,7 @@ def measured(browser, kind, rounds):
     for seed in range(rounds + 1):
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.add_init_script(WATCH)
+        page.wait_for_timeout(1500)
         state = f"#text={quote(text_of(n_words, seed))}&max_tokens=0&search={kind['search']}"
         page.goto(server.address + state)
         while not page.evaluate("!!(window.attendo?.ready && window.firstMap)"):

@@ -160,6 +160,18 @@ def test_it_opens_with_an_example_and_a_sentence_about_the_picture(visit, served
     at.visit.check()
 
 
+def test_the_picture_stays_when_the_effect_of_the_head_arrives(live):
+    at = live("translation", viewport={"width": 1200, "height": 900})
+    at.until("app.effects.done === app.effects.total")
+    top = "document.getElementById('ribbons').getBoundingClientRect().top"
+    whole = at.js(top)
+    line = at.page.inner_text("#head-line")
+    assert "without it" in line or "does not need it" in line
+    at.js("document.getElementById('head-line').textContent = 'x'")
+    assert at.js(top) == whole
+    at.visit.check()
+
+
 def test_it_looks_while_one_types_and_marks_what_is_out_of_date(live, tokenizer):
     at = live("translation", text=text_of(tokenizer, 8))
     page, stale = at.page, "document.getElementById('page').classList.contains('stale')"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -193,7 +193,8 @@ def look(
         baseline = look(user, request.without_edits(), folder)
     edits = tuple(_edit(user, edit, baseline) for edit in request.edits)
     draft = () if baseline is None else baseline.target[baseline.prompt_tokens :]
-    with one_thread_less():
+    # an open page waits for the result of an edit without work of its own
+    with nullcontext() if request.edits else one_thread_less():
         reading = read(user, request, edits, draft)
     inputs = reading.inputs(family, user.device)
     with torch.no_grad(), recording(model, keep=KEPT, edits=edits) as record:

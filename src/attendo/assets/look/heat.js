@@ -32,7 +32,8 @@ export function makeHeat(app, root) {
     const room = stage.clientWidth;
     if (!shown || !room) {
       plan = null; // drawn anew when it is shown again
-      return app.late.release(); // another view or the ribbons alone are shown
+      if (!room) app.late.release(); // another view or the ribbons alone are shown
+      return;
     }
     if (plan?.layer !== shown.layer || plan.room !== room) plan = planOf(room, app, shown.layer);
     cells = cellsPicture(cells, app, shown);

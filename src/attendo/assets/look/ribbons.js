@@ -9,7 +9,6 @@ const LEAST_RIBBON = 0.02; // weaker weights are not drawn
 const RIBBON_STRENGTHS = 12; // ribbons of similar strength share a path
 const WIDEST = 9; // pixels of a ribbon of weight 1
 const RIBBON_HIGH = 176; // pixels between two lines of tokens
-const BLEND = 150; // ms
 
 export function makeRibbons(app, root) {
   const { state } = app;
@@ -34,17 +33,10 @@ export function makeRibbons(app, root) {
     if (laid !== name) layTokens(layer);
     laid = name;
     plan = ribbonPlan(layer, stage, svg);
-    blended(all);
     drawAll(clear(all));
     mark();
     app.drew("ribbons");
   });
-
-  // A short fade shows that a change of the head, of β or of the model changed the weights
-  function blended(group) {
-    if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
-    group.animate([{ opacity: 0.3 }, { opacity: 1 }], BLEND);
-  }
 
   function layTokens(layer) {
     const cross = layer.queries !== layer.keys;
