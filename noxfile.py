@@ -49,7 +49,6 @@ EXTRAS = {
     "notebook": f'python -c "{WIDGET}"',
     "tensorboard": f"{TRAINING} --set=training.tensorboard=true",
     "ray": "attendo translate translation --input lines.txt --output out.txt --ray",
-    "lessons": "attendo lesson imdb --train train.tsv --train test.tsv --effort 0.001",
     "jax": "attendo errata 21",
     "serve": "attendo serve translation --port 0",
 }
@@ -126,8 +125,7 @@ def extra(session: nox.Session, extra: str) -> None:
     remedy = f'pip install "attendo[{extra}]"'
     install_core(session)
     enter_files(session)
-    refused = [0] if extra == "lessons" else [1, 2]  # a lesson goes on with less
-    if remedy not in session.run(*shlex.split(EXTRAS[extra]), silent=True, success_codes=refused):
+    if remedy not in session.run(*shlex.split(EXTRAS[extra]), silent=True, success_codes=[1, 2]):
         session.error(f"without the extra {extra} its command does not say: {remedy}")
     session.install("--constraint", ROOT / LOCKS[1], "--find-links", DIST, f"attendo[{extra}]=={version()}")
     if extra == "data":

@@ -47,9 +47,7 @@ def test_what_was_read_and_found_is_said(trained, files):
     assert "2 labels: other " in outcome.err
     assert "accuracy" in outcome.err
     assert "calibration error" in outcome.err
-    assert re.search(
-        r"^baselines on 24 validation texts: always '\w+', .*; naive Bayes, .*", outcome.err, re.M
-    )
+    assert re.search(r"^baselines on 24 validation texts: always '\w+', .*; n-grams, .*", outcome.err, re.M)
     assert re.search(r"^kept: step \d+, ", outcome.err, re.M)
 
 
@@ -165,7 +163,7 @@ def test_files_are_named_as_they_are_typed(tmp_path, monkeypatch):
 def test_the_card_names_the_labels(trained):
     folder, _ = trained
     card = attendo("info", folder).out
-    assert "labels      other (" in card and "naive Bayes baseline:" in " ".join(card.split())
+    assert "labels      other (" in card and "accuracy of the n-grams alone" in " ".join(card.split())
     user = library.load(folder)
     assert isinstance(user, Classifier)
     assert user.temperature == library.load(folder).card["validation"]["temperature"]

@@ -14,7 +14,7 @@ from attendo.data.row_report import RowReport
 from attendo.data.store import LabelledStore, labelled_store
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.inference.classifier import Classifier
-from attendo.metrics import fit_temperature
+from attendo.metrics import fit_temperature, log_loss, log_softmax
 from attendo.models import EncoderClassifier, ModelConfig
 from attendo.runs.tasks import CLASSIFICATION_SAMPLES, ClassificationTask
 from attendo.training.checkpoints import CheckpointConfig
@@ -178,12 +178,48 @@ def test_an_evaluation_fits_the_temperature_on_its_rows(store):
 
 
 def test_what_decides(store):
-    for weights, deciding in [(None, "accuracy"), ((1.0, 1.0), "macro_f1")]:
+    for weights, deciding in [(None, "loss"), ((1.0, 1.0), "macro_f1")]:
         task = ClassificationTask(LabelledDataset(store, LongTexts(), weights), classifier(), ROWS, 100)
         found = task.evaluate(task.classifier.model.eval())
         assert found.value == found.measures[deciding]
-        assert task.better(0.8, 0.7)
+        assert task.better(0.8, 0.7) == (deciding == "macro_f1") == (not task.better(0.7, 0.8))
         assert not task.better(0.7, 0.7)
+
+
+def test_the_share_and_the_temperature_have_the_lowest_loss(store):
+    task = ClassificationTask(LabelledDataset(store, LongTexts()), classifier(), weather(40, seed=2), 100)
+    alone = task.evaluate(task.classifier.model.eval()).measures
+    assert (alone["share"], alone["accuracy_ngrams"]) == (1.0, alone["accuracy_always_commonest"])
+    task = ClassificationTask(task.material, task.classifier, task.validation, 100)
+    task.fit_ngrams(ROWS)
+    user, texts = task.classifier, [row.text for row in task.validation]
+    assert user.ngrams is not None and task.files().keys() == {"ngrams.safetensors"}
+    found = task.evaluate(user.model).measures
+    true = user.ids_of(task.validation, "rows")
+    losses = {}
+    for share in (0.0, 0.3, found["share"], 1.0):
+        user.share = share
+        logits, _ = user.read(texts)
+        if share in (0.0, 0.3):
+            own = share * log_softmax(encoder_logits(user, texts) / user.encoder_temperature) + (
+                1 - share
+            ) * user.ngrams.log_probs(texts)
+            assert logits == pytest.approx(own)
+        losses[share] = log_loss(log_softmax(logits / fit_temperature(logits, true)), true)
+    assert found["loss"] == pytest.approx(losses[found["share"]]) == pytest.approx(min(losses.values()))
+    assert found["accuracy_ngrams"] > found["accuracy_always_commonest"]
+    words = task.what_to_beat
+    assert (
+        words.startswith("baselines on 40 validation texts: always 'dry', accuracy ")
+        and "; n-grams, acc" in words
+    )
+
+
+def encoder_logits(user: Classifier, texts: list[str]) -> np.ndarray:
+    user.share, share = 1.0, user.share
+    logits, _ = user.read(texts)
+    user.share = share
+    return logits
 
 
 def test_the_card_says_what_was_learned_from(store):

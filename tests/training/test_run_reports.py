@@ -33,21 +33,26 @@ def test_an_evaluation_fits_80_columns():
 
 def test_the_end_says_what_was_kept():
     measures = {"loss": 0.6, "accuracy": 0.73, "perplexity": 1.822, "step": 600}
-    for deciding, said in (("accuracy", "accuracy 73.0%"), ("loss", "loss 0.600, perplexity 1.82")):
+    for deciding, said in (
+        ("accuracy", "accuracy 73.0%"),
+        ("loss", "loss 0.600, perplexity 1.82, accuracy 73.0%"),
+    ):
         found = Evaluation(measures, deciding)
         report = Report("end", Progress(best_step=600, step=900), evaluation=found, note="time budget used")
         assert report_lines(report)[1:] == [f"kept: step 600, {said}"]
     assert len(report_lines(Report("end", Progress(), note="time budget used"))) == 1
 
 
-def test_the_end_says_where_naive_bayes_scores_higher():
-    for reached, better in ((0.797, True), (0.73, False)):
-        found = Evaluation({"accuracy": 0.73, "accuracy_counting_words": reached}, "accuracy")
-        for epoch, advice in ((0, "give it more time"), (3, "give more rows")):
-            said = report_lines(Report("end", Progress(epoch=epoch), evaluation=found))[2:]
-            assert bool(said) == better and all(len(line) <= 79 for line in said)
-            assert not said or said[0] == "a naive Bayes baseline scores higher (accuracy 79.7%):"
-            assert not said or advice in said[1]
+def test_the_end_says_what_the_parts_of_a_classifier_reach():
+    measures = {"loss": 0.4, "accuracy": 0.83, "accuracy_ngrams": 0.82, "accuracy_encoder": 0.8}
+    for share, epoch, advice in ((0.4, 0, None), (0.0, 0, "give it more time"), (0.0, 3, "give more rows")):
+        found = Evaluation({**measures, "share": share}, "loss")
+        said = report_lines(Report("end", Progress(epoch=epoch), evaluation=found))[1:]
+        assert all(len(line) <= 100 for line in said)
+        assert said[0] == "kept: step 0, loss 0.400, accuracy 83.0%"
+        assert said[1].startswith("accuracy of the n-grams alone 82.0%, of the encoder alone 80.0%;")
+        assert len(said) == (2 if advice is None else 4)
+        assert advice is None or (said[2].endswith("the n-grams decide alone:") and advice in said[3])
 
 
 def test_each_evaluation_shows_another_text_and_its_label():

@@ -132,11 +132,13 @@ def _counts(data: dict[str, Any]) -> Iterator[str]:
 
 
 def _validation(found: dict[str, float] | None) -> str:
-    from attendo.training.run import counted, measured
+    from attendo.training.run import measured, parts_alone
 
     if not found:
         return "none yet"
-    return "; ".join([f"{', '.join(measured(found))} (step {found.get('step', 0):,.0f})", *counted(found)])
+    return "; ".join(
+        [f"{', '.join(measured(found))} (step {found.get('step', 0):,.0f})", *parts_alone(found)]
+    )
 
 
 def _bytes(size: int) -> str:

@@ -76,7 +76,7 @@ def text_lines(
     lines = _marked("  ", _plain(shown.text, language))
     lines += _marked("→ ", _plain(shown.answer, language))
     lines += [f"    {line}" for line in _facts(view, language)]
-    lines += [f"    {line}" for line in _without_tokens(view, language)]
+    lines += [f"    {line}" for line in _label_reasons(view, language)]
     if view.result.note:
         note = view.result.note
         lines += _marked("  ", Localized(f"({note.en})", f"（{note.ja}）").text(language))
@@ -161,9 +161,13 @@ def _changed(what: Localized, answer: str, moved: Localized, language: Language)
     return said(fitted(answer or "∅", WIDTH - 4 - columns(said(""))))
 
 
-def _without_tokens(view: View, language: Language) -> list[str]:
-    """Return the tokens whose removal changes a label's log-probability most. Return nothing if that takes too long."""
+def _label_reasons(view: View, language: Language) -> list[str]:
+    """Return the tokens whose removal changes a label's log-probability most, and the n-grams that count most.
+
+    The tokens are left out if their removal takes too long.
+    """
     from attendo.inference import Classifier
+    from attendo.microscope.answers import outcome
     from attendo.microscope.effects import left_out
 
     result = view.result
@@ -172,18 +176,23 @@ def _without_tokens(view: View, language: Language) -> list[str]:
     gained = left_out(result, result.user, int(result.logits.argmax()), MOST_WORK) or []
     order = sorted(range(len(gained)), key=lambda i: -abs(gained[i]))
     pieces = view.map().query_pieces
-    found = [
-        f"{fitted(_plain(pieces[i], language), LONGEST)}{UNBROKEN}{-gained[i]:+.2f}"
-        for i in order[:MOST_TOKENS]
-        if abs(gained[i]) >= LEAST
-    ]
-    if not found:
-        return []
-    listed = ", ".join(found)
-    said = Localized(
-        f"log-probability change without a token: {listed}", f"トークンを除いたときの対数確率の変化：{listed}"
-    )
-    return [line.replace(UNBROKEN, " ") for line in flowed(said.text(language), WIDTH - 4)]
+    found = outcome(result)
+    share = f"{found.get('ngrams_share', 0.0):.0%}"
+    tokens = [(pieces[i], -gained[i]) for i in order]
+    ngrams = [(each["ngram"], each["delta"]) for each in found.get("ngrams", [])]
+    lines = []
+    for en, ja, pairs in (
+        ("log-probability change without a token:", "トークンを除いたときの対数確率の変化：", tokens),
+        (f"n-grams ({share} of the decision):", f"n-gram（判定の {share}）：", ngrams),
+    ):
+        listed = ", ".join(
+            f"{fitted(_plain(name, language), LONGEST)}{UNBROKEN}{change:+.2f}"
+            for name, change in pairs[:MOST_TOKENS]
+            if abs(change) >= LEAST
+        )
+        said = Localized(f"{en} {listed}", f"{ja}{listed}").text(language)
+        lines += flowed(said, WIDTH - 4) if listed else []
+    return [line.replace(UNBROKEN, " ") for line in lines]
 
 
 def _moved(change: float, digits: int, unit: str = "") -> str:

@@ -27,6 +27,7 @@ from attendo.decoding.protocols import TokenRows
 from attendo.errors import AttendoError
 from attendo.files import atomic_text
 from attendo.inference.batch_files import require_absent
+from attendo.inference.ngram_classifier import NGRAMS, NgramClassifier
 from attendo.metrics import (
     accuracy,
     brier_score,
@@ -124,6 +125,17 @@ def _json(heads: Sequence[str], row: Sequence[Cell]) -> str:
 _FORMS = {".tsv": _tabbed, ".csv": _quoted, ".jsonl": _json}
 
 
+def mixed(
+    logits: Float[ndarray, "texts classes"], log_probs: Float[ndarray, "texts classes"], share: float
+) -> Float[ndarray, "texts classes"]:
+    """Return share · log softmax(logits) + (1 - share) · log_probs.
+
+    >>> mixed(np.zeros((1, 2)), np.log([[0.8, 0.2]]), 0.5).round(2)
+    array([[-0.46, -1.15]])
+    """
+    return share * log_softmax(logits) + (1.0 - share) * log_probs
+
+
 BATCH_TOKENS = 8192
 """Largest number of tokens in a batch. A single longer part of a text is a batch of its own."""
 
@@ -194,6 +206,9 @@ class Classifier(TextModel):
         counts: Number of training rows of each label, in the order of the classes.
         temperature: Divisor of the logits in p = softmax(logits / temperature), fitted on the validation set.
         long_texts: Treatment of texts with more than `max_tokens` tokens, which are truncated or read in windows.
+        ngrams: The linear classifier of n-grams that was fitted on the same rows (None: none).
+        share: Share of the encoder in the log-probabilities, fitted on the validation set. The n-grams have the rest.
+        encoder_temperature: Divisor of the encoder's logits before they are combined with the n-grams.
         card: The contents of the run's card.json.
         folder: Path of the run folder that the classifier was loaded from.
     """
@@ -205,6 +220,9 @@ class Classifier(TextModel):
     counts: Mapping[str, int]
     temperature: float = 1.0
     long_texts: LongTexts = field(default_factory=LongTexts)
+    ngrams: NgramClassifier | None = None
+    share: float = 1.0
+    encoder_temperature: float = 1.0
     card: dict[str, Any] = field(default_factory=dict)
     folder: Path | None = None
 
@@ -253,13 +271,18 @@ class Classifier(TextModel):
         card = bundle.card
         data = bundle.tables.get("data", {})
         long = {key: data[key] for key in ("max_tokens", "long") if key in data}
-        temperature = card.get("validation", {}).get("temperature", 1.0)
+        fitted = card.get("validation", {})
+        sha256 = card.get("files", {}).get(NGRAMS)
+        ngrams = None if sha256 is None or not bundle.folder else NgramClassifier.load(bundle.folder, sha256)
         return cls(
             model,
             bundle.tokenizer,
             card.get("labels", {}),
-            temperature,
+            fitted.get("temperature", 1.0),
             build(LongTexts, long, "config.toml [data]"),
+            ngrams,
+            fitted.get("share", 1.0) if ngrams else 1.0,
+            fitted.get("encoder_temperature", 1.0),
             card,
             bundle.folder,
         )
@@ -348,24 +371,42 @@ class Classifier(TextModel):
             texts: A list of texts. If a long text is read in windows, the logits of its windows are averaged.
 
         Returns:
-            The logits `[texts, classes]`, and the number of tokens of each text. For a text without content, the
-            probabilities equal the shares of the labels in the training set.
+            The logits `[texts, classes]` of the encoder and the n-grams together (see `combined`), and the number of
+            tokens of each text. For a text without content, the probabilities equal the shares of the labels in the
+            training set.
 
         Raises:
             AttendoError: `texts` is a single string.
         """
         require_list(texts)
-        logits = np.empty((len(texts), len(self.labels)))
+        logits = np.zeros((len(texts), len(self.labels)))
         n_tokens: list[int] = []
         for start in range(0, len(texts), CHUNK):
             chunk = texts[start : start + CHUNK]
             encoded = self.tokenizer.encode_batch(chunk)
             n_tokens += map(len, encoded)
-            logits[start : start + CHUNK] = self._chunk_logits(encoded)
+            if self.share:
+                logits[start : start + CHUNK] = self._chunk_logits(encoded)
+        logits = self.combined(logits, texts)
         empty = [i for i, text in enumerate(texts) if not text.strip()]
         shares = np.array(list(self.counts.values()), np.float64)
         logits[empty] = self.temperature * np.log(shares / shares.sum())
         return logits, n_tokens
+
+    def combined(
+        self, logits: Float[ndarray, "texts classes"], texts: Sequence[str]
+    ) -> Float[ndarray, "texts classes"]:
+        """Return share · (log-probabilities of the encoder) + (1 - share) · (log-probabilities of the n-grams).
+
+        Both are calibrated alone.
+
+        Args:
+            logits: The logits of the encoder. Without n-grams, they are returned.
+            texts: The texts.
+        """
+        if self.ngrams is None or self.share == 1.0:
+            return logits
+        return mixed(logits / self.encoder_temperature, self.ngrams.log_probs(texts), self.share)
 
     def _chunk_logits(self, encoded: TokenRows) -> Float[ndarray, "texts classes"]:
         parts = [(i, part) for i, ids in enumerate(encoded) for part in self.long_texts.parts(ids)]

@@ -32,6 +32,7 @@ from attendo.inspecting.residual_stream import (
     pooled_lens,
     value_norms,
 )
+from attendo.metrics import log_softmax
 from attendo.microscope.protocol import (
     Baseline,
     FilmAnswer,
@@ -81,7 +82,7 @@ def outcome(result: LookResult) -> Outcome:
     log-probability is that of the given text.
     """
     if isinstance(result.user, Classifier):
-        return {"labels": _labels(result)}
+        return {"labels": _labels(result), **_ngrams(result, result.user)}
     if isinstance(result.user, Embedder):
         n = result.source.count(result.tokenizer.mask_id)
         places = zip(result.source, result.wanted, strict=True)
@@ -106,10 +107,28 @@ def normalized(translator: Translator, log_prob: float, n_tokens: int) -> float:
 
 
 def _labels(result: LookResult) -> list[Label]:
-    assert isinstance(result.user, Classifier)
-    probabilities = (result.logits.double() / result.user.temperature).softmax(-1).tolist()
-    rows = zip(result.user.labels.names, probabilities, strict=True)
+    user = result.user
+    assert isinstance(user, Classifier)
+    logits = user.combined(result.logits[None].double().cpu().numpy(), [result.request.text])
+    probabilities = np.exp(log_softmax(logits / user.temperature))[0].tolist()
+    rows = zip(user.labels.names, probabilities, strict=True)
     return [{"label": name, "probability": p} for name, p in sorted(rows, key=lambda row: -row[1])]
+
+
+def _ngrams(result: LookResult, user: Classifier) -> Outcome:
+    """Return the n-grams that change the score of the most probable label most, if n-grams take part in the decision.
+
+    The contributions include the share of the n-grams and the temperature.
+    """
+    if user.ngrams is None or user.share == 1.0:
+        return {}
+    label = user.labels.names.index(_labels(result)[0]["label"])
+    part = (1.0 - user.share) / user.temperature
+    reasons = user.ngrams.reasons(result.request.text, label)
+    return {
+        "ngrams_share": 1.0 - user.share,
+        "ngrams": [{"ngram": ngram, "delta": part * nats} for ngram, nats in reasons],
+    }
 
 
 def compared(result: LookResult, baseline: LookResult) -> Baseline:

@@ -300,6 +300,13 @@ class Label(TypedDict):
     probability: float
 
 
+class Ngram(TypedDict):
+    """An n-gram of a text, and its contribution to the score of a label in nats."""
+
+    ngram: str
+    delta: float
+
+
 class Outcome(TypedDict, total=False):
     """The output of a model: a text with its log-probability, or labels (see `outcome`)."""
 
@@ -309,6 +316,8 @@ class Outcome(TypedDict, total=False):
     score: float
     filled: int
     labels: list[Label]
+    ngrams_share: float
+    ngrams: list[Ngram]
 
 
 class Baseline(TypedDict):
@@ -320,6 +329,8 @@ class Baseline(TypedDict):
     score: NotRequired[float]
     filled: NotRequired[int]
     labels: NotRequired[list[Label]]
+    ngrams_share: NotRequired[float]
+    ngrams: NotRequired[list[Ngram]]
     deltas: list[float] | dict[str, float]
     total: float
     tokens: NotRequired[list[Token | None]]

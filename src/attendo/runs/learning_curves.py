@@ -17,9 +17,9 @@ from attendo.bundle import no_such_run
 from attendo.config import read_toml
 from attendo.display.i18n import Language, Localized
 from attendo.errors import AttendoError
-from attendo.runs.tasks import BASELINE_MEASURES
+from attendo.runs.tasks import PART_MEASURES
 from attendo.runs.tracking import LOG_NAME, read_log
-from attendo.training.run import counted
+from attendo.training.run import parts_alone
 
 FACTS = {
     "task": Localized("task", "タスク"),
@@ -141,7 +141,7 @@ def _best(run: RunRecord, language: Language) -> str:
         if value is not None and (key == "loss" or key not in NOT_SHOWN)
     ]
     at = Localized("step {}", "ステップ {}").text(language).format(_shown(best["step"]))
-    return "; ".join([f"{', '.join(parts)} ({at})", *counted(best)])
+    return "; ".join([f"{', '.join(parts)} ({at})", *parts_alone(best)])
 
 
 def _shown(value: Any) -> str:
@@ -178,7 +178,7 @@ MEASURES = {
 TRAINING, VALIDATION = Localized("training", "訓練"), Localized("validation", "検証")
 GRADIENT = Localized("gradient norm, before clipping", "勾配のノルム（クリップ前）")
 SPEED = Localized("tokens per second", "1 秒あたりのトークン数")
-NOT_SHOWN = {"loss", "loss_uncalibrated", "ece_uncalibrated", "brier", "temperature", *BASELINE_MEASURES}
+NOT_SHOWN = {"loss", "loss_uncalibrated", "ece_uncalibrated", "brier", "temperature", *PART_MEASURES}
 _PLACES = {"kind", "step", "epoch", "best", "note", "cpu_seconds", "wall_seconds", "tokens"}
 MOST_POINTS = 800
 SMOOTHED = 50

@@ -79,6 +79,7 @@ class TaskSpec:
         user: A function that builds the inference object for a model.
         task: A function that builds the batches and the evaluation for the training loop.
         texts: A function that returns validation texts of a corpus and its task, from which examples are chosen.
+        files: A function that returns further files of the model for the run folder, by name.
     """
 
     name: TaskName
@@ -97,6 +98,7 @@ class TaskSpec:
     task: Callable[[Any, Any, Any, TrainingConfig], Task]
     texts: Callable[[Any, Any], Iterable[str]]
     data_keys: Mapping[str, Any] = field(default_factory=dict)
+    files: Callable[[Any], Mapping[str, bytes]] = lambda task: {}
 
     @property
     def writes(self) -> bool:
@@ -165,6 +167,7 @@ def _classification_task(
     task = ClassificationTask(
         material, classifier, each, training.batch_tokens, corpus.validation_name, final
     )
+    task.fit_ngrams(corpus.rows())
     corpus.say(task.what_to_beat)
     return task
 
@@ -187,6 +190,7 @@ CLASSIFICATION = TaskSpec(
     # in the order of hashes, because a file may be sorted by label
     texts=lambda corpus, task: sorted((row.text for row in task.validation), key=source_hash),
     data_keys={"valid_share": 0.1},
+    files=ClassificationTask.files,
 )
 
 # ---- language modelling

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Integer
+from jaxtyping import Float, Int
 from numpy import ndarray
 from numpy.typing import NDArray
 from torch import nn
@@ -28,13 +28,14 @@ from attendo.data.labelled_corpus import LabelledDataset
 from attendo.data.masking import Rule, hidden_tokens
 from attendo.data.pair_corpus import PairDataset
 from attendo.data.segments import usual_of
-from attendo.data.store import LabelledStore, StoreFacts, Stretches
+from attendo.data.store import StoreFacts, Stretches
 from attendo.data.text_corpus import WindowDataset
 from attendo.data.token_stream import Document, TokenStream, require_window
 from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
 from attendo.display.formats import plural
 from attendo.errors import AttendoError
-from attendo.inference.classifier import Classifier
+from attendo.inference.classifier import Classifier, mixed
+from attendo.inference.ngram_classifier import NGRAMS, fit_ngrams
 from attendo.inference.perplexity import shared_text_loss
 from attendo.inference.translations import ROWS
 from attendo.inference.translator import Translator
@@ -128,90 +129,30 @@ class TranslationTask(TokenTask[PairDataset]):
 # ---- classification
 
 
-BASELINE_MEASURES = tuple(
-    f"{measure}_{rival}"
-    for rival in ("always_commonest", "counting_words")
-    for measure in ("accuracy", "macro_f1")
+PART_MEASURES = (
+    *(f"{measure}_{part}" for part in ("always_commonest", "ngrams") for measure in ("accuracy", "macro_f1")),
+    "accuracy_encoder",
+    "encoder_temperature",
+    "share",
 )
-"""Names of the measures of the baselines."""
-MOST_WORD_COUNTS = 1 << 23
-"""Largest number of word counts (classes times words) for which naive Bayes is computed: 64 MiB."""
-COUNTED_TOKENS = 1 << 20
-"""Number of tokens that are counted at a time."""
+"""Names of the measures of a classifier's parts and of the most frequent label."""
+SHARES = tuple(n / 20 for n in range(21))
+"""Shares of the encoder in a classifier's log-probabilities, of which the validation rows choose one."""
 CLASSIFICATION_SAMPLES = 31
 """Number of rows that an evaluation returns as samples. The rows are equally spaced, because they may be sorted by
 label. The number is prime, so steps at equal distances reach all samples.
 """
 
 
-@dataclass(frozen=True)
-class Baselines:
-    """Accuracy and macro-F1 (0 to 1) of two baselines: always the class `commonest`, and naive Bayes if computed."""
+def scores_of(log_probs: Float[ndarray, "texts classes"], true: Int[ndarray, " texts"]) -> dict[str, float]:
+    """Return accuracy and macro-F1, in [0, 1].
 
-    commonest: int
-    always: tuple[float, float]
-    counting: tuple[float, float] | None
-
-    def measures(self) -> dict[str, float]:
-        """Return the scores by the names in BASELINE_MEASURES."""
-        return dict(zip(BASELINE_MEASURES, self.always + (self.counting or ()), strict=False))
-
-
-def baselines(
-    store: LabelledStore,
-    texts: Sequence[Sequence[int]],
-    true: Integer[ndarray, " texts"],
-    n_classes: int,
-    n_ids: int,
-) -> Baselines:
-    """Compute the scores of both baselines on `texts` (token ids) with the classes `true`.
-
-    The baselines are learned from a token store, which is read once.
+    >>> scores_of(np.log([[0.9, 0.1], [0.8, 0.2]]), np.array([0, 1]))
+    {'accuracy': 0.5, 'macro_f1': 0.3333333333333333}
     """
-    sizes = np.bincount(store.labels, minlength=n_classes)
-    commonest = int(sizes.argmax())
-    counting = None
-    if n_classes * n_ids <= MOST_WORD_COUNTS:
-        scores = naive_bayes(sizes, word_counts(store, n_classes, n_ids))
-        counted = (np.bincount(ids, minlength=n_ids) for ids in map(list, texts))
-        found = np.array([(scores[0] + scores[1] @ n).argmax() for n in counted])
-        counting = _scored(true, found, n_classes)
-    return Baselines(commonest, _scored(true, np.full_like(true, commonest), n_classes), counting)
-
-
-def naive_bayes(
-    sizes: Integer[ndarray, " classes"], counts: Integer[ndarray, "classes words"]
-) -> tuple[Float[ndarray, " classes"], Float[ndarray, "classes words"]]:
-    """Return log P(c), and log P(w | c) = log (n_cw + 1) / (Σ_w n_cw + V) (Manning et al. 2008, section 13.2).
-
-    The classifier is multinomial naive Bayes with add-one smoothing over the V words that occur. `sizes` are numbers
-    of rows by class, and `counts` are numbers of words by class.
-
-    >>> prior, words = naive_bayes(np.array([3, 1]), np.array([[5, 1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 1, 1, 0]]))
-    >>> [round(float(p), 4) for p in np.exp(prior + words[:, [0, 0, 0, 4, 5]].sum(1))]  # as in their example 13.1
-    [0.0003, 0.0001]
-    """
-    seen = counts.sum(0) > 0
-    smoothed = np.log((counts + 1.0) / (counts.sum(1, keepdims=True) + seen.sum()))
-    return np.log(sizes / sizes.sum()), np.where(seen, smoothed, 0.0)
-
-
-def word_counts(store: LabelledStore, n_classes: int, n_ids: int) -> Int[ndarray, "classes ids"]:
-    """Count each token in the rows of each class."""
-    counts = np.zeros((n_classes, n_ids), np.int64)
-    ends = np.cumsum(store.lengths[:], dtype=np.int64)
-    start = 0
-    while start < len(store):
-        before = ends[start - 1] if start else 0
-        rows = slice(start, max(start + 1, int(np.searchsorted(ends, before + COUNTED_TOKENS, side="right"))))
-        start = rows.stop
-        classes = np.repeat(store.labels[rows], store.lengths[rows])
-        np.add.at(counts, (classes, np.concatenate([store.text(i) for i in range(rows.start, rows.stop)])), 1)
-    return counts
-
-
-def _scored(true: ndarray, found: ndarray, n_classes: int) -> tuple[float, float]:
-    return accuracy(true, found), class_scores(confusion_matrix(true, found, n_classes)).macro_f1
+    predicted = log_probs.argmax(1)
+    confusion = confusion_matrix(true, predicted, log_probs.shape[1])
+    return {"accuracy": accuracy(true, predicted), "macro_f1": class_scores(confusion).macro_f1}
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,54 +171,95 @@ class ClassificationTask(TokenTask[LabelledDataset]):
             self.classifier.ids_of(rows, self.name)  # raises an error for an unseen label before training
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
-        """Fit the temperature and compute accuracy, macro-F1, loss (nats per text), calibration error and baselines."""
+        """Fit share and temperature, and compute accuracy, macro-F1, loss (nats per text) and calibration errors."""
         classifier = self.classifier
         assert model is classifier.model
-        true = classifier.ids_of(self.validation, self.name)
+        true = self._true
         texts = [row.text for row in self.validation]
-        logits = np.array(ranks.shared(texts, lambda part: classifier.read(part)[0].tolist()))
-        classifier.temperature = fit_temperature(logits, true)
+        classifier.share = 1.0  # the encoder alone
+        encoder = np.array(ranks.shared(texts, lambda part: classifier.read(part)[0].tolist()))
+        classifier.encoder_temperature = own = fit_temperature(encoder, true)
+        fits = []
+        for share in SHARES if classifier.ngrams else SHARES[-1:]:
+            logits = encoder if share == 1.0 else mixed(encoder / own, self._ngram_log_probs, share)
+            temperature = fit_temperature(logits, true)
+            fits.append((log_loss(log_softmax(logits / temperature), true), share, temperature, logits))
+        loss, classifier.share, classifier.temperature, logits = min(fits, key=lambda fit: fit[:2])
         log_probs = log_softmax(logits / classifier.temperature)
-        predicted = log_probs.argmax(1)
+        baselines = {"always_commonest": self._always, "ngrams": self._ngram_log_probs}
         measures = {
-            "loss": log_loss(log_probs, true),
-            "accuracy": accuracy(true, predicted),
-            "macro_f1": class_scores(confusion_matrix(true, predicted, len(classifier.labels))).macro_f1,
+            "loss": loss,
+            **scores_of(log_probs, true),
             "ece": calibration_error(np.exp(log_probs), true),
             "ece_uncalibrated": calibration_error(np.exp(log_softmax(logits)), true),
             "temperature": classifier.temperature,
-            **self.baselines.measures(),
+            "share": classifier.share,
+            "encoder_temperature": own,
+            "accuracy_encoder": scores_of(encoder, true)["accuracy"],
+            **{
+                f"{measure}_{name}": value
+                for name, found in baselines.items()
+                for measure, value in scores_of(found, true).items()
+            },
         }
         names = classifier.labels.names
+        predicted = log_probs.argmax(1)
         samples = [(row.text, row.label, names[i]) for row, i in zip(self.validation, predicted, strict=True)]
         step = max(1, len(samples) // CLASSIFICATION_SAMPLES)
         return Evaluation(measures, self.deciding, samples[::step][:CLASSIFICATION_SAMPLES])
 
+    def fit_ngrams(self, rows: Iterable[LabelledRow]) -> None:
+        """Fit the linear classifier of n-grams on the training rows, unless it was loaded with the run."""
+        classifier = self.classifier
+        if classifier.ngrams is None:
+            texts, labels = zip(*((row.text, row.label) for row in rows), strict=True)
+            ids = {name: i for i, name in enumerate(classifier.labels.names)}
+            classes = np.array([ids[label] for label in labels])
+
+            valid = [row.text for row in self.validation]
+            classifier.ngrams = fit_ngrams(texts, classes, self.material.weights, valid, self._true)
+
+    def files(self) -> dict[str, bytes]:
+        """Return the n-grams and their weights."""
+        ngrams = self.classifier.ngrams
+        return {} if ngrams is None else {NGRAMS: ngrams.to_bytes()}
+
     @cached_property
-    def baselines(self) -> Baselines:
-        """Scores of the baselines on the validation texts."""
-        tokenizer = self.classifier.tokenizer
-        true = self.classifier.ids_of(self.validation, self.name)
-        texts = tokenizer.encode_batch(row.text for row in self.validation)
-        return baselines(self.material.store, texts, true, len(self.classifier.labels), tokenizer.vocab_size)
+    def _true(self) -> Int[ndarray, " texts"]:
+        return self.classifier.ids_of(self.validation, self.name)
+
+    @cached_property
+    def _ngram_log_probs(self) -> Float[ndarray, "texts classes"]:
+        ngrams = self.classifier.ngrams
+        return self._always if ngrams is None else ngrams.log_probs([row.text for row in self.validation])
+
+    @property
+    def _always(self) -> Float[ndarray, "texts classes"]:
+        """The log-probabilities of the baseline that always predicts the most frequent label."""
+        counts = np.array([*self.classifier.counts.values()], np.float64)
+        return np.tile(np.log(counts / counts.sum()), (len(self.validation), 1))
 
     @property
     def what_to_beat(self) -> str:
         """One line with the accuracy of the baselines, and with their macro-F1 if it is the deciding measure."""
-        found = self.baselines
-        n = len(self.validation)
-        label = shown(self.classifier.labels.names[found.commonest])
-        line = f"baselines on {plural(n, 'validation text')}: always {label}, {self._scores(found.always)}"
-        return line if found.counting is None else f"{line}; naive Bayes, {self._scores(found.counting)}"
-
-    def _scores(self, scores: tuple[float, float]) -> str:
-        names = ("accuracy", "macro_f1") if self.deciding == "macro_f1" else ("accuracy",)
-        return ", ".join(measured(dict(zip(names, scores, strict=False))))
+        measures = ("accuracy", "macro_f1") if self.deciding == "macro_f1" else ("accuracy",)
+        label = shown(self.classifier.labels.names[self._always[0].argmax()])
+        found = {f"always {label}": self._always, "n-grams": self._ngram_log_probs}
+        scores = {name: scores_of(log_probs, self._true) for name, log_probs in found.items()}
+        parts = (
+            ", ".join([name, *measured({measure: own[measure] for measure in measures})])
+            for name, own in scores.items()
+        )
+        return f"baselines on {plural(len(self.validation), 'validation text')}: {'; '.join(parts)}"
 
     @property
     def deciding(self) -> str:
-        """Name of the deciding measure: accuracy, or macro-F1 if the classes have weights."""
-        return "accuracy" if self.material.weights is None else "macro_f1"
+        """Name of the deciding measure: the loss, or macro-F1 if the classes have weights."""
+        return "loss" if self.material.weights is None else "macro_f1"
+
+    def better(self, value: float, than: float) -> bool:
+        """Return whether one value of the deciding measure is better than another value."""
+        return value < than if self.deciding == "loss" else value > than
 
     def describe(self) -> dict[str, Any]:
         """Return the numbers of rows and tokens, the class weights and the padding share of the training data."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import platform
 import sys
 from collections.abc import Iterable, Iterator
@@ -27,7 +28,7 @@ from attendo.data.held_out import TrainedRows, save_trained_rows
 from attendo.data.tokenizers import Tokenizer
 from attendo.display.formats import Say
 from attendo.errors import AttendoError
-from attendo.files import locked
+from attendo.files import locked, write_atomic
 from attendo.inspecting.recording import LayerRecord, recording
 from attendo.inspecting.residual_stream import head_contributions
 from attendo.models import Model, parameter_count
@@ -251,15 +252,18 @@ def new_run(
     if own_parts is not None:
         bundle.card["own_buffers"] = custom_buffers(model)
     task = config.family.task(corpus, material, config.family.user(bundle, model), config.training)
-    facts = task.describe()
+    facts, files = task.describe(), config.family.files(task)
     n_trained = count_trained(config)
     bundle.card |= {
         "parameters": parameter_count(model),
         **({} if n_trained is None else {"trained_parameters": n_trained}),
         "data": facts | {"store": material.facts.key, "content": material.facts.content},
+        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
     }
     with ranks.in_turn("description", everywhere=True):
         describe(folder, bundle, corpus, config.family.texts(corpus, task))
+        for name, data in files.items():
+            write_atomic(folder / name, data)
     padding = f", {facts['padding_share']:.1%} padding" if "padding_share" in facts else ""
     learning = "" if n_trained is None else f", {n_trained:,} trained"
     say(

@@ -487,19 +487,20 @@ def evaluation_lines(report: Report) -> list[str]:
 def kept_lines(report: Report) -> list[str]:
     """Return lines about the kept model: its step and its deciding measure (for a loss, also the perplexity).
 
-    If a naive Bayes baseline scores higher than the model, the lines include advice.
+    For a classifier, they also contain the scores of its parts, and advice if the encoder has no share.
     """
     if report.evaluation is None:
         return []
     deciding, measures = report.evaluation.deciding, report.evaluation.measures
-    shown = {deciding, "perplexity"} if deciding == "loss" else {deciding}
+    shown = {deciding, "perplexity", "accuracy"} if deciding == "loss" else {deciding}
     chosen = {name: value for name, value in measures.items() if name in shown}
-    lines = [", ".join([f"kept: step {report.progress.best_step:,}", *measured(chosen)])]
-    counting = measures.get(f"{deciding}_counting_words", -math.inf)
-    if report.evaluation.value < counting:
-        [reached] = measured({deciding: counting})
+    lines = [
+        ", ".join([f"kept: step {report.progress.best_step:,}", *measured(chosen)]),
+        *parts_alone(measures),
+    ]
+    if measures.get("share") == 0.0:
         lines += [
-            f"a naive Bayes baseline scores higher ({reached}):",
+            "the encoder has no share, so the n-grams decide alone:",
             "    give more rows, or start from a masked-language-model run (`init_from`)"
             if report.progress.epoch
             else "    the run ended within its first epoch, so give it more time",
@@ -507,15 +508,19 @@ def kept_lines(report: Report) -> list[str]:
     return lines
 
 
-def counted(measures: Mapping[str, float]) -> list[str]:
-    """Format the measures of a naive Bayes baseline on the same texts. Without a baseline, the list is empty.
+def parts_alone(measures: Mapping[str, float]) -> list[str]:
+    """Format the accuracy of a classifier's n-grams and encoder alone. For other models, the list is empty.
 
-    >>> counted({"accuracy": 0.9, "accuracy_counting_words": 0.875, "macro_f1_counting_words": 0.75})
-    ['naive Bayes baseline: accuracy 87.5%, macro-F1 75.0%']
+    >>> parts_alone({"accuracy": 0.9, "accuracy_ngrams": 0.875, "accuracy_encoder": 0.85, "share": 0.4})
+    ['accuracy of the n-grams alone 87.5%, of the encoder alone 85.0%; share of the encoder 40%']
     """
-    names = [name for name in _FORMS if f"{name}_counting_words" in measures]
-    found = {name: measures[f"{name}_counting_words"] for name in names}
-    return [f"naive Bayes baseline: {', '.join(measured(found))}"] if found else []
+    if "share" not in measures or "accuracy_ngrams" not in measures:
+        return []
+    ngrams, encoder = measures["accuracy_ngrams"], measures["accuracy_encoder"]
+    return [
+        f"accuracy of the n-grams alone {ngrams:.1%}, of the encoder alone {encoder:.1%};"
+        f" share of the encoder {measures['share']:.0%}"
+    ]
 
 
 def measured(measures: Mapping[str, float]) -> list[str]:

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -262,7 +261,7 @@ def linear_run(data: Reviews) -> Result:
         float(model.score(features.transform(row.text for row in rows), data.ids(rows)))
         for rows in (data.valid, data.test)
     )
-    return Result(translated("TF-IDF + logistic regr."), x.shape[1] + 1, valid, test, seconds)
+    return Result(translated("TF-IDF + logistic regr."), len(features.vocabulary_) + 1, valid, test, seconds)
 
 
 def pooled_from(model: EncoderClassifier, src: Int[Tensor, " len"]) -> Int[np.ndarray, " d_model"]:
@@ -291,11 +290,7 @@ def teach(options: Options) -> Iterator[Piece]:
     ids = vocabulary(data.train, KNOWN_WORDS)
     lecture, model = lecture_run(data, ids, translated("the lecture's"), options, masked=False)
     masked, _ = lecture_run(data, ids, translated("the same, padding masked"), options, masked=True)
-    results = [lecture, masked, our_run(data, options)]
-    if find_spec("sklearn"):
-        results.append(linear_run(data))
-    else:
-        yield translated('The linear model is left out. For it: pip install "attendo[lessons]"')
+    results = [lecture, masked, our_run(data, options), linear_run(data)]
     columns = (
         translated("model"),
         translated("numbers"),

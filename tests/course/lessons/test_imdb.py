@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from attendo.data.labelled import LabelledRow
 from attendo.display.charts import Picture
-from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
 from attendo.models import parameter_count
 from attendo_course.lessons import imdb
@@ -156,13 +155,3 @@ def test_all_contenders_learn_what_words_tell(files, monkeypatch):
     said = pieces[-1].words
     best = max(table.rows, key=lambda row: float(str(row[3]).rstrip("%")))
     assert str(best[3]) in said.en and str(best[3]) in said.ja
-
-
-def test_without_scikit_learn_a_quick_look_says_what_it_left_out(files, monkeypatch):
-    monkeypatch.setattr(imdb, "find_spec", lambda name: None)
-    pieces = list(imdb.IMDB.teach(Options(files=files, effort=0.001)))
-    told = [piece for piece in pieces if isinstance(piece, Localized) and "linear" in piece.en]
-    assert [piece.en for piece in told] == [
-        'The linear model is left out. For it: pip install "attendo[lessons]"'
-    ]
-    assert 'pip install "attendo[lessons]"' in told[0].ja

@@ -7,6 +7,7 @@ import {
   field,
   formatted,
   ordinal,
+  percent,
   pieceElement,
   pieceText,
   roving,
@@ -31,6 +32,7 @@ export function makeLabel(app, root) {
   view.said = el("p", { class: "note" });
   view.note = el("p", { class: "note" }, say("class-note"));
   view.read = el("output");
+  view.ngrams = el("p", { class: "note", id: "class-ngrams" });
   view.scale = colorScale(true);
   view.way = select(
     CLASS_WAYS.map((way) => [way, say(`class-${way}`)]),
@@ -43,6 +45,7 @@ export function makeLabel(app, root) {
     {},
     view.tokens,
     view.read,
+    view.ngrams,
     el("div", { class: "bar" }, field(say("class-by"), view.way), view.scale.node),
     el("details", {}, el("summary", {}, say("class-about")), view.note),
   );
@@ -110,6 +113,9 @@ function drawClassTokens(app, view) {
   const word = el("bdi", { class: "hot" }, at < 0 ? "" : pieceText(app.look.source[at]));
   const label = el("strong", {}, view.answer.label);
   clear(view.title).append(...sayWith(most_ ? "class-claim" : "class-title", { label, word }));
+  const { ngrams = [], ngrams_share: share } = app.look.outcome;
+  const list = ngrams.map(({ ngram, delta }) => `“${ngram}” ${signed(delta, 2)}`).join(" · ");
+  view.ngrams.textContent = share ? say("class-ngrams", { share: percent(share), list }) : "";
   view.read.textContent = say("class-top", { label: view.answer.label, list: order.map(name).join(" · ") });
 }
 

@@ -25,6 +25,8 @@ export interface Baseline {
   score?: number;
   filled?: number;
   labels?: Label[];
+  ngrams_share?: number;
+  ngrams?: Ngram[];
   deltas: number[] | Record<string, number>;
   total: number;
   tokens?: (Token | null)[];
@@ -206,6 +208,12 @@ export interface NextRequest {
   n: number;
 }
 
+/** An n-gram of a text, and its contribution to the score of a label in nats. */
+export interface Ngram {
+  ngram: string;
+  delta: number;
+}
+
 /** The head that a page opens first: the path of its layer, and its number. */
 export interface OpenedHead {
   layer: string;
@@ -220,6 +228,8 @@ export interface Outcome {
   score?: number;
   filled?: number;
   labels?: Label[];
+  ngrams_share?: number;
+  ngrams?: Ngram[];
 }
 
 /** A request about an attention layer of a result. The request `effects` also accepts a feed-forward network. */

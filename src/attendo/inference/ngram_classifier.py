@@ -1,0 +1,225 @@
+"""A linear classifier of n-grams: TF-IDF of words and characters with logistic regression.
+
+A trained classifier contains one, which is fitted on the same rows in seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Float, Integer
+from numpy import ndarray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from attendo.errors import AttendoError
+from attendo.metrics import fit_temperature, log_loss, log_softmax
+
+NGRAMS = "ngrams.safetensors"
+"""The file in a run folder with the n-grams and their weights."""
+LONGEST = 5
+"""The maximum length of character n-grams. Large training sets have shorter ones, see MOST_COUNTED."""
+MOST_COUNTED = 50_000_000
+"""The maximum number of character n-grams in training, counted with repetitions: about 20 s."""
+MOST_WEIGHTS = 1 << 25
+"""The maximum number of weights (n-grams times classes): 128 MiB."""
+RARE_ROWS = 10_000
+"""With at least this many rows, a word n-gram must be in two rows, as character n-grams always must."""
+STRENGTHS = (1.0, 3.0, 10.0, 30.0)
+"""Values of C, the inverse strength of the L2 penalty, of which the validation rows choose one."""
+MOST_WORK = 3e7
+"""The maximum work of a fit (n-grams of all rows, times classes) for which blocks of n-grams are also tried alone."""
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+Analyzer = Callable[[str], list[str]]
+
+
+def word_ngrams(text: str) -> list[str]:
+    """Return the words and punctuation marks of a text in lower case, and all pairs of neighbors.
+
+    >>> word_ngrams("Not good!")
+    ['not', 'good', '!', 'not good', 'good !']
+    """
+    words = _WORD.findall(text.lower())
+    return [*words, *map(" ".join, pairwise(words))]
+
+
+def character_ngrams(text: str, longest: int = LONGEST) -> list[str]:
+    """Return all character sequences of up to `longest` characters in lower case. White space counts as one space.
+
+    >>> character_ngrams("駅 近", 2)
+    ['駅', ' ', '近', '駅 ', ' 近']
+    """
+    text = " ".join(text.lower().split())
+    return [text[i : i + n] for n in range(1, longest + 1) for i in range(len(text) - n + 1)]
+
+
+@dataclass(frozen=True, eq=False)
+class NgramClassifier:
+    """A fitted linear classifier of n-grams.
+
+    Attributes:
+        words: The word n-grams.
+        characters: The character n-grams. Their rows in `idf` and `weights` follow those of the words.
+        longest: The maximum length of the character n-grams.
+        idf: The inverse document frequency of each n-gram.
+        weights: The weight of each n-gram for each class, in nats.
+        bias: The bias of each class, in nats.
+    """
+
+    words: Sequence[str]
+    characters: Sequence[str]
+    longest: int
+    idf: Float[ndarray, " ngrams"]
+    weights: Float[ndarray, "ngrams classes"]
+    bias: Float[ndarray, " classes"]
+
+    @cached_property
+    def _places(self) -> list[tuple[Analyzer, dict[str, int]]]:
+        """The function that finds the n-grams of a text, and the row of each known n-gram: words, then characters."""
+        words = {term: row for row, term in enumerate(self.words)}
+        characters = {term: row for row, term in enumerate(self.characters, len(words))}
+        return [(word_ngrams, words), (partial(character_ngrams, longest=self.longest), characters)]
+
+    def features(self, text: str) -> dict[int, float]:
+        """Return the TF-IDF weight of each known n-gram of a text by its row in `weights`.
+
+        The weight is (1 + ln count) · idf. The weights of the words and of the characters have Euclidean norm 1 each.
+        """
+        found: dict[int, float] = {}
+        for analyze, rows in self._places:
+            counts = Counter(rows[term] for term in analyze(text) if term in rows) if rows else {}
+            values = {row: (1.0 + math.log(n)) * float(self.idf[row]) for row, n in counts.items()}
+            norm = math.sqrt(sum(value * value for value in values.values()))
+            found |= {row: value / norm for row, value in values.items()}
+        return found
+
+    def log_probs(self, texts: Sequence[str]) -> Float[ndarray, "texts classes"]:
+        """Return the log-probabilities of all classes for each text.
+
+        Args:
+            texts: Texts of any length, which are read completely.
+        """
+        scores = np.tile(self.bias.astype(np.float64), (len(texts), 1))
+        for row, text in zip(scores, texts, strict=True):
+            if found := self.features(text):
+                row += np.array([*found.values()]) @ self.weights[[*found]]
+        return log_softmax(scores)
+
+    def reasons(self, text: str, label: int, n: int = 8) -> list[tuple[str, float]]:
+        """Return the n-grams of a text that change the score of a class most, and their contributions in nats.
+
+        A contribution is the difference from the mean over all classes.
+
+        Args:
+            text: The text.
+            label: The id of the class.
+            n: The maximum number of n-grams.
+        """
+        terms = [*self.words, *self.characters]
+        found = [
+            (terms[row], value * float(self.weights[row, label] - self.weights[row].mean()))
+            for row, value in self.features(text).items()
+        ]
+        return sorted(found, key=lambda pair: (-abs(pair[1]), pair[0]))[:n]
+
+    def to_bytes(self) -> bytes:
+        """Return the contents of the file NGRAMS."""
+        facts = {name: getattr(self, name) for name in ("words", "characters", "longest")}
+        tensors = {name: getattr(self, name) for name in ("idf", "weights", "bias")}
+        return save(
+            tensors, {"facts": json.dumps(facts)}
+        )  # one key, because keys are written in random order
+
+    @classmethod
+    def load(cls, folder: Path, sha256: str) -> NgramClassifier:
+        """Load the file NGRAMS of a run folder.
+
+        Args:
+            folder: The run folder.
+            sha256: The hash from card.json.
+
+        Raises:
+            AttendoError: The file is missing, damaged, or from another run.
+        """
+        path = folder / NGRAMS
+        try:
+            if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+                raise AttendoError(f"{path} is damaged or from another run. Restore the file of this run")
+            with safe_open(path, framework="np") as file:
+                facts = json.loads(file.metadata()["facts"])
+                tensors = {name: file.get_tensor(name) for name in ("idf", "weights", "bias")}
+        except (OSError, SafetensorError) as error:
+            raise AttendoError(f"{path} cannot be read ({error}). Restore the file of this run") from None
+        return cls(**facts, **tensors)
+
+
+def fit_ngrams(
+    texts: Sequence[str],
+    classes: Integer[ndarray, " rows"],
+    class_weights: Sequence[float] | None,
+    valid_texts: Sequence[str],
+    true: Integer[ndarray, " validation_texts"],
+) -> NgramClassifier:
+    """Fit TF-IDF with logistic regression (Manning et al. 2008, chapters 6 and 15), and return the best on validation.
+
+    Words, characters and both are compared with several strengths of the penalty. The result is calibrated.
+
+    Args:
+        texts: The training texts.
+        classes: The class of each text, from 0. Each class has a text.
+        class_weights: The weight of each class in the loss (default: equal weights).
+        valid_texts: The validation texts. The fit with the lowest loss on them after calibration is returned.
+        true: The class of each validation text.
+    """
+    from scipy.sparse import hstack
+    from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
+    from sklearn.linear_model import LogisticRegression
+
+    n_classes = int(classes.max()) + 1
+    longest = min(LONGEST, MOST_COUNTED // max(1, sum(map(len, texts))))
+    analyzers: dict[str, Analyzer] = {"words": word_ngrams}
+    if longest > 1:
+        analyzers["characters"] = partial(character_ngrams, longest=longest)
+    blocks: dict[str, Any] = {}
+    for name, analyze in analyzers.items():
+        rare = 2 if len(texts) >= RARE_ROWS or (name == "characters" and len(texts) > 1) else 1
+        most = MOST_WEIGHTS // n_classes // len(analyzers)
+        counter = CountVectorizer(analyzer=cast(Any, analyze), min_df=rare, max_features=most)
+        counts = counter.fit_transform(texts)
+        scale = TfidfTransformer(sublinear_tf=True).fit(counts)
+        valid = scale.transform(counter.transform(valid_texts))
+        blocks[name] = counter.get_feature_names_out(), scale.idf_, scale.transform(counts), valid
+    small = sum(train.nnz for *_, train, _ in blocks.values()) * n_classes <= MOST_WORK
+    sets = dict.fromkeys([tuple(blocks), *((name,) for name in blocks if small)])
+    weights = None if class_weights is None else dict(enumerate(class_weights))
+    best: Any = None
+    for names in sets:
+        train, valid = (hstack([blocks[name][part] for name in names]).tocsr() for part in (2, 3))
+        for strength in STRENGTHS:
+            model = LogisticRegression(C=strength, class_weight=weights, max_iter=1000).fit(train, classes)
+            coef, bias = model.coef_.T, model.intercept_
+            if n_classes == 2:  # one column with the difference of both scores
+                coef, bias = np.hstack([-coef / 2, coef / 2]), np.hstack([-bias / 2, bias / 2])
+            scores = valid @ coef + bias
+            temperature = fit_temperature(scores, true)
+            loss = log_loss(log_softmax(scores / temperature), true)
+            if best is None or loss < best[0]:
+                best = loss, names, coef / temperature, bias / temperature
+    _, names, coef, bias = best
+    terms = {name: blocks[name][0].tolist() if name in names else [] for name in ("words", "characters")}
+    idf = np.concatenate([blocks[name][1] for name in names])
+    arrays = (array.astype(np.float32) for array in (idf, coef, bias))
+    return NgramClassifier(terms["words"], terms["characters"], longest, *arrays)
