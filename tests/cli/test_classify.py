@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 
 import pytest
 from command_line import attendo, refused, settings
@@ -12,6 +13,8 @@ import attendo as library
 from attendo.config import build, read_toml
 from attendo.data.labelled_corpus import LabelledData
 from attendo.inference import Classifier, Embedder
+from attendo.inference.ngram_classifier import NGRAMS
+from attendo.microscope.session import Session
 
 ONE_LAYER = ["--set", "model.n_encoder_layers=1"]
 
@@ -355,3 +358,35 @@ def test_copies_and_contradictions_are_said_before_training(tmp_path):
     ).err
     assert "exact copies of an earlier row: 2 (lines 41, 43)" in said
     assert "texts have a different label in an earlier row: 1 (line 42)" in said
+
+
+def test_the_ngrams_belong_to_the_run(trained, tmp_path):
+    folder, _ = trained
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    user = Classifier.load(copy)
+    assert user.ngrams is not None and 0.0 <= user.share <= 1.0
+    user.share = 0.4
+    session = Session(user)
+    (text,) = ("it will snow and rain .",)
+    found = session.answer("look", {"text": text, "search": "greedy"})["outcome"]
+    (row,) = user.classify([text])
+    assert {each["label"]: each["probability"] for each in found["labels"]} == pytest.approx(
+        row.probabilities
+    )
+    reasons = user.ngrams.reasons(text, user.labels.names.index(row.label))
+    assert found["ngrams_share"] == pytest.approx(0.6)
+    assert [each["ngram"] for each in found["ngrams"]] == [ngram for ngram, _ in reasons]
+    user.share = 1.0
+    assert "ngrams" not in Session(user).answer("look", {"text": text, "search": "greedy"})["outcome"]
+    (copy / NGRAMS).unlink()
+    outcome = attendo("classify", copy, "it will snow")
+    assert outcome.code == 2 and f"{copy / NGRAMS} cannot be read" in outcome.err
+
+
+def test_look_names_the_ngrams(trained):
+    folder, _ = trained
+    card = json.loads((folder / "card.json").read_text())
+    share = card["validation"]["share"]
+    out = attendo("look", folder, "it will snow .").out
+    assert (f"n-grams ({1 - share:.0%} of the decision):" in out) == (share < 1.0)

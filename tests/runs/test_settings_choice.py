@@ -1,5 +1,7 @@
 """The automatic choice: the largest model that the data and the budget bear, and never over what the user set."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -32,9 +34,9 @@ def pace(monkeypatch):
     return paces
 
 
-def chosen(n_pairs, training, model=None):
+def chosen(n_pairs, training, model=None, family=TRANSLATION, say=lambda line: None):
     tables = {"model": {"vocab_size": 4000} | (model or {}), "training": dict(training)}
-    found = choose_training(tables, TRANSLATION, PairDataset(Lengths(n_pairs)), CPU, lambda line: None)
+    found = choose_training(tables, family, PairDataset(Lengths(n_pairs)), CPU, say)
     RunConfig.from_tables(
         TRANSLATION, {**found, "data": {"train": ["x"]}}, "the settings"
     )  # complete, and in itself right
@@ -58,6 +60,22 @@ def test_four_thousand_steps_are_enough_however_few_epochs(pace):
     model, training = chosen(2_000_000, {"cpu_minutes": 4001 / 60 / settings.UPDATING_SHARE})
     assert model["d_model"] == 512
     assert training["batch_tokens"] == 4096
+
+
+def test_a_time_budget_ends_after_the_maximum_number_of_epochs(pace):
+    pace.update({192: 0.001, 128: 0.001})
+    limited, lines = replace(TRANSLATION, most_epochs=30), []
+    budget = {"cpu_minutes": 10 / settings.UPDATING_SHARE}
+    steps_per_epoch = 3_000 * 11 / 1024
+    _, training = chosen(3_000, budget, family=limited, say=lines.append)
+    assert training["epochs"] == 30 and "cpu_minutes" not in training
+    assert lines[0].startswith("the time is enough for ") and "but the run ends after 30:" in lines[0]
+    assert training["evaluate_every"] == pytest.approx(steps_per_epoch, abs=1)
+    _, training = chosen(3_000, {"steps": 100_000}, family=limited)
+    assert training["steps"] == 100_000 and "epochs" not in training
+    _, training = chosen(3_000, budget, say=lines.append)
+    assert training["cpu_minutes"] == budget["cpu_minutes"]
+    assert "warning: more than 100 epochs rarely help. Give more rows or a shorter time" in lines
 
 
 def test_a_corpus_too_small_for_a_size_is_not_offered_it():

@@ -148,6 +148,10 @@ def export(
         say(f"comparing both models on {examples.name}")
         report = {"target": target, **measured(bundle, model, _module(target).opened(fresh), examples)}
         _require_near(report, options)
+        if (share := bundle.card.get("validation", {}).get("share", 1.0)) < 1.0:
+            say(
+                f"only attendo computes the n-grams, which have {1 - share:.0%} of the decision: not exported"
+            )
         write_atomic(fresh / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     return report
 

@@ -6,6 +6,7 @@ and written to config.toml in the run folder. Settings from the user or from a p
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -203,6 +204,8 @@ SCRIPT_TEXTS = 1000
 FEWEST_EPOCHS = 15
 FEWEST_STEPS = 4_000
 PROBE_SECONDS, FEWEST_UPDATES = 2.0, 4
+MANY_EPOCHS = 100
+"""The number of epochs above which a warning is printed."""
 UPDATING_SHARE = 0.9
 """Share of a time budget for updates. The rest is reserved for reading, evaluations and saving."""
 
@@ -278,12 +281,24 @@ def choose_training(
     adapters = chosen.get("lora", {})
     model, steps = _fitting_size(shapes, training, steps_per_epoch, batches, device, adapters)
     chosen["model"] = model
+    if _seconds(training) and steps > family.most_epochs * steps_per_epoch:
+        say(
+            f"the time is enough for {steps / steps_per_epoch:.0f} epochs, but the run ends after"
+            f" {family.most_epochs:g}: more do not help. `training.epochs` sets another end"
+        )
+        training |= {"epochs": family.most_epochs}
+        steps = int(family.most_epochs * steps_per_epoch)
+        for limit in ("minutes", "cpu_minutes"):
+            training.pop(limit, None)
+    elif steps > MANY_EPOCHS * steps_per_epoch:
+        say(f"warning: more than {MANY_EPOCHS} epochs rarely help. Give more rows or a shorter time")
     model.setdefault("dropout", dropout_for(steps / steps_per_epoch))
     config = section(ModelConfig, chosen, "model", "the settings")
     tuned = init_from is not None and not adapters.get("rank") and is_mostly_of(init_from, config)
     training.setdefault("learning_rate", learning_rate_for(model["d_model"], tuned=tuned))
     training.setdefault("warmup_steps", max(10, min(400, steps // 10)))
-    training.setdefault("evaluate_every", max(20, steps // 12))
+    interval = steps // 12 if math.isinf(family.most_epochs) else min(steps // 12, round(steps_per_epoch))
+    training.setdefault("evaluate_every", max(20, interval))
     if device.type == "cuda" and "compile" not in training:
         run = probe_run(model, training, device, adapters)
         step = partial(update, run, [batches[len(batches) // 2]])

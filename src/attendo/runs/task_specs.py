@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
@@ -74,6 +75,7 @@ class TaskSpec:
         extra: The dataclasses of additional sections, by section name.
         sizes: The model sizes, largest first.
         default_epochs: The number of epochs if the user sets no limit.
+        most_epochs: The maximum number of epochs in a time budget. With a maximum, each epoch is evaluated.
         open: A function that opens the corpus of a [data] section.
         material: A function that returns the tokenized training rows from the cache, or adds them to it.
         user: A function that builds the inference object for a model.
@@ -98,6 +100,7 @@ class TaskSpec:
     task: Callable[[Any, Any, Any, TrainingConfig], Task]
     texts: Callable[[Any, Any], Iterable[str]]
     data_keys: Mapping[str, Any] = field(default_factory=dict)
+    most_epochs: float = math.inf
     files: Callable[[Any], Mapping[str, bytes]] = lambda task: {}
 
     @property
@@ -178,7 +181,7 @@ CLASSIFICATION = TaskSpec(
     predicted=Localized("a row's label", "1 行のラベル"),
     architecture="classifier",
     model={"n_decoder_layers": 0, "activation": "gelu", "dropout": 0.3},
-    training={"learning_rate": 1e-3, "label_smoothing": 0.0, "evaluate_rows": 2000},
+    training={"learning_rate": 1e-3, "label_smoothing": 0.0, "evaluate_rows": 2000, "patience": 10},
     data=LabelledData,
     extra={},
     sizes=(Size(256, 4, 4, 100_000), Size(128, 4, 2, 0)),
@@ -190,6 +193,7 @@ CLASSIFICATION = TaskSpec(
     # in the order of hashes, because a file may be sorted by label
     texts=lambda corpus, task: sorted((row.text for row in task.validation), key=source_hash),
     data_keys={"valid_share": 0.1},
+    most_epochs=30,
     files=ClassificationTask.files,
 )
 
