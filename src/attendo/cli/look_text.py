@@ -173,7 +173,7 @@ def _label_reasons(view: View, language: Language) -> list[str]:
     result = view.result
     if not isinstance(result.user, Classifier):
         return []
-    gained = left_out(result, result.user, int(result.logits.argmax()), MOST_WORK) or []
+    gained = left_out(result, result.user, int(result.label_logits.argmax()), MOST_WORK) or []
     order = sorted(range(len(gained)), key=lambda i: -abs(gained[i]))
     pieces = view.map().query_pieces
     found = outcome(result)

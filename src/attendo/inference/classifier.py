@@ -292,6 +292,11 @@ class Classifier(TextModel):
         """The device of the model."""
         return self.model.output_proj.weight.device
 
+    @property
+    def temperature_alone(self) -> float:
+        """The divisor of the logits that calibrates the encoder without the n-grams."""
+        return self.encoder_temperature if self.ngrams else self.temperature
+
     def classify(self, texts: Sequence[str]) -> list[Classification]:
         """Classify texts of any length. The required memory does not grow with the length of a text.
 

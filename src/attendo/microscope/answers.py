@@ -109,8 +109,7 @@ def normalized(translator: Translator, log_prob: float, n_tokens: int) -> float:
 def _labels(result: LookResult) -> list[Label]:
     user = result.user
     assert isinstance(user, Classifier)
-    logits = user.combined(result.logits[None].double().cpu().numpy(), [result.request.text])
-    probabilities = np.exp(log_softmax(logits / user.temperature))[0].tolist()
+    probabilities = np.exp(log_softmax(result.label_logits[None] / user.temperature))[0].tolist()
     rows = zip(user.labels.names, probabilities, strict=True)
     return [{"label": name, "probability": p} for name, p in sorted(rows, key=lambda row: -row[1])]
 
@@ -122,9 +121,8 @@ def _ngrams(result: LookResult, user: Classifier) -> Outcome:
     """
     if user.ngrams is None or user.share == 1.0:
         return {}
-    label = user.labels.names.index(_labels(result)[0]["label"])
     part = (1.0 - user.share) / user.temperature
-    reasons = user.ngrams.reasons(result.request.text, label)
+    reasons = user.ngrams.reasons(result.request.text, int(result.label_logits.argmax()))
     return {
         "ngrams_share": 1.0 - user.share,
         "ngrams": [{"ngram": ngram, "delta": part * nats} for ngram, nats in reasons],
@@ -441,7 +439,7 @@ def _values(result: LookResult, states: Float[Tensor, "len d_model"], stack: str
         return lens_cosines(model, states).double()
     logits = lens_logits(model, states, "encoder" if stack == "encoder" else "decoder").double()
     if isinstance(result.user, Classifier):
-        logits = logits / result.user.temperature
+        logits = logits / result.user.temperature_alone
     return logits.softmax(-1)
 
 
@@ -464,7 +462,7 @@ def _shown(result: LookResult, token: int) -> Token:
 
 def _pooled(user: Classifier, states: Float[Tensor, "len d_model"]) -> dict[str, float]:
     assert isinstance(user.model, EncoderClassifier)
-    logits = pooled_lens(user.model, states[None])[0].double() / user.temperature
+    logits = pooled_lens(user.model, states[None])[0].double() / user.temperature_alone
     return dict(zip(user.labels.names, logits.softmax(-1).tolist(), strict=True))
 
 

@@ -120,8 +120,8 @@ def _output_log_probs(
 ) -> Float[Tensor, "1 tokens"]:
     """Return the log-probabilities of the output in float64. If the output is empty, return those of the prompt."""
     if isinstance(result.user, Classifier):
-        scaled = logits.double() / result.user.temperature
-        return scaled.log_softmax(-1)[:, [int(result.logits.argmax())]]
+        scaled = logits.double() / result.user.temperature_alone
+        return scaled.log_softmax(-1)[:, [int(result.label_logits.argmax())]]
     there = [at for at, token in enumerate(result.wanted) if token is not None]
     there = [at for at in there if at >= result.prompt_tokens - 1] or there
     wanted = torch.tensor([[result.wanted[at] for at in there]], device=logits.device)
@@ -181,14 +181,14 @@ def tokens_answer(result: LookResult) -> TokensAnswer:
         raise AttendoError(
             "only a classifier predicts a label. For other models, see the effects of their heads"
         )
-    label = int(result.logits.argmax())
+    label = int(result.label_logits.argmax())
     states = result.record["encoder"].output[0]
     shares = pooled_shares(states, result.user.model.config.pooling)
     traced = shares @ rollout(stack_weights(result, "encoder")).to(shares)
     return {
         "label": result.user.labels.names[label],
         "left_out": left_out(result, result.user, label),
-        "gradient_times_input": _gradient_times_input(result, label, result.user.temperature).tolist(),
+        "gradient_times_input": _gradient_times_input(result, label, result.user.temperature_alone).tolist(),
         "rollout": traced.tolist(),
         "pooled": shares.tolist(),
     }
@@ -231,7 +231,7 @@ def left_out(
     with torch.inference_mode(), result.edited() as view:
         texts = shorter.split(max(1, TOKENS_AT_ONCE // len(ids)))
         logits = torch.cat([view(src=part) for part in texts])
-    whole, without = ((x / user.temperature).log_softmax(-1)[..., label] for x in (result.logits, logits))
+    whole, without = ((x / user.temperature_alone).log_softmax(-1)[..., label] for x in (result.logits, logits))
     return [0.0] * len(before) + (whole - without).tolist() + [0.0] * len(behind)
 
 
@@ -436,7 +436,7 @@ def _labelled(
     for numbers in _grouped([len(text) for text in texts], batch_tokens):
         src, lengths = pad_rows([texts[n] for n in numbers], user.tokenizer.pad_id, user.device)
         wanted = torch.tensor([labels[n] for n in numbers], device=user.device)
-        batches.append(_Batch({"src": src, "src_lengths": lengths}, wanted, user.temperature))
+        batches.append(_Batch({"src": src, "src_lengths": lengths}, wanted, user.temperature_alone))
     return batches, n_cut
 
 

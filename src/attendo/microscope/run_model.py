@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -127,6 +128,12 @@ class LookResult:
         """The size of the recorded tensors in bytes."""
         calls = [self.record[path] for path in self.record]
         return sum(getattr(call, part).nbytes for call in calls for part in call.parts)
+
+    @cached_property
+    def label_logits(self) -> Float[np.ndarray, " classes"]:
+        """The logits of a classifier's labels: those of the encoder, combined with the n-grams."""
+        assert isinstance(self.user, Classifier)
+        return self.user.combined(self.logits[None].double().cpu().numpy(), [self.request.text])[0]
 
     def edited(self) -> AbstractContextManager[Any]:
         """Return a context manager that yields the edited model."""
