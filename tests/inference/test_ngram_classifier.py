@@ -15,6 +15,7 @@ from attendo.inference.ngram_classifier import (
     STRENGTHS,
     NgramClassifier,
     character_ngrams,
+    even_rows,
     fit_ngrams,
     word_ngrams,
 )
@@ -95,6 +96,31 @@ def test_large_training_sets_have_shorter_character_ngrams(monkeypatch):
     assert not fit_ngrams(texts, classes, None, valid, true).characters
     monkeypatch.setattr(module, "MOST_WEIGHTS", 8)
     assert len(fit_ngrams(texts, classes, None, valid, true).words) == 4
+
+
+def test_texts_without_a_common_ngram_are_no_error():
+    texts = [f"word{chr(0x4E00 + n)}" for n in range(20)]
+    found = fit_ngrams(texts, np.arange(20) % 2, None, texts[:4], np.arange(4) % 2)
+    assert found.log_probs(texts).shape == (20, 2)
+    assert fit_ngrams(["好", "悪"], np.arange(2), None, ["好"], np.zeros(1, int)).log_probs(["好"]).shape == (
+        1,
+        2,
+    )
+
+
+def test_a_slow_fit_tries_one_strength_only(monkeypatch):
+    (texts, classes), (valid, true) = rows(60), rows(20)
+    monkeypatch.setattr(module, "MOST_WORK", 1)
+    found = fit_ngrams(texts, classes, None, valid, true)
+    monkeypatch.setattr(module, "STRENGTHS", (module.USUAL_STRENGTH,))
+    again = fit_ngrams(texts, classes, None, valid, true)
+    assert found.words and found.characters and (found.weights == again.weights).all()
+
+
+def test_of_very_many_rows_each_class_keeps_some():
+    kept = even_rows([0] * 9 + [1], 3 * module.MOST_READ, 1)
+    assert [n for n, keep in enumerate(kept) if keep] == [0, 3, 6, 9]
+    assert all(even_rows([0, 1, 1], 10, 2))
 
 
 def test_a_file_that_is_damaged_or_missing_is_named(tmp_path):

@@ -66,16 +66,19 @@ def test_a_time_budget_ends_after_the_maximum_number_of_epochs(pace):
     pace.update({192: 0.001, 128: 0.001})
     limited, lines = replace(TRANSLATION, most_epochs=30), []
     budget = {"cpu_minutes": 10 / settings.UPDATING_SHARE}
-    steps_per_epoch = 3_000 * 11 / 1024
-    _, training = chosen(3_000, budget, family=limited, say=lines.append)
-    assert training["epochs"] == 30 and "cpu_minutes" not in training
-    assert lines[0].startswith("the time is enough for ") and "but the run ends after 30:" in lines[0]
-    assert training["evaluate_every"] == pytest.approx(steps_per_epoch, abs=1)
+    n_batches = len(PairDataset(Lengths(9_000)).batches(1024, 0, 0))
+    _, training = chosen(9_000, budget, family=limited, say=lines.append)
+    assert training["steps"] == 30 * n_batches > 1_000 and "cpu_minutes" not in training
+    assert lines[0].startswith("the time is enough for ")
+    assert f"but the run ends after {30 * n_batches:,} (30 epochs): more rarely help" in lines[0]
+    assert training["evaluate_every"] == n_batches
+    _, training = chosen(100, budget, family=limited)
+    assert training["steps"] == settings.FEWEST_LIMITED
     _, training = chosen(3_000, {"steps": 100_000}, family=limited)
     assert training["steps"] == 100_000 and "epochs" not in training
     _, training = chosen(3_000, budget, say=lines.append)
     assert training["cpu_minutes"] == budget["cpu_minutes"]
-    assert "warning: more than 100 epochs rarely help. Give more rows or a shorter time" in lines
+    assert "warning: more than 100 epochs rarely help. Give more rows or a shorter run" in lines
 
 
 def test_a_corpus_too_small_for_a_size_is_not_offered_it():

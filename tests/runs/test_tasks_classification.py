@@ -178,11 +178,17 @@ def test_an_evaluation_fits_the_temperature_on_its_rows(store):
 
 
 def test_what_decides(store):
-    for weights, deciding in [(None, "loss"), ((1.0, 1.0), "macro_f1")]:
+    for weights, fitted, deciding in [
+        (None, True, "loss"),
+        (None, False, "accuracy"),  # a run that is older than the n-grams
+        ((1.0, 1.0), True, "macro_f1"),
+    ]:
         task = ClassificationTask(LabelledDataset(store, LongTexts(), weights), classifier(), ROWS, 100)
+        if fitted:
+            task.fit_ngrams(lambda: ROWS)
         found = task.evaluate(task.classifier.model.eval())
         assert found.value == found.measures[deciding]
-        assert task.better(0.8, 0.7) == (deciding == "macro_f1") == (not task.better(0.7, 0.8))
+        assert task.better(0.8, 0.7) == (deciding != "loss") == (not task.better(0.7, 0.8))
         assert not task.better(0.7, 0.7)
 
 
@@ -191,17 +197,17 @@ def test_the_share_and_the_temperature_have_the_lowest_loss(store):
     alone = task.evaluate(task.classifier.model.eval()).measures
     assert (alone["share"], alone["accuracy_ngrams"]) == (1.0, alone["accuracy_always_commonest"])
     task = ClassificationTask(task.material, task.classifier, task.validation, 100)
-    task.fit_ngrams(ROWS)
+    task.fit_ngrams(lambda: ROWS)
     user, texts = task.classifier, [row.text for row in task.validation]
     assert user.ngrams is not None and task.files().keys() == {"ngrams.safetensors"}
     found = task.evaluate(user.model).measures
     true = user.ids_of(task.validation, "rows")
     losses = {}
-    for share in (0.0, 0.3, found["share"], 1.0):
+    for share in (0.05, 0.3, found["share"], 1.0):
         user.share = share
         logits, _ = user.read(texts)
-        if share in (0.0, 0.3):
-            own = share * log_softmax(encoder_logits(user, texts) / user.encoder_temperature) + (
+        if share in (0.05, 0.3):
+            own = share * log_softmax(user.read(texts, alone=True)[0] / user.encoder_temperature) + (
                 1 - share
             ) * user.ngrams.log_probs(texts)
             assert logits == pytest.approx(own)
@@ -213,13 +219,6 @@ def test_the_share_and_the_temperature_have_the_lowest_loss(store):
         words.startswith("baselines on 40 validation texts: always 'dry', accuracy ")
         and "; n-grams, acc" in words
     )
-
-
-def encoder_logits(user: Classifier, texts: list[str]) -> np.ndarray:
-    user.share, share = 1.0, user.share
-    logits, _ = user.read(texts)
-    user.share = share
-    return logits
 
 
 def test_the_card_says_what_was_learned_from(store):
@@ -256,3 +255,12 @@ def test_the_loop_learns_what_rain_is(tmp_path, monkeypatch):
     wet, dry = task.classifier.classify(["sun sun rain sun sun fog", "sun sun cloud sun sun fog"])
     assert (wet.label, dry.label) == ("wet", "dry")
     assert wet.probability > 0.9 < dry.probability
+
+
+def test_a_resumed_run_without_ngrams_gets_none(store, tmp_path):
+    task = ClassificationTask(LabelledDataset(store, LongTexts()), classifier(), ROWS[:9], 100)
+    task.classifier.folder = tmp_path
+    task.fit_ngrams(lambda: ROWS)
+    assert task.classifier.ngrams is None and not task.files()
+    found = task.evaluate(task.classifier.model.eval()).measures
+    assert (found["share"], found["temperature"]) == (1.0, found["encoder_temperature"])

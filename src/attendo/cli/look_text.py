@@ -168,25 +168,26 @@ def _label_reasons(view: View, language: Language) -> list[str]:
     """
     from attendo.inference import Classifier
     from attendo.microscope.answers import outcome
+    from attendo.microscope.attention_map import visible
     from attendo.microscope.effects import left_out
 
     result = view.result
     if not isinstance(result.user, Classifier):
         return []
-    gained = left_out(result, result.user, int(result.label_logits.argmax()), MOST_WORK) or []
+    gained = left_out(result, result.user, result.label, MOST_WORK) or []
     order = sorted(range(len(gained)), key=lambda i: -abs(gained[i]))
     pieces = view.map().query_pieces
     found = outcome(result)
     share = f"{found.get('ngrams_share', 0.0):.0%}"
-    tokens = [(pieces[i], -gained[i]) for i in order]
-    ngrams = [(each["ngram"], each["delta"]) for each in found.get("ngrams", [])]
+    tokens = [(_plain(pieces[i], language), -gained[i]) for i in order]
+    ngrams = [(f"“{visible(each['ngram'])}”", each["delta"]) for each in found.get("ngrams", [])]
     lines = []
     for en, ja, pairs in (
         ("log-probability change without a token:", "トークンを除いたときの対数確率の変化：", tokens),
         (f"n-grams ({share} of the decision):", f"n-gram（判定の {share}）：", ngrams),
     ):
         listed = ", ".join(
-            f"{fitted(_plain(name, language), LONGEST)}{UNBROKEN}{change:+.2f}"
+            f"{fitted(name, LONGEST)}{UNBROKEN}{change:+.2f}"
             for name, change in pairs[:MOST_TOKENS]
             if abs(change) >= LEAST
         )

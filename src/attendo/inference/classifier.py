@@ -292,13 +292,8 @@ class Classifier(TextModel):
         """The device of the model."""
         return self.model.output_proj.weight.device
 
-    @property
-    def temperature_alone(self) -> float:
-        """The divisor of the logits that calibrates the encoder without the n-grams."""
-        return self.encoder_temperature if self.ngrams else self.temperature
-
     def classify(self, texts: Sequence[str]) -> list[Classification]:
-        """Classify texts of any length. The required memory does not grow with the length of a text.
+        """Classify texts of any length. Long texts are cut or read in windows by the encoder, and completely by the n-grams.
 
         Args:
             texts: A list of texts.
@@ -369,11 +364,14 @@ class Classifier(TextModel):
         """
         return np.array([self.labels.id_of(row.label, f"{name}:{row.number}") for row in rows], np.int64)
 
-    def read(self, texts: Sequence[str]) -> tuple[Float[ndarray, "texts classes"], list[int]]:
+    def read(
+        self, texts: Sequence[str], *, alone: bool = False
+    ) -> tuple[Float[ndarray, "texts classes"], list[int]]:
         """Compute the logits of each text, before the division by the temperature.
 
         Args:
             texts: A list of texts. If a long text is read in windows, the logits of its windows are averaged.
+            alone: Whether to return the logits of the encoder alone.
 
         Returns:
             The logits `[texts, classes]` of the encoder and the n-grams together (see `combined`), and the number of
@@ -384,15 +382,15 @@ class Classifier(TextModel):
             AttendoError: `texts` is a single string.
         """
         require_list(texts)
-        logits = np.zeros((len(texts), len(self.labels)))
+        logits = np.empty((len(texts), len(self.labels)))
         n_tokens: list[int] = []
         for start in range(0, len(texts), CHUNK):
             chunk = texts[start : start + CHUNK]
             encoded = self.tokenizer.encode_batch(chunk)
             n_tokens += map(len, encoded)
-            if self.share:
-                logits[start : start + CHUNK] = self._chunk_logits(encoded)
-        logits = self.combined(logits, texts)
+            logits[start : start + CHUNK] = self._chunk_logits(encoded)
+        if not alone:
+            logits = self.combined(logits, texts)
         empty = [i for i, text in enumerate(texts) if not text.strip()]
         shares = np.array(list(self.counts.values()), np.float64)
         logits[empty] = self.temperature * np.log(shares / shares.sum())

@@ -1,6 +1,6 @@
 """A linear classifier of n-grams: TF-IDF of words and characters with logistic regression.
 
-A trained classifier contains one, which is fitted on the same rows in seconds.
+A trained classifier contains one, which is fitted on the same rows, or on a sample of very many rows.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import hashlib
 import json
 import math
 import re
+import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -32,18 +33,24 @@ LONGEST = 5
 """The maximum length of character n-grams. Large training sets have shorter ones, see MOST_COUNTED."""
 MOST_COUNTED = 50_000_000
 """The maximum number of character n-grams in training, counted with repetitions: about 20 s."""
-MOST_WEIGHTS = 1 << 25
-"""The maximum number of weights (n-grams times classes): 128 MiB."""
+MOST_READ = 100_000_000
+"""The maximum number of characters times classes in training. Of more rows, every n-th row of each class is used."""
+MOST_WEIGHTS = 1 << 22
+"""The maximum number of weights (n-grams times classes). The solver requires about 200 bytes per weight."""
 RARE_ROWS = 10_000
 """With at least this many rows, a word n-gram must be in two rows, as character n-grams always must."""
 STRENGTHS = (1.0, 3.0, 10.0, 30.0)
 """Values of C, the inverse strength of the L2 penalty, of which the validation rows choose one."""
-MOST_WORK = 3e7
-"""The maximum work of a fit (n-grams of all rows, times classes) for which blocks of n-grams are also tried alone."""
+USUAL_STRENGTH = 10.0
+"""The only value of C that is tried if a fit is slow."""
+MOST_STEPS = 200
+"""The maximum number of steps of the solver."""
+FEW_WEIGHTS, MOST_WORK = 1 << 20, 3e7
+"""A fit is quick with at most so many weights, and so much work (n-grams of all rows, times classes)."""
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
-Analyzer = Callable[[str], list[str]]
+Analyzer = Callable[[str], Iterable[str]]
 
 
 def word_ngrams(text: str) -> list[str]:
@@ -56,14 +63,29 @@ def word_ngrams(text: str) -> list[str]:
     return [*words, *map(" ".join, pairwise(words))]
 
 
-def character_ngrams(text: str, longest: int = LONGEST) -> list[str]:
-    """Return all character sequences of up to `longest` characters in lower case. White space counts as one space.
+def character_ngrams(text: str, longest: int = LONGEST) -> Iterator[str]:
+    """Yield all character sequences of up to `longest` characters in lower case. White space counts as one space.
 
-    >>> character_ngrams("駅 近", 2)
+    >>> list(character_ngrams("駅 近", 2))
     ['駅', ' ', '近', '駅 ', ' 近']
     """
     text = " ".join(text.lower().split())
-    return [text[i : i + n] for n in range(1, longest + 1) for i in range(len(text) - n + 1)]
+    return (text[i : i + n] for n in range(1, longest + 1) for i in range(len(text) - n + 1))
+
+
+def even_rows(classes: Iterable[int], n_characters: int, n_classes: int) -> list[bool]:
+    """Return whether each row is used for fitting. Each class keeps its first row (see MOST_READ).
+
+    >>> even_rows([0, 0, 0, 1, 0], MOST_READ, 2)
+    [True, False, True, True, False]
+    """
+    step = -(-n_characters * n_classes // MOST_READ)
+    seen: Counter[int] = Counter()
+    kept = []
+    for c in classes:
+        kept.append(step <= 1 or seen[c] % step == 0)
+        seen[c] += 1
+    return kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +114,10 @@ class NgramClassifier:
         words = {term: row for row, term in enumerate(self.words)}
         characters = {term: row for row, term in enumerate(self.characters, len(words))}
         return [(word_ngrams, words), (partial(character_ngrams, longest=self.longest), characters)]
+
+    @cached_property
+    def _terms(self) -> list[str]:
+        return [*self.words, *self.characters]
 
     def features(self, text: str) -> dict[int, float]:
         """Return the TF-IDF weight of each known n-gram of a text by its row in `weights`.
@@ -128,9 +154,8 @@ class NgramClassifier:
             label: The id of the class.
             n: The maximum number of n-grams.
         """
-        terms = [*self.words, *self.characters]
         found = [
-            (terms[row], value * float(self.weights[row, label] - self.weights[row].mean()))
+            (self._terms[row], value * float(self.weights[row, label] - self.weights[row].mean()))
             for row, value in self.features(text).items()
         ]
         return sorted(found, key=lambda pair: (-abs(pair[1]), pair[0]))[:n]
@@ -185,31 +210,25 @@ def fit_ngrams(
         true: The class of each validation text.
     """
     from scipy.sparse import hstack
-    from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     n_classes = int(classes.max()) + 1
     longest = min(LONGEST, MOST_COUNTED // max(1, sum(map(len, texts))))
-    analyzers: dict[str, Analyzer] = {"words": word_ngrams}
-    if longest > 1:
-        analyzers["characters"] = partial(character_ngrams, longest=longest)
-    blocks: dict[str, Any] = {}
-    for name, analyze in analyzers.items():
-        rare = 2 if len(texts) >= RARE_ROWS or (name == "characters" and len(texts) > 1) else 1
-        most = MOST_WEIGHTS // n_classes // len(analyzers)
-        counter = CountVectorizer(analyzer=cast(Any, analyze), min_df=rare, max_features=most)
-        counts = counter.fit_transform(texts)
-        scale = TfidfTransformer(sublinear_tf=True).fit(counts)
-        valid = scale.transform(counter.transform(valid_texts))
-        blocks[name] = counter.get_feature_names_out(), scale.idf_, scale.transform(counts), valid
-    small = sum(train.nnz for *_, train, _ in blocks.values()) * n_classes <= MOST_WORK
-    sets = dict.fromkeys([tuple(blocks), *((name,) for name in blocks if small)])
+    blocks = _blocks(texts, valid_texts, longest, n_classes)
+    work = sum(train.nnz for *_, train, _ in blocks.values()) * n_classes
+    n_weights = sum(len(terms) for terms, *_ in blocks.values()) * n_classes
+    quick = work <= MOST_WORK and n_weights <= FEW_WEIGHTS
+    strengths = STRENGTHS if quick else (USUAL_STRENGTH,)
     weights = None if class_weights is None else dict(enumerate(class_weights))
     best: Any = None
-    for names in sets:
+    for names in dict.fromkeys([tuple(blocks), *((name,) for name in blocks if quick)]):
         train, valid = (hstack([blocks[name][part] for name in names]).tocsr() for part in (2, 3))
-        for strength in STRENGTHS:
-            model = LogisticRegression(C=strength, class_weight=weights, max_iter=1000).fit(train, classes)
+        for strength in strengths:
+            model = LogisticRegression(C=strength, class_weight=weights, max_iter=MOST_STEPS)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # the validation loss decides
+                model.fit(train, classes)
             coef, bias = model.coef_.T, model.intercept_
             if n_classes == 2:  # one column with the difference of both scores
                 coef, bias = np.hstack([-coef / 2, coef / 2]), np.hstack([-bias / 2, bias / 2])
@@ -223,3 +242,27 @@ def fit_ngrams(
     idf = np.concatenate([blocks[name][1] for name in names])
     arrays = (array.astype(np.float32) for array in (idf, coef, bias))
     return NgramClassifier(terms["words"], terms["characters"], longest, *arrays)
+
+
+def _blocks(texts: Sequence[str], valid_texts: Sequence[str], longest: int, n_classes: int) -> dict[str, Any]:
+    """Return the n-grams, their idf, and the features of the training and the validation texts, by block."""
+    from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
+
+    analyzers: dict[str, Analyzer] = {"words": word_ngrams}
+    if longest > 1:
+        analyzers["characters"] = partial(character_ngrams, longest=longest)
+    most = MOST_WEIGHTS // n_classes // len(analyzers)
+    blocks: dict[str, Any] = {}
+    for name, analyze in analyzers.items():
+        few = name == "words" and len(texts) < RARE_ROWS
+        for least_rows in (1,) if few else (2, 1):
+            counter = CountVectorizer(analyzer=cast(Any, analyze), min_df=least_rows, max_features=most)
+            try:
+                counts = counter.fit_transform(texts)
+            except ValueError:  # no n-gram is in two rows
+                continue
+            scale = TfidfTransformer(sublinear_tf=True).fit(counts)
+            valid = scale.transform(counter.transform(valid_texts))
+            blocks[name] = counter.get_feature_names_out(), scale.idf_, scale.transform(counts), valid
+            break
+    return blocks

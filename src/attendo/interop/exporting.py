@@ -150,7 +150,7 @@ def export(
         _require_near(report, options)
         if (share := bundle.card.get("validation", {}).get("share", 1.0)) < 1.0:
             say(
-                f"only attendo computes the n-grams, which have {1 - share:.0%} of the decision: not exported"
+                f"warning: the export has the encoder alone. In attendo, n-grams have {1 - share:.0%} of the decision"
             )
         write_atomic(fresh / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     return report

@@ -32,7 +32,6 @@ from attendo.inspecting.residual_stream import (
     pooled_lens,
     value_norms,
 )
-from attendo.metrics import log_softmax
 from attendo.microscope.protocol import (
     Baseline,
     FilmAnswer,
@@ -109,7 +108,7 @@ def normalized(translator: Translator, log_prob: float, n_tokens: int) -> float:
 def _labels(result: LookResult) -> list[Label]:
     user = result.user
     assert isinstance(user, Classifier)
-    probabilities = np.exp(log_softmax(result.label_logits[None] / user.temperature))[0].tolist()
+    probabilities = result.label_log_probs(result.logits).exp().tolist()
     rows = zip(user.labels.names, probabilities, strict=True)
     return [{"label": name, "probability": p} for name, p in sorted(rows, key=lambda row: -row[1])]
 
@@ -122,7 +121,7 @@ def _ngrams(result: LookResult, user: Classifier) -> Outcome:
     if user.ngrams is None or user.share == 1.0:
         return {}
     part = (1.0 - user.share) / user.temperature
-    reasons = user.ngrams.reasons(result.request.text, int(result.label_logits.argmax()))
+    reasons = user.ngrams.reasons(result.request.text, result.label)
     return {
         "ngrams_share": 1.0 - user.share,
         "ngrams": [{"ngram": ngram, "delta": part * nats} for ngram, nats in reasons],
@@ -411,7 +410,7 @@ def lens_answer(result: LookResult, stack: str) -> LensAnswer:
         "tokens": tokens,
     }
     if isinstance(result.user, Classifier):
-        answer["pooled"] = [_pooled(result.user, layer) for layer in states]
+        answer["pooled"] = [_pooled(result, result.user, layer) for layer in states]
     return answer
 
 
@@ -438,9 +437,7 @@ def _values(result: LookResult, states: Float[Tensor, "len d_model"], stack: str
     if isinstance(model, EncoderDecoder) and stack == "encoder":
         return lens_cosines(model, states).double()
     logits = lens_logits(model, states, "encoder" if stack == "encoder" else "decoder").double()
-    if isinstance(result.user, Classifier):
-        logits = logits / result.user.temperature_alone
-    return logits.softmax(-1)
+    return result.label_log_probs(logits).exp() if _kind(result, stack) == "classes" else logits.softmax(-1)
 
 
 def _row(result: LookResult, values: Float[Tensor, "len n"], final: Tensor) -> Iterator[ScoredToken]:
@@ -460,10 +457,10 @@ def _shown(result: LookResult, token: int) -> Token:
     return {"id": token, "piece": label, "text": label}
 
 
-def _pooled(user: Classifier, states: Float[Tensor, "len d_model"]) -> dict[str, float]:
+def _pooled(result: LookResult, user: Classifier, states: Float[Tensor, "len d_model"]) -> dict[str, float]:
     assert isinstance(user.model, EncoderClassifier)
-    logits = pooled_lens(user.model, states[None])[0].double() / user.temperature_alone
-    return dict(zip(user.labels.names, logits.softmax(-1).tolist(), strict=True))
+    log_probs = result.label_log_probs(pooled_lens(user.model, states[None])[0])
+    return dict(zip(user.labels.names, log_probs.exp().tolist(), strict=True))
 
 
 _BIASES = {"alibi": Alibi, "relative": RelativeBias}

@@ -120,8 +120,7 @@ def _output_log_probs(
 ) -> Float[Tensor, "1 tokens"]:
     """Return the log-probabilities of the output in float64. If the output is empty, return those of the prompt."""
     if isinstance(result.user, Classifier):
-        scaled = logits.double() / result.user.temperature_alone
-        return scaled.log_softmax(-1)[:, [int(result.label_logits.argmax())]]
+        return result.label_log_probs(logits)[:, [result.label]]
     there = [at for at, token in enumerate(result.wanted) if token is not None]
     there = [at for at in there if at >= result.prompt_tokens - 1] or there
     wanted = torch.tensor([[result.wanted[at] for at in there]], device=logits.device)
@@ -181,14 +180,14 @@ def tokens_answer(result: LookResult) -> TokensAnswer:
         raise AttendoError(
             "only a classifier predicts a label. For other models, see the effects of their heads"
         )
-    label = int(result.label_logits.argmax())
+    label = result.label
     states = result.record["encoder"].output[0]
     shares = pooled_shares(states, result.user.model.config.pooling)
     traced = shares @ rollout(stack_weights(result, "encoder")).to(shares)
     return {
         "label": result.user.labels.names[label],
         "left_out": left_out(result, result.user, label),
-        "gradient_times_input": _gradient_times_input(result, label, result.user.temperature_alone).tolist(),
+        "gradient_times_input": _gradient_times_input(result, label).tolist(),
         "rollout": traced.tolist(),
         "pooled": shares.tolist(),
     }
@@ -231,11 +230,11 @@ def left_out(
     with torch.inference_mode(), result.edited() as view:
         texts = shorter.split(max(1, TOKENS_AT_ONCE // len(ids)))
         logits = torch.cat([view(src=part) for part in texts])
-    whole, without = ((x / user.temperature_alone).log_softmax(-1)[..., label] for x in (result.logits, logits))
+    whole, without = (result.label_log_probs(x)[..., label] for x in (result.logits, logits))
     return [0.0] * len(before) + (whole - without).tolist() + [0.0] * len(behind)
 
 
-def _gradient_times_input(result: LookResult, label: int, temperature: float) -> Float[Tensor, " len"]:
+def _gradient_times_input(result: LookResult, label: int) -> Float[Tensor, " len"]:
     """Return gradient times input of each token, by one backward pass without gradients of parameters."""
     inputs: list[Tensor] = []
 
@@ -248,7 +247,7 @@ def _gradient_times_input(result: LookResult, label: int, temperature: float) ->
         view.embedding.register_forward_hook(cut)
         # inference tensors cannot be part of a gradient
         logits = view(**{name: tensor.clone() for name, tensor in result.inputs.items()})
-        log_prob = (logits[0] / temperature).log_softmax(-1)[label]
+        log_prob = result.label_log_probs(logits[0])[label]
         (gradient,) = torch.autograd.grad(log_prob, inputs)
     return (gradient * inputs[0]).sum(-1)[0].detach().cpu()
 
@@ -436,7 +435,13 @@ def _labelled(
     for numbers in _grouped([len(text) for text in texts], batch_tokens):
         src, lengths = pad_rows([texts[n] for n in numbers], user.tokenizer.pad_id, user.device)
         wanted = torch.tensor([labels[n] for n in numbers], device=user.device)
-        batches.append(_Batch({"src": src, "src_lengths": lengths}, wanted, user.temperature_alone))
+        batches.append(
+            _Batch(
+                {"src": src, "src_lengths": lengths},
+                wanted,
+                user.encoder_temperature if user.ngrams else user.temperature,
+            )
+        )
     return batches, n_cut
 
 

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -130,10 +129,28 @@ class LookResult:
         return sum(getattr(call, part).nbytes for call in calls for part in call.parts)
 
     @cached_property
-    def label_logits(self) -> Float[np.ndarray, " classes"]:
-        """The logits of a classifier's labels: those of the encoder, combined with the n-grams."""
-        assert isinstance(self.user, Classifier)
-        return self.user.combined(self.logits[None].double().cpu().numpy(), [self.request.text])[0]
+    def _ngram_log_probs(self) -> Float[Tensor, " classes"]:
+        assert isinstance(self.user, Classifier) and self.user.ngrams is not None
+        return torch.from_numpy(self.user.ngrams.log_probs([self.request.text])[0])
+
+    def label_log_probs(self, logits: Float[Tensor, "*rows classes"]) -> Float[Tensor, "*rows classes"]:
+        """Return the calibrated log-probabilities of a classifier's labels, in float64.
+
+        Args:
+            logits: The logits of the encoder, for example without a head. The n-grams are those of the text.
+        """
+        user = self.user
+        assert isinstance(user, Classifier)
+        logits = logits.double()
+        if user.ngrams is not None and user.share < 1.0:
+            own = (logits / user.encoder_temperature).log_softmax(-1)
+            logits = user.share * own + (1.0 - user.share) * self._ngram_log_probs.to(logits)
+        return (logits / user.temperature).log_softmax(-1)
+
+    @property
+    def label(self) -> int:
+        """The id of a classifier's most probable label."""
+        return int(self.label_log_probs(self.logits).argmax())
 
     def edited(self) -> AbstractContextManager[Any]:
         """Return a context manager that yields the edited model."""

@@ -204,6 +204,8 @@ SCRIPT_TEXTS = 1000
 FEWEST_EPOCHS = 15
 FEWEST_STEPS = 4_000
 PROBE_SECONDS, FEWEST_UPDATES = 2.0, 4
+FEWEST_LIMITED, CLEARLY_MORE = 1_000, 1.5
+"""A maximum number of epochs has at least so many steps, and limits a time budget that allows clearly more."""
 MANY_EPOCHS = 100
 """The number of epochs above which a warning is printed."""
 UPDATING_SHARE = 0.9
@@ -281,17 +283,18 @@ def choose_training(
     adapters = chosen.get("lora", {})
     model, steps = _fitting_size(shapes, training, steps_per_epoch, batches, device, adapters)
     chosen["model"] = model
-    if _seconds(training) and steps > family.most_epochs * steps_per_epoch:
+    most = max(family.most_epochs * steps_per_epoch, FEWEST_LIMITED)
+    if _seconds(training) and steps > CLEARLY_MORE * most:
+        most = int(most)
         say(
-            f"the time is enough for {steps / steps_per_epoch:.0f} epochs, but the run ends after"
-            f" {family.most_epochs:g}: more do not help. `training.epochs` sets another end"
+            f"the time is enough for {steps:,} steps, but the run ends after {most:,}"
+            f" ({most / steps_per_epoch:.0f} epochs): more rarely help. `training.steps` sets another end"
         )
-        training |= {"epochs": family.most_epochs}
-        steps = int(family.most_epochs * steps_per_epoch)
+        steps = training["steps"] = most
         for limit in ("minutes", "cpu_minutes"):
             training.pop(limit, None)
     elif steps > MANY_EPOCHS * steps_per_epoch:
-        say(f"warning: more than {MANY_EPOCHS} epochs rarely help. Give more rows or a shorter time")
+        say(f"warning: more than {MANY_EPOCHS} epochs rarely help. Give more rows or a shorter run")
     model.setdefault("dropout", dropout_for(steps / steps_per_epoch))
     config = section(ModelConfig, chosen, "model", "the settings")
     tuned = init_from is not None and not adapters.get("rank") and is_mostly_of(init_from, config)

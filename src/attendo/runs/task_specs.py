@@ -75,7 +75,7 @@ class TaskSpec:
         extra: The dataclasses of additional sections, by section name.
         sizes: The model sizes, largest first.
         default_epochs: The number of epochs if the user sets no limit.
-        most_epochs: The maximum number of epochs in a time budget. With a maximum, each epoch is evaluated.
+        most_epochs: The maximum number of epochs in a time budget. With a maximum, each epoch has an evaluation.
         open: A function that opens the corpus of a [data] section.
         material: A function that returns the tokenized training rows from the cache, or adds them to it.
         user: A function that builds the inference object for a model.
@@ -170,7 +170,7 @@ def _classification_task(
     task = ClassificationTask(
         material, classifier, each, training.batch_tokens, corpus.validation_name, final
     )
-    task.fit_ngrams(corpus.rows())
+    task.fit_ngrams(corpus.rows)
     corpus.say(task.what_to_beat)
     return task
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import compress
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import numpy as np
@@ -35,7 +36,7 @@ from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
 from attendo.display.formats import plural
 from attendo.errors import AttendoError
 from attendo.inference.classifier import Classifier, mixed
-from attendo.inference.ngram_classifier import NGRAMS, fit_ngrams
+from attendo.inference.ngram_classifier import NGRAMS, even_rows, fit_ngrams
 from attendo.inference.perplexity import shared_text_loss
 from attendo.inference.translations import ROWS
 from attendo.inference.translator import Translator
@@ -136,8 +137,12 @@ PART_MEASURES = (
     "share",
 )
 """Names of the measures of a classifier's parts and of the most frequent label."""
-SHARES = tuple(n / 20 for n in range(21))
-"""Shares of the encoder in a classifier's log-probabilities, of which the validation rows choose one."""
+SHARES = tuple(n / 20 for n in range(1, 21))
+"""Shares of the encoder in a classifier's log-probabilities, of which the validation rows choose one. None is 0: the
+loss would not depend on the encoder, and the first checkpoint would be kept.
+"""
+MOST_FITTED = 100_000
+"""The maximum number of validation rows times classes with which the share is chosen: about one second."""
 CLASSIFICATION_SAMPLES = 31
 """Number of rows that an evaluation returns as samples. The rows are equally spaced, because they may be sorted by
 label. The number is prime, so steps at equal distances reach all samples.
@@ -176,19 +181,16 @@ class ClassificationTask(TokenTask[LabelledDataset]):
         assert model is classifier.model
         true = self._true
         texts = [row.text for row in self.validation]
-        classifier.share = 1.0  # the encoder alone
-        encoder = np.array(ranks.shared(texts, lambda part: classifier.read(part)[0].tolist()))
+        encoder = np.array(ranks.shared(texts, lambda part: classifier.read(part, alone=True)[0].tolist()))
         classifier.encoder_temperature = own = fit_temperature(encoder, true)
-        fits = []
-        for share in SHARES if classifier.ngrams else SHARES[-1:]:
-            logits = encoder if share == 1.0 else mixed(encoder / own, self._ngram_log_probs, share)
-            temperature = fit_temperature(logits, true)
-            fits.append((log_loss(log_softmax(logits / temperature), true), share, temperature, logits))
-        loss, classifier.share, classifier.temperature, logits = min(fits, key=lambda fit: fit[:2])
+        classifier.share = self._best_share(encoder / own)
+        alone = classifier.share == 1.0
+        logits = encoder if alone else mixed(encoder / own, self._ngram_log_probs, classifier.share)
+        classifier.temperature = fit_temperature(logits, true)
         log_probs = log_softmax(logits / classifier.temperature)
         baselines = {"always_commonest": self._always, "ngrams": self._ngram_log_probs}
         measures = {
-            "loss": loss,
+            "loss": log_loss(log_probs, true),
             **scores_of(log_probs, true),
             "ece": calibration_error(np.exp(log_probs), true),
             "ece_uncalibrated": calibration_error(np.exp(log_softmax(logits)), true),
@@ -208,16 +210,31 @@ class ClassificationTask(TokenTask[LabelledDataset]):
         step = max(1, len(samples) // CLASSIFICATION_SAMPLES)
         return Evaluation(measures, self.deciding, samples[::step][:CLASSIFICATION_SAMPLES])
 
-    def fit_ngrams(self, rows: Iterable[LabelledRow]) -> None:
-        """Fit the linear classifier of n-grams on the training rows, unless it was loaded with the run."""
-        classifier = self.classifier
-        if classifier.ngrams is None:
-            texts, labels = zip(*((row.text, row.label) for row in rows), strict=True)
-            ids = {name: i for i, name in enumerate(classifier.labels.names)}
-            classes = np.array([ids[label] for label in labels])
+    def _best_share(self, encoder: Float[ndarray, "texts classes"]) -> float:
+        """Return the share of the calibrated encoder with the lowest loss on evenly spaced validation rows."""
+        if self.classifier.ngrams is None:
+            return 1.0
+        some = slice(None, None, -(-encoder.size // MOST_FITTED))
+        true = self._true[some]
 
-            valid = [row.text for row in self.validation]
-            classifier.ngrams = fit_ngrams(texts, classes, self.material.weights, valid, self._true)
+        def loss(share: float) -> float:
+            logits = mixed(encoder[some], self._ngram_log_probs[some], share)
+            return log_loss(log_softmax(logits / fit_temperature(logits, true)), true)
+
+        return min(SHARES, key=loss)
+
+    def fit_ngrams(self, rows: Callable[[], Iterable[LabelledRow]]) -> None:
+        """Fit the linear classifier of n-grams on the training rows of a new run. `rows` returns an iterator."""
+        classifier = self.classifier
+        if classifier.folder is not None:  # a resumed run has loaded its n-grams, or is older than they are
+            return
+        ids = {name: i for i, name in enumerate(classifier.labels.names)}
+        n_characters = sum(len(row.text) for row in rows())
+        kept = even_rows((ids[row.label] for row in rows()), n_characters, len(ids))
+        used = list(compress(rows(), kept))
+        texts, classes = [row.text for row in used], np.array([ids[row.label] for row in used])
+        valid = [row.text for row in self.validation]
+        classifier.ngrams = fit_ngrams(texts, classes, self.material.weights, valid, self._true)
 
     def files(self) -> dict[str, bytes]:
         """Return the n-grams and their weights."""
@@ -254,8 +271,13 @@ class ClassificationTask(TokenTask[LabelledDataset]):
 
     @property
     def deciding(self) -> str:
-        """Name of the deciding measure: the loss, or macro-F1 if the classes have weights."""
-        return "loss" if self.material.weights is None else "macro_f1"
+        """Name of the deciding measure: the loss, or macro-F1 if the classes have weights.
+
+        For a run that is older than the n-grams, the measure is the accuracy, with which it began.
+        """
+        if self.material.weights is not None:
+            return "macro_f1"
+        return "loss" if self.classifier.ngrams else "accuracy"
 
     def better(self, value: float, than: float) -> bool:
         """Return whether one value of the deciding measure is better than another value."""

@@ -14,6 +14,7 @@ from attendo.bundle import EXAMPLES, TaskName, examples_of
 from attendo.data.segments import Segment
 from attendo.errors import AttendoError
 from attendo.inference import Embedder, Generator, Translator, load
+from attendo.inference.ngram_classifier import NGRAMS
 from attendo.serving.engine import Engine
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class ModelRegistry:
         return ServedModel(name, folder, user, engine, source, target, created, examples)
 
 
-FILES = ("model.safetensors", "config.toml", "tokenizer.json", "card.json", EXAMPLES)
+FILES = ("model.safetensors", "config.toml", "tokenizer.json", "card.json", NGRAMS, EXAMPLES)
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """The modification time, size and inode of each file of a run, or None for a missing file."""

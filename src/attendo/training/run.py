@@ -485,7 +485,7 @@ def evaluation_lines(report: Report) -> list[str]:
 
 
 def kept_lines(report: Report) -> list[str]:
-    """Return lines about the kept model: its step and its deciding measure (for a loss, also the perplexity).
+    """Return lines about the kept model: its step and its deciding measure (for a loss, also perplexity and accuracy).
 
     For a classifier, they also contain the scores of its parts, and advice if the encoder has no share.
     """
@@ -498,14 +498,18 @@ def kept_lines(report: Report) -> list[str]:
         ", ".join([f"kept: step {report.progress.best_step:,}", *measured(chosen)]),
         *parts_alone(measures),
     ]
-    if measures.get("share") == 0.0:
+    if measures.get("share", 1.0) < LEAST_SHARE:
         lines += [
-            "the encoder has no share, so the n-grams decide alone:",
+            "the encoder has hardly any share, so the n-grams decide nearly alone:",
             "    give more rows, or start from a masked-language-model run (`init_from`)"
             if report.progress.epoch
             else "    the run ended within its first epoch, so give it more time",
         ]
     return lines
+
+
+LEAST_SHARE = 0.075
+"""The share of a classifier's encoder below which advice is printed."""
 
 
 def parts_alone(measures: Mapping[str, float]) -> list[str]:

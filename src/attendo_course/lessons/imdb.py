@@ -242,6 +242,10 @@ def our_run(data: Reviews, options: Options) -> Result:
         losses = [report.loss for report in run.reports() if report.kind == "step"]
         seconds = time.process_time() - began
         classifier = Classifier.load(folder / "run")
+        classifier.share, classifier.temperature = (
+            1.0,
+            classifier.encoder_temperature,
+        )  # the Transformer alone
         valid, test = (classifier.evaluate(rows).measures["accuracy"] for rows in (data.valid, data.test))
         name = translated("attendo train classification")
         return Result(name, parameter_count(classifier.model), valid, test, seconds, losses)
