@@ -293,7 +293,7 @@ class Classifier(TextModel):
         return self.model.output_proj.weight.device
 
     def classify(self, texts: Sequence[str]) -> list[Classification]:
-        """Classify texts of any length. Long texts are cut or read in windows by the encoder, and completely by the n-grams.
+        """Classify texts of any length. The encoder cuts long texts or reads windows; the n-grams read whole texts.
 
         Args:
             texts: A list of texts.
