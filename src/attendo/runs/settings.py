@@ -290,7 +290,8 @@ def choose_training(
             f"the time is enough for {steps:,} steps, but the run ends after {most:,}"
             f" ({most / steps_per_epoch:.0f} epochs): more rarely help. `training.steps` sets another end"
         )
-        steps = training["steps"] = most
+        steps = most
+        training |= {"steps": most}
         for limit in ("minutes", "cpu_minutes"):
             training.pop(limit, None)
     elif steps > MANY_EPOCHS * steps_per_epoch:
