@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float, Integer
@@ -45,8 +45,10 @@ USUAL_STRENGTH = 10.0
 """The only value of C that is tried if a fit is slow."""
 MOST_STEPS = 200
 """The maximum number of steps of the solver."""
-FEW_WEIGHTS, MOST_WORK = 1 << 20, 3e7
-"""A fit is quick with at most so many weights, and so much work (n-grams of all rows, times classes)."""
+FEW_WEIGHTS = 1 << 20
+"""The maximum number of weights for which all blocks and all strengths are tried."""
+MOST_WORK = 3e7
+"""The maximum work (n-grams of all rows, times classes) for which all blocks and all strengths are tried."""
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -164,9 +166,8 @@ class NgramClassifier:
         """Return the contents of the file NGRAMS."""
         facts = {name: getattr(self, name) for name in ("words", "characters", "longest")}
         tensors = {name: getattr(self, name) for name in ("idf", "weights", "bias")}
-        return save(
-            tensors, {"facts": json.dumps(facts)}
-        )  # one key, because keys are written in random order
+        # one key, because keys are written in random order
+        return save(tensors, {"facts": json.dumps(facts)})
 
     @classmethod
     def load(cls, folder: Path, sha256: str) -> NgramClassifier:
@@ -189,6 +190,15 @@ class NgramClassifier:
         except (OSError, SafetensorError) as error:
             raise AttendoError(f"{path} cannot be read ({error}). Restore the file of this run") from None
         return cls(**facts, **tensors)
+
+
+class _Block(NamedTuple):
+    """The n-grams of one kind, and the TF-IDF features of the training and the validation texts (sparse matrices)."""
+
+    terms: ndarray
+    idf: Float[ndarray, " ngrams"]
+    train: Any
+    valid: Any
 
 
 def fit_ngrams(
@@ -216,14 +226,15 @@ def fit_ngrams(
     n_classes = int(classes.max()) + 1
     longest = min(LONGEST, MOST_COUNTED // max(1, sum(map(len, texts))))
     blocks = _blocks(texts, valid_texts, longest, n_classes)
-    work = sum(train.nnz for *_, train, _ in blocks.values()) * n_classes
-    n_weights = sum(len(terms) for terms, *_ in blocks.values()) * n_classes
+    work = sum(block.train.nnz for block in blocks.values()) * n_classes
+    n_weights = sum(len(block.terms) for block in blocks.values()) * n_classes
     quick = work <= MOST_WORK and n_weights <= FEW_WEIGHTS
     strengths = STRENGTHS if quick else (USUAL_STRENGTH,)
     weights = None if class_weights is None else dict(enumerate(class_weights))
     best: Any = None
     for names in dict.fromkeys([tuple(blocks), *((name,) for name in blocks if quick)]):
-        train, valid = (hstack([blocks[name][part] for name in names]).tocsr() for part in (2, 3))
+        train = hstack([blocks[name].train for name in names]).tocsr()
+        valid = hstack([blocks[name].valid for name in names]).tocsr()
         for strength in strengths:
             model = LogisticRegression(C=strength, class_weight=weights, max_iter=MOST_STEPS)
             with warnings.catch_warnings():
@@ -238,21 +249,23 @@ def fit_ngrams(
             if best is None or loss < best[0]:
                 best = loss, names, coef / temperature, bias / temperature
     _, names, coef, bias = best
-    terms = {name: blocks[name][0].tolist() if name in names else [] for name in ("words", "characters")}
-    idf = np.concatenate([blocks[name][1] for name in names])
+    terms = {name: blocks[name].terms.tolist() if name in names else [] for name in ("words", "characters")}
+    idf = np.concatenate([blocks[name].idf for name in names])
     arrays = (array.astype(np.float32) for array in (idf, coef, bias))
     return NgramClassifier(terms["words"], terms["characters"], longest, *arrays)
 
 
-def _blocks(texts: Sequence[str], valid_texts: Sequence[str], longest: int, n_classes: int) -> dict[str, Any]:
-    """Return the n-grams, their idf, and the features of the training and the validation texts, by block."""
+def _blocks(
+    texts: Sequence[str], valid_texts: Sequence[str], longest: int, n_classes: int
+) -> dict[str, _Block]:
+    """Return the blocks "words" and "characters", if the texts have such n-grams."""
     from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
     analyzers: dict[str, Analyzer] = {"words": word_ngrams}
     if longest > 1:
         analyzers["characters"] = partial(character_ngrams, longest=longest)
     most = MOST_WEIGHTS // n_classes // len(analyzers)
-    blocks: dict[str, Any] = {}
+    blocks: dict[str, _Block] = {}
     for name, analyze in analyzers.items():
         few = name == "words" and len(texts) < RARE_ROWS
         for least_rows in (1,) if few else (2, 1):
@@ -263,6 +276,7 @@ def _blocks(texts: Sequence[str], valid_texts: Sequence[str], longest: int, n_cl
                 continue
             scale = TfidfTransformer(sublinear_tf=True).fit(counts)
             valid = scale.transform(counter.transform(valid_texts))
-            blocks[name] = counter.get_feature_names_out(), scale.idf_, scale.transform(counts), valid
+            terms = counter.get_feature_names_out()
+            blocks[name] = _Block(terms, scale.idf_, scale.transform(counts), valid)
             break
     return blocks

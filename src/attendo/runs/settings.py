@@ -204,8 +204,10 @@ SCRIPT_TEXTS = 1000
 FEWEST_EPOCHS = 15
 FEWEST_STEPS = 4_000
 PROBE_SECONDS, FEWEST_UPDATES = 2.0, 4
-FEWEST_LIMITED, CLEARLY_MORE = 1_000, 1.5
-"""A maximum number of epochs has at least so many steps, and limits a time budget that allows clearly more."""
+FEWEST_LIMITED = 1_000
+"""The minimum number of steps of a time budget that is limited to `most_epochs`."""
+CLEARLY_MORE = 1.5
+"""The factor by which a time budget must exceed the limit before it is limited, because its steps are an estimate."""
 MANY_EPOCHS = 100
 """The number of epochs above which a warning is printed."""
 UPDATING_SHARE = 0.9

@@ -188,7 +188,6 @@ class ClassificationTask(TokenTask[LabelledDataset]):
         logits = encoder if alone else mixed(encoder / own, self._ngram_log_probs, classifier.share)
         classifier.temperature = fit_temperature(logits, true)
         log_probs = log_softmax(logits / classifier.temperature)
-        baselines = {"always_commonest": self._always, "ngrams": self._ngram_log_probs}
         measures = {
             "loss": log_loss(log_probs, true),
             **scores_of(log_probs, true),
@@ -200,8 +199,8 @@ class ClassificationTask(TokenTask[LabelledDataset]):
             "accuracy_encoder": scores_of(encoder, true)["accuracy"],
             **{
                 f"{measure}_{name}": value
-                for name, found in baselines.items()
-                for measure, value in scores_of(found, true).items()
+                for name, scores in self._baselines.items()
+                for measure, value in scores.items()
             },
         }
         names = classifier.labels.names
@@ -229,10 +228,10 @@ class ClassificationTask(TokenTask[LabelledDataset]):
         if classifier.folder is not None:  # a resumed run has loaded its n-grams, or is older than they are
             return
         ids = {name: i for i, name in enumerate(classifier.labels.names)}
-        n_characters = sum(len(row.text) for row in rows())
-        kept = even_rows((ids[row.label] for row in rows()), n_characters, len(ids))
-        used = list(compress(rows(), kept))
-        texts, classes = [row.text for row in used], np.array([ids[row.label] for row in used])
+        sizes = [(ids[row.label], len(row.text)) for row in rows()]
+        kept = even_rows([class_id for class_id, _ in sizes], sum(n for _, n in sizes), len(ids))
+        texts = [row.text for row in compress(rows(), kept)]
+        classes = np.array([class_id for class_id, _ in compress(sizes, kept)])
         valid = [row.text for row in self.validation]
         classifier.ngrams = fit_ngrams(texts, classes, self.material.weights, valid, self._true)
 
@@ -250,6 +249,12 @@ class ClassificationTask(TokenTask[LabelledDataset]):
         ngrams = self.classifier.ngrams
         return self._always if ngrams is None else ngrams.log_probs([row.text for row in self.validation])
 
+    @cached_property
+    def _baselines(self) -> dict[str, dict[str, float]]:
+        """The scores of the most frequent label and of the n-grams, which are the same in each evaluation."""
+        found = {"always_commonest": self._always, "ngrams": self._ngram_log_probs}
+        return {name: scores_of(log_probs, self._true) for name, log_probs in found.items()}
+
     @property
     def _always(self) -> Float[ndarray, "texts classes"]:
         """The log-probabilities of the baseline that always predicts the most frequent label."""
@@ -261,11 +266,9 @@ class ClassificationTask(TokenTask[LabelledDataset]):
         """One line with the accuracy of the baselines, and with their macro-F1 if it is the deciding measure."""
         measures = ("accuracy", "macro_f1") if self.deciding == "macro_f1" else ("accuracy",)
         label = shown(self.classifier.labels.names[self._always[0].argmax()])
-        found = {f"always {label}": self._always, "n-grams": self._ngram_log_probs}
-        scores = {name: scores_of(log_probs, self._true) for name, log_probs in found.items()}
         parts = (
             ", ".join([name, *measured({measure: own[measure] for measure in measures})])
-            for name, own in scores.items()
+            for name, own in zip((f"always {label}", "n-grams"), self._baselines.values(), strict=True)
         )
         return f"baselines on {plural(len(self.validation), 'validation text')}: {'; '.join(parts)}"
 

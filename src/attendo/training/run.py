@@ -487,7 +487,7 @@ def evaluation_lines(report: Report) -> list[str]:
 def kept_lines(report: Report) -> list[str]:
     """Return lines about the kept model: its step and its deciding measure (for a loss, also perplexity and accuracy).
 
-    For a classifier, they also contain the scores of its parts, and advice if the encoder has no share.
+    For a classifier, they also contain the scores of its parts, and advice if the share of the encoder is small.
     """
     if report.evaluation is None:
         return []

@@ -242,10 +242,8 @@ def our_run(data: Reviews, options: Options) -> Result:
         losses = [report.loss for report in run.reports() if report.kind == "step"]
         seconds = time.process_time() - began
         classifier = Classifier.load(folder / "run")
-        classifier.share, classifier.temperature = (
-            1.0,
-            classifier.encoder_temperature,
-        )  # the Transformer alone
+        classifier.share = 1.0  # the Transformer alone
+        classifier.temperature = classifier.encoder_temperature
         valid, test = (classifier.evaluate(rows).measures["accuracy"] for rows in (data.valid, data.test))
         name = translated("attendo train classification")
         return Result(name, parameter_count(classifier.model), valid, test, seconds, losses)
