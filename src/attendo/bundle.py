@@ -96,6 +96,7 @@ class Card:
     imported: dict[str, str | None] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     validation: dict[str, float] = field(default_factory=dict)
+    thresholds: dict[str, float] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     decoding: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)

@@ -156,15 +156,17 @@ class ClassScores:
     macro_f1: float
 
 
-def class_scores(confusion: Int[ndarray, "classes classes"]) -> ClassScores:
+def class_scores(
+    confusion: Int[ndarray, "classes classes"], unlabeled: Int[ndarray, " classes"] | int = 0
+) -> ClassScores:
     """Compute the scores of each class from a confusion matrix: P = TP / (TP + FP), R = TP / (TP + FN), F1 = 2PR / (P +
-    R).
+    R). `unlabeled` is the number of further rows of each class, which received no label.
 
     >>> scores = class_scores(np.array([[2, 0], [1, 1]]))
     >>> scores.recall.tolist(), [round(f1, 3) for f1 in scores.f1.tolist()], round(scores.macro_f1, 3)
     ([1.0, 0.5], [0.8, 0.667], 0.733)
     """
-    hits, support, chosen = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    hits, support, chosen = np.diag(confusion), confusion.sum(1) + unlabeled, confusion.sum(0)
     return ClassScores(
         precision=hits / np.maximum(1, chosen),
         recall=hits / np.maximum(1, support),

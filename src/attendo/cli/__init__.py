@@ -31,6 +31,7 @@ from attendo.cli import (
     score,
     serve,
     shortlist,
+    thresholds,
     train,
     translate,
 )
@@ -55,6 +56,7 @@ COMMANDS: tuple[tuple[str, Callable[..., int], str], ...] = (
     ("export", export.export, "Export a model to Hugging Face, CTranslate2, Argos or ONNX."),
     ("eject", eject.eject, "Write a model as one readable file of plain PyTorch."),
     ("classify", classify.classify, "Classify texts, stdin lines or the rows of a table."),
+    ("thresholds", thresholds.thresholds, "Choose the probability from which a label is given."),
     ("generate", generate.generate, "Generate text that continues a prompt."),
     ("embed", embed.embed, "Compute vectors of texts, or find the nearest lines."),
     ("import", import_model.import_, "Import a Hugging Face model as a run folder."),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attendo.cli.options import (
     Folder,
@@ -21,6 +24,9 @@ from attendo.cli.options import (
 )
 from attendo.cli.reporting import Counter, lines_given, one_line, refuse_file_name, say, wrote
 from attendo.data.row_report import RowReport
+
+if TYPE_CHECKING:
+    from attendo.inference import Classifier
 
 
 @with_groups
@@ -38,13 +44,18 @@ def classify(
     ),
     keep: str | None = option("C", "Columns of --input to copy to --output, for example id,opened."),
     header: Header = None,
+    threshold: str | None = option(
+        "T",
+        "Lowest probability of a label: a number, or LABEL=NUMBER,... (default: stored thresholds).",
+    ),
     as_json: JsonLines = False,
     machine: Machine,
 ) -> int:
     """Classify texts, the lines of stdin, or the rows of a table.
 
     The command prints one line per text: the label, a tab and the probability of the label. The probabilities are
-    calibrated on the validation set. For an empty line, the command prints only the tab.
+    calibrated on the validation set. For an empty line, the command prints only the tab. If no label reaches its
+    threshold (see `attendo thresholds`), the label is empty, and the probability is that of the most probable label.
 
     --input reads .csv, .tsv, .jsonl and .parquet files, which can also end in .gz. The output table has one row per
     input row, in the same order. The first columns are the input columns selected by --keep (by name, or by number from
@@ -55,18 +66,17 @@ def classify(
 
     Example: attendo classify runs/mine --input new.csv --output labels.csv --columns text=body --keep id,opened
     """
-    from attendo.inference import Classifier
-
     files = both_files(source, out, bool(texts))
+    loaded = partial(_loaded, folder, machine, threshold)
     refuse_file_name(texts, "use < FILE, or --input FILE --output G")
     if files:
         refuse("--input", {"--json": as_json})
-        return _classify_file(folder, *files, columns, keep, header, machine.chosen())
+        return _classify_file(folder, *files, columns, keep, header, loaded)
     refuse_if(
         (columns, keep, header) != (None, None, None),
         "--columns, --keep and --header require --input",
     )
-    classifier = Classifier.load(folder, machine.chosen())
+    classifier = loaded()
     counter = Counter("lines")
     n_cut = 0
     n_done = 0
@@ -78,7 +88,8 @@ def classify(
                 facts |= {"probabilities": found.probabilities, "n_tokens": found.n_tokens, "cut": found.cut}
                 print(json.dumps(facts, ensure_ascii=False))
             else:
-                print("\t" if found.label is None else f"{one_line(found.label)}\t{found.probability:.4f}")
+                label = one_line(found.label or "")
+                print(f"{label}\t" if found.probability is None else f"{label}\t{found.probability:.4f}")
         sys.stdout.flush()
         n_done = number + len(chunk) - 1
         counter.show(n_done)
@@ -88,6 +99,18 @@ def classify(
     return 0
 
 
+def _loaded(folder: Path, machine: Machine, threshold: str | None) -> Classifier:
+    """Return the classifier of a run, with other thresholds than the stored ones if they are given."""
+    from attendo.inference import Classifier
+    from attendo.inference.decisions import parse_thresholds
+
+    classifier = Classifier.load(folder, machine.chosen())
+    if threshold is None:
+        return classifier
+    chosen = parse_thresholds(threshold, classifier.labels.names)
+    return replace(classifier, card={**classifier.card, "thresholds": chosen})
+
+
 def _classify_file(
     folder: Path,
     source: Path,
@@ -95,18 +118,17 @@ def _classify_file(
     columns: str | None,
     keep: str | None,
     header: bool | None,
-    device: str,
+    loaded: Callable[[], Classifier],
 ) -> int:
     """Classify the texts of a table. The default columns and header are those of training."""
     from attendo.data.corpora import parse_kept
     from attendo.data.data_files import require_file
-    from attendo.inference import Classifier
     from attendo.inference.classifier import FOUND, check_table, classify_table
 
     require_file(source)
     check_table(out, "--output")
     kept = () if keep is None else parse_kept(keep, FOUND)
-    classifier = Classifier.load(folder, device)
+    classifier = loaded()
     row_report = RowReport(str(source))
     counter = Counter("rows")
     rows = _rows_of(source, folder, columns, kept, header, row_report)

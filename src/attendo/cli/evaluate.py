@@ -26,7 +26,7 @@ from attendo.cli.options import (
     require_files,
     with_groups,
 )
-from attendo.cli.reporting import one_line, say
+from attendo.cli.reporting import one_line, say, wrote
 from attendo.data.row_report import RowReport
 from attendo.display.formats import plural
 from attendo.display.tables import table_lines
@@ -64,6 +64,9 @@ class TaskOptions(OptionGroup):
     column: str | None = option("C", "Text column for language models (default: as in training).")
     header: Header = None
     out: Path | None = option("F", "New file for the translations (one per line) or the predicted labels.")
+    curves: Path | None = option(
+        "F", "New file for a classifier's curves: a picture (.png or .svg) or the numbers (.json)."
+    )
 
 
 @with_groups
@@ -79,16 +82,20 @@ def evaluate(
 
     The option --out writes the translations or the labels to a new file. For a classifier, the file is a table (.tsv,
     .csv or .jsonl) with the line number, the label, the predicted label with its probability, and the text. Skipped
-    rows are not in the table.
+    rows are not in the table. The option --curves draws precision and recall, ROC, the reliability of the
+    probabilities, the accuracy of the most certain texts, and the confusion matrix.
 
     Example: attendo evaluate runs/mine test.tsv
+
+    Example: attendo evaluate runs/mine test.tsv --curves curves.png
     """
     from attendo.errors import AttendoError
     from attendo.inference import Classifier, Generator, Translator, load
 
     require_files(files)
-    if options.out is not None:
-        _check_out(options.out)
+    for new in (options.out, options.curves):
+        if new is not None:
+            _check_out(new)
     user = load(folder, machine.chosen())
     began = time.process_time(), time.monotonic()
     match user:
@@ -97,7 +104,7 @@ def evaluate(
             only(options, "tokenize", "beam", "length_penalty", "columns", "header", "out")
             facts, lines = _translations(user, folder, files, options)
         case Classifier():
-            only(options, "columns", "header", "out")
+            only(options, "columns", "header", "out", "curves")
             facts, lines = _classifications(user, folder, files, options)
         case Generator():
             only(options, "context", "stride", "column", "header")
@@ -128,7 +135,7 @@ def _check_out(out: Path) -> None:
     from attendo.inference.batch_files import require_absent
 
     if not out.absolute().parent.is_dir():
-        raise AttendoError(f"--out {out}: folder {out.parent} does not exist. Create it first")
+        raise AttendoError(f"{out}: folder {out.parent} does not exist. Create it first")
     require_absent(out)
 
 
@@ -164,25 +171,24 @@ def _translations(
 def _classifications(
     classifier: Classifier, folder: Path, files: list[Path], options: TaskOptions
 ) -> tuple[dict[str, Any], list[str]]:
-    from attendo.data.labelled import read_labelled
-    from attendo.data.labelled_corpus import n_known
     from attendo.inference.classifier import check_table, label_table
-    from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import CLASSIFICATION
+    from attendo.inference.decisions import CURVE_FILES, decision_curves, write_curves
 
     refuse_if(len(files) > 1, ONE_NAME)
-    out = options.out
+    out, curves = options.out, options.curves
     if out is not None:
         check_table(out, "--out")
-    data = data_of(CLASSIFICATION, folder)
-    source = data.source(files[0], options.columns, options.header)
-    row_report = RowReport(source.name)
-    rows = list(read_labelled(source, row_report=row_report))
-    say(row_report.line())
-    refuse_header(rows, source, classifier)
-    if n := n_known(data, rows):
-        say(f"{n:,} of {len(rows):,} texts are also in the training file, so the scores are inflated")
-    result = classifier.evaluate(rows, source.name)
+    refuse_if(
+        curves is not None and curves.suffix.lower() not in CURVE_FILES,
+        f"--curves {curves} must end in .json, .png or .svg",
+    )
+    rows, row_report, name = labelled_rows(classifier, folder, files[0], options.columns, options.header)
+    result = classifier.evaluate(rows, name)
+    if curves is not None:
+        names = classifier.labels.names
+        found = decision_curves(result.probabilities, result.true, names)
+        write_curves(curves, found, result.confusion, names)
+        say(wrote(curves))
     if out is not None:
         with label_table(out, ("line", "label", "found", "probability", "text")) as write:
             for row, found in zip(rows, result.found, strict=True):
@@ -192,6 +198,29 @@ def _classifications(
     if n_cut:
         say(classifier.long_texts.summary(n_cut, len(rows)))
     return _assessment_json(result, row_report), _assessment_lines(result)
+
+
+def labelled_rows(
+    classifier: Classifier, folder: Path, file: Path, columns: str | None, header: bool | None
+) -> tuple[list[LabelledRow], RowReport, str]:
+    """Return the labeled rows of a file, the report on skipped rows, and the name of the source for messages.
+
+    The default columns and header are those of training. Training texts among the rows cause a warning.
+    """
+    from attendo.data.labelled import read_labelled
+    from attendo.data.labelled_corpus import n_known
+    from attendo.runs.settings import data_of
+    from attendo.runs.task_specs import CLASSIFICATION
+
+    data = data_of(CLASSIFICATION, folder)
+    source = data.source(file, columns, header)
+    row_report = RowReport(source.name)
+    rows = list(read_labelled(source, row_report=row_report))
+    say(row_report.line())
+    refuse_header(rows, source, classifier)
+    if n := n_known(data, rows):
+        say(f"{n:,} of {len(rows):,} texts are also in the training file, so the scores are inflated")
+    return rows, row_report, source.name
 
 
 def refuse_header(rows: list[LabelledRow], source: LabelledSource, classifier: Classifier) -> None:
@@ -231,8 +260,13 @@ def _assessment_lines(result: Assessment) -> list[str]:
         f"standard error of the accuracy: {100 * m['accuracy_error']:.2f} points"
         f"  most frequent label ({_commonest(result)}): {m['commonest']:.2%}",
         f"calibration error {m['ece']:.2%} (uncalibrated {m['ece_uncalibrated']:.2%})",
-        "",
     ]
+    if "coverage" in m:
+        lines.append(
+            f"thresholds of the run: {m['coverage']:.2%} of the texts have a label,"
+            f" of which {m['accuracy_given']:.2%} are correct"
+        )
+    lines.append("")
     rows = [
         [c.label, f"{c.precision:.2%}", f"{c.recall:.2%}", f"{c.f1:.2%}", c.support] for c in result.classes
     ]

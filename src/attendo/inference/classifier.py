@@ -27,6 +27,7 @@ from attendo.decoding.protocols import TokenRows
 from attendo.errors import AttendoError
 from attendo.files import atomic_text
 from attendo.inference.batch_files import require_absent
+from attendo.inference.decisions import Thresholds, decide
 from attendo.inference.ngram_classifier import NGRAMS, NgramClassifier
 from attendo.metrics import (
     accuracy,
@@ -147,11 +148,12 @@ CHUNK = 1000
 class Classification:
     """The predicted label of a text and the probabilities of all labels, most probable first.
 
-    A text without content (empty or only white space) has the label None and no probabilities.
+    A text without content (empty or only white space) has the label None and no probabilities. A text for which no
+    label reaches its threshold has the label None.
 
     Attributes:
-        label: The most probable label (None: a text without content).
-        probability: Calibrated probability of `label`, in [0, 1].
+        label: The predicted label: the most probable label, if the classifier has no thresholds (see `decide`).
+        probability: Calibrated probability of `label`, or of the most probable label if `label` is None, in [0, 1].
         probabilities: Calibrated probabilities by label, in descending order.
         n_tokens: Number of tokens in the whole text.
         cut: Whether the text was truncated because it is too long.
@@ -182,17 +184,22 @@ class Assessment:
 
     Attributes:
         found: The classifications, in the order of the rows.
-        classes: The score of each label, in the order of the classes.
-        confusion: Number of rows by true and predicted class, `[true, predicted]`.
+        classes: The score of each label, in the order of the classes. Rows without a predicted label lower the recall.
+        confusion: Number of rows by true and predicted class, `[true, predicted]`, without rows that have no label.
+        probabilities: The calibrated probabilities.
+        true: The class of each row.
         measures: Quality measures by name: `loss` (nats per text), `accuracy`, `macro_f1`, `brier` and `ece` (expected
             calibration error) of the calibrated probabilities. `loss_uncalibrated` and `ece_uncalibrated` are computed
             at temperature 1. `accuracy_error` is one standard error of the accuracy, and `commonest` is the share of
-            the most frequent label.
+            the most frequent label. With thresholds, `coverage` is the share of rows with a predicted label, and
+            `accuracy_given` is the share of correct labels among them; the accuracy is that of the most probable label.
     """
 
     found: tuple[Classification, ...]
     classes: tuple[ClassScore, ...]
     confusion: Int[ndarray, "classes classes"]
+    probabilities: Float[ndarray, "rows classes"]
+    true: Int[ndarray, " rows"]
     measures: dict[str, float]
 
 
@@ -292,11 +299,17 @@ class Classifier(TextModel):
         """The device of the model."""
         return self.model.output_proj.weight.device
 
-    def classify(self, texts: Sequence[str]) -> list[Classification]:
+    @property
+    def thresholds(self) -> Thresholds:
+        """The lowest probability at which each label is given, from card.json (see `store_thresholds`)."""
+        return self.card.get("thresholds", {})
+
+    def classify(self, texts: Sequence[str], thresholds: Thresholds | None = None) -> list[Classification]:
         """Classify texts of any length. The encoder cuts long texts or reads windows; the n-grams read whole texts.
 
         Args:
             texts: A list of texts.
+            thresholds: The lowest probability at which each label is given (default: the stored thresholds).
 
         Returns:
             One Classification per text, in the order of the texts.
@@ -306,8 +319,7 @@ class Classifier(TextModel):
         """
         logits, n_tokens = self.read(texts)
         probabilities = np.exp(log_softmax(logits / self.temperature))
-        found = zip(texts, probabilities, n_tokens, strict=True)
-        return [self._classification(text, row, n) for text, row, n in found]
+        return self._classifications(texts, probabilities, n_tokens, thresholds)
 
     def evaluate(self, rows: Sequence[LabelledRow], name: str = "the rows") -> Assessment:
         """Classify the texts of labeled rows and compare the predictions with the labels.
@@ -327,14 +339,16 @@ class Classifier(TextModel):
         logits, n_tokens = self.read(texts)
         log_probs = log_softmax(logits / self.temperature)
         probabilities = np.exp(log_probs)
-        predicted = probabilities.argmax(1)
-        confusion = confusion_matrix(true, predicted, len(self.labels))
-        scores = class_scores(confusion)
+        most_probable = probabilities.argmax(1)
+        predicted = decide(probabilities, self._threshold_array(self.thresholds))
+        given = predicted >= 0
+        confusion = confusion_matrix(true[given], predicted[given], len(self.labels))
+        scores = class_scores(confusion, np.bincount(true[~given], minlength=len(self.labels)))
         raw = log_softmax(logits)
         measures = {
             "loss": log_loss(log_probs, true),
-            "accuracy": accuracy(true, predicted),
-            "accuracy_error": share_error(accuracy(true, predicted), len(true)),
+            "accuracy": accuracy(true, most_probable),
+            "accuracy_error": share_error(accuracy(true, most_probable), len(true)),
             "commonest": float(scores.support.max()) / len(true),
             "macro_f1": scores.macro_f1,
             "ece": calibration_error(probabilities, true),
@@ -342,13 +356,17 @@ class Classifier(TextModel):
             "loss_uncalibrated": log_loss(raw, true),
             "ece_uncalibrated": calibration_error(np.exp(raw), true),
         }
+        if self.thresholds:
+            measures["coverage"] = float(given.mean())
+            measures["accuracy_given"] = accuracy(true[given], predicted[given]) if given.any() else 0.0
         columns = (scores.precision, scores.recall, scores.f1, scores.support)
         classes = zip(self.labels.names, *(column.tolist() for column in columns), strict=True)
-        found = zip(texts, probabilities, n_tokens, strict=True)
         return Assessment(
-            tuple(self._classification(text, row, n) for text, row, n in found),
+            tuple(self._classifications(texts, probabilities, n_tokens, None)),
             tuple(ClassScore(*row) for row in classes),
             confusion,
+            probabilities,
+            true,
             measures,
         )
 
@@ -423,11 +441,30 @@ class Classifier(TextModel):
             np.add.at(sums, [parts[row][0] for row in rows], logits)
         return sums / np.bincount([i for i, _ in parts], minlength=len(encoded))[:, None]
 
-    def _classification(self, text: str, row: Float[ndarray, " classes"], n_tokens: int) -> Classification:
-        if not text.strip():
-            return Classification(text, None, None, {}, n_tokens, cut=False)
-        order = np.argsort(-row, kind="stable")
-        probabilities = {self.labels.names[i]: float(row[i]) for i in order}
-        label = self.labels.names[order[0]]
-        cut = self.long_texts.long == "cut" and self.long_texts.is_long(n_tokens)
-        return Classification(text, label, probabilities[label], probabilities, n_tokens, cut)
+    def _threshold_array(self, thresholds: Thresholds) -> Float[ndarray, " classes"]:
+        """Return the thresholds in the order of the classes (NaN: none)."""
+        return np.array([thresholds.get(name, np.nan) for name in self.labels.names])
+
+    def _classifications(
+        self,
+        texts: Sequence[str],
+        probabilities: Float[ndarray, "texts classes"],
+        n_tokens: Sequence[int],
+        thresholds: Thresholds | None,
+    ) -> list[Classification]:
+        names, cuts = self.labels.names, self.long_texts.long == "cut"
+        chosen = decide(
+            probabilities, self._threshold_array(self.thresholds if thresholds is None else thresholds)
+        )
+        results = []
+        for text, row, n, class_id in zip(texts, probabilities, n_tokens, chosen.tolist(), strict=True):
+            if not text.strip():
+                results.append(Classification(text, None, None, {}, n, cut=False))
+                continue
+            order = np.argsort(-row, kind="stable")
+            label = names[class_id] if class_id >= 0 else None
+            probability = float(row[order[0] if label is None else class_id])
+            by_label = {names[i]: float(row[i]) for i in order}
+            cut = cuts and self.long_texts.is_long(n)
+            results.append(Classification(text, label, probability, by_label, n, cut))
+        return results

@@ -204,6 +204,8 @@ SCRIPT_TEXTS = 1000
 FEWEST_EPOCHS = 15
 FEWEST_STEPS = 4_000
 PROBE_SECONDS, FEWEST_UPDATES = 2.0, 4
+FEWEST_DEFAULT = 2_000
+"""The minimum number of steps if no limit is set, up to the most epochs of the task."""
 FEWEST_LIMITED = 1_000
 """The minimum number of steps of a time budget that is limited to `most_epochs`."""
 CLEARLY_MORE = 1.5
@@ -271,8 +273,6 @@ def choose_training(
 
     chosen = {name: dict(table) for name, table in tables.items()}
     training = chosen.setdefault("training", {})
-    if not training.keys() & BUDGETS:
-        training["epochs"] = family.default_epochs
     training.setdefault("precision", fastest_precision(device))
     if training["precision"] == "float32":
         training.setdefault("products", fastest_products(device))
@@ -280,6 +280,8 @@ def choose_training(
     training.setdefault("batch_tokens", batch_tokens_for(material.n_tokens))
     batches = material.batches(training["batch_tokens"], 0, 0)
     steps_per_epoch = len(batches) / training.get("accumulation", 1)
+    if not training.keys() & BUDGETS:
+        training["epochs"] = default_epochs(family, steps_per_epoch)
     sizes = sizes_for(family.sizes, chosen["model"], material.n_rows)
     shapes = [{**size.table, **family.model, **chosen["model"]} for size in sizes]
     adapters = chosen.get("lora", {})
@@ -320,6 +322,18 @@ def choose_training(
         f" peak learning rate {training['learning_rate']:.2g}"
     )
     return chosen
+
+
+def default_epochs(family: TaskSpec, steps_per_epoch: float) -> float:
+    """Return the number of epochs if no limit is set: more for a small corpus of a kind that has `most_epochs`.
+
+    >>> from attendo.runs.task_specs import CLASSIFICATION
+    >>> [default_epochs(CLASSIFICATION, n) for n in (50, 400, 2000)]
+    [30, 6, 6]
+    """
+    if math.isinf(family.most_epochs):
+        return family.default_epochs
+    return min(family.most_epochs, max(family.default_epochs, math.ceil(FEWEST_DEFAULT / steps_per_epoch)))
 
 
 def is_mostly_of(folder: Path, config: ModelConfig) -> bool:

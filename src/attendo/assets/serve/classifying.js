@@ -39,12 +39,12 @@ export function makeClassifying(app, model) {
     const all = texts();
     for (const some of inChunks(new Set(all.filter((text) => !resultOf(text))), MOST_TEXTS)) {
       const answer = await app.server.ask("classify", { model: model.id, texts: some }, signal);
-      some.forEach((text, n) => results.set(keyOf(text), answer.results[n]));
+      some.forEach((text, n) => results.set(keyOf(text), withLabel(answer.results[n])));
     }
     app.tell("");
     show(all);
-    const { label, probability } = resultOf(all[0]);
-    app.announce(all.length > 1 ? say("serve-lines", { n: all.length }) : `${label}: ${percent(probability)}`);
+    const { given, probability } = resultOf(all[0]);
+    app.announce(all.length > 1 ? say("serve-lines", { n: all.length }) : `${given}: ${percent(probability)}`);
   }
 
   function show(all) {
@@ -64,13 +64,14 @@ export function makeClassifying(app, model) {
     const shares = Object.entries(result.probabilities).sort(([, a], [, b]) => b - a);
     const bars = shareTable(shares.map(([name, share]) => ({ name, share, best: name === result.label })));
     const note = result.cut && el("p", { class: "note" }, say("cut"));
-    return el("div", { class: "detail" }, bars, note, decided.of(result));
+    const none = result.given !== result.label && el("p", { class: "note" }, say("serve-no-label-why"));
+    return el("div", { class: "detail" }, bars, none, note, decided.of(result));
   }
 
   function save() {
     const all = texts().map((text) => ({ text, ...resultOf(text) }));
     const names = Object.keys(all[0].probabilities);
-    const rows = all.map(({ text, label, probabilities: of }) => [text, label, ...names.map((name) => of[name])]);
+    const rows = all.map(({ text, given, probabilities: of }) => [text, given, ...names.map((name) => of[name])]);
     saveCsv(`${model.id}.csv`, [["text", "label", ...names], ...rows]);
   }
 
@@ -107,16 +108,22 @@ export function makeClassifying(app, model) {
   };
 }
 
+// The result of a text; if no label reached its threshold, its details are those of the most probable label
+function withLabel(result) {
+  const { label, probabilities } = result;
+  return { ...result, given: label ?? say("serve-no-label"), label: label ?? Object.keys(probabilities)[0] };
+}
+
 // A row per line; under the open one, its details
 function tableOf(rows, open, detailOf, onToggle) {
   const made = rows.flatMap((row, n) => {
-    const { text, label, probability } = row;
+    const { text, given, probability } = row;
     const isOpen = n === open;
     const toggle = () => onToggle(n);
     const name = button(text, toggle, { class: "link", dir: "auto", "aria-expanded": String(isOpen) });
     const cells = [
       el("th", { scope: "row" }, name),
-      el("td", {}, el("bdi", { dir: "auto" }, label)),
+      el("td", {}, el("bdi", { dir: "auto" }, given)),
       el("td", {}, barOf(probability), " ", percent(probability)),
     ];
     const onclick = ({ target }) => target !== name && toggle();
