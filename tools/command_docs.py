@@ -17,7 +17,7 @@ GROUPS = {
     "Get started": ("demo", "doctor", "plan"),
     "Train": ("train", "resume", "verify-resume"),
     "Use": ("translate", "classify", "generate", "embed", "score", "serve"),
-    "Measure": ("evaluate", "compare", "report", "info", "shortlist"),
+    "Measure": ("evaluate", "thresholds", "compare", "report", "info", "shortlist"),
     "Inspect": ("look",),
     "Import and export": ("import", "export", "eject"),
     "Theory": ("claims", "errata", "figure", "lesson"),

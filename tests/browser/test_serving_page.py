@@ -384,6 +384,20 @@ def test_the_words_that_decided_say_what_the_label_is_without_them(at, site):
     visited.check()
 
 
+def test_a_text_below_its_threshold_has_no_label_and_says_why(at, site):
+    user = site.user("rain")
+    user.card = {**user.card, "thresholds": dict.fromkeys(user.labels.names, 2.0)}
+    try:
+        page = at(state={"model": "rain", "text": "hail tomorrow"}).page
+        page.wait_for_selector(".detail .note")
+        assert "below its threshold" in page.locator(".detail").inner_text()
+        (found,) = user.classify(["hail tomorrow"], {})
+        assert found.label in page.locator(".detail").inner_text()  # the bars show all labels
+        assert page.locator(".best th").inner_text() == found.label
+    finally:
+        del user.card["thresholds"]
+
+
 def test_each_line_is_a_row_with_its_own_bars_and_the_table_is_saved(at, site):
     lines = ["=rain(1)", "snow, in the north", "sun"]
     visited = at(state={"model": "rain", "text": "\n\n".join(lines)})

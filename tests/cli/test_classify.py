@@ -390,3 +390,42 @@ def test_look_names_the_ngrams(trained):
     share = card["validation"]["share"]
     out = attendo("look", folder, "it will snow .").out
     assert (f"n-grams ({1 - share:.0%} of the decision):" in out) == (share < 1.0)
+
+
+def test_thresholds_are_chosen_stored_used_and_removed(trained, files, tmp_path):
+    folder = shutil.copytree(trained[0], tmp_path / "run")
+    plain = attendo("classify", folder, "it will snow .").out
+    assert refused("thresholds", folder, "--abstain", "0.5", "--remove").startswith(
+        "Invalid value: --precision,"
+    )
+    assert "threshold 'hail=0.5': unknown label 'hail'" in refused(
+        "thresholds", folder, "--threshold", "hail=0.5"
+    )
+    chosen = attendo("thresholds", folder, "--abstain", "0.5")
+    assert chosen.code == 0, chosen.err
+    assert "50.00% of the texts have a label" in chosen.out
+    assert attendo("thresholds", folder).out == chosen.out
+    card = json.loads((folder / "card.json").read_text())
+    assert card["thresholds_from"].startswith("0.5 without a label, chosen from 24 texts of ")
+    assert "thresholds of the run: " in attendo("evaluate", folder, files[0]).out
+    always = attendo("thresholds", folder, files[0], "--precision", "0.999")
+    assert "snow: a precision of 0.999 cannot be shown with 120 texts" in always.err.replace("other, ", "")
+    assert attendo("classify", folder, "it will snow .").out == f"\t{plain.split()[-1]}\n"
+    assert attendo("classify", folder, "it will snow .", "--threshold", "0").out == plain
+    out = tmp_path / "labels.csv"
+    attendo("classify", folder, "--input", files[0], "--output", out, "--columns", "1,2")
+    assert {row["label"] for row in csv.DictReader(out.read_text().splitlines())} == {""}
+    assert attendo("thresholds", folder, "--remove").code == 0
+    assert attendo("classify", folder, "it will snow .").out == plain
+
+
+def test_the_curves_of_an_evaluation_are_written(trained, files, tmp_path):
+    folder, _ = trained
+    for name in ("curves.json", "curves.png"):
+        assert attendo("evaluate", folder, files[0], "--curves", tmp_path / name).code == 0
+    facts = json.loads((tmp_path / "curves.json").read_text())
+    assert sum(map(sum, facts["confusion"])) == 120
+    assert set(facts["labels"]) == {"snow", "other"}
+    assert "must end in .json, .png or .svg" in refused(
+        "evaluate", folder, files[0], "--curves", tmp_path / "curves.gif"
+    )
