@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import sklearn.linear_model
 import torch
 import torch.nn.functional as F
 
@@ -16,7 +17,7 @@ from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.inference.classifier import Classifier
 from attendo.metrics import fit_temperature, log_loss, log_softmax
 from attendo.models import EncoderClassifier, ModelConfig
-from attendo.runs.tasks import CLASSIFICATION_SAMPLES, ClassificationTask
+from attendo.runs.tasks import CLASSIFICATION_SAMPLES, HEAD_STRENGTHS, ClassificationTask
 from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.loop import train
 from attendo.training.losses import batch_loss
@@ -264,3 +265,53 @@ def test_a_resumed_run_without_ngrams_gets_none(store, tmp_path):
     assert task.classifier.ngrams is None and not task.files()
     found = task.evaluate(task.classifier.model.eval()).measures
     assert (found["share"], found["temperature"]) == (1.0, found["encoder_temperature"])
+
+
+def test_the_head_of_a_frozen_encoder_is_the_best_logistic_regression(store):
+    material = LabelledDataset(store, LongTexts(), token_dropout=0.5)
+    task = ClassificationTask(material, classifier(dropout=0.5), weather(40, seed=7), batch_tokens=50)
+    model = task.classifier.model
+    before = {path: tensor.clone() for path, tensor in model.state_dict().items()}
+    assert not task.fit_head(["encoder"])  # the embedding learns as well
+    assert task.fit_head(["embedding", "encoder"])
+    after = model.state_dict()
+    assert {path for path in before if not torch.equal(before[path], after[path])} == {
+        "output_proj.weight",
+        "output_proj.bias",
+    }
+    assert model.training
+    model.eval()
+    rows, targets = (
+        [*ROWS, *task.validation],
+        np.array([row.label == "wet" for row in [*ROWS, *task.validation]]),
+    )
+    with torch.inference_mode():
+        inputs = [torch.tensor([[TOKENIZER.bos_id, *TOKENIZER.encode(row.text)]]) for row in rows]
+        vectors = torch.cat([model.hidden(src) for src in inputs]).double().numpy()
+    n = len(ROWS)
+    vectors = (vectors - vectors[:n].mean(0)) / vectors[:n].std(0)
+    oracles: list[tuple[float, np.ndarray]] = []
+    for strength in HEAD_STRENGTHS:
+        linear = sklearn.linear_model.LogisticRegression(C=strength, max_iter=5000)
+        scores = linear.fit(vectors[:n], targets[:n]).decision_function(vectors[n:])
+        logits = np.stack([-scores / 2, scores / 2], 1)
+        true = targets[n:].astype(int)
+        loss = log_loss(log_softmax(logits / fit_temperature(logits, true)), true)
+        oracles.append((loss, log_softmax(logits)))
+    found = task.classifier.read([row.text for row in task.validation], alone=True)[0]
+    expected = min(oracles, key=lambda pair: pair[0])[1]
+    np.testing.assert_allclose(log_softmax(found), expected, atol=5e-3)
+
+
+def test_a_run_with_a_frozen_encoder_evaluates_its_head_before_the_first_step(store):
+    task = ClassificationTask(
+        LabelledDataset(store, LongTexts()), classifier(), ROWS, 50, evaluate_first=True
+    )
+    assert task.fit_head(["embedding", "encoder"])
+    training = TrainingConfig(steps=1, frozen=("embedding", "encoder"), learning_rate=1e-3)
+    run = Run(task.classifier.model, task, training, CheckpointConfig(), None)
+    run.progress.evaluation_due = True
+    first, *_ = [report for report in train(run) if report.kind == "evaluation"]
+    assert first.progress.step in (0, 1)
+    assert first.evaluation is not None
+    assert first.evaluation.measures["accuracy"] > 0.75  # the share of dry rows

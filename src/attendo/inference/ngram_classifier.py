@@ -240,9 +240,7 @@ def fit_ngrams(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # the validation loss decides
                 model.fit(train, classes)
-            coef, bias = model.coef_.T, model.intercept_
-            if n_classes == 2:  # one column with the difference of both scores
-                coef, bias = np.hstack([-coef / 2, coef / 2]), np.hstack([-bias / 2, bias / 2])
+            coef, bias = both_classes(model)
             scores = valid @ coef + bias
             temperature = fit_temperature(scores, true)
             loss = log_loss(log_softmax(scores / temperature), true)
@@ -253,6 +251,14 @@ def fit_ngrams(
     idf = np.concatenate([blocks[name].idf for name in names])
     arrays = (array.astype(np.float32) for array in (idf, coef, bias))
     return NgramClassifier(terms["words"], terms["characters"], longest, *arrays)
+
+
+def both_classes(model: Any) -> tuple[Float[ndarray, "features classes"], Float[ndarray, " classes"]]:
+    """Return the weights and the bias of each class of a fitted LogisticRegression, also for two classes."""
+    weights, bias = model.coef_.T, model.intercept_
+    if len(bias) == 1:  # the difference of both scores
+        return np.hstack([-weights / 2, weights / 2]), np.hstack([-bias / 2, bias / 2])
+    return weights, bias
 
 
 def _blocks(

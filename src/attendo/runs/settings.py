@@ -204,6 +204,8 @@ SCRIPT_TEXTS = 1000
 FEWEST_EPOCHS = 15
 FEWEST_STEPS = 4_000
 PROBE_SECONDS, FEWEST_UPDATES = 2.0, 4
+ENCODER_PARTS = {"embedding", "encoder"}
+"""The parts of a classifier below its output layer, which is fitted before the first step if they are frozen."""
 FEWEST_DEFAULT = 2_000
 """The minimum number of steps if no limit is set, up to the most epochs of the task."""
 FEWEST_LIMITED = 1_000
@@ -281,7 +283,8 @@ def choose_training(
     batches = material.batches(training["batch_tokens"], 0, 0)
     steps_per_epoch = len(batches) / training.get("accumulation", 1)
     if not training.keys() & BUDGETS:
-        training["epochs"] = default_epochs(family, steps_per_epoch)
+        head_only = family.architecture == "classifier" and {*training.get("frozen", ())} >= ENCODER_PARTS
+        training |= {"steps": 1} if head_only else {"epochs": default_epochs(family, steps_per_epoch)}
     sizes = sizes_for(family.sizes, chosen["model"], material.n_rows)
     shapes = [{**size.table, **family.model, **chosen["model"]} for size in sizes]
     adapters = chosen.get("lora", {})

@@ -172,7 +172,7 @@ def _classification_task(
     )
     task.fit_ngrams(corpus.rows)
     corpus.say(task.what_to_beat)
-    return task
+    return replace(task, evaluate_first=True) if task.fit_head(training.frozen) else task
 
 
 CLASSIFICATION = TaskSpec(

@@ -36,7 +36,7 @@ from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
 from attendo.display.formats import plural
 from attendo.errors import AttendoError
 from attendo.inference.classifier import Classifier, mixed
-from attendo.inference.ngram_classifier import NGRAMS, even_rows, fit_ngrams
+from attendo.inference.ngram_classifier import NGRAMS, both_classes, even_rows, fit_ngrams
 from attendo.inference.perplexity import shared_text_loss
 from attendo.inference.translations import ROWS
 from attendo.inference.translator import Translator
@@ -51,6 +51,7 @@ from attendo.metrics import (
 )
 from attendo.models import MaskedLM
 from attendo.training.distributed import ALONE, Ranks
+from attendo.training.lora import parameters_of
 from attendo.training.losses import token_losses
 from attendo.training.run import Evaluation, measured
 
@@ -141,6 +142,10 @@ SHARES = tuple(n / 20 for n in range(1, 21))
 """Shares of the encoder in a classifier's log-probabilities, of which the validation rows choose one. None is 0: the
 loss would not depend on the encoder, and the first checkpoint would be kept.
 """
+HEAD_STRENGTHS = (1e-3, 1e-2, 0.1, 1.0)
+"""Values of C, the inverse strength of the L2 penalty, for an output layer on frozen vectors."""
+MOST_HEAD_STEPS = 500
+"""The maximum number of steps of the solver for an output layer."""
 MOST_FITTED = 100_000
 """The maximum number of validation rows times classes with which the share is chosen: about one second."""
 CLASSIFICATION_SAMPLES = 31
@@ -162,7 +167,10 @@ def scores_of(log_probs: Float[ndarray, "texts classes"], true: Int[ndarray, " t
 
 @dataclass(frozen=True, eq=False)
 class ClassificationTask(TokenTask[LabelledDataset]):
-    """Batches from a token store, and evaluation by classifying validation texts, which messages call `name`."""
+    """Batches from a token store, and evaluation by classifying validation texts, which messages call `name`.
+
+    If `evaluate_first` is set, the model is also evaluated before the first step.
+    """
 
     material: LabelledDataset
     classifier: Classifier
@@ -170,6 +178,7 @@ class ClassificationTask(TokenTask[LabelledDataset]):
     batch_tokens: int
     name: str = "validation"
     all_validation: Sequence[LabelledRow] = ()
+    evaluate_first: bool = False
 
     def __post_init__(self) -> None:
         for rows in (self.validation, self.all_validation):
@@ -234,6 +243,47 @@ class ClassificationTask(TokenTask[LabelledDataset]):
         classes = np.array([class_id for class_id, _ in compress(sizes, kept)])
         valid = [row.text for row in self.validation]
         classifier.ngrams = fit_ngrams(texts, classes, self.material.weights, valid, self._true)
+
+    def fit_head(self, frozen: Sequence[str]) -> bool:
+        """Fit the output layer of a new run by logistic regression if all other parts are frozen.
+
+        The validation texts choose the strength of the penalty. Returns whether the output layer was fitted.
+        """
+        from sklearn.linear_model import LogisticRegression
+
+        classifier, model = self.classifier, self.classifier.model
+        fixed = {id(parameter) for parameter in parameters_of(model, frozen, "training.frozen")}
+        learned = [path for path, parameter in model.named_parameters() if id(parameter) not in fixed]
+        if learned != ["output_proj.weight", "output_proj.bias"] or classifier.folder is not None:
+            return False
+        was_training = model.training
+        model.eval()
+        with torch.inference_mode():
+            batches = replace(self.material, token_dropout=0.0).batches(self.batch_tokens, 0, 0)
+            found = [
+                (model.hidden(**batch.to(classifier.device).inputs).double().cpu(), batch.targets.cpu())
+                for batch in batches
+            ]
+        vectors, classes = (torch.cat(parts).numpy() for parts in zip(*found, strict=True))
+        mean, scale = vectors.mean(0), vectors.std(0) + 1e-6
+        weights = None if self.material.weights is None else dict(enumerate(self.material.weights))
+        heads = []
+        for strength in HEAD_STRENGTHS:
+            linear = LogisticRegression(C=strength, class_weight=weights, max_iter=MOST_HEAD_STEPS)
+            coef, bias = both_classes(linear.fit((vectors - mean) / scale, classes.flatten()))
+            head = torch.from_numpy(coef / scale[:, None]).T, torch.from_numpy(bias - mean / scale @ coef)
+            self._set_head(*head)
+            logits = classifier.read([row.text for row in self.validation], alone=True)[0]
+            loss = log_loss(log_softmax(logits / fit_temperature(logits, self._true)), self._true)
+            heads.append((loss, strength, head))
+        self._set_head(*min(heads)[2])
+        model.train(was_training)
+        return True
+
+    def _set_head(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        with torch.no_grad():
+            self.classifier.model.output_proj.weight.copy_(weight)
+            self.classifier.model.output_proj.bias.copy_(bias)
 
     def files(self) -> dict[str, bytes]:
         """Return the n-grams and their weights."""

@@ -271,6 +271,7 @@ def new_run(
         f" {facts['batches_per_epoch']:,} batches per epoch{padding}"
     )
     trained = TrainingRun(folder, loop_run(folder, config, model, task, clock, ranks), bundle)
+    trained.run.progress.evaluation_due = getattr(task, "evaluate_first", False)
     trained.log.clear()
     return trained
 
