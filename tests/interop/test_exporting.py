@@ -12,6 +12,7 @@ import pytest
 from command_line import attendo, refused, settings
 from exported_models import run_folder
 from sentencepiece import SentencePieceProcessor
+from tiny_classifiers import COUNTS, config, saved
 from tiny_corpus import SMALL, pairs_file
 from tiny_translator import tiny_tokenizer
 
@@ -65,6 +66,26 @@ def test_every_file_has_the_permissions_of_any_other_new_file(run, valid, tmp_pa
     assert outcome.code == 0, outcome.err
     files = [file for file in (tmp_path / "out").rglob("*") if file.is_file()]
     assert {file.stat().st_mode for file in files} == {valid.stat().st_mode}
+
+
+def test_the_card_of_an_exported_classifier_describes_its_encoder(tmp_path):
+    measures = {"step": 7, "accuracy": 0.9, "accuracy_encoder": 0.8, "share": 0.4, "temperature": 2.0}
+    card = {
+        "task": "classification",
+        "labels": COUNTS,
+        "validation": {**measures, "encoder_temperature": 1.5},
+        "files": {"ngrams.safetensors": "0"},
+        "thresholds": {"wet": 0.9},
+    }
+    folder = saved(tmp_path / "run", config(), card)
+    said = []
+    exporting.export(folder, tmp_path / "out", "onnx", say=said.append)
+    assert said[-1] == (
+        "warning: the export has the encoder alone. In attendo, n-grams have 60% of the decision"
+    )
+    written = json.loads((tmp_path / "out" / "card.json").read_text())
+    assert written["validation"] == {"step": 7, "accuracy": 0.8, "temperature": 1.5}
+    assert not {"files", "thresholds"} & written.keys()
 
 
 def test_its_own_words_on_how_to_call_it_give_what_attendo_says(run, tmp_path):

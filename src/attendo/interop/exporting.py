@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -130,6 +130,9 @@ def export(
     """
     options = ExportOptions() if options is None else options
     bundle = load_bundle(folder)
+    share = bundle.card.get("validation", {}).get("share", 1.0)
+    if share < 1.0:
+        bundle = replace(bundle, card=_encoder_card(bundle.card))
     if (name := bundle.card.get("own_parts")) is not None:
         raise AttendoError(
             f"{folder} has custom modules ({name}), which no other program supports: it cannot be exported"
@@ -148,12 +151,21 @@ def export(
         say(f"comparing both models on {examples.name}")
         report = {"target": target, **measured(bundle, model, _module(target).opened(fresh), examples)}
         _require_near(report, options)
-        if (share := bundle.card.get("validation", {}).get("share", 1.0)) < 1.0:
+        if share < 1.0:
             say(
                 f"warning: the export has the encoder alone. In attendo, n-grams have {1 - share:.0%} of the decision"
             )
         write_atomic(fresh / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     return report
+
+
+def _encoder_card(card: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the card of a classifier's encoder without the n-grams, which are not exported."""
+    left_out = ("validation", "files", "thresholds", "thresholds_from")
+    found = card["validation"]
+    names = {"step": "step", "accuracy": "accuracy_encoder", "temperature": "encoder_temperature"}
+    measures = {name: found[key] for name, key in names.items() if key in found}
+    return {key: value for key, value in card.items() if key not in left_out} | {"validation": measures}
 
 
 def _module(target: Target) -> ModuleType:

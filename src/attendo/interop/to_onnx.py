@@ -341,8 +341,8 @@ _LOOPS = {
     "classifier": [
         *_READ,
         "Run model.onnx. softmax(logits / temperature) are the probabilities of the labels, in the order of "
-        "`labels` in card.json. The temperature is validation.encoder_temperature in card.json (default: "
-        "validation.temperature, or 1). Without labels, logits are the vectors of the texts.",
+        "`labels` in card.json. The temperature is validation.temperature in card.json (default: 1). Without "
+        "labels, logits are the vectors of the texts.",
     ],
     "masked": [
         *_READ,
