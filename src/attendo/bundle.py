@@ -86,6 +86,7 @@ class Card:
     """The fields of card.json that attendo reads, with their types."""
 
     task: str = ""
+    started: str = ""
     languages: dict[str, str | None] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
     parameters: int = 0
@@ -97,6 +98,7 @@ class Card:
     data: dict[str, Any] = field(default_factory=dict)
     validation: dict[str, float] = field(default_factory=dict)
     thresholds: dict[str, float] = field(default_factory=dict)
+    deciding: str = ""
     files: dict[str, str] = field(default_factory=dict)
     decoding: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)

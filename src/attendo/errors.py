@@ -17,6 +17,10 @@ class AttendoError(Exception):
     """
 
 
+class DivergedError(AttendoError):
+    """The error for a training whose loss, gradient or output became non-finite."""
+
+
 def install_command(extra: str) -> str:
     """Return the command that installs an extra of attendo from the source from which attendo itself was installed.
 

@@ -28,12 +28,14 @@ from attendo.cli import (
     plan,
     report,
     resume,
+    runs,
     score,
     serve,
     shortlist,
     thresholds,
     train,
     translate,
+    trial,
 )
 from attendo.cli.reporting import escaping, say, with_flags
 
@@ -49,7 +51,9 @@ COMMANDS: tuple[tuple[str, Callable[..., int], str], ...] = (
     ("info", info.info, "Print a run's model, data, progress and scores."),
     ("shortlist", shortlist.shortlist, "Write a shortlist of target tokens for faster translation."),
     ("evaluate", evaluate.evaluate, "Measure a model on a file: BLEU, accuracy or perplexity."),
+    ("runs", runs.runs, "List runs with date, score, data and notes."),
     ("compare", compare.compare, "Test which of two models is better on a file."),
+    ("trial", trial.trial, "Compare settings over several seeds at equal CPU time."),
     ("report", report.report, "Draw the learning curves of runs as HTML and PNG."),
     ("look", look.look, "Look inside a model: attention, heads, beam search."),
     ("serve", serve.serve, "Serve models over HTTP, as an API and a web page."),

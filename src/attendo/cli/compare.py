@@ -131,7 +131,7 @@ def compare(
 
 def verdict_lines(verdict: Verdict) -> list[str]:
     """Return the printed lines of a metric: both scores with confidence intervals, their difference, and a verdict."""
-    form = _FORMS.get(verdict.metric, ".4f")
+    form = FORMS.get(verdict.metric, ".4f")
 
     def said(value: float, sign: str = "") -> str:
         return format(value, sign + form)
@@ -156,7 +156,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
 
 
 _CHANCE = "probability if the models are equal:"
-_FORMS = {
+FORMS = {
     "bleu": ".2f",
     "chrf": ".2f",
     "exact": ".2f",

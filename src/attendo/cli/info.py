@@ -41,6 +41,8 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     training = config.get("training", {})
     data = facts.get("data", {})
     yield "run", str(folder)
+    if note := facts.get("note"):
+        yield "note", note
     yield "task", facts.get("task", "?") + _direction(facts.get("languages", {}))
     if labels := facts.get("labels"):
         yield "labels", ", ".join(f"{label} ({count:,})" for label, count in labels.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attendo.cli.options import OneJson, OptionGroup, argument, option, refuse_if, use_threads, with_groups
 from attendo.cli.reporting import say
@@ -86,15 +86,7 @@ def plan(
 
     accelerator = paper_of.named()
     family = family_of(task)
-    given_train = _files("--train", task, train, parallel.train_source, parallel.train_target)
-    given_valid = _files("--valid", task, valid, parallel.valid_source, parallel.valid_target)
-    data = {
-        "data.train": given_train or (["stdlib"] if task.endswith("language-model") else None),
-        "data.valid": given_valid,
-        "data.columns": columns,
-        "data.column": column,
-        "data.header": header or None,
-    }
+    data = data_settings(task, train, valid, parallel, columns, column, header)
     tables = chosen.joined(family, data | training.settings())
     require_data(tables)
     use_threads(training.threads)
@@ -107,6 +99,27 @@ def plan(
     lines = plan_lines(made, None if paper else price) + (paper_lines(paper, price) if paper else [])
     print("\n".join(lines))
     return 0
+
+
+def data_settings(
+    task: str,
+    train: list[str] | None,
+    valid: list[str] | None,
+    parallel: ParallelFiles,
+    columns: str | None,
+    column: str | None,
+    header: bool,
+) -> dict[str, Any]:
+    """Return the settings of the data options of a command for all tasks, with keys of the form "section.key"."""
+    given_train = _files("--train", task, train, parallel.train_source, parallel.train_target)
+    given_valid = _files("--valid", task, valid, parallel.valid_source, parallel.valid_target)
+    return {
+        "data.train": given_train or (["stdlib"] if task.endswith("language-model") else None),
+        "data.valid": given_valid,
+        "data.columns": columns,
+        "data.column": column,
+        "data.header": header or None,
+    }
 
 
 def _files(

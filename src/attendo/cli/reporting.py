@@ -165,8 +165,8 @@ def escaping() -> Iterator[None]:
 
 OPTIONS = (
     "against", "columns", "column", "cpu_minutes", "drop", "header", "host", "init_from", "keep", "languages", "layer",
-    "minutes", "more_steps", "out", "pooling", "port", "quantization", "reverse", "strict", "threads", "train",
-    "train_source", "train_target", "valid", "valid_source", "valid_target",
+    "metric", "minutes", "more_steps", "out", "pooling", "port", "quantization", "reverse", "strict", "threads",
+    "train", "train_source", "train_target", "valid", "valid_source", "valid_target",
 )  # fmt: skip
 """The names of library arguments in messages that are also names of options."""
 
@@ -221,11 +221,14 @@ def preparing() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def follow(run: TrainingRun) -> int:
-    """Train to the end of the run and print the progress. Return the exit code: 0, or 130 or 143 after a signal."""
+def follow(run: TrainingRun, label: str = "") -> int:
+    """Train to the end of the run and print the progress. Return the exit code: 0, or 130 or 143 after a signal.
+
+    With a label, print only the live line, after the label.
+    """
     from attendo.training.run import stopping
 
-    screen = Screen()
+    screen = Screen(label)
     speaks = run.run.ranks.is_first
     ended = False
     with stopping(run.stop) as stopped:
@@ -244,9 +247,13 @@ def follow(run: TrainingRun) -> int:
 
 
 class Screen:
-    """The output of a training run: progress with speed and remaining time, evaluations and samples."""
+    """The output of a training run: progress with speed and remaining time, evaluations and samples.
 
-    def __init__(self):
+    With a label, the output is only the progress, after the label.
+    """
+
+    def __init__(self, label: str = ""):
+        self.label = label
         self.line = ProgressLine()
         self.shown = 0.0
         self.loss: float | None = None
@@ -259,7 +266,7 @@ class Screen:
         if report.kind == "step":
             self.loss = report.loss if self.loss is None else 0.95 * self.loss + 0.05 * report.loss
         # options are longer than the names of arguments, so they are inserted before lines are wrapped
-        if lines := report_lines(replace(report, note=with_flags(report.note))):
+        if not self.label and (lines := report_lines(replace(report, note=with_flags(report.note)))):
             self.clear()
             for line in lines:
                 say(line)
@@ -284,7 +291,7 @@ class Screen:
             left = f"  {duration(elapsed / gained * (1 - report.done))} left"
         rate = f"  {(progress.tokens - self.first[2]) / elapsed:,.0f} tokens/s" if elapsed > 0 else ""
         self.line.show(
-            f"{report.done:4.0%}  step {progress.step:,}  epoch {progress.epoch + 1}  loss {self.loss:.3f}"
+            f"{self.label}{report.done:4.0%}  step {progress.step:,}  epoch {progress.epoch + 1}  loss {self.loss:.3f}"
             f"{rate}{left}"
         )
 

@@ -48,4 +48,4 @@ def _text(cell: str | float) -> str:
 
 def _is_number(cell: str | float) -> bool:
     """Return whether a text is a number, possibly with a deviation or unit, for example "0.91 ± 0.02" or "97%"."""
-    return isinstance(cell, str) and cell.removeprefix("-")[:1].isdigit() and not any(map(str.isalpha, cell))
+    return isinstance(cell, str) and cell.lstrip("+-−")[:1].isdigit() and not any(map(str.isalpha, cell))

@@ -17,15 +17,19 @@ if TYPE_CHECKING:
     from attendo.runs.planning import plan_run
     from attendo.runs.resume import resumed_run, verify_resume
     from attendo.runs.task_specs import TaskSpec
+    from attendo.runs.tracking import list_runs
     from attendo.runs.training_run import TrainingRun, new_run
+    from attendo.runs.trials import trial
 
 __all__ = [
     "TaskSpec",
     "TrainingRun",
+    "list_runs",
     "new_run",
     "plan_run",
     "resumed_run",
     "train",
+    "trial",
     "verify_resume",
     "with_adapter",
 ]
@@ -33,9 +37,11 @@ __all__ = [
 _MODULES = {
     "TaskSpec": "task_specs",
     "TrainingRun": "training_run",
+    "list_runs": "tracking",
     "new_run": "training_run",
     "plan_run": "planning",
     "resumed_run": "resume",
+    "trial": "trials",
     "verify_resume": "resume",
     "with_adapter": "init_from",
 }

@@ -6,10 +6,11 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attendo.bundle import load_bundle
+from attendo.bundle import load_bundle, weights_hash
 from attendo.config import build, to_table
 from attendo.errors import AttendoError, install_command
 from attendo.files import write_atomic
@@ -24,6 +25,8 @@ LOG_EVERY = 20
 """Number of steps whose mean loss is one line of metrics.jsonl."""
 LOG_NAME, EVENTS_NAME = "metrics.jsonl", "tensorboard"
 """Names of the log file and of the folder for TensorBoard files in a run folder."""
+NOTE_NAME = "note.txt"
+"""Name of the file in a run folder with the user's note."""
 NOTE = "log"
 """Name of the log's state in the progress of a run, which is saved in checkpoints."""
 
@@ -271,7 +274,7 @@ def _summary_writer() -> Any:
 
 
 def describe_run(folder: Path) -> dict[str, Any]:
-    """Return the facts in a run's model card, its settings, its last log entry, and the sizes of its files in bytes.
+    """Return a run's card, settings, last log entry and note, and the sizes of its files in bytes.
 
     Raises the same errors as `load`.
     """
@@ -279,7 +282,9 @@ def describe_run(folder: Path) -> dict[str, Any]:
     for name, kind in {"training": TrainingConfig, "lora": LoraConfig}.items():
         if name in bundle.tables:
             build(kind, bundle.tables[name], f"{folder / 'config.toml'} [{name}]")
+    note = folder / NOTE_NAME
     return bundle.card | {
+        "note": note.read_text(encoding="utf-8", errors="replace").strip() if note.is_file() else "",
         "config": bundle.tables | {"model": to_table(bundle.model_config) | bundle.tables["model"]},
         "progress": last_entry(folder / LOG_NAME),
         "files": {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()},
@@ -287,4 +292,75 @@ def describe_run(folder: Path) -> dict[str, Any]:
             path.name: sum(file.stat().st_size for file in path.iterdir())
             for path in sorted((folder / "checkpoints").glob("step-*"), key=lambda path: path.stat().st_mtime)
         },
+    }
+
+
+def write_note(folder: Path, text: str) -> None:
+    """Store a note in a run folder, or remove the note if the text is empty. Raises AttendoError for other folders."""
+    if not any((folder / name).is_file() for name in RUN_MARKS):
+        raise AttendoError(f"{folder} is not a run folder. Give the folder of one run for its note")
+    if text:
+        write_atomic(folder / NOTE_NAME, f"{text}\n")
+    else:
+        (folder / NOTE_NAME).unlink(missing_ok=True)
+
+
+RUN_MARKS = ("config.toml", "card.json", "model.safetensors")
+"""Files of which at least one marks a folder as a run, which may be damaged."""
+
+
+def list_runs(folder: str | Path) -> list[dict[str, Any]]:
+    """Return the facts of all runs in a folder and below it, sorted by the start of training.
+
+    Each run is a dict with the keys "run" (the folder), "started" (date and time in ISO format), "task", "files" and
+    "rows" (training data), "deciding" and "score" (the measure that selected the weights, and its value),
+    "validation" (all measures), "steps", "wall_seconds", "cpu_seconds", "ended" (whether the run is complete) and
+    "note". A damaged run has only "run", "started" and "error".
+
+    Args:
+        folder: The folder. It can also be a run folder.
+
+    Raises:
+        AttendoError: The folder does not exist.
+    """
+    found: list[dict[str, Any]] = []
+    if not Path(folder).is_dir():
+        raise AttendoError(f"{folder}: no such folder. Give a folder that contains runs")
+    for place, folders, files in os.walk(folder):
+        path = Path(place)
+        if marks := [path / name for name in RUN_MARKS if name in files]:
+            folders.clear()
+            changed = datetime.fromtimestamp(min(mark.stat().st_mtime for mark in marks), UTC)
+            run = {"run": place, "started": changed.isoformat(timespec="seconds")}
+            try:
+                found.append(run | _facts(path))
+            except (AttendoError, OSError) as error:
+                found.append(run | {"error": str(error)})
+        folders[:] = [name for name in folders if not name.startswith(".")]
+    return sorted(found, key=lambda run: (datetime.fromisoformat(run["started"]), run["run"]))
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """Return the facts of a run in the format of `list_runs`. Raises AttendoError if the run is damaged."""
+    facts = describe_run(folder)
+    progress, measures, data = facts["progress"], dict(facts.get("validation", {})), facts.get("data", {})
+    if measures and "model.safetensors" not in facts["files"]:
+        raise AttendoError("model.safetensors is missing. Restore the file, or resume the run")
+    weights_hash(folder)  # raises an error if the file is truncated
+    step = measures.pop("step", 0)
+    deciding = facts.get("deciding") or next((n for n in ("chrf", "loss") if n in measures), "")
+    files = facts["config"].get("data", {}).get("train", [])
+    return {
+        **({"started": facts["started"]} if facts.get("started") else {}),
+        "task": facts.get("task", ""),
+        "files": [str(file) for file in files] if isinstance(files, list) else [str(files)],
+        "rows": next((data[name] for name in ("pairs", "texts", "documents") if name in data), None),
+        "deciding": deciding,
+        "score": measures.get(deciding),
+        "validation": measures,
+        "steps": progress.get("step", int(step)),
+        "wall_seconds": progress.get("wall_seconds", 0.0),
+        "cpu_seconds": progress.get("cpu_seconds", 0.0),
+        "ended": progress.get("kind") == "end",
+        "note": facts["note"],
     }

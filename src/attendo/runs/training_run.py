@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
 from itertools import islice
@@ -183,6 +184,7 @@ class TrainingRun:
         assert report.evaluation is not None
         step = report.progress.best_step
         self.bundle.card["validation"] = {"step": step, **report.evaluation.measures}
+        self.bundle.card["deciding"] = report.evaluation.deciding
         with self.run.evaluation_weights():
             trained = self.run.executor.trained_weights() if self.run.lora.rank else {}
             if self.run.ranks.is_first:
@@ -410,7 +412,8 @@ def versions() -> dict[str, str]:
 def new_card(config: RunConfig) -> dict[str, Any]:
     """Return the facts of the model card that are known before training."""
     decoding = {name: table for name, table in config.tables().items() if name == "decoding"}
-    return {"task": config.family.name, **decoding, "versions": versions()}
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"task": config.family.name, "started": started, **decoding, "versions": versions()}
 
 
 # ---- attention heads, for the coach

@@ -423,6 +423,8 @@ _FORMS: dict[str, Callable[[float], str]] = {
     "macro_f1": lambda share: f"macro-F1 {100 * share:.1f}%",
     "ece": lambda share: f"calibration error {100 * share:.1f}%",
 }
+LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte", "ece")
+"""Measures whose lower values are better. Higher values of all other measures are better."""
 _NAMES = {"chrf": "chrF", "macro_f1": "macro-F1"}
 """Deciding measures that are written differently from their names."""
 

@@ -30,7 +30,7 @@ from attendo.decoding.native.library import (
     require_suited,
 )
 from attendo.decoding.protocols import TokenRows
-from attendo.errors import NOT_NUMBERS, AttendoError
+from attendo.errors import NOT_NUMBERS, DivergedError
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, Model
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
@@ -360,7 +360,7 @@ def best_of_floats(
         _threads(),
     )  # fmt: skip
     if np.isnan(log_probs[:, 0]).any():
-        raise AttendoError(NOT_NUMBERS)
+        raise DivergedError(NOT_NUMBERS)
     return tokens, log_probs
 
 
