@@ -224,7 +224,7 @@ def preparing() -> Iterator[None]:
 def follow(run: TrainingRun, label: str = "") -> int:
     """Train to the end of the run and print the progress. Return the exit code: 0, or 130 or 143 after a signal.
 
-    With a label, print only the live line, after the label.
+    With a label, the run belongs to a longer command, and only the live line is printed, after the label.
     """
     from attendo.training.run import stopping
 
@@ -241,7 +241,7 @@ def follow(run: TrainingRun, label: str = "") -> int:
             screen.clear()
     if run.run.stopping and not ended:
         tell = say if speaks else silent
-        tell(run.saved)
+        tell(f"{run.saved.partition('. ')[0]}. Run the same command again to resume" if label else run.saved)
         return 143 if stopped.code is None else stopped.code  # another process received the signal
     return 0
 

@@ -14,7 +14,7 @@ from attendo.display.formats import duration
 from attendo.display.tables import WIDTH, table_lines
 from attendo.display.width import flowed, shown
 
-HEADS = ("started", "score", "steps", "time", "run")
+HEADS = (f"{'started':<16}", "score", "steps", "time", "run")
 
 
 def runs(

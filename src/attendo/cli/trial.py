@@ -16,7 +16,7 @@ from attendo.cli.plan import data_settings
 from attendo.cli.reporting import follow, preparing, say
 from attendo.cli.train import Header, ParallelFiles, SettingOptions, Tables, TrainingOptions, require_data
 from attendo.display.tables import WIDTH, table_lines
-from attendo.display.width import flowed, shown
+from attendo.display.width import beside, flowed, shown
 
 if TYPE_CHECKING:
     from attendo.runs.training_run import TrainingRun
@@ -123,7 +123,7 @@ def trial_lines(found: Trial) -> Iterator[str]:
 
     outcomes = found.outcomes()
     for one in outcomes:
-        yield from flowed(f"{one.name}  {shown(' '.join(one.settings)) or 'baseline'}", WIDTH, "   ")
+        yield from beside(f"{one.name}  ", shown(" ".join(one.settings)) or "baseline", WIDTH)
     name = MEASURES[found.measure].en if found.measure in MEASURES else found.measure
     way = "higher" if found.higher_is_better else "lower"
     yield from ("", f"validation {name}, {way} is better; {_limit(found)} per run", "")
@@ -152,7 +152,7 @@ def _row(found: Trial, one: Outcome) -> tuple[str, ...]:
     of_difference = ("", "") if one.difference is None else (_said(found, one.difference, "+"), interval)
     return (
         one.name,
-        _said(found, one.mean if one.scores else None),
+        _said(found, one.mean),
         *of_difference,
         str(len(one.scores)),
         one.verdict or "",
@@ -180,5 +180,5 @@ def as_plain(found: Trial) -> dict[str, Any]:
         "higher_is_better": found.higher_is_better,
         "outcomes": [asdict(one) for one in found.outcomes()],
         "best_run": str(found.best_run),
-        "runs": {path: asdict(result) for path, result in found.results.items()},
+        "runs": found.results,
     }

@@ -275,9 +275,10 @@ def choose_training(
 
     chosen = {name: dict(table) for name, table in tables.items()}
     training = chosen.setdefault("training", {})
-    training.setdefault("precision", fastest_precision(device))
-    if training["precision"] == "float32":
-        training.setdefault("products", fastest_products(device))
+    if "precision" not in training:
+        training["precision"] = fastest_precision(device)
+    if training["precision"] == "float32" and "products" not in training:
+        training["products"] = fastest_products(device)
     training.setdefault("prefetch", 2 if device.type == "cuda" else 0)
     training.setdefault("batch_tokens", batch_tokens_for(material.n_tokens))
     batches = material.batches(training["batch_tokens"], 0, 0)

@@ -331,7 +331,7 @@ def list_runs(folder: str | Path) -> list[dict[str, Any]]:
         if marks := [path / name for name in RUN_MARKS if name in files]:
             folders.clear()
             changed = datetime.fromtimestamp(min(mark.stat().st_mtime for mark in marks), UTC)
-            run = {"run": place, "started": changed.isoformat(timespec="seconds")}
+            run = {"run": str(path), "started": changed.isoformat(timespec="seconds")}
             try:
                 found.append(run | _facts(path))
             except (AttendoError, OSError) as error:
