@@ -47,12 +47,12 @@ NOISES = {
 def test_the_intervals_cover_the_truth_in_95_of_100_settings_also_of_those_that_are_stopped(kind):
     rng = np.random.default_rng(7)
     hits, stopped = [], 0
-    for _ in range(50):
+    for _ in range(50 if kind == "normal" else 25):
         effects = rng.choice([-0.3, -0.05, -0.02, 0.0, 0.02], 20)
         outcomes = simulated(effects, lambda: NOISES[kind](rng))
         hits.append(covered(outcomes, effects))
         stopped += sum(one.verdict == "worse, stopped" for one in outcomes)
-    assert stopped > 200  # many are hopeless, and the worst are seen to be
+    assert stopped > 4 * len(hits)  # many are hopeless, and the worst are seen to be
     assert kind != "normal" or hits[0].sum() >= 18  # of the first 20 settings
     assert 0.945 <= np.mean(hits) <= 0.985
 
@@ -94,7 +94,14 @@ def started(place, name, train=None, variants=None, **others):
     lines = []
     more = {} if train is None else {"train": train}
     return trial(
-        "language-model", settings, variants, place / name, seeds=2, say=lines.append, **more, **others
+        "language-model",
+        settings,
+        variants or {"B": LOWER},
+        place / name,
+        seeds=2,
+        say=lines.append,
+        **more,
+        **others,
     ), lines
 
 

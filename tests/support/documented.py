@@ -38,6 +38,7 @@ LAYERS = {
 WITHOUT_THREADS = (
     "verify-resume",
     "info",
+    "runs",
     "report",
     "doctor",
     "import",

@@ -173,7 +173,7 @@ class Trial:
 
     def is_stopped(self, name: str, n_seeds: int) -> bool:
         """Return whether a variant gets no further seeds after `n_seeds`: it diverged, or its interval is all worse."""
-        looks = range(n_seeds + 1) if name != BASELINE else ()
+        looks = (0, *range(FIRST_LOOK, n_seeds + 1)) if name != BASELINE else ()
         return any(self._verdict(name, look)[2] in ("worse", "diverged") for look in looks)
 
     def outcomes(self) -> list[Outcome]:
