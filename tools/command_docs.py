@@ -17,11 +17,7 @@ GROUPS = {
     "Get started": ("demo", "doctor", "plan"),
     "Train": ("train", "resume", "verify-resume"),
     "Use": ("translate", "classify", "generate", "embed", "score", "serve"),
-<<<<<<< HEAD
-    "Measure": ("evaluate", "thresholds", "compare", "report", "info", "shortlist"),
-=======
-    "Measure": ("evaluate", "compare", "trial", "report", "runs", "info", "shortlist"),
->>>>>>> c9ac2258 (Trials over several seeds, and a list of runs (first version))
+    "Measure": ("evaluate", "thresholds", "compare", "trial", "report", "runs", "info", "shortlist"),
     "Inspect": ("look",),
     "Import and export": ("import", "export", "eject"),
     "Theory": ("claims", "errata", "figure", "lesson"),

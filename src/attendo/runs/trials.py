@@ -250,6 +250,9 @@ def trial(
         say: A function that receives a line for each finished run.
         train: A function that trains a run to its end.
 
+    Returns:
+        The trial with all results. Its `outcomes()` are the scores, differences, intervals and verdicts.
+
     Raises:
         AttendoError: Settings or data are invalid, the folder contains another trial or other data, or the baseline
             diverges.
