@@ -17,8 +17,15 @@ class AttendoError(Exception):
     """
 
 
-class DivergedError(AttendoError):
-    """The error for a training whose loss, gradient or output became non-finite."""
+def diverged(message: str) -> AttendoError:
+    """Return an error whose cause is a FloatingPointError, for a loss, gradient, weight or output that is non-finite.
+
+    Args:
+        message: The message of the error.
+    """
+    error = AttendoError(message)
+    error.__cause__ = FloatingPointError(message)
+    return error
 
 
 def install_command(extra: str) -> str:

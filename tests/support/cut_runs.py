@@ -73,14 +73,14 @@ def state(checkpoint):
 
 
 def traces(folder):
-    """All that a run has left but for its log: its last state and its best weights in hashes, its card."""
+    """All that a run has left but for its log and its date: its last state and best weights in hashes, its card."""
     last = checkpoints(folder / "checkpoints")[-1]
     return {
         "last": last.name,
         "files": state(last),
         "progress": json.loads((last / "progress.json").read_text()),
         "best": _contents(folder / "model.safetensors"),
-        "card": json.loads((folder / "card.json").read_text()),
+        "card": json.loads((folder / "card.json").read_text()) | {"started": ""},
     }
 
 

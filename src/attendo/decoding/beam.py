@@ -13,7 +13,7 @@ from attendo.decoding.constraints import Constraints
 from attendo.decoding.options import DecodingConfig, LengthNorm, SpecialIds
 from attendo.decoding.protocols import AttendingStep, Cache, Hypothesis, Step, TokenRows, join_rows
 from attendo.decoding.trace import TraceRecorder
-from attendo.errors import NOT_NUMBERS, AttendoError, DivergedError
+from attendo.errors import NOT_NUMBERS, AttendoError, diverged
 
 TopKFn = Callable[..., tuple[np.ndarray, np.ndarray]]
 """The type of `best_tokens` and of equivalent functions."""
@@ -89,7 +89,7 @@ def _without_impossible_rows(
     """Set NaN to -inf in rows whose logits are all -inf. Raise AttendoError for NaN in any other row."""
     impossible = (logits == -torch.inf).all(1).cpu().numpy()
     if (np.isnan(found[:, 0]) & ~impossible).any():
-        raise DivergedError(NOT_NUMBERS)
+        raise diverged(NOT_NUMBERS)
     return np.where(impossible[:, None], -np.inf, found)
 
 

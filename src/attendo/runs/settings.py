@@ -275,8 +275,7 @@ def choose_training(
 
     chosen = {name: dict(table) for name, table in tables.items()}
     training = chosen.setdefault("training", {})
-    if "precision" not in training:
-        training["precision"] = fastest_precision(device)
+    training["precision"] = training.get("precision") or fastest_precision(device)
     if training["precision"] == "float32" and "products" not in training:
         training["products"] = fastest_products(device)
     training.setdefault("prefetch", 2 if device.type == "cuda" else 0)

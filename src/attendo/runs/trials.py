@@ -15,7 +15,7 @@ import numpy as np
 from attendo.bundle import TaskName
 from attendo.data.data_files import expanded
 from attendo.display.formats import Say, plural
-from attendo.errors import AttendoError, DivergedError
+from attendo.errors import AttendoError
 from attendo.files import locked, remove_folder, sha256_file, write_atomic
 from attendo.runs.resume import resumed_run
 from attendo.runs.settings import Tables, check_tables, joined, section, with_absolute_files
@@ -380,7 +380,9 @@ class _Training:
             card = run.bundle.card
             measures = {key: value for key, value in card["validation"].items() if key != "step"}
             deciding, end = card["deciding"], last_entry(run.folder / LOG_NAME).get("note", "")
-        except DivergedError as error:
+        except AttendoError as error:
+            if not isinstance(error.__cause__, FloatingPointError):
+                raise
             if name == BASELINE:
                 raise AttendoError(f"the baseline {BASELINE} with seed {seed}: {error}") from None
         used = {"steps": run.run.progress.step, "cpu_seconds": round(run.run.progress.cpu_seconds, 1)}

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from attendo.config import build, read_toml
-from attendo.errors import AttendoError, DivergedError
+from attendo.errors import AttendoError, diverged
 from attendo.files import remove_folder, verify_manifest, write_manifest
 from attendo.training import distributed
 from attendo.training.distributed import ALONE, Ranks, Rows, Stored, shard_name
@@ -215,10 +215,10 @@ def set_random_states(states: Mapping[str, Tensor]) -> None:
 
 
 def require_finite(model: nn.Module, step: int) -> None:
-    """Raise DivergedError if a weight of the model is non-finite. Non-finite weights must not be saved."""
+    """Raise AttendoError if a weight of the model is non-finite. Non-finite weights must not be saved."""
     for name, parameter in model.named_parameters():
         if not distributed.local(parameter.detach()).isfinite().all():
-            raise DivergedError(
+            raise diverged(
                 f"{name} is non-finite at step {step}, so no checkpoint was saved. Resume from the last "
                 "checkpoint with a lower training.learning_rate"
             )

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from attendo.custom_modules import custom_module_at, is_not_finite
 from attendo.data.batches import Batch, EpochBatches
-from attendo.errors import AttendoError, DivergedError
+from attendo.errors import AttendoError, diverged
 from attendo.training import checkpoints
 from attendo.training.checkpoints import (
     Saver,
@@ -427,7 +427,7 @@ MOST_SKIPPED_IN_A_ROW = 3
 def skipped_report(run: Run, source: str, loss: float, norm: float) -> Report:
     """Return the report of an update that was skipped because `source` is non-finite. The batches count as seen.
 
-    Raises DivergedError after MOST_SKIPPED_IN_A_ROW skipped updates in a row. Float16 overflows that loss scaling can
+    Raises AttendoError after MOST_SKIPPED_IN_A_ROW skipped updates in a row. Float16 overflows that loss scaling can
     prevent are not counted.
     """
     progress = run.progress
@@ -439,7 +439,7 @@ def skipped_report(run: Run, source: str, loss: float, norm: float) -> Report:
     else:
         progress.skipped_in_a_row += 1
     if progress.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
-        raise DivergedError(
+        raise diverged(
             f"training diverged: {MOST_SKIPPED_IN_A_ROW} updates in a row had NaN or infinity (the last: {place})."
             f" {remedy(run, source)}"
         )

@@ -30,7 +30,7 @@ from attendo.decoding.native.library import (
     require_suited,
 )
 from attendo.decoding.protocols import TokenRows
-from attendo.errors import NOT_NUMBERS, DivergedError
+from attendo.errors import NOT_NUMBERS, diverged
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, Model
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
@@ -360,7 +360,7 @@ def best_of_floats(
         _threads(),
     )  # fmt: skip
     if np.isnan(log_probs[:, 0]).any():
-        raise DivergedError(NOT_NUMBERS)
+        raise diverged(NOT_NUMBERS)
     return tokens, log_probs
 
 
