@@ -20,7 +20,7 @@ from torch import Tensor
 from attendo.decoding.beam import length_norm
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Translator
-from attendo.inspecting.edits import Edit, Mean, Off, Temper
+from attendo.inspecting.edits import Edit, Off, Patch, Temper
 from attendo.inspecting.measures import cross_rollout, head_measures, rollout, sinks
 from attendo.inspecting.recording import recording
 from attendo.inspecting.residual_stream import (
@@ -206,7 +206,7 @@ def _betas(result: LookResult, path: str, n_heads: int, own: float) -> list[floa
 def _off(result: LookResult, path: str, n_heads: int) -> list[int]:
     off: set[int] = set()
     for edit in _of(result.edits, path):
-        if isinstance(edit, Off | Mean):
+        if isinstance(edit, Off | Patch):
             off |= set(range(n_heads) if edit.heads is None else edit.heads)
     return sorted(off)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from attendo.data.batches import pad_rows
 from attendo.data.masking import hidden_tokens
@@ -23,11 +22,11 @@ from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inference.alignment import looks_of, own_part, teacher_forced, token_spans
 from attendo.inspecting.edits import Edit, Off, OffByRow
 from attendo.inspecting.measures import GivenLinks, Pair, alignment_error_rate, rollout, word_links
-from attendo.inspecting.recording import edited, recording
+from attendo.inspecting.recording import edited, known_before, recording
 from attendo.microscope.answers import stack_weights
 from attendo.microscope.protocol import EffectsAnswer, LayerStack, OpenedHead, TokensAnswer, WithoutHead
 from attendo.microscope.run_model import LookResult, User, attention_layers, effect_paths
-from attendo.models import EncoderClassifier, EncoderDecoder, Model, parameter_count
+from attendo.models import EncoderClassifier, Model, parameter_count
 from attendo.nn.attention import Attention
 from attendo.nn.layers import FeedForward, Pooling
 
@@ -79,40 +78,11 @@ def _changes(
     inputs = {name: tensor.expand(n_rows, *tensor.shape[1:]) for name, tensor in result.inputs.items()}
     edits = (*result.edits, edit)
     with torch.inference_mode(), recording(result.model, keep=(), edits=edits) as record:
-        with _known_before(record.model, result, edit.path, n_rows):
+        with known_before(record.model, result.record, edit.path, n_rows):
             hidden = record.model.hidden(**inputs)
         # logits are computed row by row, because those of all rows would be the largest tensor by far
         rows = [_output_log_probs(result, record.model.output(row[None])) for row in hidden]
     return torch.cat(rows) - before
-
-
-class _Known(nn.Module):
-    """A replacement of a module whose output is already recorded."""
-
-    def __init__(self, output: Tensor) -> None:
-        super().__init__()
-        self.output = output
-
-    def forward(self, *given: object) -> Tensor:
-        """Return the recorded output for any input."""
-        return self.output
-
-
-@contextmanager
-def _known_before(view: nn.Module, result: LookResult, path: str, n_rows: int) -> Iterator[None]:
-    """Skip the computation of all modules before the block of a path, because an edit does not change their outputs."""
-    stack, _, number = path.split(".")[:3]
-    known = {f"{stack}.blocks.{n}": f"{stack}.blocks.{int(number) - 1}" for n in range(int(number))}
-    if stack == "decoder" and isinstance(view, EncoderDecoder):
-        known["encoder"] = "encoder"
-    own = {place: view.get_submodule(place) for place in known}
-    try:
-        for place, last in known.items():
-            view.set_submodule(place, _Known(result.record[last].output.expand(n_rows, -1, -1)))
-        yield
-    finally:
-        for place, module in own.items():
-            view.set_submodule(place, module)
 
 
 def _output_log_probs(
