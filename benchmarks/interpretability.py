@@ -36,9 +36,9 @@ def lens(folder):
 
     os.environ["HF_HUB_OFFLINE"] = "1"
     sys.stdout = sys.stderr  # the standard output is the channel to the comparing process
+    from tokenizers import Tokenizer, models
     from transformer_lens import patching
     from transformer_lens.model_bridge import TransformerBridge
-    from tokenizers import Tokenizer, models
     from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
     words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))  # required, but texts are token ids
@@ -53,7 +53,10 @@ def lens(folder):
     for order in orders():
         clean, corrupted = (torch.tensor([order[name]]) for name in ("clean", "corrupted"))
         dtype, (token, other) = getattr(torch, order["dtype"]), order["tokens"]
-        metric = lambda logits, token=token, other=other: logits[0, -1, token] - logits[0, -1, other]
+
+        def metric(logits, token=token, other=other):
+            return logits[0, -1, token] - logits[0, -1, other]
+
         _, now = clock(1)
         with torch.no_grad():
             model = model_of(dtype)

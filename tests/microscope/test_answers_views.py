@@ -20,9 +20,9 @@ from attendo.microscope.answers import (
     matrices_answer,
     next_answer,
     positions_answer,
-    rollout_answer,
 )
 from attendo.microscope.effects import effects_answer, pooled_shares, tokens_answer
+from attendo.microscope.influence import influence_answer
 from attendo.microscope.protocol import EditRequest
 from attendo.microscope.search_answers import tree_answer, why_answer
 from attendo.nn.layers import pool
@@ -208,7 +208,7 @@ def test_only_a_classifier_has_class_tokens():
         tokens_answer(tiny_look("masked-language-model"))
 
 
-def test_rollout_of_each_stack_has_rows_of_one_and_says_that_it_is_an_approximation():
+def test_rollout_of_each_stack_has_rows_of_one():
     seen = tiny_look()
     lengths = {"source": len(seen.source), "target": len(seen.target)}
     for stack, queries, keys in (
@@ -216,16 +216,16 @@ def test_rollout_of_each_stack_has_rows_of_one_and_says_that_it_is_an_approximat
         ("decoder", "target", "target"),
         ("cross", "target", "source"),
     ):
-        answer = rollout_answer(seen, stack)
+        answer = influence_answer(seen, stack)
         assert (answer["q_len"], answer["k_len"]) == (lengths[queries], lengths[keys])
         found = decoded(answer["data"], answer["q_len"], answer["k_len"])
         # two blocks of the decoder leave a quarter to the target's own tokens
         assert torch.allclose(found.sum(-1), torch.tensor(0.75 if stack == "cross" else 1.0), atol=1e-5)
-        assert answer["label"].startswith("approximation") and "Abnar" in answer["source"]
+        assert "Abnar" in answer["source"]
         if stack == "decoder":
             assert float(found.triu(1).abs().max()) == 0.0
     with pytest.raises(AttendoError, match="no such attention"):
-        rollout_answer(tiny_look("language-model"), "cross")
+        influence_answer(tiny_look("language-model"), "cross")
 
 
 @pytest.mark.parametrize("options", [{}, {"n_kv_heads": 1, "value_dim": 3}], ids=["plain", "grouped"])
@@ -270,7 +270,7 @@ def test_every_answer_is_json_or_a_plain_sentence(family):
         "why": lambda: why_answer(seen, "snow", 2),
         "positions": lambda: positions_answer(seen, "source" if seen.source else "target"),
         "tokens": lambda: tokens_answer(seen),
-        "rollout": lambda: rollout_answer(seen, path.partition(".")[0]),
+        "influence": lambda: influence_answer(seen, path.partition(".")[0]),
         "matrices": lambda: matrices_answer(seen, path),
     }
     refused = {}

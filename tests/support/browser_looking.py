@@ -306,8 +306,8 @@ def look_through_the_lens(at):
     panel = at.open_tab("layers")
     at.until("document.querySelectorAll('#view-layers table.lens tbody tr').length > 2")
     assert panel.locator("[role=gridcell]").count() > 4
-    at.page.click("#part-rollout")
-    at.drawn("rollout")
+    at.page.click("#part-influence")
+    at.drawn("influence")
     at.page.click("#part-positions")
     at.drawn("positions")
     at.tells(panel)

@@ -20,6 +20,7 @@ from attendo.decoding.searcher import source_batches
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inference.alignment import looks_of, own_part, teacher_forced, token_spans
+from attendo.inspecting.attribution import integrated_gradients
 from attendo.inspecting.edits import Edit, Off, OffByRow
 from attendo.inspecting.measures import GivenLinks, Pair, alignment_error_rate, rollout, word_links
 from attendo.inspecting.recording import edited, known_before, recording
@@ -132,17 +133,21 @@ def _work(result: LookResult, n: int) -> int:
 
 
 MOST_WORK = 2e11
-"""The maximum work of `left_out`, in weights x tokens of all shorter texts: some seconds on one core."""
+"""The maximum work of a measure of `tokens_answer`, in weights x tokens of all passes: some seconds on one core."""
+
+STEPS = 32
+"""The number of points of integrated gradients."""
 
 TOKENS_AT_ONCE = 8192
 
 
 def tokens_answer(result: LookResult) -> TokensAnswer:
-    """Return the contribution of each token to the label of a classifier, by four measures.
+    """Return the contribution of each token to the label of a classifier, by five measures.
 
     `left_out` is the decrease of log p(label) without the token, in nats (Li et al. 2016). `left_out` is 0 for special
-    tokens, and None if the computation is too slow. `gradient_times_input` is Σ_d x_d ∂ log p(label) / ∂x_d at the
-    encoder's input, in nats (Denil et al. 2014; Shrikumar et al. 2016). `pooled` contains the shares of
+    tokens. `integrated_gradients` is the integrated gradient of log p(label) from a zero vector, in nats (Sundararajan
+    et al. 2017). Both are None if the computation is too slow. `gradient_times_input` is Σ_d x_d ∂ log p(label) / ∂x_d
+    at the encoder's input, in nats (Denil et al. 2014; Shrikumar et al. 2016). `pooled` contains the shares of
     `pooled_shares`, which sum to 1. `rollout` contains the shares of `pooled`, traced back to the encoder's input.
     Raise AttendoError if the model is not a classifier.
     """
@@ -157,6 +162,7 @@ def tokens_answer(result: LookResult) -> TokensAnswer:
     return {
         "label": result.user.labels.names[label],
         "left_out": left_out(result, result.user, label),
+        "integrated_gradients": _integrated(result, label),
         "gradient_times_input": _gradient_times_input(result, label).tolist(),
         "rollout": traced.tolist(),
         "pooled": shares.tolist(),
@@ -202,6 +208,18 @@ def left_out(
         logits = torch.cat([view(src=part) for part in texts])
     whole, without = (result.label_log_probs(x)[..., label] for x in (result.logits, logits))
     return [0.0] * len(before) + (whole - without).tolist() + [0.0] * len(behind)
+
+
+def _integrated(result: LookResult, label: int) -> list[float] | None:
+    """Return the integrated gradients of log p(label) of each token, or None if the work exceeds MOST_WORK."""
+    if 3 * STEPS * _work(result, 1) > MOST_WORK:  # a backward pass takes as long as two forward passes
+        return None
+
+    def log_probs(logits: Tensor) -> Tensor:
+        return result.label_log_probs(logits)[:, label]
+
+    found = integrated_gradients(result.model, result.inputs, log_probs, n_steps=STEPS, edits=result.edits)
+    return found.tokens["src"].tolist()
 
 
 def _gradient_times_input(result: LookResult, label: int) -> Float[Tensor, " len"]:

@@ -22,7 +22,7 @@ function lensParts(app, root) {
   const view = { answer: null, from: 0 };
   view.stackPlace = el("span");
   view.paging = el("div", { class: "bar paging" });
-  view.scale = colorScale(false);
+  view.scale = colorScale();
   view.table = el("div", { class: "scroll lens-scroll" });
   view.read = el("output", { class: "cells-value" });
   view.note = el("p", { class: "note" });
@@ -75,10 +75,7 @@ function drawPaging(app, view) {
   clear(view.paging);
   if (positions <= LENS_WINDOW) return;
   const go = (step) => () => {
-    view.from = Math.max(
-      0,
-      Math.min(Math.floor((positions - 1) / LENS_WINDOW) * LENS_WINDOW, view.from + step * LENS_WINDOW),
-    );
+    view.from += step * LENS_WINDOW; // the button at an end is disabled
     drawLens(app, view);
     view.paging.querySelector(`[data-step="${step}"]`)?.focus();
   };

@@ -45,7 +45,7 @@ function positionParts(app, root) {
   view.beyond = el("p", { class: "note" });
   view.note = el("p", { class: "note" });
   view.said = el("p", { class: "note" });
-  view.scales = [colorScale(true), colorScale(true)];
+  view.scales = [colorScale(), colorScale()];
   view.axes = el("p", { class: "note" });
   view.alike = el("h3");
   view.likeField = field(say("positions-like"), view.like);
