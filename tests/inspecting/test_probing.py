@@ -46,7 +46,7 @@ def test_probes_of_texts(model):
     labels = rng.integers(0, 2, 60).tolist()
     inputs = [{"token_ids": torch.from_numpy(rng.integers(20 * n, 20 * n + 20, (1, 8)))} for n in labels]
     embedding, _ = linear_probes(model, inputs, labels, stack="decoder", seed=1)
-    assert embedding.accuracy == 1.0 and embedding.majority < 0.7 and embedding.selectivity > 0.2
+    assert embedding.accuracy > 0.85 and embedding.majority < 0.7 and embedding.selectivity > 0.2
     assert (embedding.n_train, embedding.n_test) == (45, 15)
     assert linear_probes(model, inputs, labels, stack="decoder", seed=1)[0].control == embedding.control
 

@@ -28,7 +28,7 @@ export function makeInfluence(app, root) {
   const id = "influence-way";
   view.way = select(options, app.state.get("influence"), (influence) => view.set({ influence }), { id });
   const onchange = () => view.set({ otherText: view.other.value });
-  view.other = el("input", { id: "other-text", dir: "auto", value: app.state.get("otherText"), onchange });
+  view.other = el("input", { type: "text", id: "other-text", dir: "auto", onchange, value: app.state.get("otherText") });
   view.otherField = field(say("other-text"), view.other);
   const way = onlyLive(app, field(say(id), view.way));
   root.append(el("div", { class: "bar" }, way, view.choice, view.scale.node), view.otherField);
