@@ -50,7 +50,8 @@ async function loadInfluence(app, view) {
   stackChoice(view.choice, names, stack, (influenceStack) => view.set({ influenceStack }));
   view.otherField.hidden = !isPatching;
   const tokens = nextTokens(look);
-  const position = tokens.length ? positionOf(app, tokens) : 0;
+  const last = tokens.findLastIndex((token) => token.out); // the last token of an unfinished text predicts nothing
+  const position = Math.max(0, Math.min(positionOf(app, tokens), last));
   const piece = tokens.length ? pieceText(tokens[position].out ?? {}) : look.outcome.labels?.[0].label;
   view.note.textContent = `${say(`influence-note-${way}`, { piece })} `;
   view.map.node.hidden = isPatching && !other;
