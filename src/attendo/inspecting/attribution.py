@@ -224,6 +224,9 @@ def logit_attribution(
         position: The position of the prediction (default: the last).
         edits: Edits of the model.
 
+    Returns:
+        The contributions, in the order of the model. Their sum is the logit, or the difference of two logits.
+
     Raises:
         AttendoError: The model has no decoder, or a normalization is neither LayerNorm nor RMSNorm.
 
@@ -354,6 +357,9 @@ def integrated_gradients(
         baseline: The token id whose embedding replaces each token, for example the padding id (default: zero vectors).
         n_steps: The number of points between the baseline and the inputs.
         edits: Edits of the model.
+
+    Returns:
+        The attribution of each token of each input, and the change of the metric from the baseline.
 
     >>> import torch
     >>> from attendo.models import ModelConfig

@@ -147,9 +147,10 @@ class StackRequest(KeyRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfluenceRequest(StackRequest):
+class InfluenceRequest(KeyRequest):
     """A request for the influence of tokens, or of the activations of the text `other`, on the output."""
 
+    stack: str
     way: Influence = "rollout"
     position: From0 = 0
     other: str = ""
