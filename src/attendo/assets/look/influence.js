@@ -13,10 +13,9 @@ const WITHOUT = { gradients: "encoder", patching: "cross" }; // the stack of a t
 export function makeInfluence(app, root) {
   const view = { side: "", choice: el("span"), scale: colorScale(), said: el("p", { class: "note" }) };
   view.note = el("p", { class: "note" });
-  view.map = cellMap("influence", (row) => {
-    // a row selects a query if the queries of the open layer are the same tokens
-    if (app.openLayer()?.queries === view.side) app.state.set({ query: row });
-  });
+  // a row selects a query if the queries of the open layer are the same tokens
+  const pick = (query) => void (app.openLayer()?.queries === view.side && app.state.set({ query }));
+  view.map = cellMap("influence", pick);
   view.ask = questions(app, view.said, view.map.node);
   const load = drawWhenShown(root, () => loadInfluence(app, view));
   view.set = (some) => {
@@ -25,14 +24,14 @@ export function makeInfluence(app, root) {
   };
   const ways = ["rollout", ...(app.model.family === "classification" ? [] : ["gradients"]), "patching"];
   const options = ways.map((way) => [way, say(`influence-${way}`)]);
-  const id = "influence-way";
-  view.way = select(options, app.state.get("influence"), (influence) => view.set({ influence }), { id });
-  const onchange = () => view.set({ otherText: view.other.value });
-  view.other = el("input", { type: "text", id: "other-text", dir: "auto", onchange, value: app.state.get("otherText") });
-  view.otherField = field(say("other-text"), view.other);
-  const way = onlyLive(app, field(say(id), view.way));
-  root.append(el("div", { class: "bar" }, way, view.choice, view.scale.node), view.otherField);
-  root.append(view.note, view.said, view.map.node);
+  const choose = (influence) => view.set({ influence });
+  view.way = select(options, app.state.get("influence"), choose, { id: "influence-way" });
+  const onchange = ({ target }) => view.set({ otherText: target.value });
+  const other = el("input", { type: "text", id: "other-text", dir: "auto", onchange, value: app.state.get("otherText") });
+  view.otherField = field(say("other-text"), other);
+  const way = onlyLive(app, field(say("influence-way"), view.way));
+  const bar = el("div", { class: "bar" }, way, view.choice, view.scale.node);
+  root.append(bar, view.otherField, view.note, view.said, view.map.node);
   app.on("theme", view.map.redraw);
   app.on("look", load);
   app.state.on(["position", "query"], () => view.way.value === "patching" && load());
@@ -44,8 +43,7 @@ async function loadInfluence(app, view) {
   if (!look) return;
   const way = view.way.value;
   const [isPatching, other] = [way === "patching", state.get("otherText")];
-  const all = look.stacks.map((stack) => stack.name);
-  const names = all.filter((name) => all.length < 2 || name !== WITHOUT[way]);
+  const names = look.stacks.map(({ name }) => name).filter((name, _, all) => all.length < 2 || name !== WITHOUT[way]);
   const stack = [state.get("influenceStack"), "cross", names[0]].find((name) => names.includes(name));
   stackChoice(view.choice, names, stack, (influenceStack) => view.set({ influenceStack }));
   view.otherField.hidden = !isPatching;

@@ -114,8 +114,7 @@ function drawLens(app, view) {
   );
   view.firsts = answer.tokens[0].map((_, at) => answer.tokens.findIndex((row) => row[at]?.rank_of_final === 1));
   const rows = answer.layers.map((name, layer) => lensRow(app, view, lensLayer(answer, layer), layer, columns));
-  const own = answer.kind === "vocabulary" && inputs.some((token) => token.out);
-  if (own) rows.push(ownRow(app, view, inputs, columns));
+  if (answer.kind === "vocabulary" && inputs.some((token) => token.out)) rows.push(ownRow(app, view, inputs, columns));
   const table = el(
     "table",
     { class: "lens", role: "grid", "aria-label": say("lens-label") },
@@ -207,8 +206,7 @@ function lensChoose(app, view, at) {
 }
 
 function sameSide(app, view) {
-  const layer = app.look && app.state.get("layer") ? app.layer(app.state.get("layer")) : null;
-  return layer ? app.look[layer.queries] === lensInputs(app, view) : false;
+  return app.look[app.openLayer()?.queries] === lensInputs(app, view);
 }
 
 function markQuery(app, view) {
