@@ -27,8 +27,8 @@ export function makeInfluence(app, root) {
   const choose = (influence) => view.set({ influence });
   view.way = select(options, app.state.get("influence"), choose, { id: "influence-way" });
   const onchange = ({ target }) => view.set({ otherText: target.value });
-  const text = el("input", { type: "text", id: "other-text", dir: "auto", onchange, value: app.state.get("otherText") });
-  view.otherField = field(say("other-text"), text);
+  const box = el("input", { type: "text", id: "other-text", dir: "auto", onchange, value: app.state.get("otherText") });
+  view.otherField = field(say("other-text"), box);
   const way = onlyLive(app, field(say("influence-way"), view.way));
   const bar = el("div", { class: "bar" }, way, view.choice, view.scale.node);
   root.append(bar, view.otherField, view.note, view.said, view.map.node);
