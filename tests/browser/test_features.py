@@ -239,17 +239,18 @@ def test_the_whole_state_is_in_the_address(visit, served, sessions, tokenizer):
 def test_what_each_view_shows_is_in_the_address_too(visit, served, sessions, tokenizer):
     chosen = {
         "lensStack": "encoder",
-        "rolloutStack": "decoder",
+        "influence": "gradients",
+        "influenceStack": "decoder",
         "positionsSide": "target",
         "positionsLike": "cosine",
     }
     address = address_of(served(sessions["translation"]), text=text_of(tokenizer, 8), view="layers", **chosen)
     at = Looking(visit(address), sessions["translation"])
     at.until("document.querySelectorAll('#layers-predictions select').length")
-    at.page.click("#part-rollout")
-    at.drawn("rollout")
+    at.page.click("#part-influence")
+    at.drawn("influence")
     shown = at.page.locator("#view-layers select").evaluate_all("all => all.map(one => one.value)")
-    assert shown[:2] == ["encoder", "decoder"]
+    assert shown[:3] == ["encoder", "gradients", "decoder"]
     at.page.click("#part-positions")
     panel = at.page.locator("#layers-positions")
     at.drawn("positions")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendo.errors import AttendoError
-from attendo.inspecting.edits import Mean, Off, OffByRow, Replace, Temper
+from attendo.inspecting.edits import Off, OffByRow, Patch, Temper
 from attendo.inspecting.recording import recording
 from attendo.inspecting.residual_stream import head_contributions
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
@@ -144,7 +144,7 @@ def test_beta_1_is_bit_equal_to_recording_alone(keep, heads):
 def test_weights_given_are_those_used(heads, shape):
     model, given_weights = layer(), torch.rand(shape, dtype=torch.float32)
     _, plain = run(model)
-    output, record = run(model, Replace(PATH, given_weights, heads))
+    output, record = run(model, Patch(PATH, given_weights, "weights", heads))
     for head in range(4):
         replaced = heads is None or head in heads
         whole = given_weights.double().expand(2, 4, 3, 5)
@@ -158,13 +158,13 @@ def test_weights_given_are_those_used(heads, shape):
 def test_means_stand_in_for_what_heads_mixed(heads):
     model, mean = layer(), torch.randn(4, 3)
     _, plain = run(model)
-    _, record = run(model, Mean(PATH, mean, heads))
+    _, record = run(model, Patch(PATH, mean[:, None], "mixed", heads))
     for head in range(4):
         replaced = heads is None or head in heads
         wanted = mean[head].double().expand(2, 3, 3) if replaced else plain.mixed[:, head]
         same(record.mixed[:, head], wanted)
     whole = torch.randn(8)
-    output, _ = run(model, Mean(PATH, whole))
+    output, _ = run(model, Patch(PATH, whole[None]))
     assert torch.equal(output, whole.double().expand(2, 3, 8))
 
 
@@ -227,9 +227,9 @@ EDITS = [
     (Off(CROSS, (1,)), Off(FEED)),
     (Off(OWN),),
     (Temper("*", math.inf, (0, 2)), Off("encoder.*", (3,))),
-    (Temper("decoder.*", 0.25), Mean(CROSS, torch.ones(4, 4))),
-    (Mean(FEED, torch.linspace(0, 1, 16)), Mean(OWN, torch.ones(16))),
-    (Replace(CROSS, torch.softmax(torch.arange(6.0), 0)[None], (0,)),),
+    (Temper("decoder.*", 0.25), Patch(CROSS, torch.ones(4, 1, 4), "mixed")),
+    (Patch(FEED, torch.linspace(0, 1, 16)[None]), Patch(OWN, torch.ones(1, 16))),
+    (Patch(CROSS, torch.softmax(torch.arange(6.0), 0)[None], "weights", (0,)),),
 ]
 
 
@@ -300,7 +300,7 @@ def test_what_is_off_adds_nothing_before_the_residual():
 def test_edits_end_with_the_with_block():
     model, inputs_ = small(), batch()
     plain = model(*inputs_)
-    edits = [Off(FEED), Off(CROSS), Temper("*", 0.0), Mean(OWN, torch.ones(16))]
+    edits = [Off(FEED), Off(CROSS), Temper("*", 0.0), Patch(OWN, torch.ones(1, 16))]
     with recording(model, "*", edits) as record:
         assert not torch.equal(record.model(*inputs_), plain)
         assert torch.equal(model(*inputs_), plain)
@@ -323,11 +323,17 @@ def test_edits_end_with_the_with_block():
         ),
         (Off(CROSS, (4,)), f"Off '{CROSS}': no head 4 (expected 0 to 3 in {CROSS})"),
         (Temper("*", 2.0, (0, -1)), "no head -1 (expected 0 to 3 in encoder.blocks.0.self_attention)"),
-        (Off(FEED, (0,)), f"Off '{FEED}': a feed-forward network has no heads. Edit its whole output"),
-        (Temper(FEED, 2.0), "a feed-forward network has no heads"),
+        (Off(FEED, (0,)), f"Off '{FEED}': this module has no heads. Edit its whole output"),
+        (Temper(FEED, 2.0), "this module has no heads"),
         (Temper(CROSS, -1.0), "inverse_temperature=-1.0 must be at least 0"),
         (Temper(CROSS, math.nan), "inverse_temperature=nan must be at least 0"),
-        (Mean(CROSS, torch.ones(16), (1,)), "a mean of the whole output takes no heads"),
+        (Patch(CROSS, torch.ones(1, 16), heads=(1,)), "the output of a layer has no heads"),
+        (
+            Patch(CROSS, torch.ones(4, 4), "mixed"),
+            "has shape [4, 4] (expected [heads, queries or 1, value_dim])",
+        ),
+        (Patch("decoder.blocks.0", torch.ones(1, 4), "mixed"), "this module has no heads"),
+        (Patch("decoder.blocks.2", torch.ones(1, 4)), "matches no attention layer or feed-forward network"),
         (OffByRow(CROSS, torch.ones(3, 3).bool()), "(expected bool [rows, 4]"),
         (OffByRow(CROSS, torch.ones(3, 4)), "off is torch.float32 [3, 4]"),
     ],
@@ -342,9 +348,13 @@ def test_what_cannot_be_edited_is_said_at_once(edit, message):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (Replace(CROSS, torch.ones(4, 4)), "the weights have shape [4, 4] (expected a shape"),
-        (Mean(CROSS, torch.ones(3, 4)), f"mean has shape [3, 4] (expected [4, 4] for {CROSS})"),
-        (Mean(FEED, torch.ones(5)), f"mean has shape [5] (expected [16] for {FEED})"),
+        (Patch(CROSS, torch.ones(4, 4), "weights"), "value has shape [4, 4] (expected a shape that"),
+        (
+            Patch(CROSS, torch.ones(3, 1, 4), "mixed"),
+            f"broadcasts to [3, 4, 5, 4], the shape of {CROSS}.mixed)",
+        ),
+        (Patch(FEED, torch.ones(1, 5)), "has shape [1, 5] (expected a shape that broadcasts to [3, 5, 16]"),
+        (Patch(FEED, torch.ones(1, 16), positions=(5,)), f"Patch '{FEED}': no position 5 (expected 0 to 4)"),
         (OffByRow(CROSS, torch.ones(2, 4).bool()), f"off has 2 rows, but {CROSS} has a batch of 3"),
         (OffByRow(OWN, torch.ones(6, 4).bool()), f"off has 6 rows, but {OWN} has a batch of 3"),
     ],

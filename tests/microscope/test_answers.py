@@ -283,9 +283,19 @@ def test_the_usual_questions_of_a_look_have_answers(users, family):
     session = Session(users[family])
     told = list(session.usual_answers(LookRequest(text=text_of(users[family].tokenizer, 9), max_tokens=3)))
     names = {name for name, _, _ in told}
-    assert {"model", "look", "tensor", "effects", "lens", "rollout", "positions", "matrices", "film"} <= names
+    assert {
+        "model",
+        "look",
+        "tensor",
+        "effects",
+        "lens",
+        "influence",
+        "positions",
+        "matrices",
+        "film",
+    } <= names
     for name, body, answer in told:
-        assert isinstance(answer, bytes) or "error" not in answer or name in ("film", "lens", "rollout"), (
+        assert isinstance(answer, bytes) or "error" not in answer or name in ("film", "lens", "influence"), (
             name,
             answer,
         )

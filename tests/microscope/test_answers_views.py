@@ -10,8 +10,10 @@ import torch
 from tiny_looks import FAMILIES, PAIRS, TOKENIZER, tiny_look, tiny_user
 
 from attendo.errors import AttendoError
+from attendo.inspecting.attribution import integrated_gradients, log_prob
+from attendo.inspecting.edits import Patch
 from attendo.inspecting.measures import rollout
-from attendo.inspecting.recording import recording
+from attendo.inspecting.recording import Given, recording
 from attendo.inspecting.residual_stream import head_contributions, head_matrices
 from attendo.microscope import effects
 from attendo.microscope.answers import (
@@ -20,9 +22,9 @@ from attendo.microscope.answers import (
     matrices_answer,
     next_answer,
     positions_answer,
-    rollout_answer,
 )
 from attendo.microscope.effects import effects_answer, pooled_shares, tokens_answer
+from attendo.microscope.influence import STEPS, influence_answer
 from attendo.microscope.protocol import EditRequest
 from attendo.microscope.search_answers import tree_answer, why_answer
 from attendo.nn.layers import pool
@@ -208,7 +210,7 @@ def test_only_a_classifier_has_class_tokens():
         tokens_answer(tiny_look("masked-language-model"))
 
 
-def test_rollout_of_each_stack_has_rows_of_one_and_says_that_it_is_an_approximation():
+def test_rollout_of_each_stack_has_rows_of_one():
     seen = tiny_look()
     lengths = {"source": len(seen.source), "target": len(seen.target)}
     for stack, queries, keys in (
@@ -216,16 +218,72 @@ def test_rollout_of_each_stack_has_rows_of_one_and_says_that_it_is_an_approximat
         ("decoder", "target", "target"),
         ("cross", "target", "source"),
     ):
-        answer = rollout_answer(seen, stack)
+        answer = influence_answer(seen, stack)
         assert (answer["q_len"], answer["k_len"]) == (lengths[queries], lengths[keys])
         found = decoded(answer["data"], answer["q_len"], answer["k_len"])
         # two blocks of the decoder leave a quarter to the target's own tokens
         assert torch.allclose(found.sum(-1), torch.tensor(0.75 if stack == "cross" else 1.0), atol=1e-5)
-        assert answer["label"].startswith("approximation") and "Abnar" in answer["source"]
+        assert "Abnar" in answer["source"]
         if stack == "decoder":
             assert float(found.triu(1).abs().max()) == 0.0
     with pytest.raises(AttendoError, match="no such attention"):
-        rollout_answer(tiny_look("language-model"), "cross")
+        influence_answer(tiny_look("language-model"), "cross")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_influence_of_activations_of_another_text(family):
+    text, other = "it will be T.", "it will be I."
+    seen = tiny_look(family, edits=(EditRequest(kind="beta", path="*", beta=2.0),), text=text)
+    stack, side = ("decoder", "target") if family == "language-model" else ("encoder", "source")
+    old, new = (TOKENIZER.encode(one) for one in (text, other))
+    ((before, after),) = [pair for pair in zip(old, new, strict=True) if pair[0] != pair[1]]
+    at = seen.ids(side).index(before)
+    place = at if stack == "decoder" else 1  # earlier predictions do not depend on this token
+    clean = {name: tensor.clone() for name, tensor in seen.inputs.items()}
+    clean["token_ids" if stack == "decoder" else "src"][0, at] = after
+    path = f"{stack}.blocks.0"
+    with torch.no_grad(), recording(seen.model, "*.output", seen.edits) as record:
+        record.model.eval()(**clean)
+    patch = Patch(path, record[path].output, positions=(at,))
+    with torch.no_grad(), recording(seen.model, (), [*seen.edits, patch]) as record:
+        logits = record.model.eval()(**seen.inputs)[0]
+    if family == "classification":
+        wanted = (seen.label_log_probs(logits) - seen.label_log_probs(seen.logits))[seen.label]
+    else:
+        wanted = (logits.log_softmax(-1) - seen.logits.log_softmax(-1))[place, seen.wanted[place]]
+    answer = influence_answer(seen, stack, "patching", place, other)
+    assert (answer["q_len"], answer["k_len"]) == (2, len(seen.ids(side)))
+    found = decoded(answer["data"], answer["q_len"], answer["k_len"])
+    assert float(found[0, at]) == pytest.approx(float(wanted), abs=1e-5)
+    assert found.abs().max() > 1e-3
+    with pytest.raises(AttendoError, match="Use a text with the same number of tokens"):
+        influence_answer(seen, stack, "patching", place, "it")
+
+
+def test_influence_by_integrated_gradients():
+    seen = tiny_look(edits=(EditRequest(kind="off", path="encoder.blocks.0.self_attention"),))
+    found = {stack: influence_answer(seen, stack, "gradients") for stack in ("cross", "decoder")}
+    metric = log_prob(seen.wanted[2], 2)
+    own = integrated_gradients(seen.model, seen.inputs, metric, n_steps=STEPS, edits=seen.edits)
+    for stack, name in (("cross", "src"), ("decoder", "tgt")):
+        rows = decoded(found[stack]["data"], found[stack]["q_len"], found[stack]["k_len"])
+        torch.testing.assert_close(rows[2], own.tokens[name].float())
+    assert not rows.triu(1).any()
+    with pytest.raises(AttendoError, match="a classifier predicts no tokens"):
+        influence_answer(tiny_look("classification"), "encoder", "gradients")
+
+
+def test_integrated_gradients_of_a_label_are_its_log_probability_and_bounded(monkeypatch):
+    user = tiny_user("classification", scale=0.3, activation="gelu", norm_first=True)
+    seen = tiny_look("classification", user=user)
+    own = tokens_answer(seen)["integrated_gradients"]
+    with torch.no_grad(), seen.edited() as view:
+        view.embedding.tokens = Given(torch.zeros_like(view.embedding.tokens(seen.inputs["src"])))
+        start = seen.label_log_probs(view(**seen.inputs)[0])
+    change = (seen.label_log_probs(seen.logits) - start)[seen.label]
+    assert sum(own) == pytest.approx(float(change), abs=0.02 * abs(float(change)) + 1e-3)
+    monkeypatch.setattr(effects, "MOST_WORK", 1.0)
+    assert tokens_answer(seen)["integrated_gradients"] is None
 
 
 @pytest.mark.parametrize("options", [{}, {"n_kv_heads": 1, "value_dim": 3}], ids=["plain", "grouped"])
@@ -270,7 +328,7 @@ def test_every_answer_is_json_or_a_plain_sentence(family):
         "why": lambda: why_answer(seen, "snow", 2),
         "positions": lambda: positions_answer(seen, "source" if seen.source else "target"),
         "tokens": lambda: tokens_answer(seen),
-        "rollout": lambda: rollout_answer(seen, path.partition(".")[0]),
+        "influence": lambda: influence_answer(seen, path.partition(".")[0]),
         "matrices": lambda: matrices_answer(seen, path),
     }
     refused = {}

@@ -11,7 +11,7 @@ from native_models import VOCAB, configs, model_of, sources, translator
 from attendo.decoding.backends import best_backend, eager_backend
 from attendo.decoding.native.compiled import CompiledModel
 from attendo.decoding.shortlist import Shortlist
-from attendo.inspecting.edits import Edit, Mean, Off, OffByRow, Replace, Temper
+from attendo.inspecting.edits import Edit, Off, OffByRow, Patch, Temper
 from attendo.inspecting.recording import recording
 from attendo.microscope.run_model import changes_of
 from attendo.models import EncoderDecoder
@@ -33,11 +33,11 @@ def edits_of(draw, model) -> list[Edit]:
             edits.append(Temper(path, draw(st.sampled_from([0.0, 0.5, 1.0, 2.5]))))
         elif draw(st.booleans()) or not isinstance(attention, Attention):
             whole = draw(st.booleans())
-            edits.append(Mean(path, torch.randn(width, generator=numbers)) if whole else Off(path))
+            edits.append(Patch(path, torch.randn(1, width, generator=numbers)) if whole else Off(path))
         else:
             heads = draw(st.none() | st.sets(st.integers(0, attention.n_heads - 1), min_size=1).map(tuple))
-            shape = attention.n_heads, attention.value_dim
-            kinds = [Temper(path, 1.7, heads), Mean(path, torch.randn(shape, generator=numbers), heads)]
+            mean = torch.randn(attention.n_heads, 1, attention.value_dim, generator=numbers)
+            kinds = [Temper(path, 1.7, heads), Patch(path, mean, "mixed", heads)]
             edits.append(draw(st.sampled_from([*kinds, Off(path, heads or (0,))])))
     return edits
 
@@ -76,7 +76,9 @@ def test_what_a_compiled_model_cannot_be_told_is_left_to_the_view():
     for edit in (
         Temper("*", math.inf),
         Temper(path, math.inf, (1,)),
-        Replace(path, torch.ones(1, 1)),
+        Patch(path, torch.ones(1, 1), "weights"),
+        Patch("decoder.blocks.0.feed_forward", torch.ones(1, 1), positions=(0,)),
+        Patch("decoder.blocks.0", torch.ones(1, 1)),
         OffByRow(path, torch.ones(1, 2, dtype=torch.bool)),
     ):
         assert changes_of(model, [Off("decoder.*"), edit]) is None

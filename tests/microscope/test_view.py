@@ -14,7 +14,7 @@ from tiny_translator import save_run, tiny_translator
 
 import attendo
 from attendo.errors import AttendoError
-from attendo.inspecting.edits import Off, Replace, Temper
+from attendo.inspecting.edits import Off, Patch, Temper
 from attendo.inspecting.recording import recording
 from attendo.microscope.protocol import EditRequest
 from attendo.microscope.view import MOST_TOKENS, View, guarded, table_text
@@ -80,8 +80,8 @@ def test_edits_and_what_they_change(users):
     same = attendo.look(user, TEXT, target="rain in Oslo", edits=[EditRequest(kind="off", path=path, head=1)])
     assert same.change is not None
     assert same.result.edits == (Off(path, (1,)),)
-    with pytest.raises(AttendoError, match=r"look supports only Off and Temper\. For Replace"):
-        attendo.look(user, TEXT, edits=[Replace(path, torch.ones(1, 1))])
+    with pytest.raises(AttendoError, match=r"look supports only Off and Temper\. For Patch"):
+        attendo.look(user, TEXT, edits=[Patch(path, torch.ones(1, 1), "weights")])
     with pytest.raises(AttendoError, match="matches no attention layer"):
         attendo.look(user, TEXT, edits=[Off("nowhere")])
 

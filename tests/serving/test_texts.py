@@ -217,7 +217,7 @@ def test_the_microscope_answers_where_it_was_asked_for():
 
 
 QUESTIONS = [
-    *("model", "look", "tensor", "matrices", "effects", "film", "lens", "rollout", "next", "tree", "why"),
+    *("model", "look", "tensor", "matrices", "effects", "film", "lens", "influence", "next", "tree", "why"),
     *("positions", "tokens", "nothing"),
 ]
 odd = st.one_of(

@@ -27,6 +27,9 @@ def address_of(page, **state):
     )
 
 
+CITED = {"rollout": "Abnar", "gradients": "Sundararajan", "patching": "Meng"}
+"""A name in the source of each measure of influence."""
+
 AXE = """([parts, first]) => {
   const contrast = "color-contrast";
   const named = ({ violations }) => violations.map(({ id, nodes }) => [id, nodes[0].html]);
@@ -302,12 +305,20 @@ def switch_off(at):
 
 
 def look_through_the_lens(at):
-    """g: the logit lens by layer and position; rollout; positions."""
+    """g: the logit lens by layer and position; three measures of influence; positions."""
     panel = at.open_tab("layers")
     at.until("document.querySelectorAll('#view-layers table.lens tbody tr').length > 2")
     assert panel.locator("[role=gridcell]").count() > 4
-    at.page.click("#part-rollout")
-    at.drawn("rollout")
+    at.page.click("#part-influence")
+    at.drawn("influence")
+    for way in at.page.locator("#influence-way option").evaluate_all("all => all.map(one => one.value)"):
+        at.page.select_option("#influence-way", way)
+        if way == "patching":
+            at.page.fill("#other-text", at.js("app.look.ask.text").replace(".", ","))
+            at.page.press("#other-text", "Enter")
+        at.until(f"document.querySelector('#layers-influence cite')?.textContent.includes('{CITED[way]}')")
+        at.drawn("influence")
+    at.page.select_option("#influence-way", "rollout")
     at.page.click("#part-positions")
     at.drawn("positions")
     at.tells(panel)

@@ -1,6 +1,16 @@
 """Recording and editing a model from outside, without any change in the model's code."""
 
-from attendo.inspecting.edits import Edit, Mean, Off, OffByRow, Replace, Temper
+from attendo.inspecting.attribution import (
+    Contribution,
+    IntegratedGradients,
+    PatchingEffects,
+    integrated_gradients,
+    log_prob,
+    logit_attribution,
+    logit_difference,
+    patching_effects,
+)
+from attendo.inspecting.edits import Edit, Off, OffByRow, Patch, Temper
 from attendo.inspecting.measures import (
     alignment_error_rate,
     cross_rollout,
@@ -11,6 +21,7 @@ from attendo.inspecting.measures import (
     rollout,
     word_links,
 )
+from attendo.inspecting.probing import Probe, linear_probes
 from attendo.inspecting.recording import LayerRecord, Recording, recording, view
 from attendo.inspecting.residual_stream import (
     contribution_norms,
@@ -24,13 +35,16 @@ from attendo.inspecting.residual_stream import (
 )
 
 __all__ = [
+    "Contribution",
     "Edit",
+    "IntegratedGradients",
     "LayerRecord",
-    "Mean",
     "Off",
     "OffByRow",
+    "Patch",
+    "PatchingEffects",
+    "Probe",
     "Recording",
-    "Replace",
     "Temper",
     "alignment_error_rate",
     "contribution_norms",
@@ -40,9 +54,15 @@ __all__ = [
     "head_matrices",
     "head_measures",
     "head_ranks",
+    "integrated_gradients",
     "lens_cosines",
     "lens_logits",
+    "linear_probes",
+    "log_prob",
+    "logit_attribution",
+    "logit_difference",
     "parse_links",
+    "patching_effects",
     "patterns",
     "pooled_lens",
     "recording",

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,6 +25,7 @@ from attendo.errors import AttendoError
 from attendo.nn.attention import masked_softmax
 
 Heads = tuple[int, ...] | None
+PatchedPart = Literal["output", "mixed", "weights"]
 
 
 @dataclass(frozen=True)
@@ -50,20 +52,6 @@ class OffByRow:
     off: Bool[Tensor, "rows heads"]
 
 
-@dataclass(frozen=True, eq=False)
-class Mean:
-    """Replace the outputs of heads by a fixed vector at every query, for example by their mean over a file.
-
-    Attributes:
-        mean: The vectors `[heads, value_dim]` of all heads in the layer, of which only the vectors of `heads` are used.
-            A vector `[d_model]` replaces the output of the whole layer or feed-forward network.
-    """
-
-    path: str
-    mean: Float[Tensor, "*heads dim"]
-    heads: Heads = None
-
-
 @dataclass(frozen=True)
 class Temper:
     """Replace a layer's factor β in softmax(β · scores). With β = 0, all weights are equal. β = ∞ is hard attention."""
@@ -74,18 +62,38 @@ class Temper:
 
 
 @dataclass(frozen=True, eq=False)
-class Replace:
-    """Replace the attention weights by weights that broadcast to `[batch, heads, q_len, k_len]` in each call.
+class Patch:
+    """Replace a part of a module's computation by given values, for example by the values of another run.
 
-    With `heads`, only the weights of these heads are replaced.
+    With values of another run, the edit is activation patching (Meng et al. 2022; Wang et al. 2022, "Interpretability
+    in the Wild"). With a constant vector, for example a mean over many positions, the edit is mean ablation.
+
+    Attributes:
+        path: The path of an attention layer or feed-forward network. The output of a block, an embedding or a stack
+            (the residual stream) can also be replaced, but only by its exact path.
+        value: A tensor that broadcasts to the recorded part: `[batch, len, d_model]` for "output",
+            `[batch, heads, q_len, value_dim]` for "mixed" and `[batch, heads, q_len, k_len]` for "weights".
+        part: The replaced part. "mixed" and "weights" are parts of an attention layer.
+        heads: The replaced heads of "mixed" and "weights".
+        positions: The replaced positions (queries) of each call, where -1 is the last position. None replaces all
+            positions.
     """
 
     path: str
-    weights: Float[Tensor, "*batch q_len k_len"]
+    value: Float[Tensor, "*shape"]
+    part: PatchedPart = "output"
     heads: Heads = None
+    positions: tuple[int, ...] | None = None
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the values are equal at all positions of all rows."""
+        rows = 1 if self.part == "output" else 2
+        sizes = self.value.shape[: -rows - 1] + self.value.shape[-2:-1]
+        return self.positions is None and self.part != "weights" and all(size == 1 for size in sizes)
 
 
-Edit = Off | OffByRow | Mean | Temper | Replace
+Edit = Off | OffByRow | Temper | Patch
 
 
 class LayerEdits:
@@ -98,7 +106,7 @@ class LayerEdits:
     def tempers(self, inverse_temperature: float) -> bool:
         """Return whether the edited weights differ from softmax(inverse_temperature · scores)."""
         return any(
-            isinstance(edit, Replace)
+            (isinstance(edit, Patch) and edit.part == "weights")
             or (isinstance(edit, Temper) and edit.inverse_temperature != inverse_temperature)
             for edit in self.edits
         )
@@ -114,49 +122,38 @@ class LayerEdits:
         scores: Float[Tensor, "batch heads q_len k_len"],
         allowed: Bool[Tensor, "batch_or_1 heads_or_1 q_len k_len"] | None,
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Return the attention weights after the edits Temper and Replace. `weights` are the unedited weights."""
+        """Return the attention weights after the edits Temper and Patch. `weights` are the unedited weights."""
         for edit in self.edits:
             if isinstance(edit, Temper):
                 new = self._tempered(edit, scores, allowed)
-            elif isinstance(edit, Replace):
-                new = self._given(edit, weights)
-            else:
-                continue
-            if edit.heads is None:
-                weights = new
-            else:
-                weights = weights.clone()
-                weights[:, list(edit.heads)] = new
+                if edit.heads is None:
+                    weights = new
+                else:
+                    weights = weights.clone()
+                    weights[:, list(edit.heads)] = new
+            elif isinstance(edit, Patch) and edit.part == "weights":
+                weights = self._patched(edit, weights)
         return weights
 
     def mixed(
         self, mixed: Float[Tensor, "batch heads q_len value_dim"]
     ) -> Float[Tensor, "batch heads q_len value_dim"]:
-        """Return the outputs of the heads (`mixed`) after the edits Off, OffByRow and Mean."""
-        n_heads = mixed.shape[1]
+        """Return the outputs of the heads (`mixed`) after the edits Off, OffByRow and Patch."""
         for edit in self.edits:
-            if _whole(edit):
-                continue
-            if isinstance(edit, Off):
-                mixed = mixed.masked_fill(_chosen(edit.heads, n_heads, mixed.device), 0.0)
+            if isinstance(edit, Off) and edit.heads is not None:
+                mixed = mixed.masked_fill(_chosen(edit.heads, mixed.shape[1], mixed.device), 0.0)
             elif isinstance(edit, OffByRow):
                 mixed = mixed.masked_fill(self._rows_off(edit, mixed), 0.0)
-            elif isinstance(edit, Mean):
-                chosen = _chosen(edit.heads, n_heads, mixed.device)
-                mixed = torch.where(
-                    chosen, self._mean(edit, (n_heads, mixed.shape[3]), mixed)[:, None], mixed
-                )
+            elif isinstance(edit, Patch) and edit.part == "mixed":
+                mixed = self._patched(edit, mixed)
         return mixed
 
     def output(self, output: Float[Tensor, "*batch d_out"]) -> Float[Tensor, "*batch d_out"]:
-        """Return the output of the layer after the edits Off and Mean of the whole layer."""
+        """Return the output of the module after the edits Off and Patch of the whole output."""
         for edit in self.edits:
-            if not _whole(edit):
-                continue
-            if isinstance(edit, Mean):
-                output = self._mean(edit, (output.shape[-1],), output).expand_as(output)
-            else:
-                output = torch.zeros_like(output)
+            if _whole(edit):
+                is_patch = isinstance(edit, Patch)
+                output = self._patched(edit, output) if is_patch else torch.zeros_like(output)
         return output
 
     def _tempered(self, edit: Temper, scores: Tensor, allowed: Tensor | None) -> Tensor:
@@ -167,15 +164,26 @@ class LayerEdits:
         seen = scores > -math.inf  # a bias of -inf is a mask, which would be lost at β = 0
         return masked_softmax(scores, seen if allowed is None else allowed & seen, edit.inverse_temperature)
 
-    def _given(self, edit: Replace, weights: Tensor) -> Tensor:
+    def _patched(self, edit: Patch, part: Tensor) -> Tensor:
         try:
-            new = edit.weights.to(weights).expand_as(weights)
+            new = edit.value.to(part).expand_as(part)
         except RuntimeError:
             raise AttendoError(
-                f"Replace {edit.path!r}: the weights have shape {list(edit.weights.shape)} (expected a shape "
-                f"that broadcasts to {list(weights.shape)} [batch, heads, queries, keys] of {self.path})"
+                f"Patch {edit.path!r}: value has shape {list(edit.value.shape)} (expected a shape that broadcasts to "
+                f"{list(part.shape)}, the shape of {self.path}.{edit.part})"
             ) from None
-        return new if edit.heads is None else new[:, list(edit.heads)]
+        if edit.heads is None and edit.positions is None:
+            return new
+        chosen = torch.full((part.shape[-2], 1), edit.positions is None, device=part.device)
+        for position in edit.positions or ():
+            if not -part.shape[-2] <= position < part.shape[-2]:
+                raise AttendoError(
+                    f"Patch {edit.path!r}: no position {position} (expected 0 to {part.shape[-2] - 1})"
+                )
+            chosen[position] = True
+        if edit.heads is not None:
+            chosen = chosen & _chosen(edit.heads, part.shape[1], part.device)
+        return torch.where(chosen, new, part)
 
     def _rows_off(self, edit: OffByRow, mixed: Tensor) -> Bool[Tensor, "batch heads queries_or_1 1"]:
         (rows, _), (batch, _, q_len, _) = edit.off.shape, mixed.shape
@@ -191,16 +199,13 @@ class LayerEdits:
         folded = off.unflatten(0, (batch, per_source)).transpose(1, 2)  # [sources, heads, rows of each]
         return folded.repeat_interleave(q_len // per_source, dim=2)[..., None]
 
-    def _mean(self, edit: Mean, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        if tuple(edit.mean.shape) != shape:
-            raise AttendoError(
-                f"Mean {edit.path!r}: mean has shape {list(edit.mean.shape)} (expected {list(shape)} for {self.path})"
-            )
-        return edit.mean.to(like)
 
-
-def resolve(edits: Sequence[Edit], places: Mapping[str, int | None]) -> dict[str, LayerEdits]:
+def resolve(
+    edits: Sequence[Edit], places: Mapping[str, int | None], states: Collection[str] = ()
+) -> dict[str, LayerEdits]:
     """Return the edits by module path. `places` contains the number of heads by path (None: feed-forward network).
+
+    `states` are the paths of other modules, whose output only `Patch` can replace.
 
     Raises AttendoError for an unknown path or head, or a negative β.
 
@@ -211,10 +216,11 @@ def resolve(edits: Sequence[Edit], places: Mapping[str, int | None]) -> dict[str
     Traceback (most recent call last):
     attendo.errors.AttendoError: Off 'blocks.0.self_attention': no head 4 (expected 0 to 3 in blocks.0.self_attention)
     """
-    found: dict[str, list[Edit]] = {path: [] for path in places}
+    found: dict[str, list[Edit]] = {path: [] for path in (*places, *states)}
     for edit in edits:
-        for path in _matched(edit, places):
-            _check(edit, path, places[path])
+        is_state = isinstance(edit, Patch) and edit.path in states
+        for path in [edit.path] if is_state else _matched(edit, places):
+            _check(edit, path, places.get(path))
             found[path].append(edit)
     return {path: LayerEdits(path, of_place) for path, of_place in found.items() if of_place}
 
@@ -237,7 +243,8 @@ def paths_in_short(paths: Iterable[str]) -> str:
 
 def _whole(edit: Edit) -> bool:
     """Return whether the edit applies to the whole output instead of heads."""
-    return (isinstance(edit, Off) and edit.heads is None) or (isinstance(edit, Mean) and edit.mean.ndim == 1)
+    is_off = isinstance(edit, Off) and edit.heads is None
+    return is_off or (isinstance(edit, Patch) and edit.part == "output")
 
 
 def _chosen(heads: Heads, n_heads: int, device: torch.device) -> Bool[Tensor, "heads 1 1"]:
@@ -263,8 +270,8 @@ def _matched(edit: Edit, places: Mapping[str, int | None]) -> list[str]:
 def _check(edit: Edit, path: str, n_heads: int | None) -> None:
     named = f"{type(edit).__name__} {edit.path!r}"
     if n_heads is None:
-        if not _whole(edit) or (isinstance(edit, Mean) and edit.heads is not None):
-            raise AttendoError(f"{named}: a feed-forward network has no heads. Edit its whole output instead")
+        if not _whole(edit) or (isinstance(edit, Patch) and edit.heads is not None):
+            raise AttendoError(f"{named}: this module has no heads. Edit its whole output instead")
         return
     if isinstance(edit, OffByRow):
         if edit.off.ndim != 2 or edit.off.shape[1] != n_heads or edit.off.dtype != torch.bool:
@@ -274,9 +281,11 @@ def _check(edit: Edit, path: str, n_heads: int | None) -> None:
         return
     if isinstance(edit, Temper) and not edit.inverse_temperature >= 0:
         raise AttendoError(f"{named}: inverse_temperature={edit.inverse_temperature} must be at least 0")
-    if isinstance(edit, Mean) and edit.mean.ndim == 1 and edit.heads is not None:
+    if isinstance(edit, Patch) and edit.part == "output" and edit.heads is not None:
+        raise AttendoError(f'{named}: the output of a layer has no heads. Use part="mixed" for heads')
+    if isinstance(edit, Patch) and edit.part == "mixed" and edit.value.ndim < 3:
         raise AttendoError(
-            f"{named}: a mean of the whole output takes no heads. Give mean as [heads, value_dim]"
+            f"{named}: value has shape {list(edit.value.shape)} (expected [heads, queries or 1, value_dim])"
         )
     for head in edit.heads or ():
         if not 0 <= head < n_heads:

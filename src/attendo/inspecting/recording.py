@@ -275,7 +275,11 @@ def recording(
     twin = view(model)
     places = _places(twin)
     wanted = _wanted(keep, places, type(model).__name__)
-    edited = resolve(edits, {path: place.n_heads for path, place in places.items() if place.editable})
+    edited = resolve(
+        edits,
+        {path: place.n_heads for path, place in places.items() if place.editable},
+        [path for path, place in places.items() if not place.editable and place.leaf is None],
+    )
     record = Recording(twin, [path for path in places if wanted[path]])
     leaves: dict[str, nn.Module] = {}
     handles: list[RemovableHandle] = []
@@ -302,6 +306,42 @@ def edited(model: nn.Module, edits: Sequence[Edit]) -> Iterator[Any]:
     """Yield a copy of a model with edits, in evaluation mode. The copy shares the parameters. Nothing is recorded."""
     with recording(model, keep=(), edits=edits) as record:
         yield record.model.eval()
+
+
+class Given(nn.Module):
+    """A replacement of a module whose output is already known."""
+
+    def __init__(self, output: Tensor) -> None:
+        super().__init__()
+        self.output = output
+
+    def forward(self, *given: object) -> Tensor:
+        """Return the known output for any input."""
+        return self.output
+
+
+@contextmanager
+def known_before(twin: nn.Module, record: Recording[Any], path: str, n_rows: int) -> Iterator[None]:
+    """Skip the computation of all modules before the block of a path, because an edit does not change their outputs.
+
+    Args:
+        twin: The edited view.
+        record: The recorded outputs of the blocks and of the encoder, in a run of one row with equal inputs.
+        path: The path of the edit.
+        n_rows: The number of rows of the view's inputs, which are all equal.
+    """
+    stack, _, number = path.split(".")[:3]
+    known = {f"{stack}.blocks.{n}": f"{stack}.blocks.{int(number) - 1}" for n in range(int(number))}
+    if stack == "decoder" and "encoder" in record.paths:
+        known["encoder"] = "encoder"
+    own = {place: twin.get_submodule(place) for place in known}
+    try:
+        for place, last in known.items():
+            twin.set_submodule(place, Given(record[last].output.expand(n_rows, -1, -1)))
+        yield
+    finally:
+        for place, module in own.items():
+            twin.set_submodule(place, module)
 
 
 @dataclass(frozen=True)

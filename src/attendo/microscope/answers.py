@@ -20,8 +20,8 @@ from torch import Tensor
 from attendo.decoding.beam import length_norm
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Translator
-from attendo.inspecting.edits import Edit, Mean, Off, Temper
-from attendo.inspecting.measures import cross_rollout, head_measures, rollout, sinks
+from attendo.inspecting.edits import Edit, Off, Patch, Temper
+from attendo.inspecting.measures import head_measures, sinks
 from attendo.inspecting.recording import recording
 from attendo.inspecting.residual_stream import (
     contribution_norms,
@@ -44,7 +44,6 @@ from attendo.microscope.protocol import (
     NextAnswer,
     Outcome,
     PositionsAnswer,
-    RolloutAnswer,
     ScoredToken,
     Thumbnail,
     Token,
@@ -206,7 +205,7 @@ def _betas(result: LookResult, path: str, n_heads: int, own: float) -> list[floa
 def _off(result: LookResult, path: str, n_heads: int) -> list[int]:
     off: set[int] = set()
     for edit in _of(result.edits, path):
-        if isinstance(edit, Off | Mean):
+        if isinstance(edit, Off | Patch):
             off |= set(range(n_heads) if edit.heads is None else edit.heads)
     return sorted(off)
 
@@ -350,31 +349,6 @@ def next_answer(result: LookResult, position: int, n: int = 10) -> NextAnswer:
         "entropy": float(-(probabilities * log_probs).nan_to_num().sum()),
         "actual": actual,
     }
-
-
-SOURCE = "Abnar & Zuidema 2020, Quantifying Attention Flow in Transformers, equation 1"
-
-LABEL = (
-    "approximation: heads count alike, the residual stream for half, values and feed-forward nets not at all"
-)
-
-
-def rollout_answer(result: LookResult, stack: str) -> RolloutAnswer:
-    """Return the share of each input token in each position of the last layer, `[q_len, k_len]`, by attention rollout.
-
-    For the stack "encoder" or "decoder", each row sums to 1. For "cross", the shares are those of source tokens in
-    target positions, and the remainder to 1 comes from target tokens. Edits of attention weights change the result, but
-    switching off a head does not. Raise AttendoError if the stack does not exist.
-    """
-    layers = stack_weights(result, stack)
-    if stack == "cross":
-        found, _ = cross_rollout(
-            stack_weights(result, "decoder"), layers, rollout(stack_weights(result, "encoder"))
-        )
-    else:
-        found = rollout(layers)
-    q_len, k_len = found.shape
-    return {"q_len": q_len, "k_len": k_len, "data": encoded(found), "label": LABEL, "source": SOURCE}
 
 
 def stack_weights(result: LookResult, stack: str) -> list[Float[Tensor, "heads q_len k_len"]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from attendo.data.batches import pad_rows
 from attendo.data.masking import hidden_tokens
@@ -21,13 +20,14 @@ from attendo.decoding.searcher import source_batches
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inference.alignment import looks_of, own_part, teacher_forced, token_spans
+from attendo.inspecting.attribution import integrated_gradients
 from attendo.inspecting.edits import Edit, Off, OffByRow
 from attendo.inspecting.measures import GivenLinks, Pair, alignment_error_rate, rollout, word_links
-from attendo.inspecting.recording import edited, recording
+from attendo.inspecting.recording import edited, known_before, recording
 from attendo.microscope.answers import stack_weights
 from attendo.microscope.protocol import EffectsAnswer, LayerStack, OpenedHead, TokensAnswer, WithoutHead
 from attendo.microscope.run_model import LookResult, User, attention_layers, effect_paths
-from attendo.models import EncoderClassifier, EncoderDecoder, Model, parameter_count
+from attendo.models import EncoderClassifier, Model, parameter_count
 from attendo.nn.attention import Attention
 from attendo.nn.layers import FeedForward, Pooling
 
@@ -79,40 +79,11 @@ def _changes(
     inputs = {name: tensor.expand(n_rows, *tensor.shape[1:]) for name, tensor in result.inputs.items()}
     edits = (*result.edits, edit)
     with torch.inference_mode(), recording(result.model, keep=(), edits=edits) as record:
-        with _known_before(record.model, result, edit.path, n_rows):
+        with known_before(record.model, result.record, edit.path, n_rows):
             hidden = record.model.hidden(**inputs)
         # logits are computed row by row, because those of all rows would be the largest tensor by far
         rows = [_output_log_probs(result, record.model.output(row[None])) for row in hidden]
     return torch.cat(rows) - before
-
-
-class _Known(nn.Module):
-    """A replacement of a module whose output is already recorded."""
-
-    def __init__(self, output: Tensor) -> None:
-        super().__init__()
-        self.output = output
-
-    def forward(self, *given: object) -> Tensor:
-        """Return the recorded output for any input."""
-        return self.output
-
-
-@contextmanager
-def _known_before(view: nn.Module, result: LookResult, path: str, n_rows: int) -> Iterator[None]:
-    """Skip the computation of all modules before the block of a path, because an edit does not change their outputs."""
-    stack, _, number = path.split(".")[:3]
-    known = {f"{stack}.blocks.{n}": f"{stack}.blocks.{int(number) - 1}" for n in range(int(number))}
-    if stack == "decoder" and isinstance(view, EncoderDecoder):
-        known["encoder"] = "encoder"
-    own = {place: view.get_submodule(place) for place in known}
-    try:
-        for place, last in known.items():
-            view.set_submodule(place, _Known(result.record[last].output.expand(n_rows, -1, -1)))
-        yield
-    finally:
-        for place, module in own.items():
-            view.set_submodule(place, module)
 
 
 def _output_log_probs(
@@ -162,17 +133,21 @@ def _work(result: LookResult, n: int) -> int:
 
 
 MOST_WORK = 2e11
-"""The maximum work of `left_out`, in weights x tokens of all shorter texts: some seconds on one core."""
+"""The maximum work of a measure of `tokens_answer`, in weights x tokens of all passes: some seconds on one core."""
+
+STEPS = 32
+"""The number of points of integrated gradients."""
 
 TOKENS_AT_ONCE = 8192
 
 
 def tokens_answer(result: LookResult) -> TokensAnswer:
-    """Return the contribution of each token to the label of a classifier, by four measures.
+    """Return the contribution of each token to the label of a classifier, by five measures.
 
     `left_out` is the decrease of log p(label) without the token, in nats (Li et al. 2016). `left_out` is 0 for special
-    tokens, and None if the computation is too slow. `gradient_times_input` is Σ_d x_d ∂ log p(label) / ∂x_d at the
-    encoder's input, in nats (Denil et al. 2014; Shrikumar et al. 2016). `pooled` contains the shares of
+    tokens. `integrated_gradients` is the integrated gradient of log p(label) from a zero vector, in nats (Sundararajan
+    et al. 2017). Both are None if the computation is too slow. `gradient_times_input` is Σ_d x_d ∂ log p(label) / ∂x_d
+    at the encoder's input, in nats (Denil et al. 2014; Shrikumar et al. 2016). `pooled` contains the shares of
     `pooled_shares`, which sum to 1. `rollout` contains the shares of `pooled`, traced back to the encoder's input.
     Raise AttendoError if the model is not a classifier.
     """
@@ -187,6 +162,7 @@ def tokens_answer(result: LookResult) -> TokensAnswer:
     return {
         "label": result.user.labels.names[label],
         "left_out": left_out(result, result.user, label),
+        "integrated_gradients": _integrated(result, label),
         "gradient_times_input": _gradient_times_input(result, label).tolist(),
         "rollout": traced.tolist(),
         "pooled": shares.tolist(),
@@ -232,6 +208,18 @@ def left_out(
         logits = torch.cat([view(src=part) for part in texts])
     whole, without = (result.label_log_probs(x)[..., label] for x in (result.logits, logits))
     return [0.0] * len(before) + (whole - without).tolist() + [0.0] * len(behind)
+
+
+def _integrated(result: LookResult, label: int) -> list[float] | None:
+    """Return the integrated gradients of log p(label) of each token, or None if the work exceeds MOST_WORK."""
+    if 3 * STEPS * _work(result, 1) > MOST_WORK:  # a backward pass takes as long as two forward passes
+        return None
+
+    def log_probs(logits: Tensor) -> Tensor:
+        return result.label_log_probs(logits)[:, label]
+
+    found = integrated_gradients(result.model, result.inputs, log_probs, n_steps=STEPS, edits=result.edits)
+    return found.tokens["src"].tolist()
 
 
 def _gradient_times_input(result: LookResult, label: int) -> Float[Tensor, " len"]:

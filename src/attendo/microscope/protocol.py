@@ -18,6 +18,7 @@ from attendo.errors import AttendoError
 
 Search = Literal["greedy", "beam", "forced"]
 Side = Literal["source", "target"]
+Influence = Literal["rollout", "gradients", "patching"]
 Verdict = Literal["same", "model", "search", "forced"]
 From0 = Annotated[int, Field(ge=0)]
 From1 = Annotated[int, Field(ge=1)]
@@ -146,6 +147,16 @@ class StackRequest(KeyRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
+class InfluenceRequest(KeyRequest):
+    """A request for the influence of tokens, or of the activations of the text `other`, on the output."""
+
+    stack: str
+    way: Influence = "rollout"
+    position: From0 = 0
+    other: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NextRequest(KeyRequest):
     """A request for the n most probable tokens at a position."""
 
@@ -183,7 +194,7 @@ REQUESTS: dict[str, type] = {
     "effects": PathRequest,
     "film": FilmRequest,
     "lens": StackRequest,
-    "rollout": StackRequest,
+    "influence": InfluenceRequest,
     "next": NextRequest,
     "tree": TreeRequest,
     "why": WhyRequest,
@@ -444,13 +455,12 @@ class LensAnswer(TypedDict):
     pooled: NotRequired[list[dict[str, float]]]
 
 
-class RolloutAnswer(TypedDict):
-    """The attention rollout of a stack, as float32 in base64 (see `rollout_answer`)."""
+class InfluenceAnswer(TypedDict):
+    """The influence of tokens or activations, as float32 in base64 (see `influence_answer`)."""
 
     q_len: int
     k_len: int
     data: str
-    label: str
     source: str
 
 
@@ -519,6 +529,7 @@ class TokensAnswer(TypedDict):
 
     label: str
     left_out: list[float] | None
+    integrated_gradients: list[float] | None
     gradient_times_input: list[float]
     rollout: list[float]
     pooled: list[float]
@@ -532,7 +543,7 @@ ANSWERS: dict[str, Any] = {
     "effects": EffectsAnswer,
     "film": FilmAnswer,
     "lens": LensAnswer,
-    "rollout": RolloutAnswer,
+    "influence": InfluenceAnswer,
     "next": NextAnswer,
     "tree": TreeAnswer,
     "why": WhyAnswer,

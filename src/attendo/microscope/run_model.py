@@ -30,7 +30,7 @@ from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inference.alignment import attending_step
 from attendo.inference.generation import special_ids
 from attendo.inference.translations import is_looping
-from attendo.inspecting.edits import Edit, LayerEdits, Mean, Off, OffByRow, Replace, Temper, resolve
+from attendo.inspecting.edits import Edit, LayerEdits, Off, OffByRow, Patch, Temper, resolve
 from attendo.inspecting.recording import Recording, edited, recording
 from attendo.microscope.protocol import EditRequest, LookRequest, Search, Side, Token
 from attendo.models import Model
@@ -264,7 +264,8 @@ def _edit(user: User, asked: EditRequest, baseline: LookResult | None) -> Edit:
     assert baseline is not None
     found = baseline.record[asked.path]
     of_heads = asked.path in attention_layers(user.model)
-    return Mean(asked.path, found.mixed[0].mean(1) if of_heads else found.output[0].mean(0), heads)
+    whole = Patch(asked.path, found.output.mean(1, keepdim=True))
+    return Patch(asked.path, found.mixed.mean(2, keepdim=True), "mixed", heads) if of_heads else whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -571,7 +572,10 @@ def changes_of(model: Model, edits: Sequence[Edit]) -> dict[str, Change] | None:
     heads = {
         paths[0]: layer.n_heads if isinstance(layer, Attention) else None for layer, paths in layers.items()
     }
-    own, found = resolve(edits, heads), dict[str, Change]()
+    own = resolve(edits, heads, states=[path for path, _ in model.named_modules() if path not in heads])
+    if own.keys() - heads.keys():
+        return None
+    found: dict[str, Change] = {}
     for layer, paths in layers.items():
         if paths[0] in own:
             change = _change(layer, own[paths[0]], model.config.d_model)
@@ -582,10 +586,11 @@ def changes_of(model: Model, edits: Sequence[Edit]) -> dict[str, Change] | None:
 
 
 def _change(layer: nn.Module, own: LayerEdits, width: int) -> Change | None:
-    if any(isinstance(edit, OffByRow | Replace) for edit in own.edits):
-        return None
+    for edit in own.edits:
+        if isinstance(edit, OffByRow) or (isinstance(edit, Patch) and not edit.is_constant):
+            return None
     if own.on_output:
-        return Change(output=own.output(torch.zeros(width)))
+        return Change(output=own.output(torch.zeros(1, 1, width))[0, 0])
     assert isinstance(layer, Attention)
     betas = torch.full((layer.n_heads,), layer.attend.inverse_temperature, dtype=torch.double)
     for edit in own.edits:

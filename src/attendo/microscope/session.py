@@ -23,12 +23,12 @@ from attendo.microscope.answers import (
     next_answer,
     outcome,
     positions_answer,
-    rollout_answer,
     stacks_of,
     tensor_answer,
     tokens_of,
 )
 from attendo.microscope.effects import effects_answer, is_quick, opened_head, tokens_answer
+from attendo.microscope.influence import influence_answer
 from attendo.microscope.protocol import LookAnswer, LookRequest, ModelAnswer, request_of
 from attendo.microscope.run_model import (
     LookResult,
@@ -58,7 +58,7 @@ ANSWER_OF: dict[str, Callable[..., Answer]] = {
     "effects": effects_answer,
     "film": film_answer,
     "lens": lens_answer,
-    "rollout": rollout_answer,
+    "influence": influence_answer,
     "next": next_answer,
     "tree": tree_answer,
     "why": why_answer,
@@ -191,8 +191,8 @@ class Session:
             for layer in stack["layers"]:
                 yield "tensor", {"path": layer["path"]}
                 yield "matrices", {"path": layer["path"]}
-            for name in ("lens", "rollout"):
-                yield name, {"stack": stack["name"]}
+            yield "lens", {"stack": stack["name"]}
+            yield "influence", {"stack": stack["name"], "way": "rollout"}
         if max(len(found["source"]), len(found["target"])) <= LONGEST_SWEEP:
             for path in effect_paths(self.user.model):
                 yield "effects", {"path": path}

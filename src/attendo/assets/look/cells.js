@@ -169,14 +169,15 @@ function walkCells(map, event) {
 }
 
 // A strip of the color scale with its two end values
-export function colorScale(diverging) {
+export function colorScale() {
   const ends = [el("span"), el("span")];
-  const strip = el("span", { class: diverging ? "scale-strip diverging" : "scale-strip" }, "");
+  const strip = el("span", { class: "scale-strip" }, "");
   const node = el("span", { class: "color-scale", "aria-hidden": "true" }, ends[0], strip, ends[1]);
   return {
     node,
-    // middle: the value in the middle of the strip, if it is not the mean of the ends
+    // the colors of 0 and above, or of both signs; middle: the value in the middle, if it is not the mean of the ends
     set: (low, high, middle = "") => {
+      strip.classList.toggle("diverging", low !== "0");
       [ends[0].textContent, ends[1].textContent, strip.textContent] = [low, high, middle];
     },
   };

@@ -57,7 +57,7 @@ function filmParts(app, root) {
     button("→", go(1), { "aria-label": say("film-later") }),
     view.step,
   );
-  view.scale = colorScale(false);
+  view.scale = colorScale();
   view.scale.set("0", "1", "0.25");
   view.still = el("p", { class: "note" }, say("film-still"));
   view.all = el(

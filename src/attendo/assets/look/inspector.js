@@ -51,7 +51,7 @@ export function makeInspector(app, root) {
 }
 
 // The tokens after which the model predicts a token
-function nextTokens(look) {
+export function nextTokens(look) {
   return look.family === "masked-language-model" ? look.source : look.target;
 }
 
@@ -90,7 +90,7 @@ function nextPart(app) {
 }
 
 // The position of the inspector: chosen by the reader, or that of the query, or the least sure one
-function positionOf(app, tokens) {
+export function positionOf(app, tokens) {
   const layer = app.openLayer();
   const wish = app.state.get("position");
   if (Number.isInteger(wish)) return Math.min(wish, tokens.length - 1);

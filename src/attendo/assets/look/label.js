@@ -21,8 +21,8 @@ import { effectControls, effectsOf, rankingTable } from "./effects.js";
 import { pointsAt } from "./ribbons.js";
 import { decimals, drawWhenShown, questions } from "./views.js";
 
-const CLASS_WAYS = ["left_out", "gradient_times_input", "rollout", "pooled"];
-const SIGNED_WAYS = ["left_out", "gradient_times_input"];
+const CLASS_WAYS = ["left_out", "integrated_gradients", "gradient_times_input", "rollout", "pooled"];
+const SIGNED_WAYS = CLASS_WAYS.slice(0, 3);
 const CLASS_HEADS = 8;
 
 export function makeLabel(app, root) {
@@ -33,7 +33,7 @@ export function makeLabel(app, root) {
   view.note = el("p", { class: "note" }, say("class-note"));
   view.read = el("output");
   view.ngrams = el("p", { class: "note", id: "class-ngrams" });
-  view.scale = colorScale(true);
+  view.scale = colorScale();
   view.way = select(
     CLASS_WAYS.map((way) => [way, say(`class-${way}`)]),
     CLASS_WAYS[0],
@@ -73,8 +73,8 @@ async function loadLabel(app, view) {
   const answer = await view.ask("tokens", { key: look.key });
   if (!answer) return;
   Object.assign(view, { answer, key: look.key });
-  view.way.options[0].disabled = !answer.left_out; // too slow in a large model
-  if (!answer.left_out && view.way.selectedIndex === 0) view.way.selectedIndex = 1;
+  for (const option of view.way.options) option.disabled = !answer[option.value]; // too slow in a large model
+  if (!answer[view.way.value]) view.way.value = CLASS_WAYS[2];
   drawClassTokens(app, view);
   app.drew("label");
 }
@@ -87,7 +87,6 @@ function drawClassTokens(app, view) {
   const most = largest(numbers) || 1;
   const digits = decimals(most);
   const both = SIGNED_WAYS.includes(way);
-  view.scale.node.lastElementChild.previousElementSibling.classList.toggle("diverging", both);
   view.scale.set(both ? formatted(-most, digits) : "0", formatted(most, digits));
   const chips = app.look.source.map((token, i) => {
     const x = numbers[i] ?? 0;

@@ -2,11 +2,11 @@
 // The view "Layers": what each layer would predict, how attention mixes the tokens through all layers, and positions.
 import { button, el } from "../shared/dom.js";
 import { say } from "../shared/words.js";
+import { makeInfluence } from "./influence.js";
 import { makeLens } from "./lens.js";
 import { makePositions } from "./positions.js";
-import { makeRollout } from "./rollout.js";
 
-const PARTS = { predictions: makeLens, rollout: makeRollout, positions: makePositions };
+const PARTS = { predictions: makeLens, influence: makeInfluence, positions: makePositions };
 
 export function makeLayers(app, root) {
   const { state } = app;

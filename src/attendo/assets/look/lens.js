@@ -22,7 +22,7 @@ function lensParts(app, root) {
   const view = { answer: null, from: 0 };
   view.stackPlace = el("span");
   view.paging = el("div", { class: "bar paging" });
-  view.scale = colorScale(false);
+  view.scale = colorScale();
   view.table = el("div", { class: "scroll lens-scroll" });
   view.read = el("output", { class: "cells-value" });
   view.note = el("p", { class: "note" });
@@ -75,10 +75,7 @@ function drawPaging(app, view) {
   clear(view.paging);
   if (positions <= LENS_WINDOW) return;
   const go = (step) => () => {
-    view.from = Math.max(
-      0,
-      Math.min(Math.floor((positions - 1) / LENS_WINDOW) * LENS_WINDOW, view.from + step * LENS_WINDOW),
-    );
+    view.from += step * LENS_WINDOW; // the button at an end is disabled
     drawLens(app, view);
     view.paging.querySelector(`[data-step="${step}"]`)?.focus();
   };
@@ -117,8 +114,7 @@ function drawLens(app, view) {
   );
   view.firsts = answer.tokens[0].map((_, at) => answer.tokens.findIndex((row) => row[at]?.rank_of_final === 1));
   const rows = answer.layers.map((name, layer) => lensRow(app, view, lensLayer(answer, layer), layer, columns));
-  const own = answer.kind === "vocabulary" && inputs.some((token) => token.out);
-  if (own) rows.push(ownRow(app, view, inputs, columns));
+  if (answer.kind === "vocabulary" && inputs.some((token) => token.out)) rows.push(ownRow(app, view, inputs, columns));
   const table = el(
     "table",
     { class: "lens", role: "grid", "aria-label": say("lens-label") },
@@ -210,8 +206,7 @@ function lensChoose(app, view, at) {
 }
 
 function sameSide(app, view) {
-  const layer = app.look && app.state.get("layer") ? app.layer(app.state.get("layer")) : null;
-  return layer ? app.look[layer.queries] === lensInputs(app, view) : false;
+  return app.look[app.openLayer()?.queries] === lensInputs(app, view);
 }
 
 function markQuery(app, view) {

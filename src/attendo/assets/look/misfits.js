@@ -10,7 +10,7 @@ export function misfitsOf({ stacks, effects, vocab_size: vocabulary }, source, v
   if (values.layer && !heads(values.layer)) instead.layer = "";
   const most = heads(values.layer) || Math.max(...stacks.map((stack) => stack.heads));
   if (values.head >= most) instead.head = 0;
-  for (const name of ["lensStack", "rolloutStack"])
+  for (const name of ["lensStack", "influenceStack"])
     if (values[name] && !stacks.some((stack) => stack.name === values[name])) instead[name] = "";
   const edits = values.edits.filter((edit) => isEdit(edit, layers, effects, heads));
   if (edits.length < values.edits.length) instead.edits = edits;

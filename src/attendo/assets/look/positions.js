@@ -45,7 +45,7 @@ function positionParts(app, root) {
   view.beyond = el("p", { class: "note" });
   view.note = el("p", { class: "note" });
   view.said = el("p", { class: "note" });
-  view.scales = [colorScale(true), colorScale(true)];
+  view.scales = [colorScale(), colorScale()];
   view.axes = el("p", { class: "note" });
   view.alike = el("h3");
   view.likeField = field(say("positions-like"), view.like);
@@ -115,7 +115,6 @@ function drawPositions(app, view) {
   view.axes.textContent = say(byDistance ? "positions-added" : "positions-encodings", { name: whole });
   view.alike.textContent = say(byDistance ? "positions-whole" : "positions-products", { name: part });
   view.likeField.hidden = byDistance;
-  const distance = (i) => say("positions-distance", { n: i });
   const drawn = { rows: n, diverging: true, trained };
   const draw = (map, scale, more) => {
     scale.set(formatted(-most(more.data), 2), formatted(most(more.data), 2));
@@ -125,7 +124,7 @@ function drawPositions(app, view) {
   draw(view.encodings, view.scales[0], {
     columns: d,
     data,
-    rowName: byDistance ? distance : name,
+    rowName: byDistance ? (i) => say("positions-distance", { n: i }) : name,
     columnName: column,
     label: view.axes.textContent,
   });

@@ -28,7 +28,9 @@ const DEFAULTS = {
   hideEnds: false,
   root: "auto",
   lensStack: "",
-  rolloutStack: "",
+  influence: "rollout",
+  influenceStack: "",
+  otherText: "",
   position: null,
   tree: false, // whether it was requested
   treeBeam: null, // default: the model's own
@@ -41,7 +43,8 @@ const DEFAULTS = {
 const CHOICES = {
   view: ["", "label", "attention", "arithmetic", "layers", "search", "off", "training"],
   search: ["", "greedy", "beam", "forced"],
-  part: ["predictions", "rollout", "positions"],
+  part: ["predictions", "influence", "positions"],
+  influence: ["rollout", "gradients", "patching"],
   picture: ["both", "ribbons", "matrix"],
   betaScope: ["head", "layer", "all"],
   language: ["", "en", "ja"],

@@ -9,7 +9,7 @@ export interface Answers {
   effects: EffectsAnswer;
   film: FilmAnswer;
   lens: LensAnswer;
-  rollout: RolloutAnswer;
+  influence: InfluenceAnswer;
   next: NextAnswer;
   tree: TreeAnswer;
   why: WhyAnswer;
@@ -69,6 +69,23 @@ export interface Frame {
   measures: Record<string, number>;
   step: number;
   final: boolean;
+}
+
+/** The influence of tokens or activations, as float32 in base64 (see `influence_answer`). */
+export interface InfluenceAnswer {
+  q_len: number;
+  k_len: number;
+  data: string;
+  source: string;
+}
+
+/** A request for the influence of tokens, or of the activations of the text `other`, on the output. */
+export interface InfluenceRequest {
+  key: string;
+  stack: string;
+  way?: "rollout" | "gradients" | "patching";
+  position?: number;
+  other?: string;
 }
 
 /** A request about an earlier result, which `key` identifies. */
@@ -265,21 +282,12 @@ export interface Requests {
   effects: PathRequest;
   film: FilmRequest;
   lens: StackRequest;
-  rollout: StackRequest;
+  influence: InfluenceRequest;
   next: NextRequest;
   tree: TreeRequest;
   why: WhyRequest;
   positions: PositionsRequest;
   tokens: KeyRequest;
-}
-
-/** The attention rollout of a stack, as float32 in base64 (see `rollout_answer`). */
-export interface RolloutAnswer {
-  q_len: number;
-  k_len: number;
-  data: string;
-  label: string;
-  source: string;
 }
 
 /** A token with its probability or cosine in `p`. The other numbers depend on the type of answer. */
@@ -336,6 +344,7 @@ export interface Token {
 export interface TokensAnswer {
   label: string;
   left_out: number[] | null;
+  integrated_gradients: number[] | null;
   gradient_times_input: number[];
   rollout: number[];
   pooled: number[];
