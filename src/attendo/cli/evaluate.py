@@ -80,9 +80,9 @@ def evaluate(
     scores per label and the confusion matrix. For a language model, the metrics are the perplexity and the bits per
     byte of whole documents. The context length and the stride are also printed.
 
-    The option --out writes the translations or the labels to a new file. For a classifier, the file is a table (.tsv,
-    .csv or .jsonl) with the line number, the label, the predicted label with its probability, and the text. Skipped
-    rows are not in the table. The option --curves draws precision and recall, ROC, the reliability of the
+    The option --out writes the translations or the labels to a new file. For a classifier, the file is a table (.csv,
+    .tsv, .jsonl, .parquet or .xlsx) with the line number, the label, the predicted label with its probability, and the
+    text. Skipped rows are not in the table. The option --curves draws precision and recall, ROC, the reliability of the
     probabilities, the accuracy of the most certain texts, and the confusion matrix.
 
     Example: attendo evaluate runs/mine test.tsv
@@ -171,8 +171,8 @@ def _translations(
 def _classifications(
     classifier: Classifier, folder: Path, files: list[Path], options: TaskOptions
 ) -> tuple[dict[str, Any], list[str]]:
-    from attendo.inference.classifier import check_table, label_table
     from attendo.inference.decisions import CURVE_FILES, decision_curves, write_curves
+    from attendo.inference.tables import check_table, label_table
 
     refuse_if(len(files) > 1, ONE_NAME)
     out, curves = options.out, options.curves
