@@ -134,7 +134,7 @@ def _classify_file(
     classifier = loaded()
     row_report = RowReport(str(source))
     counter = Counter("rows")
-    rows = _rows_of(source, folder, columns, kept, header, row_report)
+    rows = rows_of(source, folder, columns, kept, header, row_report)
     n_done, n_cut = classify_table(classifier, rows, out, counter.show, kept)
     counter.clear()
     say(row_report.line())
@@ -144,7 +144,7 @@ def _classify_file(
     return 0
 
 
-def _rows_of(
+def rows_of(
     source: Path,
     folder: Path,
     columns: str | None,

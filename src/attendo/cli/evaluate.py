@@ -201,11 +201,17 @@ def _classifications(
 
 
 def labelled_rows(
-    classifier: Classifier, folder: Path, file: Path, columns: str | None, header: bool | None
+    classifier: Classifier,
+    folder: Path,
+    file: Path,
+    columns: str | None,
+    header: bool | None,
+    is_score: bool = True,
 ) -> tuple[list[LabelledRow], RowReport, str]:
     """Return the labeled rows of a file, the report on skipped rows, and the name of the source for messages.
 
-    The default columns and header are those of training. Training texts among the rows cause a warning.
+    The default columns and header are those of training. If the model is scored on the rows, training texts among them
+    cause a warning.
     """
     from attendo.data.labelled import read_labelled
     from attendo.data.labelled_corpus import n_known
@@ -218,7 +224,7 @@ def labelled_rows(
     rows = list(read_labelled(source, row_report=row_report))
     say(row_report.line())
     refuse_header(rows, source, classifier)
-    if n := n_known(data, rows):
+    if is_score and (n := n_known(data, rows)):
         say(f"{n:,} of {len(rows):,} texts are also in the training file, so the scores are inflated")
     return rows, row_report, source.name
 
