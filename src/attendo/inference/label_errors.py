@@ -20,7 +20,9 @@ from attendo.metrics import log_softmax
 FOLDS = 5
 """The number of parts of the rows in cross-validation."""
 FEWEST = 50
-"""The minimum number of different texts for cross-validation, and of rows for the estimate of the wrong labels."""
+"""The minimum number of different texts for cross-validation."""
+CERTAIN = 200
+"""The minimum number of rows for the estimate of the wrong labels, if there are as many."""
 
 
 class Suspect(NamedTuple):
@@ -104,13 +106,13 @@ def wrong_labels(probabilities: Float[ndarray, "rows classes"], given: Int[ndarr
     """Estimate the number of wrong labels from the rows for which the model is most certain.
 
     If the model is certain, a different label is more likely a wrong label than a wrong prediction. The share of
-    different labels among the tenth of the rows with the largest probability (at least FEWEST rows) is assumed for all
+    different labels among the tenth of the rows with the largest probability (at least CERTAIN rows) is assumed for all
     rows, as at the anchor points of Patrini et al. 2017 (section 3.2). The estimate is too high for a weak model.
 
-    >>> wrong_labels(np.array([[0.9, 0.1]] * 90 + [[0.4, 0.6]] * 10), np.array([1] * 9 + [0] * 91))
-    18.0
+    >>> wrong_labels(np.array([[0.9, 0.1]] * 200 + [[0.4, 0.6]] * 200), np.array([1] * 10 + [0] * 390))
+    20.0
     """
-    n_certain = max(FEWEST, -(-len(given) // 10))
+    n_certain = max(CERTAIN, -(-len(given) // 10))
     certain = np.argsort(-probabilities.max(1), kind="stable")[:n_certain]
     return float((probabilities[certain].argmax(1) != given[certain]).mean() * len(given))
 

@@ -112,7 +112,7 @@ def _whole(data: bytes, is_csv: bool) -> int:
     """Return the size of the complete records at the beginning of a file.
 
     >>> _whole(b'label,text\\npos,"a\\n', True), _whole(b'{"label": "pos", "text": "\\""}\\n{', False)
-    (11, 31)
+    (11, 30)
     """
     size = end = quotes = 0
     for line in data.splitlines(keepends=True):
