@@ -33,7 +33,7 @@ def test_errors_prints_and_writes_the_ranking(folder, tmp_path):
     lines = outcome.out.splitlines()
     assert lines[0].split() == ["line", "label", "suggested", "p(label)", "p(suggested)", "text"]
     assert len(lines) == 6 and "of 70 labels seem wrong" in lines[-1]
-    assert "60 of 70 texts are training rows; their probabilities are cross-validated" in outcome.err
+    assert "60 of 70 texts are training rows; their labels are cross-validated" in outcome.err
     written = [row.fields for row in read_rows(out, ("line", "label", "text"))]
     assert sorted((label, text) for _, label, text in written) == sorted(rows)
     assert all(rows[int(line) - 2] == (label, text) for line, label, text in written)

@@ -33,7 +33,7 @@ def test_wrong_labels_of_training_rows_come_first(rows):
     found = label_errors(classifier(), rows, trained=[True] * len(rows), show=folds.append)
     assert folds == [1, 2, 3, 4, 5]
     assert (found.n_crossed, found.n_inflated) == (300, 0)
-    assert {suspect.row.number % 20 for suspect in found.suspects[:15]} == {0}
+    assert sum(suspect.row.number % 20 == 0 for suspect in found.suspects[:15]) >= 13
     assert all(suspect.suggested != suspect.row.label for suspect in found.suspects)
     assert found.wrong == pytest.approx(15, abs=8)
 

@@ -41,8 +41,8 @@ def errors(
     """Find labels that are probably wrong in a file of labeled texts.
 
     The command prints the rows whose label is least probable compared with another label, and an estimate of the number
-    of wrong labels. The probabilities of rows that the run was trained on come from 5-fold cross-validation of a linear
-    model of n-grams, because the run has learned the wrong labels of these rows.
+    of wrong labels. The run has learned the wrong labels of its training rows. The log-probabilities of these rows are
+    therefore averaged with those of a linear model of n-grams, from 5-fold cross-validation.
 
     The option --out writes all rows to a table, the most suspicious first, with the line number, the label, the
     suggested label, the probabilities of both, and the text.
@@ -60,15 +60,13 @@ def errors(
     if out is not None:
         check_table(out, "--out")
     classifier = Classifier.load(folder, machine.chosen())
-    rows, row_report = labelled_rows(classifier, folder, files[0], columns, header)
+    rows, row_report, name = labelled_rows(classifier, folder, files[0], columns, header, is_score=False)
     known = rows_before(folder, CLASSIFICATION, say)
     counter = Counter(f"of {FOLDS} folds")
-    found = label_errors(classifier, rows, row_report.file, [row.text in known for row in rows], counter.show)
+    found = label_errors(classifier, rows, name, [row.text in known for row in rows], counter.show)
     counter.clear()
     if found.n_crossed:
-        say(
-            f"{found.n_crossed:,} of {len(rows):,} texts are training rows; their probabilities are cross-validated"
-        )
+        say(f"{found.n_crossed:,} of {len(rows):,} texts are training rows; their labels are cross-validated")
     if found.n_inflated:
         say(
             f"warning: {found.n_inflated:,} training rows cannot be cross-validated (too few rows or a rare label), so"

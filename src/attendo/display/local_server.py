@@ -80,15 +80,15 @@ class LocalServer(uvicorn.Server):
         """Do nothing, because the calling program handles signals."""
         yield
 
-    def refused(self, message: str, status: int) -> Response:
+    def _refused(self, message: str, status: int) -> Response:
         """Return the response to an invalid request."""
         return PlainTextResponse(message, status, NO_STORE)
 
-    def page(self, request: Request) -> Response:
+    def _page(self, request: Request) -> Response:
         """Return the page. Its path is "/"."""
         raise NotImplementedError
 
-    async def posted(self, request: Request) -> Response:
+    async def _posted(self, request: Request) -> Response:
         """Return the response to a request other than GET."""
         raise NotImplementedError
 
@@ -103,25 +103,25 @@ class LocalServer(uvicorn.Server):
 
     async def _response(self, request: Request) -> Response:
         if request.headers.get("host") not in (f"127.0.0.1:{self.port}", f"localhost:{self.port}"):
-            return self.refused(f"open {self.address} instead", 403)  # DNS rebinding
+            return self._refused(f"open {self.address} instead", 403)  # DNS rebinding
         path = request.url.path
         if request.method == "GET" and path == "/":
-            return self.page(request)
+            return self._page(request)
         if request.method == "GET":
             served = served_asset(path.removeprefix("/assets/")) if path.startswith("/assets/") else None
             if served is None:
                 return PlainTextResponse("there is nothing here but /", 404, NO_STORE)
             return Response(*served.response(request.headers))
         try:
-            return await self.posted(request)
+            return await self._posted(request)
         except AttendoError as error:
-            return self.refused(str(error), 400)
+            return self._refused(str(error), 400)
         except ClientDisconnect:
             raise
         except OSError as error:
-            return self.refused(f"{error.filename or 'a file'}: {error.strerror}", 500)
+            return self._refused(f"{error.filename or 'a file'}: {error.strerror}", 500)
         except Exception as error:  # noqa: BLE001  (one question must not end the server)
-            return self.refused(f"a bug in attendo: {type(error).__name__}: {error}", 500)
+            return self._refused(f"a bug in attendo: {type(error).__name__}: {error}", 500)
 
 
 async def body_of(request: Request) -> bytes:

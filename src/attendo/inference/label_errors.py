@@ -48,7 +48,7 @@ class LabelErrors:
     Attributes:
         suspects: All rows, the most suspicious first.
         wrong: The estimated number of wrong labels; see `wrong_labels`.
-        n_crossed: The number of rows whose probabilities come from cross-validation.
+        n_crossed: The number of training rows that were cross-validated.
         n_inflated: The number of training rows that could not be cross-validated. Their labels seem right.
     """
 
@@ -67,8 +67,9 @@ def label_errors(
 ) -> LabelErrors:
     """Rank rows by the normalized margin p(label) - max p(other label), the smallest first (Northcutt et al. 2021).
 
-    The probabilities come from the classifier. A classifier has learned the wrong labels of its training rows, so the
-    probabilities of these rows come from a linear model of n-grams that is fitted on the other folds of `rows`.
+    The probabilities come from the classifier. A classifier has learned the wrong labels of its training rows. For
+    these rows, its log-probabilities are therefore averaged with those of a linear model of n-grams that is fitted on
+    the other folds of `rows`. The number of wrong labels is estimated with the linear model alone.
 
     Args:
         classifier: The classifier.
@@ -84,11 +85,13 @@ def label_errors(
     texts = [row.text for row in rows]
     log_probs = log_softmax(classifier.read(texts)[0] / classifier.temperature)
     is_trained = np.array(trained or [False] * len(rows))
+    unseen = log_probs.copy()
     is_crossed = np.zeros(len(rows), bool)
     if is_trained.any():
         crossed, known = out_of_fold(texts, given, len(classifier.labels), show)
         is_crossed = is_trained & known
-        log_probs[is_crossed] = crossed[is_crossed]
+        unseen[is_crossed] = crossed[is_crossed]
+        log_probs[is_crossed] = log_softmax((log_probs + crossed)[is_crossed] / 2)
     probabilities = np.exp(log_probs)
     own = probabilities[np.arange(len(rows)), given]
     others = probabilities.copy()
@@ -98,7 +101,7 @@ def label_errors(
     order = np.argsort(own - most, kind="stable")
     names = classifier.labels.names
     suspects = (Suspect(rows[i], names[suggested[i]], float(own[i]), float(most[i])) for i in order)
-    wrong = wrong_labels(probabilities, given)
+    wrong = wrong_labels(np.exp(unseen), given)
     return LabelErrors(tuple(suspects), wrong, int(is_crossed.sum()), int((is_trained & ~is_crossed).sum()))
 
 

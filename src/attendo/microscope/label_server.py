@@ -63,7 +63,7 @@ class LabelServer(LocalServer):
         self._secret = secrets.token_urlsafe()
         super().__init__(port)
 
-    def page(self, request: Request) -> Response:
+    def _page(self, request: Request) -> Response:
         """Return the form for the current text."""
         language, theme = self._chosen(request)
         root = f' data-theme="{theme}"' if theme != "auto" else ""
@@ -80,7 +80,7 @@ class LabelServer(LocalServer):
         )
         return Response(text, 200, NO_STORE | {"Content-Security-Policy": POLICY}, "text/html")
 
-    async def posted(self, request: Request) -> Response:
+    async def _posted(self, request: Request) -> Response:
         """Carry out a button of the form, and return to the page. A form that was sent twice counts once."""
         try:
             fields = parse_qs((await body_of(request)).decode(), strict_parsing=True, max_num_fields=9)

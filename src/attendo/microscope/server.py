@@ -64,15 +64,15 @@ class LookServer(LocalServer):
         """Whether an answer is still being computed after `run` returned. Torch would abort if Python exited now."""
         return self._worker.is_alive()
 
-    def refused(self, message: str, status: int) -> Response:
+    def _refused(self, message: str, status: int) -> Response:
         """Return the response to an invalid request, as JSON."""
         return answered({"error": message}, status)
 
-    def page(self, request: Request) -> Response:
+    def _page(self, request: Request) -> Response:
         """Return the microscope page."""
         return Response(*live_page(self.language, self.session.model_answer()).response(request.headers))
 
-    async def posted(self, request: Request) -> Response:
+    async def _posted(self, request: Request) -> Response:
         """Return the answer to a question of the page."""
         name, body = await _question(request)
         answer: Future[Answer] = Future()
