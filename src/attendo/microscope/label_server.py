@@ -130,13 +130,12 @@ class LabelServer(LocalServer):
             body = f"<h2>{END.text(language)}</h2>"
             buttons = f'<div class="bar">{undo}</div>'
         else:
-            suggested = SUGGESTED.text(language).format(
-                label=escape(str(found.label)), share=found.probability
-            )
+            best, share = next(iter(found.probabilities.items()))  # even below its threshold
+            suggested = SUGGESTED.text(language).format(label=escape(best), share=share)
             body = f"<h2>{TITLE.text(language)}</h2>"
             body += f'<p class="text card" dir="auto">{escape(found.text)}</p><p class="note">{suggested}</p>'
             choices = "".join(
-                _button(f"label-{i}", label, str(i + 1) if i < KEYS else "", main=label == found.label)
+                _button(f"label-{i}", label, str(i + 1) if i < KEYS else "", main=label == best)
                 for i, label in enumerate(self.labels)
             )
             skip = _button("skip", SKIP.text(language), "s")
