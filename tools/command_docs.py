@@ -16,8 +16,8 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "commands
 GROUPS = {
     "Get started": ("demo", "doctor", "plan"),
     "Train": ("train", "resume", "verify-resume"),
-    "Use": ("translate", "classify", "generate", "embed", "score", "serve"),
-    "Measure": ("evaluate", "thresholds", "compare", "trial", "report", "runs", "info", "shortlist"),
+    "Use": ("translate", "classify", "generate", "embed", "score", "serve", "label"),
+    "Measure": ("evaluate", "thresholds", "errors", "compare", "trial", "report", "runs", "info", "shortlist"),
     "Inspect": ("look",),
     "Import and export": ("import", "export", "eject"),
     "Theory": ("claims", "errata", "figure", "lesson"),

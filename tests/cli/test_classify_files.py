@@ -7,6 +7,7 @@ from command_line import attendo, refused
 from tiny_classifiers import COUNTS, config, saved
 
 import attendo as library
+from attendo.data.corpora import read_rows
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +41,31 @@ def test_a_table_of_texts_gets_its_labels(folder, tmp_path):
     assert refused(*asked) == f"{out} already exists. Choose another name, or remove it"
     unknown = refused(*asked[:4], "--output", tmp_path / "b.csv", "--columns", "text")
     assert "has no column 'text' (found: 'id', 'body'). Fix --columns, or use column numbers" in unknown
-    for name in ("labels.xlsx", "labels.txt"):
-        assert "must end in .tsv, .csv or .jsonl" in refused(*asked[:4], "--output", tmp_path / name)
+    assert "must end in .csv, .tsv, .jsonl, .parquet, .xlsx" in refused(
+        *asked[:4], "--output", tmp_path / "a.txt"
+    )
+
+
+@pytest.mark.parametrize("ends", [(".csv", ".xlsx"), (".xlsx", ".parquet")])
+def test_a_spreadsheet_is_labeled_like_a_csv_file_with_a_byte_order_mark(folder, tmp_path, ends):
+    tables = {end: (tmp_path / f"new{end}", tmp_path / f"labels{end}") for end in ends}
+    rows = [("id", "body"), ("=7", "rain"), ("@8", "snow")]
+    for table, _ in tables.values():
+        if table.suffix == ".csv":
+            table.write_text("".join(f"{a},{b}\n" for a, b in rows), encoding="utf-8-sig")
+        else:
+            book = pytest.importorskip("openpyxl").Workbook()
+            for row in rows:
+                book.active.append(row)
+            book.active["A2"].data_type = "s"
+            book.save(table)
+    (source, _), (_, out) = tables[ends[0]], tables[ends[1]]
+    asked = ["--input", source, "--output", out, "--columns", "text=body", "--keep", "id"]
+    outcome = attendo("classify", folder, *asked)
+    assert outcome.code == 0, outcome.err
+    written = read_rows(out, ("text", "label", "line"), ("id", "label", "text"))
+    found = library.load(folder).classify(["rain", "snow"])
+    assert [row.fields for row in written] == [("=7", found[0].label, "rain"), ("@8", found[1].label, "snow")]
 
 
 def test_columns_of_the_input_are_kept_before_what_was_found(folder, tmp_path):

@@ -167,7 +167,9 @@ def test_a_file_in_another_encoding_is_refused_and_says_so(tmp_path):
     said = refusal(write(tmp_path / "a.tsv", rows.encode("cp932")))
     assert said == f"{tmp_path / 'a.tsv'}: 30 of 31 rows are not UTF-8. Save the file as UTF-8"
     said = refusal(write(tmp_path / "a.csv", b"PK\x03\x04\x14\x00\n"))
-    assert said.startswith(f"{tmp_path / 'a.csv'} is a zip archive, perhaps a renamed spreadsheet (.xlsx)")
+    assert said.startswith(
+        f"{tmp_path / 'a.csv'} is a zip archive, perhaps a renamed spreadsheet. Rename it to .xlsx"
+    )
 
 
 def test_gzip_is_unpacked_and_a_cut_or_false_one_refused(tmp_path):

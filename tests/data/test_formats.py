@@ -1,7 +1,10 @@
-"""TSV columns, CSV, JSONL and Parquet: each rule on a file that breaks it."""
+"""TSV columns, CSV, JSONL, Parquet and XLSX: each rule on a file that breaks it."""
 
 import gzip
+import io
 import sys
+import zipfile
+from datetime import datetime, time
 
 import pytest
 from corpus_files import read, refusal, write
@@ -222,3 +225,73 @@ def test_a_parquet_file_of_one_large_value_in_many_rows_takes_no_memory_for_each
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert install_command("data") in refusal(write(tmp_path / "a.parquet", b"PAR1"))
+
+
+# --- xlsx -------------------------------------------------------------------------------------------------
+
+
+def workbook(path, rows, **cells):
+    book = pytest.importorskip("openpyxl").Workbook()
+    for row in rows:
+        book.active.append(row)
+    for place, text in cells.items():
+        book.active[place] = text
+    book.create_sheet("other").append(["a sheet that is not read"])
+    book.save(path)
+    return path
+
+
+def test_xlsx_rows_and_faults(tmp_path):
+    rows = [
+        ("en", "id", "ja", None),
+        ("one", 1, "two_x000D_\nlines", "a note beside the table"),
+        (),
+        (0.1 + 0.2, 2.0, datetime(2026, 1, 2)),
+        (True, None, datetime(2026, 1, 2, 3, 4)),
+        ("=1+1", 3, "a formula that was never computed"),
+        ("#N/A", 4, "x"),
+        (time(3, 4), None, 12345678901),
+        ("\t", None, "x" * 32_767),
+    ]
+    path = workbook(tmp_path / "a.xlsx", rows, B20="")
+    pairs, skipped = read(path, columns=("en", "ja"))
+    assert pairs == [
+        (2, "one", "two\nlines"),
+        (4, "0.3", "2026-01-02"),
+        (5, "TRUE", "2026-01-02 03:04:00"),
+        (8, "03:04:00", "12345678901"),
+    ]
+    assert skipped == {"empty line": (1, [3]), "no source": (2, [6, 9]), "not text": (1, [7])}
+    packed = write(tmp_path / "b.xlsx.gz", gzip.compress(path.read_bytes()))
+    assert read(packed, columns=("2", "1"))[0][0] == (2, "1", "one")
+    assert "has 3 columns ('en', 'id', 'ja'). Choose with `columns`" in refusal(path)
+    assert "no readable header" in refusal(workbook(tmp_path / "c.xlsx", []))
+    assert "not a valid .xlsx file after row 0" in refusal(
+        write(tmp_path / "d.xlsx", path.read_bytes()[:-99])
+    )
+    assert "is empty" in refusal(write(tmp_path / "e.xlsx", b""))
+
+
+def changed(path, name, change):
+    """A copy of a zip archive with another content of one of its files."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+        for part in old.namelist():
+            new.writestr(part, change(old.read(part)) if part == name else old.read(part))
+    return out.getvalue()
+
+
+def test_a_hostile_xlsx_file_takes_no_memory(tmp_path):
+    path = workbook(tmp_path / "a.xlsx", [("source", "target"), ("one", "ichi")])
+    sheet = "xl/worksheets/sheet1.xml"
+    large = changed(path, sheet, lambda data: data.replace(b"<sheetData>", b"<sheetData>" + b" " * (1 << 26)))
+    assert "sheet1.xml expands to 67,1" in refusal(write(tmp_path / "b.xlsx", large))
+    far = changed(path, sheet, lambda data: data.replace(b'r="2"', b'r="99999999999"'))
+    assert "a row number is too large" in refusal(write(tmp_path / "c.xlsx", far))
+    wide = changed(path, sheet, lambda data: data.replace(b'"A1:B2"', b'"A1:XFD1048576"'))
+    assert read(write(tmp_path / "d.xlsx", wide))[0] == [(2, "one", "ichi")]
+
+
+def test_xlsx_without_openpyxl_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    assert install_command("data") in refusal(write(tmp_path / "a.xlsx", b"PK"))

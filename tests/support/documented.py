@@ -18,6 +18,7 @@ from tiny_texts import SMALL as TEXTS
 from tiny_texts import forecast_texts
 
 from attendo.data import forecasts
+from attendo.microscope.label_server import LabelServer
 from attendo.microscope.server import LookServer
 from attendo.runs import planning
 from attendo.runs import settings as run_settings
@@ -100,6 +101,7 @@ class Workshop:
             patch("attendo.serving.run.serve", self._served),
             patch("attendo.cli.serve._left", lambda code: code),  # else it ends the process while engines run
             patch.object(LookServer, "run", lambda server: server._socket.close()),
+            patch.object(LabelServer, "run", lambda server: server._socket.close()),
             patch.object(run_settings, "measured_pace", lambda *arguments: 0.02),
             patch.object(planning, "measured_pace", lambda *arguments: 0.02),
         ):

@@ -15,7 +15,7 @@ def scripts():
     """The text of each module, by its path in the folder of assets."""
     return {
         f"{folder}/{file.name}": file.read_text(encoding="utf-8")
-        for folder in ("shared", "look", "serve")
+        for folder in ("shared", "label", "look", "serve")
         for file in sorted((ASSETS / folder).iterdir(), key=lambda file: file.name)
         if file.name.endswith(".js")
     }

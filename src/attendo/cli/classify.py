@@ -35,7 +35,9 @@ def classify(
     folder: Folder,
     texts: Texts = None,
     source: Path | None = option("F", "Input table, or .txt file with one text per line.", "--input"),
-    out: Path | None = option("G", "Output table with the labels: .tsv, .csv or .jsonl.", "--output"),
+    out: Path | None = option(
+        "G", "Output table with the labels: .csv, .tsv, .jsonl, .parquet or .xlsx.", "--output"
+    ),
     columns: str | None = option(
         "C",
         "Text column of --input, for example text=body or 2 (default: as in training).",
@@ -57,10 +59,10 @@ def classify(
     calibrated on the validation set. For an empty line, the command prints only the tab. If no label reaches its
     threshold (see `attendo thresholds`), the label is empty, and the probability is that of the most probable label.
 
-    --input reads .csv, .tsv, .jsonl and .parquet files, which can also end in .gz. The output table has one row per
-    input row, in the same order. The first columns are the input columns selected by --keep (by name, or by number from
-    1). The other columns are the line number, the label, the probability and the text. The label is empty if a row has
-    no text or cannot be read.
+    --input reads .csv, .tsv, .jsonl, .parquet and .xlsx files, which can also end in .gz. The output table has one row
+    per input row, in the same order. The first columns are the input columns selected by --keep (by name, or by number
+    from 1). The other columns are the line number, the label, the probability and the text. The label is empty if a row
+    has no text or cannot be read.
 
     Example: attendo classify runs/mine "what a lovely film"
 
@@ -123,7 +125,8 @@ def _classify_file(
     """Classify the texts of a table. The default columns and header are those of training."""
     from attendo.data.corpora import parse_kept
     from attendo.data.data_files import require_file
-    from attendo.inference.classifier import FOUND, check_table, classify_table
+    from attendo.inference.classifier import FOUND, classify_table
+    from attendo.inference.tables import check_table
 
     require_file(source)
     check_table(out, "--output")
@@ -131,7 +134,7 @@ def _classify_file(
     classifier = loaded()
     row_report = RowReport(str(source))
     counter = Counter("rows")
-    rows = _rows_of(source, folder, columns, kept, header, row_report)
+    rows = rows_of(source, folder, columns, kept, header, row_report)
     n_done, n_cut = classify_table(classifier, rows, out, counter.show, kept)
     counter.clear()
     say(row_report.line())
@@ -141,7 +144,7 @@ def _classify_file(
     return 0
 
 
-def _rows_of(
+def rows_of(
     source: Path,
     folder: Path,
     columns: str | None,

@@ -80,9 +80,9 @@ def evaluate(
     scores per label and the confusion matrix. For a language model, the metrics are the perplexity and the bits per
     byte of whole documents. The context length and the stride are also printed.
 
-    The option --out writes the translations or the labels to a new file. For a classifier, the file is a table (.tsv,
-    .csv or .jsonl) with the line number, the label, the predicted label with its probability, and the text. Skipped
-    rows are not in the table. The option --curves draws precision and recall, ROC, the reliability of the
+    The option --out writes the translations or the labels to a new file. For a classifier, the file is a table (.csv,
+    .tsv, .jsonl, .parquet or .xlsx) with the line number, the label, the predicted label with its probability, and the
+    text. Skipped rows are not in the table. The option --curves draws precision and recall, ROC, the reliability of the
     probabilities, the accuracy of the most certain texts, and the confusion matrix.
 
     Example: attendo evaluate runs/mine test.tsv
@@ -171,8 +171,8 @@ def _translations(
 def _classifications(
     classifier: Classifier, folder: Path, files: list[Path], options: TaskOptions
 ) -> tuple[dict[str, Any], list[str]]:
-    from attendo.inference.classifier import check_table, label_table
     from attendo.inference.decisions import CURVE_FILES, decision_curves, write_curves
+    from attendo.inference.tables import check_table, label_table
 
     refuse_if(len(files) > 1, ONE_NAME)
     out, curves = options.out, options.curves
@@ -201,11 +201,17 @@ def _classifications(
 
 
 def labelled_rows(
-    classifier: Classifier, folder: Path, file: Path, columns: str | None, header: bool | None
+    classifier: Classifier,
+    folder: Path,
+    file: Path,
+    columns: str | None,
+    header: bool | None,
+    is_score: bool = True,
 ) -> tuple[list[LabelledRow], RowReport, str]:
     """Return the labeled rows of a file, the report on skipped rows, and the name of the source for messages.
 
-    The default columns and header are those of training. Training texts among the rows cause a warning.
+    The default columns and header are those of training. If the model is scored on the rows, training texts among them
+    cause a warning.
     """
     from attendo.data.labelled import read_labelled
     from attendo.data.labelled_corpus import n_known
@@ -218,7 +224,7 @@ def labelled_rows(
     rows = list(read_labelled(source, row_report=row_report))
     say(row_report.line())
     refuse_header(rows, source, classifier)
-    if n := n_known(data, rows):
+    if is_score and (n := n_known(data, rows)):
         say(f"{n:,} of {len(rows):,} texts are also in the training file, so the scores are inflated")
     return rows, row_report, source.name
 

@@ -274,7 +274,7 @@ def _text_task(task: TaskName, help: str) -> Callable[..., int]:
         train: Texts = None,
         valid: ValidTexts = None,
         chosen: SettingOptions,
-        column: str | None = option("C", "Text column of .tsv, .csv, .jsonl or .parquet files."),
+        column: str | None = option("C", "Text column of .tsv, .csv, .jsonl, .parquet or .xlsx files."),
         header: Header = False,
         documents: str | None = option(
             "D", "Document unit in text files: file, line, or blank (separated by blank lines)."

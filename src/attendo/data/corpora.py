@@ -1,10 +1,10 @@
 """Readers for a user's corpus: pairs, rows and lines are streamed in constant memory, and every row is counted.
 
-Data is read from `.tsv` without quoting, `.csv`, `.jsonl`, `.parquet`, or two parallel text files. A single `.txt` file
-of pairs is read like `.tsv`. Each file can be gzipped (`.gz`). A folder or pattern is read as the concatenation of its
-files (`data_files.expanded`). Fields are unchanged, except for the line ending and a byte-order mark. An unusable row
-is skipped and counted by reason (`row_report.REMEDIES`), or raises an error with `strict`. A blank field counts as
-empty.
+Data is read from `.tsv` without quoting, `.csv`, `.jsonl`, `.parquet`, `.xlsx`, or two parallel text files. A single
+`.txt` file of pairs is read like `.tsv`. Each file can be gzipped (`.gz`). A folder or pattern is read as the
+concatenation of its files (`data_files.expanded`). Fields are unchanged, except for the line ending and a byte-order
+mark. An unusable row is skipped and counted by reason (`row_report.REMEDIES`), or raises an error with `strict`. A
+blank field counts as empty.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from attendo.data.data_files import (
     suffix,
     text_lines,
 )
-from attendo.data.formats import RawRow, Wanted, read_csv, read_jsonl, read_parquet, read_tsv
+from attendo.data.formats import RawRow, Wanted, read_csv, read_jsonl, read_parquet, read_tsv, read_xlsx
 from attendo.data.row_report import RowError, RowReport
 from attendo.display.formats import plural
 from attendo.errors import AttendoError
@@ -224,7 +224,7 @@ def read_lines(
     """Yield the usable texts of a file as (line number, text).
 
     Args:
-        path: A .tsv, .csv, .jsonl or .parquet file with columns, or any other file with one text per line.
+        path: A .tsv, .csv, .jsonl, .parquet or .xlsx file with columns, or any other file with one text per line.
         column: The column to read, by name or 1-based number (default: the column named text, or the only column).
         header: Whether a .tsv file starts with a header.
         strict: Whether the first unusable row raises an error (default: unusable rows are skipped and counted).
@@ -237,7 +237,7 @@ def read_lines(
     """
     row_report = RowReport(str(path)) if row_report is None else row_report
     wanted = Wanted(("text",), None if column is None else (column,), header, row_report.option)
-    if suffix(path) in (".tsv", ".csv", ".jsonl", ".parquet"):
+    if suffix(path) in TABLES:
         rows = _raw_rows(path, wanted)
     elif column is not None or header:
         raise AttendoError(f"{path}: a text file has no columns. Remove `columns` and `header`")
@@ -324,11 +324,13 @@ def _raw_rows(path: Path, wanted: Wanted, both: str = "") -> Iterator[RawRow]:
             return read_jsonl(path, wanted)
         case ".parquet":
             return read_parquet(path, wanted)
+        case ".xlsx":
+            return read_xlsx(path, wanted)
         case other:
-            remedy = "Use .tsv, .csv, .jsonl, .txt or .parquet, each optionally .gz"
+            remedy = "Use .tsv, .csv, .jsonl, .txt, .parquet or .xlsx, each optionally .gz"
             remedy += f"; for two parallel files give both: {both}" if both else ""
-            if other in (".xlsx", ".xls", ".ods"):
-                remedy = "Save the table as CSV (UTF-8) in the spreadsheet program"
+            if other in (".xls", ".xlsb", ".ods"):
+                remedy = "Save the table as .xlsx in the spreadsheet program"
             raise AttendoError(f"{path}: unknown format {other!r}. {remedy}")
 
 

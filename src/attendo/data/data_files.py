@@ -11,7 +11,8 @@ from pathlib import Path
 from attendo.data.row_report import LINE_CAP, RowError
 from attendo.errors import AttendoError
 
-TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
+BINARY = (".parquet", ".xlsx")
+TABLES = (".tsv", ".csv", ".jsonl", *BINARY)
 """The suffixes of files with rows and columns. A folder selects these files. Each suffix may be followed by .gz."""
 
 
@@ -121,7 +122,7 @@ def physical_lines(path: Path, keep_ends: bool = False) -> Iterator[tuple[int, b
                     raise AttendoError(f"{path} is UTF-16 (expected UTF-8). Save it as UTF-8")
                 if chunk.startswith(b"PK\x03\x04"):
                     raise AttendoError(
-                        f"{path} is a zip archive, perhaps a renamed spreadsheet (.xlsx). Save it as CSV (UTF-8)"
+                        f"{path} is a zip archive, perhaps a renamed spreadsheet. Rename it to .xlsx"
                     )
                 chunk = chunk.removeprefix(_BOM)
             if chunk.endswith(b"\n"):
@@ -143,7 +144,7 @@ def taken_off(paths: Iterable[Path]) -> str:
     """
     has_mark = has_ends = False
     for path in paths:
-        if suffix(path) != ".parquet":
+        if suffix(path) not in BINARY:
             with open_binary(path) as stream:
                 first = stream.readline(LINE_CAP)
             has_mark |= first.startswith(_BOM)

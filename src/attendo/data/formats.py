@@ -1,4 +1,4 @@
-"""File formats: TSV, CSV, JSONL and Parquet, each optionally gzipped, read as unchecked rows.
+"""File formats: TSV, CSV, JSONL, Parquet and XLSX, each optionally gzipped, read as unchecked rows.
 
 Each reader yields `(number, fields)`, or `(number, RowError)` for an unreadable row. The caller of a reader can
 therefore count every row. Only LF or CRLF ends a line. U+2028 and similar characters are text.
@@ -9,9 +9,13 @@ import json
 import re
 import shutil
 import tempfile
+import warnings
+import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -240,15 +244,8 @@ def read_parquet(path: Path, wanted: Wanted) -> Iterator[RawRow]:
         raise AttendoError(f"{path}: Parquet requires pyarrow. Run: {install_command('data')}") from None
     number = 0
     with ExitStack() as stack:
-        stream = stack.enter_context(open_binary(path))
-        if path.suffix.lower() == ".gz":  # Parquet is read from its end, gzip only from its start
-            unpacked = stack.enter_context(tempfile.TemporaryFile())
-            shutil.copyfileobj(stream, unpacked)
-            unpacked.seek(0)
-            stream = unpacked
-        if not stream.read(1):
+        if (stream := _unpacked(path, stack)) is None:
             return
-        stream.seek(0)
         try:
             options = {"pre_buffer": False, "buffer_size": 1 << 16}
             plain = pyarrow.parquet.ParquetFile(stream, **options)
@@ -271,6 +268,116 @@ def read_parquet(path: Path, wanted: Wanted) -> Iterator[RawRow]:
             raise AttendoError(
                 f"{path} is not a valid Parquet file after row {number} ({reason}). Copy it again"
             ) from None
+
+
+def _unpacked(path: Path, stack: ExitStack) -> Any:
+    """Open a file that is read from its end. It is unpacked if its name ends in .gz. An empty file returns None."""
+    stream = stack.enter_context(open_binary(path))
+    if path.suffix.lower() == ".gz":  # gzip is read only from its start
+        packed, stream = stream, stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        shutil.copyfileobj(packed, stream)
+        stream.seek(0)
+    if not stream.read(1):
+        return None
+    stream.seek(0)
+    return stream
+
+
+SHEET_ROWS = 1_048_576
+"""The maximum number of rows of a sheet in the format .xlsx."""
+_MOST_INFLATED = 1 << 25
+"""A part of an .xlsx file that expands to more bytes than this must not expand to more than 100 times its size."""
+
+
+def read_xlsx(path: Path, wanted: Wanted) -> Iterator[RawRow]:
+    """Yield the rows of the first visible sheet of an Excel file. Row 1 is the header, rows are numbered as in Excel.
+
+    A cell is read as the text of its value (see `as_cell`). For a formula, this is the value that was last computed.
+    Cells right of the header and empty rows at the end are ignored. Raises AttendoError for a damaged file or without
+    openpyxl.
+    """
+    try:
+        import openpyxl
+    except ImportError:
+        raise AttendoError(f"{path}: .xlsx requires openpyxl. Run: {install_command('data')}") from None
+    number = 0
+    with ExitStack() as stack:
+        if (stream := _unpacked(path, stack)) is None:
+            return
+        try:
+            _refuse_bomb(path, stream)
+            with warnings.catch_warnings(action="ignore"):  # about parts of the file that are not read
+                book = stack.enter_context(closing(openpyxl.load_workbook(stream, True, data_only=True)))
+            sheet: Any = next(sheet for sheet in book.worksheets if sheet.sheet_state == "visible")
+            sheet.reset_dimensions()  # the stored size can be wrong
+            rows = iter(sheet.rows)
+            names = [as_cell(cell) for cell in next(rows, ())]
+            while names and not names[-1]:
+                del names[-1]
+            if not names:
+                raise _no_header(path, RowError("empty line"))
+            picks = pick_columns(path, [str(name) for name in names], wanted)
+            number = last = 1
+            while True:
+                with warnings.catch_warnings(action="ignore"):
+                    chunk = list(islice(rows, 256))
+                if not chunk:
+                    break
+                for row in chunk:
+                    number += 1
+                    if number > SHEET_ROWS:
+                        raise ValueError("a row number is too large")
+                    if all(cell.value is None for cell in row[: len(names)]):
+                        continue
+                    for empty in range(last + 1, number):
+                        yield empty, RowError("empty line")
+                    last = number
+                    yield number, _fields_or_error([as_cell(row[i]) if i < len(row) else "" for i in picks])
+        except (AttendoError, OSError, MemoryError):
+            raise
+        except Exception as error:  # noqa: BLE001  (openpyxl raises many kinds for a damaged file)
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
+            raise AttendoError(
+                f"{path} is not a valid .xlsx file after row {number} ({reason}). Save it again without a password"
+            ) from None
+
+
+def _refuse_bomb(path: Path, stream: Any) -> None:
+    """Raise AttendoError for an archive of a few kilobytes that would expand to gigabytes in memory."""
+    with zipfile.ZipFile(stream) as archive:
+        for part in archive.infolist():
+            if part.file_size > max(_MOST_INFLATED, 100 * part.compress_size):
+                raise AttendoError(
+                    f"{path}: {part.filename[:60]} expands to {part.file_size:,} bytes, more than 100 times its size."
+                    " Save the table as .csv"
+                )
+
+
+def as_cell(cell: Any) -> str | RowError:
+    """Return the value of a cell of a sheet as text, as a spreadsheet program writes it into a CSV file.
+
+    Numbers have up to 15 digits, dates their ISO form, and booleans are TRUE or FALSE. An error such as #N/A is a
+    RowError.
+    """
+    value = cell.value
+    match value:
+        case None:
+            return ""
+        case str():
+            return RowError("not text", value[:20]) if cell.data_type == "e" else _unescaped(value)
+        case bool():
+            return str(value).upper()
+        case float():
+            return f"{value:.15g}"
+        case datetime() if value.time() == datetime.min.time():
+            return value.date().isoformat()
+        case _:
+            return str(value)
+
+
+def _unescaped(text: str) -> str:
+    """Return a text of a sheet with its line breaks as LF. Excel writes a carriage return as _x000D_."""
+    return text.replace("_x000D_\n", "\n").replace("_x000D_", "\n") if "_x000D_" in text else text
 
 
 def as_text(value: Any) -> str | RowError:

@@ -133,7 +133,7 @@ class TextData:
     Attributes:
         train: Files, folders or patterns. `stdlib` is the source code of Python's standard library.
         valid: Validation files, folders or patterns (default: some documents, or the end of each one, are held out).
-        column: Column of the text in .tsv, .csv, .jsonl and .parquet files.
+        column: Column of the text in .tsv, .csv, .jsonl, .parquet and .xlsx files.
         header: Whether the first line of a .tsv file contains column names.
         documents: Documents in a text file: the whole `file`, each `line`, or paragraphs between blank lines (`blank`).
         strict: Whether the first bad row raises an error. By default, bad rows are skipped and counted.

@@ -1,6 +1,6 @@
 """Documents for language modeling: a user's texts of any size, streamed in chunks, and Python's own source code.
 
-A document is a text file, a line or a paragraph of a text file, or the text of a row in .jsonl, .csv, .tsv or .parquet.
+A document is a text file, a line or a paragraph of a text file, or the text of a row of a table (.csv, .xlsx, ...).
 Each file can be gzipped (.gz). A folder selects its text files. At most one chunk or row is in memory at a time.
 """
 
@@ -142,7 +142,7 @@ class Reading:
 
 
 def has_rows(path: Path) -> bool:
-    """Return whether each row of a file is a document: .tsv, .csv, .jsonl or .parquet, each optionally with .gz."""
+    """Return whether each row of a file is a document: a suffix in TABLES, optionally followed by .gz."""
     return suffix(path) in TABLES
 
 

@@ -112,7 +112,7 @@ def version() -> str:
 @cache
 def _hash_of_all() -> str:
     digest = hashlib.sha256()
-    for folder in ("look", "serve", "shared"):
+    for folder in ("label", "look", "serve", "shared"):
         for entry in sorted((files("attendo") / "assets" / folder).iterdir(), key=lambda file: file.name):
             digest.update(entry.read_bytes())
     return digest.hexdigest()[:16]
@@ -131,7 +131,11 @@ def served_asset(path: str) -> Served | None:
 def _served_asset(path: str) -> Served | None:
     number, _, name = path.partition("/")
     kind = TYPES.get(Path(name).suffix)
-    if number != version() or kind is None or not re.fullmatch(r"(look|serve|shared)/[a-z-]+\.\w+", name):
+    if (
+        number != version()
+        or kind is None
+        or not re.fullmatch(r"(label|look|serve|shared)/[a-z-]+\.\w+", name)
+    ):
         return None
     try:
         text = asset(name)

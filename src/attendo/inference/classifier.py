@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -25,10 +20,9 @@ from attendo.data.labelled import LabelledRow, LabelSet, LongTexts
 from attendo.data.tokenizers import Tokenizer, require_list
 from attendo.decoding.protocols import TokenRows
 from attendo.errors import AttendoError
-from attendo.files import atomic_text
-from attendo.inference.batch_files import require_absent
 from attendo.inference.decisions import Thresholds, decide
 from attendo.inference.ngram_classifier import NGRAMS, NgramClassifier
+from attendo.inference.tables import label_table
 from attendo.metrics import (
     accuracy,
     brier_score,
@@ -41,43 +35,8 @@ from attendo.metrics import (
 )
 from attendo.models import EncoderClassifier
 
-Cell = str | int | float | None
-
 FOUND = ("line", "label", "probability", "text")
 """The columns that `classify_table` writes for each text."""
-
-
-def check_table(out: Path, option: str) -> None:
-    """Raise AttendoError if the suffix of an output file is unknown, the file exists, or its folder is missing."""
-    if out.suffix.lower() not in _FORMS:
-        raise AttendoError(f"{option} {out} must end in .tsv, .csv or .jsonl")
-    if out.is_dir() or not out.absolute().parent.is_dir():
-        raise AttendoError(f"{option} {out} is not a possible output file. Give a file in an existing folder")
-    require_absent(out)
-
-
-@contextmanager
-def label_table(out: Path, heads: Sequence[str]) -> Iterator[Callable[[Sequence[Cell]], None]]:
-    """Yield a function that writes a row of a table. The whole file appears when the block ends without an error.
-
-    Except in .jsonl, floats are written with four decimals, and None as an empty cell. In .tsv, a tab or a line break
-    is written as a space.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     out = Path(folder, "labels.csv")
-    ...     with label_table(out, ("line", "text", "probability")) as write:
-    ...         write((2, 'it is "late",\\nagain', 0.75))
-    ...     print(out.read_text(), end="")
-    line,text,probability
-    2,"it is ""late"",
-    again",0.7500
-    """
-    form = _FORMS[out.suffix.lower()]
-    with atomic_text(out) as file:
-        if form is not _json:
-            file.write(form(heads, heads))
-        yield lambda row: file.writelines([form(heads, row)])
 
 
 def classify_table(
@@ -103,27 +62,6 @@ def classify_table(
             n_done += len(chunk)
             show(n_done)
     return n_done, n_cut
-
-
-def _text(cell: Cell) -> str:
-    return "" if cell is None else f"{cell:.4f}" if isinstance(cell, float) else str(cell)
-
-
-def _tabbed(heads: Sequence[str], row: Sequence[Cell]) -> str:
-    return "\t".join(re.sub(r"\r\n|[\t\r\n]", " ", _text(cell)) for cell in row) + "\n"
-
-
-def _quoted(heads: Sequence[str], row: Sequence[Cell]) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(map(_text, row))
-    return line.getvalue()
-
-
-def _json(heads: Sequence[str], row: Sequence[Cell]) -> str:
-    return json.dumps(dict(zip(heads, row, strict=True)), ensure_ascii=False) + "\n"
-
-
-_FORMS = {".tsv": _tabbed, ".csv": _quoted, ".jsonl": _json}
 
 
 def mixed(

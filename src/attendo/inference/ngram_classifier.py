@@ -207,6 +207,7 @@ def fit_ngrams(
     class_weights: Sequence[float] | None,
     valid_texts: Sequence[str],
     true: Integer[ndarray, " validation_texts"],
+    search: bool = True,
 ) -> NgramClassifier:
     """Fit TF-IDF with logistic regression (Manning et al. 2008, chapters 6 and 15), and return the best on validation.
 
@@ -218,6 +219,7 @@ def fit_ngrams(
         class_weights: The weight of each class in the loss (default: equal weights).
         valid_texts: The validation texts. The fit with the lowest loss on them after calibration is returned.
         true: The class of each validation text.
+        search: Whether fits are compared. Otherwise, there is a single fit with the usual strength.
     """
     from scipy.sparse import hstack
     from sklearn.exceptions import ConvergenceWarning
@@ -228,7 +230,7 @@ def fit_ngrams(
     blocks = _blocks(texts, valid_texts, longest, n_classes)
     work = sum(block.train.nnz for block in blocks.values()) * n_classes
     n_weights = sum(len(block.terms) for block in blocks.values()) * n_classes
-    quick = work <= MOST_WORK and n_weights <= FEW_WEIGHTS
+    quick = search and work <= MOST_WORK and n_weights <= FEW_WEIGHTS
     strengths = STRENGTHS if quick else (USUAL_STRENGTH,)
     weights = None if class_weights is None else dict(enumerate(class_weights))
     best: Any = None

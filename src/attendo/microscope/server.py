@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
-import uvicorn
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from attendo.display.i18n import Language
-from attendo.display.web import Served, served_asset
-from attendo.errors import AttendoError, port_refused
+from attendo.display.local_server import NO_STORE, LocalServer, body_of
+from attendo.errors import AttendoError
 from attendo.files import json_of
 from attendo.microscope.look_page import live_page
 from attendo.microscope.session import Answer, Session
-
-LARGEST = 1 << 20
-"""The maximum size of a request, in bytes."""
-BODY_SECONDS = 60
-"""The maximum seconds that a client may take to send a request."""
-CLOSING_SECONDS = 10
-"""The maximum seconds that a stopping server waits for a running computation."""
-HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-}
-NO_STORE = {"Cache-Control": "no-store"}
 
 
 def answered(answer: Answer, status: int = 200) -> Response:
@@ -45,7 +28,7 @@ def answered(answer: Answer, status: int = 200) -> Response:
     return Response(json_of(answer), status, NO_STORE, "application/json")
 
 
-class LookServer(uvicorn.Server):
+class LookServer(LocalServer):
     """A server on 127.0.0.1 for the live page of one model.
 
     Only the page of this server can send requests: other host names and form requests are rejected. One thread computes
@@ -60,33 +43,10 @@ class LookServer(uvicorn.Server):
     def __init__(self, session: Session, port: int = 0, language: Language = "en") -> None:
         self.session = session
         self.language: Language = language
-        try:
-            self._socket = socket.create_server(("127.0.0.1", port), backlog=64)
-        except OSError as error:
-            raise port_refused(error, port) from None
-        self.port: int = self._socket.getsockname()[1]
         self._questions: SimpleQueue[tuple[Future[Answer], str, dict[str, Any]] | None] = SimpleQueue()
         # a daemon thread, because Python waits forever for the threads of an executor
         self._worker = threading.Thread(target=self._work, name="look", daemon=True)
-        config = uvicorn.Config(
-            self._app,
-            interface="asgi3",
-            http="h11",  # limits the size of request heads
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            log_level="critical",  # no server log on the terminal
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=CLOSING_SECONDS,
-        )
-        super().__init__(config)
-
-    @property
-    def address(self) -> str:
-        """The URL of the page."""
-        return f"http://127.0.0.1:{self.port}/"
+        super().__init__(port)
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until `stop` is called. Then wait for the running computation, for at most CLOSING_SECONDS.
@@ -95,8 +55,7 @@ class LookServer(uvicorn.Server):
             sockets: The sockets to listen on, as in uvicorn (default: the socket of `port`).
         """
         self._worker.start()
-        with self._socket:
-            super().run(sockets or [self._socket])
+        super().run(sockets)
         self._questions.put(None)
         self._worker.join(1)  # uvicorn has waited for the computation; an idle thread ends at once
 
@@ -105,48 +64,20 @@ class LookServer(uvicorn.Server):
         """Whether an answer is still being computed after `run` returned. Torch would abort if Python exited now."""
         return self._worker.is_alive()
 
-    def stop(self) -> None:
-        """Stop the server, so `run` returns."""
-        self.should_exit = True
+    def _refused(self, message: str, status: int) -> Response:
+        """Return the response to an invalid request, as JSON."""
+        return answered({"error": message}, status)
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Do nothing, because the calling program handles signals."""
-        yield
+    def _page(self, request: Request) -> Response:
+        """Return the microscope page."""
+        return Response(*live_page(self.language, self.session.model_answer()).response(request.headers))
 
-    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        with contextlib.suppress(ClientDisconnect):
-            response = await self._response(request)
-            response.headers.update(HEADERS)
-            if request.method != "GET" or {"content-length", "transfer-encoding"} & {*request.headers}:
-                response.headers["Connection"] = "close"  # the rest of a body must not be read as a request
-            await response(scope, receive, send)
-
-    async def _response(self, request: Request) -> Response:
-        if request.headers.get("host") not in (f"127.0.0.1:{self.port}", f"localhost:{self.port}"):
-            return answered({"error": f"open {self.address} instead"}, 403)  # DNS rebinding
-        if request.method == "GET":
-            served = self._file(request.url.path)
-            if served is None:
-                return PlainTextResponse("there is nothing here but /", 404, NO_STORE)
-            return Response(*served.response(request.headers))
-        try:
-            name, body = await _question(request)
-            answer: Future[Answer] = Future()
-            self._questions.put((answer, name, body))
-            return answered(await asyncio.wrap_future(answer))
-        except AttendoError as error:
-            return answered({"error": str(error)}, 400)
-        except ClientDisconnect:
-            raise
-        except Exception as error:  # noqa: BLE001  (one question must not end the server)
-            return answered({"error": f"a bug in attendo: {type(error).__name__}: {error}"}, 500)
-
-    def _file(self, path: str) -> Served | None:
-        if path == "/":
-            return live_page(self.language, self.session.model_answer())
-        return served_asset(path.removeprefix("/assets/")) if path.startswith("/assets/") else None
+    async def _posted(self, request: Request) -> Response:
+        """Return the answer to a question of the page."""
+        name, body = await _question(request)
+        answer: Future[Answer] = Future()
+        self._questions.put((answer, name, body))
+        return answered(await asyncio.wrap_future(answer))
 
     def _work(self) -> None:
         while (question := self._questions.get()) is not None:
@@ -161,19 +92,7 @@ class LookServer(uvicorn.Server):
 
 async def _question(request: Request) -> tuple[str, dict[str, Any]]:
     """Return the name and the body of a request. Raise AttendoError for an invalid request."""
-    length = request.headers.get("content-length", "")
-    if (
-        "transfer-encoding" in request.headers
-        or not length.isdecimal()
-        or len(length) > 9
-        or int(length) > LARGEST
-    ):
-        raise AttendoError(f"a question has a Content-Length of at most {LARGEST:,} bytes")
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            data = await request.body()
-    except TimeoutError:
-        raise AttendoError(f"a question must arrive within {BODY_SECONDS} seconds") from None
+    data = await body_of(request)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # forms of other pages cannot send this type
         raise AttendoError("a question is JSON, sent as application/json")

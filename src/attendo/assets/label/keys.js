@@ -1,0 +1,7 @@
+// @ts-check
+// A key presses the button that names the key as its shortcut.
+document.addEventListener("keydown", ({ key, ctrlKey, altKey, metaKey, repeat }) => {
+  if (ctrlKey || altKey || metaKey || repeat) return;
+  const control = document.querySelector(`[aria-keyshortcuts="${CSS.escape(key.toLowerCase())}"]`);
+  if (control instanceof HTMLElement) control.click();
+});

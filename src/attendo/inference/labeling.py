@@ -1,0 +1,173 @@
+"""Labeling of texts by a person: the order of the texts, and the file that gets each label at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from filelock import lock_descriptor
+
+from attendo.data.data_files import suffix
+from attendo.data.labelled import LabelledSource, read_labelled
+from attendo.errors import AttendoError
+from attendo.inference.classifier import Classification, Classifier
+from attendo.inference.tables import csv_line
+
+SUFFIXES = (".csv", ".jsonl")
+
+
+def margin(found: Classification) -> float:
+    """Return the difference between the two largest probabilities, which is small if unsure (Scheffer et al. 2001)."""
+    first, second, *_ = found.probabilities.values()
+    return first - second
+
+
+class LabelFile:
+    """A growing file of labeled texts in a format that training reads. Each label is on the disk when `add` returns.
+
+    Args:
+        path: The file (.csv or .jsonl). An existing file is continued, without a record that is incomplete because the
+            process was killed.
+        columns: The names of the columns of label and text.
+
+    Raises:
+        AttendoError: The suffix is unknown, the file has other columns, or another process writes it.
+    """
+
+    def __init__(self, path: Path, columns: tuple[str, str] = ("label", "text")) -> None:
+        if suffix(path) not in SUFFIXES or path.suffix == ".gz":
+            raise AttendoError(f"`out` {path} must end in {' or '.join(SUFFIXES)}")
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise AttendoError(
+                f"`out` {path} is not a possible output file. Give a file in an existing folder"
+            )
+        self.path = path
+        self.columns = columns
+        self._is_csv = suffix(path) == ".csv"
+        self._sizes: list[int] = []
+        head = csv_line(columns).encode() if self._is_csv else b""
+        self._file: BinaryIO = path.open("a+b")
+        try:
+            if not lock_descriptor(self._file.fileno(), blocking=False):
+                raise AttendoError(f"{path} is being written by another process. Wait until it ends")
+            self._file.seek(0)
+            data = self._file.read()
+            if not data.startswith(head) and not head.startswith(data):
+                raise AttendoError(
+                    f"{path} has other columns (expected {','.join(columns)}). Give a new file"
+                )
+            self._cut(_whole(data, self._is_csv))
+            if not self._file.tell():
+                self._append(head)
+            self.labels: dict[str, str] = {}
+            if self._file.tell() > len(head):
+                source = LabelledSource(path, columns)
+                self.labels = {row.text: row.label for row in read_labelled(source, strict=True)}
+        except BaseException:
+            self._file.close()
+            raise
+
+    def add(self, label: str, text: str) -> None:
+        """Append a labeled text. After an error of the system, the file is unchanged.
+
+        Args:
+            label: The label.
+            text: The text.
+        """
+        row = dict(zip(self.columns, (label, text), strict=True))
+        line = csv_line((label, text)) if self._is_csv else json.dumps(row, ensure_ascii=False) + "\n"
+        size = self._file.tell()
+        try:
+            self._append(line.encode())
+        except OSError:
+            self._cut(size)
+            raise
+        self._sizes.append(size)
+        self.labels[text] = label
+
+    def undo(self, text: str) -> None:
+        """Remove the label that was added last, that of `text`."""
+        self._cut(self._sizes.pop())
+        del self.labels[text]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _append(self, data: bytes) -> None:
+        self._file.write(data)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _cut(self, size: int) -> None:
+        self._file.truncate(size)
+        self._file.seek(size)
+        os.fsync(self._file.fileno())
+
+
+def _whole(data: bytes, is_csv: bool) -> int:
+    """Return the size of the complete records at the beginning of a file.
+
+    >>> _whole(b'label,text\\npos,"a\\n', True), _whole(b'{"label": "pos", "text": "\\""}\\n{', False)
+    (11, 30)
+    """
+    size = end = quotes = 0
+    for line in data.splitlines(keepends=True):
+        size += len(line)
+        quotes += line.count(b'"') if is_csv else 0
+        if line.endswith(b"\n") and quotes % 2 == 0:
+            end = size
+    return end
+
+
+class Labeling:
+    """The labeling of texts in a fixed order, with skipped texts and undo.
+
+    Args:
+        queue: The texts without a label, in the order in which they are asked.
+        file: The file that gets the labels.
+    """
+
+    def __init__(self, queue: Sequence[Classification], file: LabelFile) -> None:
+        self.queue = queue
+        self.file = file
+        self._is_labeled: list[bool] = []  # otherwise, the text was skipped
+
+    @property
+    def place(self) -> int:
+        """The place of the current text in the queue, from 0."""
+        return len(self._is_labeled)
+
+    @property
+    def current(self) -> Classification | None:
+        """The current text, or None after the last text."""
+        return self.queue[self.place] if self.place < len(self.queue) else None
+
+    def label(self, name: str) -> None:
+        """Give the current text a label, which is written at once."""
+        self.file.add(name, self.queue[self.place].text)
+        self._is_labeled.append(True)
+
+    def skip(self) -> None:
+        """Go to the next text. The current text gets no label."""
+        self._is_labeled.append(False)
+
+    def undo(self) -> None:
+        """Go back to the previous text of this session and remove its label. At the first text, nothing changes."""
+        if self.place and self._is_labeled.pop():
+            self.file.undo(self.queue[self.place].text)
+
+
+def to_label(classifier: Classifier, texts: Iterable[str], file: LabelFile) -> list[Classification]:
+    """Return the different texts that have no label in a file, the texts of which the classifier is least sure first.
+
+    Args:
+        classifier: The classifier, which suggests the labels.
+        texts: The texts. Texts without content are left out.
+        file: The file of labeled texts.
+    """
+    new = [text for text in dict.fromkeys(texts) if text.strip() and text not in file.labels]
+    return sorted(classifier.classify(new), key=margin)

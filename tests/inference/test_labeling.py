@@ -1,0 +1,92 @@
+"""Labels of a person: each is on the disk at once, and the file can be continued after a kill."""
+
+import pytest
+from tiny_classifiers import TEXTS, classifier
+
+from attendo.data.labelled import LabelledSource, read_labelled
+from attendo.errors import AttendoError
+from attendo.inference.labeling import LabelFile, Labeling, to_label
+
+HARD = 'it is "late",\nagain\r\n=1'
+
+
+@pytest.mark.parametrize("end", [".csv", ".jsonl"])
+def test_a_label_is_on_the_disk_and_training_reads_it(tmp_path, end):
+    path = tmp_path / f"a{end}"
+    file = LabelFile(path, ("category", "body"))
+    file.add("wet", HARD)
+    file.add("dry", "sun")
+    file.undo("sun")
+    source = LabelledSource(path, ("category", "body"))
+    assert [(row.label, row.text) for row in read_labelled(source, strict=True)] == [("wet", HARD)]
+    with pytest.raises(AttendoError, match="another process"):
+        LabelFile(path, ("category", "body"))
+    file.close()
+    whole = path.read_bytes()
+    for n in range(len(whole) + 1):  # killed while it wrote
+        path.write_bytes(whole[:n])
+        again = LabelFile(path, ("category", "body"))
+        assert again.labels == ({HARD: "wet"} if n == len(whole) else {})
+        again.add("dry", "sun")
+        again.close()
+        assert [row.text for row in read_labelled(source, strict=True)] == [
+            *([HARD] if n == len(whole) else []),
+            "sun",
+        ]
+
+
+def test_other_files_are_not_changed(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("id,label,text\n1,wet,rain\n")
+    with pytest.raises(AttendoError, match="other columns"):
+        LabelFile(path)
+    assert path.read_text() == "id,label,text\n1,wet,rain\n"
+    for name in ("a.tsv", "a.csv.gz"):
+        with pytest.raises(AttendoError, match=r"must end in \.csv or \.jsonl"):
+            LabelFile(tmp_path / name)
+        assert not (tmp_path / name).exists()
+
+
+def test_a_full_disk_leaves_whole_records(tmp_path, monkeypatch):
+    file = LabelFile(tmp_path / "a.csv")
+    file.add("wet", "rain")
+    before = (tmp_path / "a.csv").read_bytes()
+    append = file._append
+
+    def fails(data):
+        append(data[:3])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(file, "_append", fails)
+    with pytest.raises(OSError):
+        file.add("dry", "sun")
+    file.close()
+    assert (tmp_path / "a.csv").read_bytes() == before
+    assert file.labels == {"rain": "wet"}
+
+
+def test_the_least_sure_text_is_asked_first_and_undo_goes_back(tmp_path):
+    user = classifier()
+    with_labels = tmp_path / "a.csv"
+    with_labels.write_text("label,text\nwet,rain\n")
+    file = LabelFile(with_labels)
+    queue = to_label(user, [*TEXTS, *TEXTS, " "], file)
+    assert sorted(found.text for found in queue) == sorted({*TEXTS} - {"rain"})
+    margins = [p[0] - p[1] for p in (list(found.probabilities.values()) for found in queue)]
+    assert margins == sorted(margins)
+    labeling = Labeling(queue, file)
+    labeling.undo()  # nothing to undo
+    first, second, third = (found.text for found in queue[:3])
+    labeling.label("cold")
+    labeling.skip()
+    labeling.label("dry")
+    assert file.labels == {"rain": "wet", first: "cold", third: "dry"}
+    labeling.undo()
+    labeling.undo()
+    assert labeling.place == 1 and labeling.current is queue[1]
+    labeling.label("wet")
+    assert file.labels == {"rain": "wet", first: "cold", second: "wet"}
+    labeling.skip()
+    labeling.skip()
+    assert labeling.current is None
+    file.close()
