@@ -224,6 +224,9 @@ class ImportedTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         return self._side.encode([well_formed(text)], on=False)[0]
 
+    def _offsets(self, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:
+        return self._side.library.encode(text, add_special_tokens=False).offsets
+
     def encode_on(self, text: str) -> list[int]:
         """Return the ids of a text that continues another text. No space is added before the first word.
 
