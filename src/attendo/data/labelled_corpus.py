@@ -276,8 +276,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
         if self.per_token:
             options["per_token"] = True
         key = self._store_key(files, options, tokenizer)
-        classes_of = self._classes(tokenizer, row_report)
-        store = labelled_store(self.rows(row_report), row_report, classes_of, tokenizer, key)
+        store = labelled_store(self.rows(row_report), row_report, self._classes(tokenizer), tokenizer, key)
         weights = None
         if not self.per_token:
             weights = class_weights(list(self.counts.values()), data.class_weights)
@@ -290,10 +289,9 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
             self.say("the classes are unbalanced: rare classes get a larger weight (data.class_weights)")
         return material
 
-    def _classes(self, tokenizer: Tokenizer, row_report: RowReport) -> Callable[[LabelledRow], Sequence[int]]:
-        """Return a function that returns the classes of a row for the token store."""
-        labels = LabelSet(tuple(self.counts))
-        return lambda row: [labels.id_of(row.label, row_report.place(row.number))]
+    def _classes(self, tokenizer: Tokenizer) -> LabelSet | Callable[[LabelledRow], Sequence[int]]:
+        """Return the labels, or a function that returns the class of each token of a row."""
+        return LabelSet(tuple(self.counts))
 
     def facts(self) -> dict[str, Any]:
         return {"labels": self.counts}

@@ -277,17 +277,22 @@ def pair_store(
 def labelled_store(
     rows: Iterable[LabelledRow],
     row_report: RowReport,
-    classes_of: Callable[[LabelledRow], Sequence[int]],
+    labels: LabelSet | Callable[[LabelledRow], Sequence[int]],
     tokenizer: Tokenizer,
     key: str,
 ) -> LabelledStore:
     """Return the token store of labeled texts with this key from the cache. If necessary, the store is built first.
 
-    `classes_of` returns the class of a row, or of each of its tokens. Raises AttendoError if the cache cannot be
-    written.
+    `labels` can also be a function that returns the class of each token of a row. Raises AttendoError for an unknown
+    label, or if the cache cannot be written.
     """
 
+    def class_of(row: LabelledRow) -> list[int]:
+        assert isinstance(labels, LabelSet)
+        return [labels.id_of(row.label, row_report.place(row.number))]
+
     def build(new: Path) -> None:
+        classes_of = class_of if isinstance(labels, LabelSet) else labels
         _write_rows(new, key, rows, [_Column(2, tokenizer, "")], row_report, classes_of=classes_of)
 
     return opened_or_built(cache_folder() / f"labelled-{key}", LabelledStore, build)

@@ -288,7 +288,7 @@ class TaggedCorpus(LabelledCorpus):
     def model_facts(self) -> dict[str, Any]:
         return {"n_classes": len(self.tags)}
 
-    def _classes(self, tokenizer: Tokenizer, row_report: RowReport) -> Callable[[LabelledRow], Sequence[int]]:
+    def _classes(self, tokenizer: Tokenizer) -> Callable[[LabelledRow], Sequence[int]]:
         return lambda row: self.tags.classes(tokenizer.encode_spans(row.text)[1], spans_of(row))
 
     def _split(self, trained: Callable[[int], bool]) -> HeldOut:

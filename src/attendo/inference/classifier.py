@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -41,34 +41,10 @@ from attendo.metrics import (
 )
 from attendo.models import EncoderClassifier
 
+if TYPE_CHECKING:
+    from attendo.inference.tagger import Tagger
+
 Cell = str | int | float | list[Any] | None
-
-
-class Decision(Protocol):
-    """The answer of a model to one text."""
-
-    @property
-    def cells(self) -> tuple[Cell, ...]:
-        """The values of the answer for a table, one for each of the model's `heads`."""
-        ...
-
-    @property
-    def cut(self) -> bool:
-        """Whether the text was truncated because it is too long."""
-        ...
-
-
-class Deciding(Protocol):
-    """A model that answers texts, such as a classifier or a tagger. `heads` are the columns of its answers."""
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """The names of the columns of an answer."""
-        ...
-
-    def classify(self, texts: Sequence[str], /) -> Sequence[Decision]:
-        """Return one answer per text."""
-        ...
 
 
 def check_table(out: Path, option: str) -> None:
@@ -105,7 +81,7 @@ def label_table(out: Path, heads: Sequence[str]) -> Iterator[Callable[[Sequence[
 
 
 def classify_table(
-    classifier: Deciding,
+    classifier: Classifier | Tagger,
     rows: Iterator[tuple[int, tuple[str, ...]]],
     out: Path,
     show: Callable[[int], None] = lambda n_done: None,

@@ -19,7 +19,7 @@ from attendo.data.labelled import LabelledRow, LongTexts
 from attendo.data.tagged import Borders, Span, TagSet, spans_of
 from attendo.data.tokenizers import Tokenizer, require_list
 from attendo.errors import AttendoError
-from attendo.inference.classifier import CHUNK, Cell, encoder_logits
+from attendo.inference.classifier import CHUNK, Cell, ClassScore, encoder_logits
 from attendo.metrics import log_softmax
 from attendo.models import EncoderClassifier
 
@@ -80,17 +80,6 @@ class Tagging:
         return {"spans": self.cells[0], "n_tokens": self.n_tokens}
 
 
-@dataclass(frozen=True)
-class SpanScore:
-    """The precision, recall and F1 score of the spans with one label, in [0, 1], and their true number (`support`)."""
-
-    label: str
-    precision: float
-    recall: float
-    f1: float
-    support: int
-
-
 @dataclass(frozen=True, eq=False)
 class TagAssessment:
     """The measured quality of taggings.
@@ -105,7 +94,7 @@ class TagAssessment:
     """
 
     found: tuple[Tagging, ...]
-    labels: tuple[SpanScore, ...]
+    labels: tuple[ClassScore, ...]
     measures: dict[str, float]
 
 
@@ -352,7 +341,7 @@ class Tagger(TextModel):
 
 def span_scores(
     truth: Sequence[Sequence[Span]], found: Sequence[Sequence[Span]]
-) -> tuple[tuple[SpanScore, ...], dict[str, float]]:
+) -> tuple[tuple[ClassScore, ...], dict[str, float]]:
     """Return precision, recall and F1 per label and over all spans (Tjong Kim Sang & De Meulder 2003, section 2.4).
 
     A found span is right if a true span of the same text has the same start, end and label.
@@ -379,4 +368,4 @@ def span_scores(
     labels = sorted({span.label for _, span in [*true, *guessed]})
     precision, recall, f1, _ = scores(None)
     measures = {"f1": f1, "precision": precision, "recall": recall}
-    return tuple(SpanScore(label, *scores(label)) for label in labels), measures
+    return tuple(ClassScore(label, *scores(label)) for label in labels), measures

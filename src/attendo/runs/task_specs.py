@@ -246,7 +246,7 @@ TAGGING = TaskSpec(
     user=Tagger.from_bundle,
     task=_tagging_task,
     texts=lambda corpus, task: sorted((row.text for row in task.validation), key=source_hash),
-    data_keys={"valid_share": 0.1, "token_dropout": 0.1},
+    data_keys={"valid_share": 0.1, "token_dropout": 0.3},
     most_epochs=60,
     # names require their case and their spelling
     tokenizers=({"kind": "character"}, {"kind": "bpe"}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -220,7 +219,10 @@ BACK = {
 
 @router.post("/classify", **reads(ClassifyBody, ClassifyAnswer))
 async def classify(request: ApiRequest) -> Response:
-    """Classify texts with calibrated probabilities, or find their spans. The results equal those of `attendo classify`."""
+    """Classify texts or find their spans, with calibrated probabilities. The results equal those of `attendo classify`.
+
+    A classifier returns a label per text, and a tagger returns the spans of each text.
+    """
     body = await request.read_json(ClassifyBody)
     texts = body.texts
     request.check_texts(texts, "texts")
