@@ -21,6 +21,7 @@ from attendo.data.tokenizers import (
     SpecialTokens,
     Tokenizer,
     keep_to_one_thread,
+    library_offsets,
     well_formed,
 )
 from attendo.errors import AttendoError
@@ -225,7 +226,7 @@ class ImportedTokenizer(Tokenizer):
         return self._side.encode([well_formed(text)], on=False)[0]
 
     def _offsets(self, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:
-        return self._side.library.encode(text, add_special_tokens=False).offsets
+        return library_offsets(self._side.library, text)
 
     def encode_on(self, text: str) -> list[int]:
         """Return the ids of a text that continues another text. No space is added before the first word.

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendo.cache import cache_folder, discard, opened_or_built
-from attendo.data.labelled import LabelledRow
+from attendo.data.labelled import LabelledRow, LabelSet
 from attendo.data.row_report import RowReport
 from attendo.data.tokenizers import Tokenizer
 from attendo.files import DamagedFile, manifest_hash, sha256_file, verify_manifest, write_manifest

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -454,10 +455,11 @@ class LearnedTokenizer(Tokenizer):
 
     def _offsets(self, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:
         if self._worded:
-            return self._library.encode(text, add_special_tokens=False).offsets
-        # the tokens spell the text byte by byte, after the space that is put before the first word
-        places = [-1] * self._prefixed + [place for place, c in enumerate(text) for _ in c.encode()]
-        ends = accumulate((len(self._bytes[i]) for i in ids), initial=0)
+            return library_offsets(self._library, text)
+        # the tokens spell the text byte by byte, possibly after a space that is put before the first word
+        ends = list(accumulate((len(self._bytes[i]) for i in ids), initial=0))
+        places = [place for place, c in enumerate(text) for _ in c.encode()]
+        places = [-1] * (ends[-1] - len(places)) + places
         return [(max(0, places[start]), places[end - 1] + 1) for start, end in pairwise(ends)]
 
     def _encode(self, text: str, library: LibraryTokenizer) -> list[int]:
@@ -509,6 +511,21 @@ class LearnedTokenizer(Tokenizer):
         return "".join(
             c if c.isprintable() or at in joined else f"<U+{ord(c):04X}>" for at, c in enumerate(entry)
         )
+
+
+def library_offsets(library: LibraryTokenizer, text: str) -> list[tuple[int, int]]:
+    """Return the span of each token of a text. Combining marks that the tokenizer composes belong to their character.
+
+    Args:
+        library: The tokenizer.
+        text: Any text.
+    """
+    found = []
+    for start, end in library.encode(text, add_special_tokens=False).offsets:
+        while end > start and end < len(text) and unicodedata.combining(text[end]):
+            end += 1
+        found.append((start, end))
+    return found
 
 
 def well_formed(text: str) -> str:
