@@ -230,9 +230,19 @@ class TagSet:
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedData(LabelledData):
-    """The tagged texts of a run: CoNLL files, or tables with the columns text and spans. See `LabelledData`.
+    """The tagged texts of a run: CoNLL files, or tables with the columns text and spans.
 
-    Texts above `max_tokens` are read in overlapping windows, so no part of a text is left out.
+    Attributes:
+        train: A file of tagged texts, or a folder or pattern of such files.
+        valid: A validation file, folder or pattern (default: a share of the training rows is held out).
+        valid_share: Share of the training rows that is held out without `valid`: 100 to 2,000 rows, at most a fifth.
+        columns: Columns of spans and text in tables, for example `spans=entities,text=body`.
+        header: No effect: a table with spans has column names.
+        strict: Whether the first bad row raises an error. By default, bad rows are skipped and counted.
+        max_tokens: Maximum number of tokens of a text that the model reads at once.
+        long: Treatment of texts above `max_tokens`. `window` averages the logits of overlapping windows.
+        class_weights: Only `auto`: all tokens have the same weight.
+        token_dropout: Share of the input tokens that are hidden at random during training.
     """
 
     form: ClassVar[RowForm] = SPANS
