@@ -39,6 +39,7 @@ CHOSEN = {
 TASKS = {
     "translation": "翻訳",
     "classification": "分類",
+    "tagging": "タグ付け",
     "language-model": "言語モデル",
     "masked-language-model": "マスク言語モデル",
 }

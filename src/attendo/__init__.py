@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from attendo.inference import Classifier as Classifier
     from attendo.inference import Embedder as Embedder
     from attendo.inference import Generator as Generator
+    from attendo.inference import Tagger as Tagger
     from attendo.inference import Translator as Translator
     from attendo.inference import load as load
     from attendo.microscope.view import View as View
@@ -32,6 +33,7 @@ _MODULES = {
     "Generator": "attendo.inference",
     "ModelConfig": "attendo.model_config",
     "SamplingConfig": "attendo.decoding.logit_filters",
+    "Tagger": "attendo.inference",
     "Translator": "attendo.inference",
     "View": "attendo.microscope.view",
     "build_model": "attendo.models",
@@ -49,6 +51,7 @@ __all__ = [
     "Generator",
     "ModelConfig",
     "SamplingConfig",
+    "Tagger",
     "Translator",
     "View",
     "__version__",

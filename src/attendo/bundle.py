@@ -36,7 +36,7 @@ FORMAT = 1
 DTYPES = ("F64", "F32", "F16", "BF16")
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 """The exceptions that an invalid header causes, or a header that changed while it was read."""
-TaskName = Literal["translation", "classification", "language-model", "masked-language-model"]
+TaskName = Literal["translation", "classification", "tagging", "language-model", "masked-language-model"]
 
 USES: dict[Architecture, str] = {
     "encoder-decoder": "translate",

@@ -82,7 +82,8 @@ class ModelConfig:
         d_output: Width of the hidden layer before the output (default: `d_model`, none in classifiers).
         output_activation: Activation function after the hidden layer that `d_output` adds to a classifier.
         n_classes: Number of labels, taken from the data. A classifier with 0 labels outputs text embeddings.
-        pooling: Summary of all token vectors in a classifier: their maximum, their mean, or the first vector.
+        pooling: Summary of all token vectors in a classifier: their maximum, their mean, or the first vector. With
+            `none`, each token has its own logits, as for tags.
         initialization: Scheme of the initial weights: Xavier (Glorot & Bengio 2010) or normal (Radford et al. 2018).
 
     Raises:

@@ -155,16 +155,19 @@ class EncoderClassifier(_Model):
 
     def hidden(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
-    ) -> Float[Tensor, "batch d_model"]:
-        """Return one vector per text. `src_lengths` is the number of tokens in each row, not counting padding."""
+    ) -> Float[Tensor, "batch *len d_model"]:
+        """Return one vector per text, or one per token if the `pooling` of the config is "none".
+
+        `src_lengths` is the number of tokens in each row, not counting padding.
+        """
         states = self.encoder(self.embedding(src), _padding(src_lengths))
         pooled = self.output_hidden(pool(states, self.config.pooling, src_lengths))
         return getattr(torch, self.config.output_activation)(pooled) if self.config.d_output else pooled
 
     def forward(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
-    ) -> Float[Tensor, "batch classes"]:
-        """Return the logits of each text."""
+    ) -> Float[Tensor, "batch *len classes"]:
+        """Return the logits of each text, or of each token."""
         return self.output(self.hidden(src, src_lengths))
 
 

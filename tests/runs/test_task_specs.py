@@ -25,9 +25,17 @@ def test_each_kind_has_a_command_and_an_inference_class():
     assert set(train.commands) == set(TASK_SPECS) == set(inference._KINDS)
 
 
+def tagged_file(folder):
+    """A CoNLL file with a sentence per day."""
+    file = folder / "days.conll"
+    file.write_text("\n".join(f"rain O\non O\nday B-DATE\n{n} I-DATE\n" for n in range(100)))
+    return file
+
+
 FILES = {
     "translation": (PAIRS, pairs_file, {}),
     "classification": (SMALL, labelled_file, {"model": {"n_encoder_layers": 1}}),
+    "tagging": (SMALL, tagged_file, {"model": {"n_encoder_layers": 1}}),
     "language-model": (SMALL, text_file, {"model": {"n_decoder_layers": 1, "max_len": 24}}),
     "masked-language-model": (SMALL, text_file, {"model": {"n_encoder_layers": 1, "max_len": 24}}),
 }

@@ -64,6 +64,17 @@ def test_an_uncased_tokenizer_has_no_spans():
     assert told("/tokenize", {"text": "It RAINS."}, app)["spans"] is None
 
 
+def test_spans_are_those_of_the_tagger():
+    tagger = looked_model("tagging", TOKENIZER)
+    app = serving(("names", tagger, None, None))[1]
+    texts = ["  It will rain 🎉 in Rome.", "", "Snow"]
+    found = told("/classify", {"texts": texts}, app)["results"]
+    assert found == [one.as_json() for one in tagger.classify(texts)]
+    assert any(one["spans"] for one in found)
+    for text, one in zip(texts, found, strict=True):
+        assert all(text[span["start"] : span["end"]] == span["text"] for span in one["spans"])
+
+
 @pytest.mark.parametrize("penalty", [None, 1.5])
 def test_pairs_have_the_scores_of_score(penalty):
     pairs = [("It will rain.", "雨"), ("", "雨"), ("Snow", "")] * 3

@@ -7,7 +7,7 @@ from attendo.data.labelled import LongTexts
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.options import DecodingConfig
-from attendo.inference import Classifier, Embedder, Generator, Translator
+from attendo.inference import Classifier, Embedder, Generator, Tagger, Translator
 from attendo.models import ModelConfig, build_model
 
 FAMILIES = ("translation", "language-model", "classification", "masked-language-model")
@@ -15,6 +15,7 @@ ARCHITECTURES = {
     "translation": "encoder-decoder",
     "language-model": "decoder",
     "classification": "classifier",
+    "tagging": "classifier",
     "masked-language-model": "masked",
 }
 HOSTILE = (
@@ -47,6 +48,8 @@ def looked_model(family: str, tokenizer: Tokenizer, *, seed: int = 0, scale: flo
         layers["n_decoder_layers"] = 0
     if family == "classification":
         shape["n_classes"] = 3
+    if family == "tagging":
+        shape |= {"n_classes": 5, "pooling": "none"}
     torch.manual_seed(seed)
     settings = shape | layers | options
     config = ModelConfig(architecture=ARCHITECTURES[family], vocab_size=tokenizer.vocab_size, **settings)
@@ -64,6 +67,8 @@ def looked_model(family: str, tokenizer: Tokenizer, *, seed: int = 0, scale: flo
         case "classification":
             counts = {"rain": 5, "snow": 3, "sun": 2}
             return Classifier(model, tokenizer, counts, long_texts=LongTexts(max_tokens=config.max_len - 1))
+        case "tagging":
+            return Tagger(model, tokenizer, {"LOC": 1, "PER": 1})
         case _:
             return Embedder(model, tokenizer)
 

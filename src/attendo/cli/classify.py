@@ -26,7 +26,7 @@ from attendo.cli.reporting import Counter, lines_given, one_line, refuse_file_na
 from attendo.data.row_report import RowReport
 
 if TYPE_CHECKING:
-    from attendo.inference import Classifier
+    from attendo.inference import Classifier, Tagger
 
 
 @with_groups
@@ -53,11 +53,15 @@ def classify(
     as_json: JsonLines = False,
     machine: Machine,
 ) -> int:
-    """Classify texts, the lines of stdin, or the rows of a table.
+    """Classify texts, the lines of stdin, or the rows of a table, or find the spans in them.
 
     The command prints one line per text: the label, a tab and the probability of the label. The probabilities are
     calibrated on the validation set. For an empty line, the command prints only the tab. If no label reaches its
     threshold (see `attendo thresholds`), the label is empty, and the probability is that of the most probable label.
+
+    For a tagger, the command prints the spans of each text in one line, separated by tabs. A span is printed with its
+    label, its start and end in characters from 0, its probability and its text. The output table has the column spans,
+    a JSON list. A .jsonl output table can be used as training data.
 
     --input reads .csv, .tsv, .jsonl, .parquet and .xlsx files, which can also end in .gz. The output table has one row
     per input row, in the same order. The first columns are the input columns selected by --keep (by name, or by number
@@ -86,12 +90,9 @@ def classify(
         for line, found in enumerate(classifier.classify(chunk), number):
             n_cut += found.cut
             if as_json:
-                facts = {"line": line, "label": found.label, "probability": found.probability}
-                facts |= {"probabilities": found.probabilities, "n_tokens": found.n_tokens, "cut": found.cut}
-                print(json.dumps(facts, ensure_ascii=False))
+                print(json.dumps({"line": line} | found.as_json(), ensure_ascii=False))
             else:
-                label = one_line(found.label or "")
-                print(f"{label}\t" if found.probability is None else f"{label}\t{found.probability:.4f}")
+                print(one_line(found.line))
         sys.stdout.flush()
         n_done = number + len(chunk) - 1
         counter.show(n_done)
@@ -101,11 +102,15 @@ def classify(
     return 0
 
 
-def _loaded(folder: Path, machine: Machine, threshold: str | None) -> Classifier:
-    """Return the classifier of a run, with other thresholds than the stored ones if they are given."""
-    from attendo.inference import Classifier
+def _loaded(folder: Path, machine: Machine, threshold: str | None) -> Classifier | Tagger:
+    """Return the classifier or tagger of a run, with other thresholds than the stored ones if they are given."""
+    from attendo.bundle import load_bundle
+    from attendo.inference import Classifier, Tagger
     from attendo.inference.decisions import parse_thresholds
 
+    if load_bundle(folder).card.get("task") == Tagger.task:
+        refuse_if(threshold is not None, "--threshold does not apply to taggers. Leave it out")
+        return Tagger.load(folder, machine.chosen())
     classifier = Classifier.load(folder, machine.chosen())
     if threshold is None:
         return classifier
@@ -120,21 +125,23 @@ def _classify_file(
     columns: str | None,
     keep: str | None,
     header: bool | None,
-    loaded: Callable[[], Classifier],
+    loaded: Callable[[], Classifier | Tagger],
 ) -> int:
     """Classify the texts of a table. The default columns and header are those of training."""
     from attendo.data.corpora import parse_kept
     from attendo.data.data_files import require_file
-    from attendo.inference.classifier import FOUND, classify_table
+    from attendo.inference.classifier import classify_table
     from attendo.inference.tables import check_table
+    from attendo.runs.task_specs import family_of
 
     require_file(source)
     check_table(out, "--output")
-    kept = () if keep is None else parse_kept(keep, FOUND)
     classifier = loaded()
+    kept = () if keep is None else parse_kept(keep, ("line", *classifier.heads, "text"))
     row_report = RowReport(str(source))
     counter = Counter("rows")
-    rows = rows_of(source, folder, columns, kept, header, row_report)
+    roles = family_of(classifier.task).data.form.roles
+    rows = rows_of(source, folder, columns, kept, header, row_report, roles)
     n_done, n_cut = classify_table(classifier, rows, out, counter.show, kept)
     counter.clear()
     say(row_report.line())
@@ -151,11 +158,11 @@ def rows_of(
     kept: tuple[str, ...],
     header: bool | None,
     row_report: RowReport,
+    roles: tuple[str, ...],
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the number of each row or line, with its text and the columns to keep."""
+    """Yield the number of each row or line, with its text and the columns to keep. `roles` are those of training."""
     from attendo.config import read_toml
     from attendo.data.corpora import parse_columns, read_lines, read_with_kept
-    from attendo.data.labelled import LABELLED
     from attendo.data.texts import has_rows
 
     if has_rows(source):  # a text file has no columns
@@ -164,7 +171,7 @@ def rows_of(
         header = learned.get("header") if header is None else header
     column = None
     if columns is not None:  # the columns of training also name the label
-        column = parse_columns(columns, LABELLED if "," in columns else ("text",))[-1]
+        column = parse_columns(columns, roles if "," in columns else ("text",))[-1]
     if kept:
         return read_with_kept(source, column, kept, bool(header), row_report)
     lines = read_lines(source, column, bool(header), row_report=row_report, keep_skipped=True)

@@ -41,7 +41,7 @@ from attendo.display.width import shown
 
 if TYPE_CHECKING:
     from attendo.bootstrap import RowSums
-    from attendo.inference import Classifier, Generator, Translator
+    from attendo.inference import Classifier, Generator, Tagger, Translator
     from attendo.runs.compare import Verdict
 
 SCORED = 100
@@ -94,7 +94,7 @@ def compare(
     """
     from attendo.bundle import load_bundle
     from attendo.errors import AttendoError
-    from attendo.inference import Classifier, Generator, Translator, load
+    from attendo.inference import Classifier, Generator, Tagger, Translator, load
     from attendo.runs.compare import verdicts
 
     require_files(files)
@@ -109,9 +109,9 @@ def compare(
         case Translator(), Translator():
             only(options, "tokenize", "beam", "columns", "header")
             sums = _translations(users, folders, files, metrics, options)
-        case Classifier(), Classifier():
+        case (Classifier(), Classifier()) | (Tagger(), Tagger()):
             only(options, "columns", "header")
-            sums = _classifications(users, folders, files, metrics, options)
+            sums = _labelled(users, folders, files, metrics, options)
         case Generator(), Generator():
             only(options, "context", "column", "header")
             sums = _text_sums(users, folders, files, metrics, options)
@@ -227,8 +227,8 @@ def _translations(
     return sums[0], sums[1]
 
 
-def _classifications(
-    users: tuple[Classifier, Classifier],
+def _labelled(
+    users: tuple[Classifier | Tagger, Classifier | Tagger],
     folders: Folders,
     files: list[Path],
     asked: list[str] | None,
@@ -236,20 +236,22 @@ def _classifications(
 ) -> Sums:
     from attendo.data.labelled import read_labelled
     from attendo.errors import AttendoError
-    from attendo.runs.compare import CLASSIFICATION_METRICS, classification_sums
+    from attendo.inference import Classifier
+    from attendo.runs.compare import CLASSIFICATION_METRICS, TAG_METRICS, classification_sums, tag_sums
     from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import CLASSIFICATION
+    from attendo.runs.task_specs import family_of
 
-    metrics = _chosen(asked, CLASSIFICATION_METRICS, CLASSIFICATION_METRICS)
+    known = CLASSIFICATION_METRICS if isinstance(users[0], Classifier) else TAG_METRICS
+    metrics = _chosen(asked, known, known)
     refuse_if(len(files) > 1, ONE_NAME)
-    labels = [set(user.labels.names) for user in users]
+    labels = [set(user.counts) for user in users]
     if differing := sorted(labels[0] ^ labels[1]):
         raise AttendoError(
             f"{folders[0]} and {folders[1]} have different labels: only one of them has {differing[0]!r}. Compare"
-            " classifiers with the same labels"
+            " models with the same labels"
         )
     sources = [
-        data_of(CLASSIFICATION, folder).source(files[0], options.columns, options.header)
+        data_of(family_of(users[0].task), folder).source(files[0], options.columns, options.header)
         for folder in folders
     ]
     row_report = RowReport(sources[0].name)
@@ -259,8 +261,13 @@ def _classifications(
         raise AttendoError(
             f"{files[0]}: {folders[0]} and {folders[1]} read different columns. Choose them with --columns"
         )
-    refuse_header(rows, sources[0], users[0])
-    sums = [classification_sums(user, rows, metrics, sources[0].name) for user in users]
+    sums = []
+    for user in users:
+        if isinstance(user, Classifier):
+            refuse_header(rows, sources[0], user)
+            sums.append(classification_sums(user, rows, metrics, sources[0].name))
+        else:
+            sums.append(tag_sums(user, rows, metrics, sources[0].name))
     return sums[0], sums[1]
 
 

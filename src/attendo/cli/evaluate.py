@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from attendo.data.labelled import LabelledRow, LabelledSource
     from attendo.data.text_corpus import TextData
     from attendo.data.texts import TextSource
-    from attendo.inference import Classifier, Generator, Translator
+    from attendo.inference import Classifier, Generator, Tagger, Translator
     from attendo.inference.classifier import Assessment
     from attendo.inference.perplexity import TextLoss
 
@@ -77,12 +77,14 @@ def evaluate(
 
     For a translator, the metrics are BLEU and chrF from sacreBLEU with their signatures, the share of exact matches,
     and the perplexity of the targets. For a classifier, the metrics are the accuracy, macro-F1, calibration error,
-    scores per label and the confusion matrix. For a language model, the metrics are the perplexity and the bits per
+    scores per label and the confusion matrix. For a tagger, the metrics are precision, recall and F1 of spans, which
+    are right if start, end and label are right. For a language model, the metrics are the perplexity and the bits per
     byte of whole documents. The context length and the stride are also printed.
 
     The option --out writes the translations or the labels to a new file. For a classifier, the file is a table (.csv,
     .tsv, .jsonl, .parquet or .xlsx) with the line number, the label, the predicted label with its probability, and the
-    text. Skipped rows are not in the table. The option --curves draws precision and recall, ROC, the reliability of the
+    text. For a tagger, the table has the true spans and the found spans. Skipped rows are not in the table. For a
+    classifier, the option --curves draws precision and recall, ROC, the reliability of the
     probabilities, the accuracy of the most certain texts, and the confusion matrix.
 
     Example: attendo evaluate runs/mine test.tsv
@@ -90,7 +92,7 @@ def evaluate(
     Example: attendo evaluate runs/mine test.tsv --curves curves.png
     """
     from attendo.errors import AttendoError
-    from attendo.inference import Classifier, Generator, Translator, load
+    from attendo.inference import Classifier, Generator, Tagger, Translator, load
 
     require_files(files)
     for new in (options.out, options.curves):
@@ -106,6 +108,9 @@ def evaluate(
         case Classifier():
             only(options, "columns", "header", "out", "curves")
             facts, lines = _classifications(user, folder, files, options)
+        case Tagger():
+            only(options, "columns", "header", "out")
+            facts, lines = _tags(user, folder, files, options)
         case Generator():
             only(options, "context", "stride", "column", "header")
             facts, lines = _perplexity(user, folder, files, options)
@@ -200,8 +205,40 @@ def _classifications(
     return _assessment_json(result, row_report), _assessment_lines(result)
 
 
+def _tags(
+    tagger: Tagger, folder: Path, files: list[Path], options: TaskOptions
+) -> tuple[dict[str, Any], list[str]]:
+    from attendo.data.tagged import spans_of
+    from attendo.inference.tables import check_table, label_table
+
+    refuse_if(len(files) > 1, ONE_NAME)
+    out = options.out
+    if out is not None:
+        check_table(out, "--out")
+    rows, row_report, name = labelled_rows(tagger, folder, files[0], options.columns, options.header)
+    result = tagger.evaluate(rows, name)
+    if out is not None:
+        with label_table(out, ("line", "spans", "found", "text")) as write:
+            for row, found in zip(rows, result.found, strict=True):
+                [line] = row_report.places_json([row.number])
+                write((line, spans_of(row), *found.cells, row.text))
+    m = result.measures
+    scores = [dataclasses.asdict(score) for score in result.labels]
+    lines = [
+        f"span F1 {m['f1']:.2%}  precision {m['precision']:.2%}  recall {m['recall']:.2%}",
+        f"accuracy of single words {m['unit_accuracy']:.2%}  loss {m['loss']:.4f} nats per word",
+    ]
+    if n := int(m["unreachable"]):
+        lines.append(f"{plural(n, 'span')} cannot be found, because they begin or end inside a word or token")
+    table = [
+        [s["label"], *(f"{s[k]:.2%}" for k in ("precision", "recall", "f1")), s["support"]] for s in scores
+    ]
+    lines += ["", *table_lines(["label", "precision", "recall", "F1", "spans"], table)]
+    return {"account": row_report.as_json(), "labels": scores} | m, lines
+
+
 def labelled_rows(
-    classifier: Classifier,
+    user: Classifier | Tagger,
     folder: Path,
     file: Path,
     columns: str | None,
@@ -215,15 +252,17 @@ def labelled_rows(
     """
     from attendo.data.labelled import read_labelled
     from attendo.data.labelled_corpus import n_known
+    from attendo.inference import Classifier
     from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import CLASSIFICATION
+    from attendo.runs.task_specs import family_of
 
-    data = data_of(CLASSIFICATION, folder)
+    data = data_of(family_of(user.task), folder)
     source = data.source(file, columns, header)
     row_report = RowReport(source.name)
     rows = list(read_labelled(source, row_report=row_report))
     say(row_report.line())
-    refuse_header(rows, source, classifier)
+    if isinstance(user, Classifier):
+        refuse_header(rows, source, user)
     if is_score and (n := n_known(data, rows)):
         say(f"{n:,} of {len(rows):,} texts are also in the training file, so the scores are inflated")
     return rows, row_report, source.name

@@ -16,10 +16,11 @@ from attendo.display.width import shown
 CALLS = {
     "translate": "translate([text])[0].text",
     "classify": "classify([text])[0].label",
+    "tagging": "classify([text])[0].spans",
     "generate": "generate(text).text",
     "embed": "embed([text])",
 }
-"""The Python call that uses a model, by the command that uses the model."""
+"""The Python call that uses a model, by its task, or by the command that uses the model."""
 
 
 def card_lines(folder: Path, facts: dict[str, Any]) -> Iterator[str]:
@@ -81,10 +82,11 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         )
     yield "made with", ", ".join(f"{name} {version}" for name, version in facts.get("versions", {}).items())
     use = use_of(facts.get("task"), model.get("architecture", "encoder-decoder"))
+    call = CALLS.get(facts.get("task", ""), CALLS[use])
     if own is None:
         yield "use", f'attendo {use} {folder} "your text"'
-    load = f"attendo.load({str(folder)!r}).{CALLS[use]}"
-    yield "in Python", load if own is None else python_line(own, folder, f"{LOAD}.{CALLS[use]}")
+    load = f"attendo.load({str(folder)!r}).{call}"
+    yield "in Python", load if own is None else python_line(own, folder, f"{LOAD}.{call}")
 
 
 def _direction(languages: dict[str, str | None]) -> str:

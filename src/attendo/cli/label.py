@@ -60,7 +60,7 @@ def label(
     names = LABELLED if trained is None else parse_columns(trained, LABELLED)
     names = LABELLED if any(name.isdecimal() for name in names) else names
     row_report = RowReport(str(source))
-    rows = rows_of(source, folder, columns, (), header, row_report)
+    rows = rows_of(source, folder, columns, (), header, row_report, LABELLED)
     texts = list(dict.fromkeys(text for _, (text,) in rows))
     say(row_report.line())
     known = rows_before(folder, CLASSIFICATION, say)

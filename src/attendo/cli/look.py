@@ -196,8 +196,10 @@ def look(
     if out is not None:
         _check_file(out)
     from attendo.inference import load
+    from attendo.microscope.run_model import require_shown
 
     user = load(folder, machine.chosen())
+    require_shown(user)
     if options.over is not None:
         return rank(user, folder, options.over, options.alignments, as_json, language)
     _check_family(user, given)

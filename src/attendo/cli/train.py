@@ -151,6 +151,10 @@ Labelled = Annotated[
     list[str] | None,
     option("F", "Labeled texts: a file, a folder or a pattern 'a/*.tsv' (.csv, .jsonl …).", default=...),
 ]
+Tagged = Annotated[
+    list[str] | None,
+    option("F", "Tagged texts: a file, a folder or a pattern 'a/*.conll' (.conll, .jsonl …).", default=...),
+]
 Texts = Annotated[
     list[str] | None,
     option("F", "Text file, folder or table; repeatable (default: Python's standard library).", default=...),
@@ -170,6 +174,7 @@ def train_app() -> typer.Typer:
     train.callback()(tasks)
     train.command("translation", short_help="Train a translator from sentence pairs.")(translation)
     train.command("classification", short_help="Train a classifier from labeled texts.")(classification)
+    train.command("tagging", short_help="Train a tagger that finds names and other spans in texts.")(tagging)
     texts: dict[TaskName, tuple[str, str]] = {
         "language-model": ("Train a model that continues texts.", LANGUAGE_MODEL),
         "masked-language-model": ("Train an encoder, as a start for classifiers.", MASKED),
@@ -263,6 +268,29 @@ def classification(
     """
     data = {"data.train": train, "data.valid": valid, "data.columns": columns, "data.header": header or None}
     return _begin("classification", chosen, data, training, out, print_config)
+
+
+@with_groups
+def tagging(
+    *,
+    out: Out = None,
+    train: Tagged = None,
+    valid: ValidTexts = None,
+    chosen: SettingOptions,
+    columns: str | None = option("C", "Columns of tables by name, for example spans=entities,text=body."),
+    training: TrainingOptions,
+    print_config: PrintConfig = False,
+) -> int:
+    """Train a tagger that finds spans with labels in texts, such as names or dates.
+
+    A CoNLL file (.conll, .bio, .iob, .txt or .tsv) has a token and its tag (BIO or BIOES) on each line, and a blank
+    line after each sentence. A .jsonl, .csv or .parquet file has the columns text and spans, a JSON list of [start,
+    end, label] in characters. Rows with invalid or overlapping spans are skipped and counted.
+
+    Example: attendo train tagging --train names.conll --out runs/mine
+    """
+    data = {"data.train": train, "data.valid": valid, "data.columns": columns}
+    return _begin("tagging", chosen, data, training, out, print_config)
 
 
 def _text_task(task: TaskName, help: str) -> Callable[..., int]:

@@ -7,7 +7,7 @@ mark. An unusable row is skipped and counted by reason (`row_report.REMEDIES`), 
 blank field counts as empty.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -169,15 +169,19 @@ def read_rows(
     header: bool = False,
     strict: bool = False,
     row_report: RowReport | None = None,
+    reader: Callable[[Path, Wanted], Iterator[RawRow]] | None = None,
+    suffixes: tuple[str, ...] = TABLES,
 ) -> Iterator[Row]:
     """Yield the usable rows of a file, folder or pattern, with one field per role, and count all rows in `row_report`.
+
+    `reader` reads a file (default: `raw_rows`). `suffixes` are those of the files in a folder.
 
     Raises AttendoError for a missing, empty or unusable file, and with `strict` also for the first unusable row.
     """
     row_report = RowReport(str(path)) if row_report is None else row_report
-    files = expanded(path, TABLES)
+    files = expanded(path, suffixes)
     wanted = Wanted(roles, columns, header, row_report.option)
-    parts = ((str(file), _raw_rows(file, wanted)) for file in files)
+    parts = ((str(file), (reader or raw_rows)(file, wanted)) for file in files)
     yield from _counted_rows(parts, wanted, strict, row_report)
 
 
@@ -204,7 +208,7 @@ def read_pairs(
     rows = (
         (
             _joined(part),
-            _raw_rows(part[0], wanted, source.both) if len(part) == 1 else _parallel_rows(part[0], part[1]),
+            raw_rows(part[0], wanted, source.both) if len(part) == 1 else _parallel_rows(part[0], part[1]),
         )
         for part in parts
     )
@@ -238,7 +242,7 @@ def read_lines(
     row_report = RowReport(str(path)) if row_report is None else row_report
     wanted = Wanted(("text",), None if column is None else (column,), header, row_report.option)
     if suffix(path) in TABLES:
-        rows = _raw_rows(path, wanted)
+        rows = raw_rows(path, wanted)
     elif column is not None or header:
         raise AttendoError(f"{path}: a text file has no columns. Remove `columns` and `header`")
     else:
@@ -258,7 +262,7 @@ def read_with_kept(
     if suffix(path) not in TABLES:
         raise AttendoError(f"{path}: a text file has no columns. Remove `keep`")
     wanted = Wanted(("text",), (column or "text", *kept), header, f"{row_report.option} or `keep`")
-    rows = _raw_rows(path, wanted)
+    rows = raw_rows(path, wanted)
     yield from _counted_rows(
         [(str(path), rows)], wanted, False, row_report, blank=("",) * (1 + len(kept)), n_kept=len(kept)
     )
@@ -312,8 +316,17 @@ def _field_error(fields: tuple[str, ...], wanted: Wanted, keep_empty: bool) -> R
     return None
 
 
-def _raw_rows(path: Path, wanted: Wanted, both: str = "") -> Iterator[RawRow]:
-    """Return the rows of a table. `both` is the notation for two parallel files, if they are allowed here."""
+def raw_rows(path: Path, wanted: Wanted, both: str = "") -> Iterator[RawRow]:
+    """Return the rows of a table, unchecked.
+
+    Args:
+        path: The file, whose suffix determines its format.
+        wanted: The columns to read.
+        both: The notation for two parallel files, if they are allowed here.
+
+    Raises:
+        AttendoError: The file is missing, or its format is unknown.
+    """
     require_file(path)
     match suffix(path):
         case ".tsv" | ".txt":

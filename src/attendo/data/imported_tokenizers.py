@@ -21,6 +21,7 @@ from attendo.data.tokenizers import (
     SpecialTokens,
     Tokenizer,
     keep_to_one_thread,
+    library_offsets,
     well_formed,
 )
 from attendo.errors import AttendoError
@@ -223,6 +224,9 @@ class ImportedTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         return self._side.encode([well_formed(text)], on=False)[0]
+
+    def _offsets(self, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:
+        return library_offsets(self._side.library, text)
 
     def encode_on(self, text: str) -> list[int]:
         """Return the ids of a text that continues another text. No space is added before the first word.

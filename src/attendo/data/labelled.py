@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from attendo.data.corpora import Columns, read_rows
 from attendo.data.data_files import TABLES, expanded
+from attendo.data.formats import RawRow, Wanted
 from attendo.data.held_out import HeldOut, held_out, source_hash
 from attendo.data.row_report import RowReport
 from attendo.display.formats import plural
@@ -18,6 +19,23 @@ from attendo.errors import AttendoError
 
 LABELLED = ("label", "text")
 """The roles of the columns of labeled texts, for `parse_columns`."""
+
+
+class RowForm(NamedTuple):
+    """The form of labeled rows in data files.
+
+    Attributes:
+        roles: The roles of the columns: the label and the text.
+        reader: A function that reads a file, and checks and converts the labels (default: any text is a label).
+        suffixes: The suffixes of the files in a folder.
+    """
+
+    roles: tuple[str, str] = LABELLED
+    reader: Callable[[Path, Wanted], Iterator[RawRow]] | None = None
+    suffixes: tuple[str, ...] = TABLES
+
+
+LABELS = RowForm()
 
 MOST_LABELS = 10_000
 """The maximum number of different labels. A column with more different values is rejected as the wrong column."""
@@ -45,11 +63,13 @@ class LabelledSource:
         columns: The label and text columns, by name or 1-based number (default: columns named label and text, or the
             only two columns, in this order).
         header: Whether a .tsv file starts with a header. A header is also expected if `columns` contains a name.
+        form: The form of the rows.
     """
 
     file: Path
     columns: Columns | None = None
     header: bool = False
+    form: RowForm = LABELS
 
     @property
     def name(self) -> str:
@@ -57,7 +77,7 @@ class LabelledSource:
 
     def paths(self) -> tuple[Path, ...]:
         """Return the files in reading order. Raises AttendoError if the name matches no file."""
-        return expanded(self.file, TABLES)
+        return expanded(self.file, self.form.suffixes)
 
 
 def read_labelled(
@@ -76,8 +96,9 @@ def read_labelled(
     Raises:
         AttendoError: A file is missing, empty or unusable, or `strict` is set and a row is unusable.
     """
+    form = source.form
     for number, (label, text) in read_rows(
-        source.file, LABELLED, source.columns, source.header, strict, row_report
+        source.file, form.roles, source.columns, source.header, strict, row_report, form.reader, form.suffixes
     ):
         yield LabelledRow(number, " ".join(label.split()), text)
 

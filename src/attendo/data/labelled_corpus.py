@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,13 +20,14 @@ from attendo.data.corpus_base import RowCorpus
 from attendo.data.data_files import require_file
 from attendo.data.held_out import HeldOut, source_hash
 from attendo.data.labelled import (
-    LABELLED,
+    LABELS,
     ClassWeights,
     LabelledRow,
     LabelledSource,
     LabelSet,
     Long,
     LongTexts,
+    RowForm,
     class_weights,
     count_labels,
     held_out_texts,
@@ -39,6 +40,8 @@ from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
 from attendo.errors import AttendoError
 
 TOKENIZER_ROWS = 500_000
+NO_CLASS = -1
+"""The value in a batch's targets where nothing is predicted. Every other value is a class."""
 _WINDOWS = 1  # separates the random numbers for windows from those for shuffling
 
 
@@ -50,6 +53,7 @@ class LabelledDataset(TokenDataset):
         weights: The loss weight of each class (default: equal weights).
         token_dropout: The share of input tokens that are replaced by the unknown token, drawn again for each row and
             epoch (Iyyer et al. 2015, "word dropout").
+        per_token: Whether each token has a class, instead of each text.
     """
 
     store: LabelledStore
@@ -57,6 +61,7 @@ class LabelledDataset(TokenDataset):
     weights: tuple[float, ...] | None = None
     token_dropout: float = 0.0
     specials: SpecialTokens = OWN
+    per_token: bool = False
 
     def __post_init__(self) -> None:
         if self.token_dropout and self._dropped < 0:
@@ -101,19 +106,27 @@ class LabelledDataset(TokenDataset):
         texts = [self.specials.text(self._tokens(seed, epoch, int(row)).tolist()) for row in rows]
         src, lengths = pad_rows(texts, self.specials.pad_id)
         inputs = {"src": src} if lengths is None else {"src": src, "src_lengths": lengths}
+        n_tokens = sum(map(len, texts))
+        if self.per_token:
+            before, behind = ([NO_CLASS] * len(ids) for ids in self.specials.around_text)
+            tags = [self.part(self.store.tags(row), seed, epoch, row).tolist() for row in rows.tolist()]
+            targets, _ = pad_rows([[*before, *own, *behind] for own in tags], NO_CLASS)
+            return Batch(inputs, targets, sum(map(len, tags)), rows, NO_CLASS, n_tokens=n_tokens)
         classes = self.store.labels[rows].astype(np.int64)
         weights = None if self.weights is None else torch.tensor(self.weights)[classes]
-        # every class id is a real target, so the padding id is -1
-        n_tokens = sum(map(len, texts))
-        return Batch(inputs, torch.from_numpy(classes), len(rows), rows, -1, weights, n_tokens)
+        return Batch(inputs, torch.from_numpy(classes), len(rows), rows, NO_CLASS, weights, n_tokens)
+
+    def part(self, ids: NDArray[Any], seed: int, epoch: int, row: int) -> NDArray[Any]:
+        """Return the part of a row's tokens, or of their classes, that an epoch reads."""
+        if not self.long_texts.is_long(len(ids)):
+            return ids
+        # the row selects a position in one random series, so no number needs to be stored
+        numbers = np.random.PCG64(np.random.SeedSequence((seed, epoch, _WINDOWS))).advance(row)
+        return self.long_texts.training_part(ids, np.random.Generator(numbers).random())
 
     def _tokens(self, seed: int, epoch: int, row: int) -> NDArray[Any]:
         """Return the tokens of a row that this epoch reads."""
-        ids = self.store.text(row)
-        if self.long_texts.is_long(len(ids)):
-            # the row selects a position in one random series, so no number needs to be stored
-            numbers = np.random.PCG64(np.random.SeedSequence((seed, epoch, _WINDOWS))).advance(row)
-            ids = self.long_texts.training_part(ids, np.random.Generator(numbers).random())
+        ids = self.part(self.store.text(row), seed, epoch, row)
         if not self.token_dropout:
             return ids
         dropped = np.random.default_rng((seed, epoch, row)).random(len(ids)) < self.token_dropout
@@ -143,6 +156,8 @@ class LabelledData:
             only if the largest class has more than 3 times the rows of the smallest.
         token_dropout: Share of the input tokens that are hidden at random during training.
     """
+
+    form: ClassVar[RowForm] = LABELS
 
     train: tuple[str, ...]
     valid: tuple[str, ...] = ()
@@ -176,8 +191,8 @@ class LabelledData:
     def source(self, file: Path, columns: str | None = None, header: bool | None = None) -> LabelledSource:
         """Return the labeled texts of a file, folder or pattern. By default, columns and header are as in training."""
         columns = self.columns if columns is None else columns
-        chosen = None if columns is None else parse_columns(columns, LABELLED)
-        return LabelledSource(file, chosen, self.header if header is None else header)
+        chosen = None if columns is None else parse_columns(columns, self.form.roles)
+        return LabelledSource(file, chosen, self.header if header is None else header, self.form)
 
     @property
     def long_texts(self) -> LongTexts:
@@ -200,6 +215,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
     data: LabelledData
     noun = "text"
     hashed = "text"
+    per_token: ClassVar[bool] = False
 
     @staticmethod
     def text_of(row: LabelledRow) -> str:
@@ -250,23 +266,32 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
     def material(self, tokenizer: Tokenizer) -> LabelledDataset:
         """Return the training texts as token ids, from the token store in the cache."""
         data = self.data
-        labels = LabelSet(tuple(self.counts))
-        options: dict[str, Any] = {"labels": labels.names}
+        options: dict[str, Any] = {"labels": tuple(self.counts)}
         files = self._source.paths()
         row_report = RowReport(self._source.name)
         if not data.valid and data.valid_share != 0.01:
             options["valid_share"] = data.valid_share
         if len(files) > 1:
             options["files"] = [len(files)]
+        if self.per_token:
+            options["per_token"] = True
         key = self._store_key(files, options, tokenizer)
-        store = labelled_store(self.rows(row_report), row_report, labels, tokenizer, key)
-        weights = class_weights(list(self.counts.values()), data.class_weights)
-        material = LabelledDataset(store, data.long_texts, weights, data.token_dropout, tokenizer.specials)
+        store = labelled_store(self.rows(row_report), row_report, self._classes(tokenizer), tokenizer, key)
+        weights = None
+        if not self.per_token:
+            weights = class_weights(list(self.counts.values()), data.class_weights)
+        material = LabelledDataset(
+            store, data.long_texts, weights, data.token_dropout, tokenizer.specials, self.per_token
+        )
         if material.n_long:
             self.say(data.long_texts.summary(material.n_long, material.n_rows))
         if weights is not None:
             self.say("the classes are unbalanced: rare classes get a larger weight (data.class_weights)")
         return material
+
+    def _classes(self, tokenizer: Tokenizer) -> LabelSet | Callable[[LabelledRow], Sequence[int]]:
+        """Return the labels, or a function that returns the class of each token of a row."""
+        return LabelSet(tuple(self.counts))
 
     def facts(self) -> dict[str, Any]:
         return {"labels": self.counts}

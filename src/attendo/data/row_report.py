@@ -25,6 +25,9 @@ REMEDIES = {
     "invalid JSON": "write one JSON object per line",
     "missing key": "add the key, or choose keys with {option}",
     "not text": "write text into the field",
+    "invalid spans": "write a list of [start, end, label], in characters from 0",
+    "overlapping spans": "delete one of both",
+    "invalid tag": "write O, B-LABEL or I-LABEL into the last column",
     "lone surrogate": r"write the character as a pair of \u escapes, or as UTF-8",
 }
 """The suggested fix for each reason why a reader skips a row. {option} becomes the option that selects columns."""
@@ -43,6 +46,9 @@ REASONS_JA = {
     "invalid JSON": "JSON の誤り",
     "missing key": "キーなし",
     "not text": "テキストでない値",
+    "invalid spans": "スパンの誤り",
+    "overlapping spans": "重なるスパン",
+    "invalid tag": "タグの誤り",
     "lone surrogate": "単独のサロゲート",
 }
 """The Japanese name of each reason."""

@@ -162,9 +162,13 @@ class TokenRows:
         self.lengths = RowLengths(self._offsets)
 
     def __getitem__(self, i: int) -> NDArray[Any]:
+        return self._ids[self.place(i)]
+
+    def place(self, i: int) -> slice:
+        """Return the place of row i among the ids of all rows."""
         if not 0 <= i < len(self.lengths):
             raise IndexError(f"row {i} of a store of {len(self.lengths)}")
-        return self._ids[self._offsets[i] : self._offsets[i + 1]]
+        return slice(self._offsets[i], self._offsets[i + 1])
 
 
 class _TokenRowsWriter:
@@ -231,6 +235,10 @@ class LabelledStore(_RowStore):
         self.lengths = self._texts.lengths
         self.labels: NDArray[np.int32] = mapped(folder / "labels", "<i4")
 
+    def tags(self, i: int) -> NDArray[np.int32]:
+        """Return the class of each token of row i, if the store has a class per token."""
+        return self.labels[self._texts.place(i)]
+
     def text(self, i: int) -> NDArray[Any]:
         """Return the ids of row i, as a view into the file."""
         return self._texts[i]
@@ -267,18 +275,25 @@ def pair_store(
 
 
 def labelled_store(
-    rows: Iterable[LabelledRow], row_report: RowReport, labels: LabelSet, tokenizer: Tokenizer, key: str
+    rows: Iterable[LabelledRow],
+    row_report: RowReport,
+    labels: LabelSet | Callable[[LabelledRow], Sequence[int]],
+    tokenizer: Tokenizer,
+    key: str,
 ) -> LabelledStore:
     """Return the token store of labeled texts with this key from the cache. If necessary, the store is built first.
 
-    Raises AttendoError for an unknown label, or if the cache cannot be written.
+    `labels` can also be a function that returns the class of each token of a row. Raises AttendoError for an unknown
+    label, or if the cache cannot be written.
     """
 
-    def build(new: Path) -> None:
-        def class_of(row: LabelledRow) -> int:
-            return labels.id_of(row.label, row_report.place(row.number))
+    def class_of(row: LabelledRow) -> list[int]:
+        assert isinstance(labels, LabelSet)
+        return [labels.id_of(row.label, row_report.place(row.number))]
 
-        _write_rows(new, key, rows, [_Column(2, tokenizer, "")], row_report, class_of=class_of)
+    def build(new: Path) -> None:
+        classes_of = class_of if isinstance(labels, LabelSet) else labels
+        _write_rows(new, key, rows, [_Column(2, tokenizer, "")], row_report, classes_of=classes_of)
 
     return opened_or_built(cache_folder() / f"labelled-{key}", LabelledStore, build)
 
@@ -298,21 +313,22 @@ def _write_rows(
     columns: Sequence[_Column],
     row_report: RowReport | None,
     max_tokens: int | None = None,
-    class_of: Callable[[Any], int] | None = None,
+    classes_of: Callable[[Any], Sequence[int]] | None = None,
 ) -> None:
-    """Write the files of a store. The first field of each row is its number. `class_of` returns a row's class."""
+    """Write the files of a store. The first field of each row is its number. `classes_of` returns a row's classes."""
     dtype = id_type(columns[0].tokenizer.vocab_size)
     remaining = iter(rows)
     left_out: list[int] = []
     n_left_out = 0
     with ExitStack() as files:
         numbers = files.enter_context((folder / "rows").open("wb"))
-        classes = None if class_of is None else files.enter_context((folder / "labels").open("wb"))
+        classes = None if classes_of is None else files.enter_context((folder / "labels").open("wb"))
         writers = [_TokenRowsWriter(folder, column.prefix, dtype, files) for column in columns]
         # rows are tokenized in chunks: the library encodes a batch in parallel, and memory stays constant
         while chunk := list(itertools.islice(remaining, _CHUNK)):
-            if classes is not None and class_of is not None:
-                classes.write(np.array([class_of(row) for row in chunk], "<i4").tobytes())
+            if classes is not None and classes_of is not None:
+                found = itertools.chain.from_iterable(map(classes_of, chunk))
+                classes.write(np.fromiter(found, "<i4").tobytes())
             encoded = [
                 column.tokenizer.encode_batch([row[column.place] for row in chunk]) for column in columns
             ]

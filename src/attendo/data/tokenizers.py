@@ -9,10 +9,12 @@ import hashlib
 import json
 import os
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -276,6 +278,23 @@ class Tokenizer(ABC):
             text: Any text.
         """
 
+    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids of a text, and the start and end of each token in the text, in characters.
+
+        White space before a token is not part of its span. A token that is only a part of a character spans the whole
+        character. The spans refer to the given text, also if the tokenizer normalizes it.
+
+        Args:
+            text: Any text.
+        """
+        ids = self.encode(text)
+        parts = ((text[start:end], start, end) for start, end in self._offsets(well_formed(text), ids))
+        return ids, [(end - len(part.lstrip()) if part.strip() else start, end) for part, start, end in parts]
+
+    @abstractmethod
+    def _offsets(self, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the span of each token of a text, possibly with white space before the token."""
+
     @abstractmethod
     def encode_on(self, text: str) -> list[int]:
         """Return the ids of a text that continues another text. No space is added before the first word.
@@ -434,6 +453,15 @@ class LearnedTokenizer(Tokenizer):
     def is_part(self, token_id: int) -> bool:
         return not self._worded and len(SPECIALS) <= token_id < len(SPECIALS) + len(BYTES)
 
+    def _offsets(self, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:
+        if self._worded:
+            return library_offsets(self._library, text)
+        # the tokens spell the text byte by byte, possibly after a space that is put before the first word
+        ends = list(accumulate((len(self._bytes[i]) for i in ids), initial=0))
+        places = [place for place, c in enumerate(text) for _ in c.encode()]
+        places = [-1] * (ends[-1] - len(places)) + places
+        return [(max(0, places[start]), places[end - 1] + 1) for start, end in pairwise(ends)]
+
     def _encode(self, text: str, library: LibraryTokenizer) -> list[int]:
         """Return the ids of a text. A "▁" in the text is spelled in bytes, because the subword "▁" means a space."""
         if not (self._spaced and MARK in text):
@@ -483,6 +511,21 @@ class LearnedTokenizer(Tokenizer):
         return "".join(
             c if c.isprintable() or at in joined else f"<U+{ord(c):04X}>" for at, c in enumerate(entry)
         )
+
+
+def library_offsets(library: LibraryTokenizer, text: str) -> list[tuple[int, int]]:
+    """Return the span of each token of a text. Combining marks that the tokenizer composes belong to their character.
+
+    Args:
+        library: The tokenizer.
+        text: Any text.
+    """
+    found = []
+    for start, end in library.encode(text, add_special_tokens=False).offsets:
+        while end > start and end < len(text) and unicodedata.combining(text[end]):
+            end += 1
+        found.append((start, end))
+    return found
 
 
 def well_formed(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Trained models with raw text as input: translation, classification, text generation and embedding."""
+"""Trained models with raw text as input: translation, classification, tagging, text generation and embedding."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from attendo.inference.classifier import Classification, Classifier
 from attendo.inference.embedder import Embedder
 from attendo.inference.generation import Generation
 from attendo.inference.generator import Generator
+from attendo.inference.tagger import Tag, Tagger, Tagging
 from attendo.inference.translations import Assessment, Candidate, Translation
 from attendo.inference.translator import Translator
 
@@ -25,12 +26,15 @@ __all__ = [
     "Generation",
     "Generator",
     "Link",
+    "Tag",
+    "Tagger",
+    "Tagging",
     "Translation",
     "Translator",
     "load",
 ]
 
-_KINDS: dict[str, Any] = {kind.task: kind for kind in (Translator, Classifier, Generator, Embedder)}
+_KINDS: dict[str, Any] = {kind.task: kind for kind in (Translator, Classifier, Tagger, Generator, Embedder)}
 
 
 def load(folder: str | Path, device: str = "cpu", own_parts: CustomModules | None = None) -> Any:
@@ -42,8 +46,8 @@ def load(folder: str | Path, device: str = "cpu", own_parts: CustomModules | Non
         own_parts: The function that adds the custom modules of the run (default: no custom modules).
 
     Returns:
-        A Translator, Classifier or Generator, depending on the task in card.json. For a masked language model or an
-        embedding model, the result is an Embedder.
+        A Translator, Classifier, Tagger or Generator, depending on the task in card.json. For a masked language model
+        or an embedding model, the result is an Embedder.
 
     Raises:
         AttendoError: A file is missing or damaged, or the task is unknown.

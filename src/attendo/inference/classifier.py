@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from attendo.decoding.protocols import TokenRows
 from attendo.errors import AttendoError
 from attendo.inference.decisions import Thresholds, decide
 from attendo.inference.ngram_classifier import NGRAMS, NgramClassifier
-from attendo.inference.tables import label_table
+from attendo.inference.tables import Cell, cell_text, label_table
 from attendo.metrics import (
     accuracy,
     brier_score,
@@ -35,29 +35,29 @@ from attendo.metrics import (
 )
 from attendo.models import EncoderClassifier
 
-FOUND = ("line", "label", "probability", "text")
-"""The columns that `classify_table` writes for each text."""
+if TYPE_CHECKING:
+    from attendo.inference.tagger import Tagger
 
 
 def classify_table(
-    classifier: Classifier,
+    classifier: Classifier | Tagger,
     rows: Iterator[tuple[int, tuple[str, ...]]],
     out: Path,
     show: Callable[[int], None] = lambda n_done: None,
     kept: Sequence[str] = (),
 ) -> tuple[int, int]:
-    """Classify the texts of a table in constant memory, and write the columns `kept` and `FOUND`.
+    """Classify the texts of a table in constant memory. Write the columns `kept`, line, the model's `heads` and text.
 
     A text without content has no label. `show` receives the number of finished rows. Returns the number of all rows and
     the number of rows whose text was truncated.
     """
     n_done = n_cut = 0
-    with label_table(out, (*kept, *FOUND)) as write:
+    with label_table(out, (*kept, "line", *classifier.heads, "text")) as write:
         while chunk := list(islice(rows, CHUNK)):
             for (line, (text, *own)), found in zip(
                 chunk, classifier.classify([fields[0] for _, fields in chunk]), strict=True
             ):
-                write((*own, line, found.label, found.probability, text))
+                write((*own, line, *found.cells, text))
                 n_cut += found.cut
             n_done += len(chunk)
             show(n_done)
@@ -82,6 +82,45 @@ CHUNK = 1000
 """Number of texts that are encoded at a time."""
 
 
+def encoder_logits(
+    model: EncoderClassifier, tokenizer: Tokenizer, long_texts: LongTexts, encoded: TokenRows
+) -> Float[ndarray, "texts_or_tokens classes"]:
+    """Compute the logits of each text, or of each token of all texts if the model's `pooling` is "none".
+
+    Args:
+        model: The encoder with its output layer.
+        tokenizer: The tokenizer of the model.
+        long_texts: Treatment of long texts. If a text is read in windows, the logits of its windows are averaged.
+        encoded: The token ids of the texts, without special tokens.
+    """
+    per_token = model.config.pooling == "none"
+    starts = np.cumsum([0, *map(len, encoded)]) if per_token else np.arange(len(encoded) + 1)
+    parts = [(i, [*part]) for i, ids in enumerate(encoded) for part in long_texts.parts(range(len(ids)))]
+    lengths = np.array([len(part) for _, part in parts])
+    sums = np.zeros((starts[-1], model.config.n_classes))
+    counts = np.zeros((starts[-1], 1))
+    first = len(tokenizer.specials.around_text[0])
+    for rows in token_batches(lengths, np.zeros_like(lengths), BATCH_TOKENS, 0, 0):
+        chosen = [
+            tokenizer.specials.text([encoded[i][place] for place in part])
+            for i, part in (parts[r] for r in rows)
+        ]
+        src, src_lengths = pad_rows(chosen, tokenizer.pad_id, model.output_proj.weight.device)
+        with torch.inference_mode():
+            found = model(src, src_lengths).double().cpu().numpy()
+        places = np.array([starts[parts[row][0]] for row in rows])
+        if per_token:
+            found = np.concatenate(
+                [row[first : first + n] for row, n in zip(found, lengths[rows], strict=True)]
+            )
+            places = np.concatenate(
+                [starts[i] + np.array(part, np.int64) for i, part in (parts[r] for r in rows)]
+            )
+        np.add.at(sums, places, found)
+        np.add.at(counts, places, 1)
+    return sums / counts
+
+
 @dataclass(frozen=True)
 class Classification:
     """The predicted label of a text and the probabilities of all labels, most probable first.
@@ -103,6 +142,19 @@ class Classification:
     probabilities: dict[str, float]
     n_tokens: int
     cut: bool
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return self.label, self.probability
+
+    @property
+    def line(self) -> str:
+        """The answer for a terminal: the label, a tab and the probability."""
+        return "\t".join(map(cell_text, self.cells))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answer without the text, as JSON values."""
+        return {name: value for name, value in vars(self).items() if name != "text"}
 
 
 @dataclass(frozen=True)
@@ -159,6 +211,7 @@ class Classifier(TextModel):
     """
 
     task: ClassVar[TaskName] = "classification"
+    heads: ClassVar[tuple[str, ...]] = ("label", "probability")
 
     model: EncoderClassifier
     tokenizer: Tokenizer
@@ -174,8 +227,10 @@ class Classifier(TextModel):
     def __post_init__(self) -> None:
         config = self.model.config
         around = self.tokenizer.specials.n_around_text
-        if not config.n_classes:
-            raise AttendoError("this model has no labels; it computes vectors. Use it with `attendo embed`")
+        if not config.n_classes or config.pooling == "none":
+            does = "tags parts of texts. Load it with attendo.load or Tagger.load"
+            none = "has no labels; it computes vectors. Use it with `attendo embed`"
+            raise AttendoError(f"this model {does if config.n_classes else none}")
         if len(self.counts) != config.n_classes:
             raise AttendoError(
                 f"card.json names {len(self.counts)} labels, but the model has {config.n_classes} classes. Restore"
@@ -368,16 +423,7 @@ class Classifier(TextModel):
         return mixed(logits / self.encoder_temperature, self.ngrams.log_probs(texts), self.share)
 
     def _chunk_logits(self, encoded: TokenRows) -> Float[ndarray, "texts classes"]:
-        parts = [(i, part) for i, ids in enumerate(encoded) for part in self.long_texts.parts(ids)]
-        lengths = np.array([len(part) for _, part in parts])
-        sums = np.zeros((len(encoded), len(self.labels)))
-        for rows in token_batches(lengths, np.zeros_like(lengths), BATCH_TOKENS, 0, 0):
-            chosen = [self.tokenizer.specials.text(parts[row][1]) for row in rows]
-            src, src_lengths = pad_rows(chosen, self.tokenizer.pad_id, self.device)
-            with torch.inference_mode():
-                logits = self.model(src, src_lengths).double().cpu().numpy()
-            np.add.at(sums, [parts[row][0] for row in rows], logits)
-        return sums / np.bincount([i for i, _ in parts], minlength=len(encoded))[:, None]
+        return encoder_logits(self.model, self.tokenizer, self.long_texts, encoded)
 
     def _threshold_array(self, thresholds: Thresholds) -> Float[ndarray, " classes"]:
         """Return the thresholds in the order of the classes (NaN: none)."""

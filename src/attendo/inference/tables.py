@@ -17,7 +17,7 @@ from attendo.errors import AttendoError, install_command
 from attendo.files import atomic_text
 from attendo.inference.batch_files import require_absent
 
-Cell = str | int | float | None
+Cell = str | int | float | list[Any] | None
 Row = Sequence[Cell]
 Write = Callable[[Row], None]
 
@@ -54,7 +54,7 @@ def check_table(out: Path, option: str) -> None:
 def label_table(out: Path, heads: Sequence[str]) -> Iterator[Write]:
     """Yield a function that writes a row of a table. The whole file appears when the block ends without an error.
 
-    In .csv and .tsv, floats are written with four decimals, and None as an empty cell. In .tsv, a tab or a line break
+    Except in .jsonl, a list is written as JSON text. In .csv and .tsv, floats are written with four decimals, and None as an empty cell. In .tsv, a tab or a line break
     is written as a space. In .xlsx, every text is stored as text, never as a formula. There, a text that is longer than
     CELL_CHARACTERS ends with "…", and characters that XML does not allow become U+FFFD.
 
@@ -75,23 +75,33 @@ def label_table(out: Path, heads: Sequence[str]) -> Iterator[Write]:
     2,"it is ""late"",
     again",0.7500
     """
-    with atomic_text(out) as file, _FORMS[out.suffix.lower()](file, heads, out) as write:
-        yield write
+    suffix = out.suffix.lower()
+    with atomic_text(out) as file, _FORMS[suffix](file, heads, out) as write:
+        yield write if suffix == ".jsonl" else lambda row: write([_plain(cell) for cell in row])
 
 
-def _text(cell: Cell) -> str:
+def _plain(cell: Cell) -> Cell:
+    return json.dumps(cell, ensure_ascii=False) if isinstance(cell, list) else cell
+
+
+def cell_text(cell: Cell) -> str:
+    """Return a cell as text. Floats have four decimals.
+
+    >>> cell_text(0.5), cell_text(None), cell_text("a")
+    ('0.5000', '', 'a')
+    """
     return "" if cell is None else f"{cell:.4f}" if isinstance(cell, float) else str(cell)
 
 
 def tsv_line(row: Row) -> str:
     """Return a line of a .tsv file. A tab or a line break in a cell becomes a space."""
-    return "\t".join(re.sub(r"\r\n|[\t\r\n]", " ", _text(cell)) for cell in row) + "\n"
+    return "\t".join(re.sub(r"\r\n|[\t\r\n]", " ", cell_text(cell)) for cell in row) + "\n"
 
 
 def csv_line(row: Row) -> str:
     """Return a record of a .csv file (RFC 4180, with LF)."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(map(_text, row))
+    csv.writer(line, lineterminator="\n").writerow(map(cell_text, row))
     return line.getvalue()
 
 

@@ -184,7 +184,7 @@ def pooled_shares(states: Float[Tensor, "len d_model"], kind: Pooling) -> Float[
             return torch.bincount(states.argmax(0), minlength=n).float() / d_model
         case "mean":
             return torch.full((n,), 1 / n)
-        case "first":
+        case _:
             return torch.eye(n)[0]
 
 

@@ -40,6 +40,15 @@ from attendo.nn.layers import FeedForward
 User = Translator | Classifier | Generator | Embedder
 
 
+def require_shown(user: Any) -> None:
+    """Raise AttendoError for a model that `attendo look` does not show, such as a tagger."""
+    if not isinstance(user, User):
+        raise AttendoError(
+            f"attendo look does not show models for {user.task}. It shows models for translation, classification,"
+            " language-model and masked-language-model"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class LookResult:
     """The result of one run of a model.
@@ -212,6 +221,7 @@ def look(
     Raises:
         AttendoError: The text is empty, or an edit refers to a part that does not exist.
     """
+    require_shown(user)
     model, family = user.model, user.task
     if baseline is None and any(edit.how == "mean" for edit in request.edits):
         baseline = look(user, request.without_edits(), folder)

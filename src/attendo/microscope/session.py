@@ -37,6 +37,7 @@ from attendo.microscope.run_model import (
     attention_paths,
     effect_paths,
     look,
+    require_shown,
     usual_beam,
     usual_search,
 )
@@ -78,6 +79,7 @@ class Session:
     """
 
     def __init__(self, user: User, folder: Path | None = None, examples: Sequence[str] | None = None) -> None:
+        require_shown(user)
         self.user, self.folder = user, folder
         self.examples = examples_of(folder or user.folder) if examples is None else list(examples)
         self._turn = threading.Lock()

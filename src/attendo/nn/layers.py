@@ -15,7 +15,7 @@ from attendo.nn.positions import FixedPositions, LearnedPositions, RelativeBias
 
 NormKind = Literal["layer", "rms"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
-Pooling = Literal["max", "mean", "first"]
+Pooling = Literal["max", "mean", "first", "none"]
 Initialization = Literal["xavier", "normal"]
 ACTIVATIONS = {
     "relu": F.relu,
@@ -260,24 +260,25 @@ class InputEmbedding(nn.Module):
 
 def pool(
     x: Float[Tensor, "batch len d_model"], kind: Pooling, lengths: Int[Tensor, " batch"] | None = None
-) -> Float[Tensor, "batch d_model"]:
-    """Pool the vectors of each text into one vector.
+) -> Float[Tensor, "batch *len d_model"]:
+    """Pool the vectors of each text into one vector, or return the vectors unchanged ("none").
 
     Args:
         x: Hidden states of all tokens.
         kind: Kind of pooling: "max" for the maximum of each feature (NYU Deep Learning 2020, week 12, notebook 15),
-            "mean", or "first" for the vector of the first token (the [CLS] token of Devlin et al. 2019).
+            "mean", or "first" for the vector of the first token (the [CLS] token of Devlin et al. 2019). "none" keeps
+            the vectors of all tokens.
         lengths: Number of tokens in each row, without padding (default: no padding). Padding is ignored.
 
     Returns:
-        One vector per text.
+        One vector per text, or with "none" one vector per token.
 
     >>> x = torch.tensor([[[1.0], [5.0], [9.0]]])
     >>> [pool(x, kind, torch.tensor([2])).item() for kind in ("max", "mean", "first")]
     [5.0, 3.0, 1.0]
     """
-    if kind == "first":
-        return x[:, 0]
+    if kind in ("first", "none"):
+        return x[:, 0] if kind == "first" else x
     if lengths is None:
         return x.amax(1) if kind == "max" else x.mean(1)
     real = within_lengths(lengths, x.shape[1])[..., None]

@@ -80,7 +80,8 @@ def train(
     Args:
         train: A file of sentence pairs, labeled texts or texts, or a tuple of two parallel files.
         out: The run folder to create.
-        task: The task: "translation", "classification", "language-model" or "masked-language-model".
+        task: The task: "translation", "classification", "tagging", "language-model" or
+            "masked-language-model".
         valid: Validation files, in the same format as `train` (default: part of the training rows is held out).
         columns: The columns of the files by role, in the format of `--columns`: "label=stars,text=review" or {"label":
             "stars", "text": "review"}. For language models, `columns` is the name of the text column.

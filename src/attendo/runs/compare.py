@@ -15,18 +15,21 @@ from numpy import ndarray
 
 from attendo.bootstrap import Comparison, RowSums, interval, paired_bootstrap, ratio_sums
 from attendo.data.labelled import LabelledRow
+from attendo.data.tagged import Span, spans_of
 from attendo.data.token_stream import Document, TokenStream
 from attendo.data.tokenizers import WORDS, Tokenizer
 from attendo.errors import AttendoError
 from attendo.inference.classifier import Classifier
 from attendo.inference.generator import Generator
 from attendo.inference.perplexity import Window, document_windows, window_losses
+from attendo.inference.tagger import Tagger
 from attendo.inference.translator import Translator
 from attendo.metrics import bleu_sums, bleu_tokenizer, chrf_sums, macro_f1_sums
 from attendo.training.losses import Trainable
 
 TRANSLATION_METRICS = ("bleu", "chrf", "exact")
 CLASSIFICATION_METRICS = ("accuracy", "macro-f1")
+TAG_METRICS = ("f1",)
 TEXT_METRICS = ("loss", "perplexity", "bits-per-byte")
 """Metrics of language models, whose lower values are better. Higher values of all other metrics are better."""
 PASSAGE = 1000
@@ -130,6 +133,19 @@ def classification_sums(
         "macro-f1": lambda: macro_f1_sums(true, chosen, len(classifier.labels)),
     }
     return _sums(metrics, known)
+
+
+def tag_sums(
+    tagger: Tagger, rows: Sequence[LabelledRow], metrics: Sequence[str] = TAG_METRICS, name: str = "the rows"
+) -> dict[str, RowSums]:
+    """Return the span F1 of `Tagger.evaluate` as row sums (0 to 1). Raises the errors of `Tagger.evaluate`."""
+    found = [
+        [Span(t.start, t.end, t.label) for t in each.spans] for each in tagger.evaluate(rows, name).found
+    ]
+    truth = [spans_of(row) for row in rows]
+    counts = [(2 * len({*a} & {*b}), len(a) + len(b)) for a, b in zip(truth, found, strict=True)]
+    right, all_spans = np.array(counts, np.float64).T
+    return _sums(metrics, {"f1": lambda: ratio_sums("span F1", right, all_spans)})
 
 
 def text_sums(

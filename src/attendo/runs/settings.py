@@ -197,8 +197,6 @@ def joined(*layers: Tables) -> dict[str, dict[str, Any]]:
 VOCABULARIES = ((5_000, 1_000), (20_000, 2_000), (100_000, 4_000), (500_000, 8_000), (3_000_000, 16_000))
 LARGEST_VOCABULARY = 32_000
 """Vocabulary size for more rows than VOCABULARIES lists. Each token should occur often enough to be learned."""
-READ_WORDS = {"kind": "uncased", "vocab_size": 20_000, "min_count": 2}
-"""Settings of the word tokenizer. Words that occur once teach nothing, and most words after the 20,000 are names."""
 SCRIPT_TEXTS = 1000
 """Number of texts that are searched for spaces between words."""
 FEWEST_EPOCHS = 15
@@ -223,14 +221,15 @@ def choose_tokenizer(
 ) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
     """Train the tokenizer. Return the completed tables and the tokenizer.
 
-    The default is lowercase words for a model that does not generate text, if the words of the corpus are separated by
-    spaces. Otherwise, the default is BPE, with a vocabulary size that depends on the size of the corpus.
+    The default depends on the kind of task, and on whether the words of the corpus are separated by spaces. If the kind
+    of task has no default, it is BPE, with a vocabulary size that depends on the size of the corpus.
     """
     chosen = {name: dict(table) for name, table in tables.items()}
     table = chosen.setdefault("tokenizer", {})
     n_rows, texts = corpus.size
-    if "kind" not in table and not family.writes and is_spaced(islice(corpus.texts(), SCRIPT_TEXTS)):
-        chosen["tokenizer"] = table = {**READ_WORDS, **table}
+    if "kind" not in table and any(family.tokenizers):
+        spaced = is_spaced(islice(corpus.texts(), SCRIPT_TEXTS))
+        chosen["tokenizer"] = table = {**family.tokenizers[spaced], **table}
     config = section(TokenizerConfig, chosen, "tokenizer", "the settings")
     automatic = config.vocab_size is None and config.kind in ("bpe", "unigram")
     if automatic:

@@ -15,16 +15,18 @@ from attendo.data.corpus_base import Corpus
 from attendo.data.held_out import source_hash
 from attendo.data.labelled_corpus import LabelledCorpus, LabelledData, LabelledDataset
 from attendo.data.pair_corpus import PairCorpus, PairData, PairDataset
+from attendo.data.tagged import TaggedCorpus, TaggedData, dictionary, spans_of
 from attendo.data.text_corpus import TextCorpus, TextData, WindowDataset
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.sampling import SamplingConfig
-from attendo.display.formats import Say
+from attendo.display.formats import Say, plural
 from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
 from attendo.inference.classifier import Classifier
 from attendo.inference.embedder import Embedder
 from attendo.inference.generator import Generator
+from attendo.inference.tagger import Tagger
 from attendo.inference.translator import Translator
 from attendo.model_config import Architecture, ModelConfig
 from attendo.runs.tasks import (
@@ -35,6 +37,7 @@ from attendo.runs.tasks import (
     MaskedDataset,
     MaskedTask,
     MaskingConfig,
+    TaggingTask,
     TranslationTask,
 )
 from attendo.training.optimizer import TrainingConfig
@@ -63,6 +66,10 @@ class Size:
         }
 
 
+READ_WORDS = {"kind": "uncased", "vocab_size": 20_000, "min_count": 2}
+"""Settings of the word tokenizer. Words that occur once teach nothing, and most words after the 20,000 are names."""
+
+
 @dataclass(frozen=True)
 class TaskSpec:
     """A kind of task, with everything that the training loop and the commands need.
@@ -81,6 +88,7 @@ class TaskSpec:
         user: A function that builds the inference object for a model.
         task: A function that builds the batches and the evaluation for the training loop.
         texts: A function that returns validation texts of a corpus and its task, from which examples are chosen.
+        tokenizers: Settings in [tokenizer] for texts without and with spaces between words.
         files: A function that returns further files of the model for the run folder, by name.
     """
 
@@ -101,6 +109,7 @@ class TaskSpec:
     texts: Callable[[Any, Any], Iterable[str]]
     data_keys: Mapping[str, Any] = field(default_factory=dict)
     most_epochs: float = math.inf
+    tokenizers: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
     files: Callable[[Any], Mapping[str, bytes]] = lambda task: {}
 
     @property
@@ -194,7 +203,53 @@ CLASSIFICATION = TaskSpec(
     texts=lambda corpus, task: sorted((row.text for row in task.validation), key=source_hash),
     data_keys={"valid_share": 0.1},
     most_epochs=30,
+    tokenizers=({}, READ_WORDS),
     files=ClassificationTask.files,
+)
+
+# ---- tagging
+
+
+def _tagging_task(
+    corpus: TaggedCorpus, material: LabelledDataset, tagger: Tagger, training: TrainingConfig
+) -> TaggingTask:
+    each, final = corpus.validation(training.evaluate_rows)
+    known = dictionary(corpus.rows())
+    task = TaggingTask(material, tagger, each, training.batch_tokens, known, corpus.validation_name, final)
+    n_spans = sum(map(len, map(spans_of, each)))
+    corpus.say(
+        f"baseline on {plural(len(each), 'validation text')} with {plural(n_spans, 'span')}: dictionary of the training"
+        f" spans, span F1 {task.baseline:.1%}"
+    )
+    return task
+
+
+TAGGING = TaskSpec(
+    name="tagging",
+    model_name="tagger",
+    predicted=Localized("a row's tags", "1 行のタグ"),
+    architecture="classifier",
+    model={
+        "n_decoder_layers": 0,
+        "activation": "gelu",
+        "dropout": 0.2,
+        "positions": "rotary",
+        "pooling": "none",
+    },
+    training={"learning_rate": 1e-3, "label_smoothing": 0.0, "evaluate_rows": 2000, "patience": 10},
+    data=TaggedData,
+    extra={},
+    sizes=(Size(256, 4, 4, 50_000), Size(128, 4, 3, 0)),
+    default_epochs=15,
+    open=TaggedCorpus,
+    material=lambda corpus, tokenizer, tables: corpus.material(tokenizer),
+    user=Tagger.from_bundle,
+    task=_tagging_task,
+    texts=lambda corpus, task: sorted((row.text for row in task.validation), key=source_hash),
+    data_keys={"valid_share": 0.1, "token_dropout": 0.3},
+    most_epochs=60,
+    # names require their case and their spelling
+    tokenizers=({"kind": "character"}, {"kind": "bpe"}),
 )
 
 # ---- language modelling
@@ -307,11 +362,12 @@ MASKED_LANGUAGE_MODEL = TaskSpec(
     user=Embedder.from_bundle,
     task=_masked_task,
     texts=_validation_lines,
+    tokenizers=({}, READ_WORDS),
 )
 
 
 TASK_SPECS = {
-    spec.name: spec for spec in (TRANSLATION, CLASSIFICATION, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL)
+    spec.name: spec for spec in (TRANSLATION, CLASSIFICATION, TAGGING, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL)
 }
 
 

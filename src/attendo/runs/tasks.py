@@ -1,8 +1,8 @@
-"""The four kinds of tasks for the training loop: batches, evaluation, and facts for the model card."""
+"""The kinds of tasks for the training loop: batches, evaluation, and facts for the model card."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import compress
@@ -30,6 +30,7 @@ from attendo.data.masking import Rule, hidden_tokens
 from attendo.data.pair_corpus import PairDataset
 from attendo.data.segments import usual_of
 from attendo.data.store import StoreFacts, Stretches
+from attendo.data.tagged import Span, dictionary_spans, spans_of
 from attendo.data.text_corpus import WindowDataset
 from attendo.data.token_stream import Document, TokenStream, require_window
 from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
@@ -38,6 +39,7 @@ from attendo.errors import AttendoError
 from attendo.inference.classifier import Classifier, mixed
 from attendo.inference.ngram_classifier import NGRAMS, both_classes, even_rows, fit_ngrams
 from attendo.inference.perplexity import shared_text_loss
+from attendo.inference.tagger import Tag, Tagger, span_scores
 from attendo.inference.translations import ROWS
 from attendo.inference.translator import Translator
 from attendo.metrics import (
@@ -349,6 +351,70 @@ class ClassificationTask(TokenTask[LabelledDataset]):
             "padding_share": round(padding_share(batches, material.lengths), 4),
             "validation_texts": max(len(self.validation), len(self.all_validation)),
         }
+
+
+# ---- tagging
+
+
+@dataclass(frozen=True, eq=False)
+class TaggingTask(TokenTask[LabelledDataset]):
+    """Batches from a token store, and evaluation by tagging validation texts, which messages call `name`.
+
+    The deciding measure is the F1 score of spans. `known` is the dictionary of the baseline.
+    """
+
+    material: LabelledDataset
+    tagger: Tagger
+    validation: Sequence[LabelledRow]
+    batch_tokens: int
+    known: Mapping[str, str]
+    name: str = "validation"
+    all_validation: Sequence[LabelledRow] = ()
+
+    def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
+        """Fit the temperature, and compute precision, recall and F1 of spans, and loss (nats per word)."""
+        tagger = self.tagger
+        assert model is tagger.model
+        texts = [row.text for row in self.validation]
+        borders, logits, _ = tagger.read(texts)
+        classes = [tagger.tags.classes(*row) for row in zip(borders, self._true, strict=True)]
+        tagger.temperature = fit_temperature(np.concatenate(logits), np.concatenate(classes).astype(np.int64))
+        found = tagger.evaluate(self.validation, self.name)
+        measures = found.measures | {"temperature": tagger.temperature, "f1_dictionary": self.baseline}
+        samples = [
+            (row.text, _named(row.text, true), _named(row.text, each.spans))
+            for row, true, each in zip(self.validation, self._true, found.found, strict=True)
+        ]
+        step = max(1, len(samples) // CLASSIFICATION_SAMPLES)
+        return Evaluation(measures, "f1", samples[::step][:CLASSIFICATION_SAMPLES])
+
+    @cached_property
+    def _true(self) -> list[list[Span]]:
+        return [spans_of(row) for row in self.validation]
+
+    @cached_property
+    def baseline(self) -> float:
+        """The F1 score of a dictionary of the training spans on the validation rows."""
+        texts = [row.text for row in self.validation]
+        borders = (self.tagger.borders(text) for text in texts)
+        found = [dictionary_spans(*row, self.known) for row in zip(texts, borders, strict=True)]
+        return span_scores(self._true, found)[1]["f1"]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the numbers of rows and tokens and the padding share of the training data."""
+        batches = self.batches(0, 0, 0).rows
+        return {
+            "texts": self.material.n_rows,
+            "tokens": self.material.n_tokens,
+            "long_texts": self.material.n_long,
+            "batches_per_epoch": len(batches),
+            "padding_share": round(padding_share(batches, self.material.lengths), 4),
+            "validation_texts": max(len(self.validation), len(self.all_validation)),
+        }
+
+
+def _named(text: str, spans: Iterable[Span | Tag]) -> str:
+    return ", ".join(f"{span.label} {text[span.start : span.end]!r}" for span in spans) or "no span"
 
 
 # ---- language modeling

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -13,7 +12,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
-from attendo.inference import Candidate, Classifier, Generator, Translator
+from attendo.inference import Candidate, Classifier, Generator, Tagger, Translator
 from attendo.inference.alignment import token_spans
 from attendo.metrics import perplexity
 from attendo.serving.dependencies import ApiRequest, ApiRoute, cost_of_pass, in_thread
@@ -44,7 +43,7 @@ def _one_of(*forms: tuple[str, ...]) -> dict[str, Any]:
 
 
 class ClassifyBody(Body):
-    """The body of a classification request: one text in the field text, or a list of texts in the field texts."""
+    """The body of a request to classify or tag texts: one text in the field text, or a list in the field texts."""
 
     model_config = ConfigDict(json_schema_extra=_one_of(("text",), ("texts",)))
 
@@ -73,11 +72,28 @@ class Label(BaseModel):
     cut: bool
 
 
+class TaggedSpan(BaseModel):
+    """A span of a text with its label and its probability. start and end are numbers of characters from 0."""
+
+    start: int
+    end: int
+    label: str
+    text: str
+    probability: float
+
+
+class TaggedText(BaseModel):
+    """The spans of a text in their order, and the number of its tokens."""
+
+    spans: list[TaggedSpan]
+    n_tokens: int
+
+
 class ClassifyAnswer(BaseModel):
     """The response to a classification request, with one result per text in the same order."""
 
     model: str
-    results: list[Label]
+    results: list[Label] | list[TaggedText]
 
 
 class TokenizeBody(Body):
@@ -203,22 +219,23 @@ BACK = {
 
 @router.post("/classify", **reads(ClassifyBody, ClassifyAnswer))
 async def classify(request: ApiRequest) -> Response:
-    """Classify texts with calibrated probabilities. The results equal those of `attendo classify`."""
+    """Classify texts or find their spans, with calibrated probabilities. The results equal those of `attendo classify`.
+
+    A classifier returns a label per text, and a tagger returns the spans of each text.
+    """
     body = await request.read_json(ClassifyBody)
     texts = body.texts
     request.check_texts(texts, "texts")
 
     async def work(served: ServedModel) -> Response:
-        classifier: Classifier = served.user
+        classifier: Classifier | Tagger = served.user
         cost = cost_of_pass(texts)
         found = await request.run_forward(served, "classify", texts, classifier.classify, cost)
         request.context.tokens_in += sum(one.n_tokens for one in found)
-        results = [dataclasses.asdict(one) for one in found]
-        for one in results:
-            del one["text"]
+        results = [one.as_json() for one in found]
         return json_response({"model": served.name, "results": results})
 
-    return await request.with_model(body.model, ("classification",), work)
+    return await request.with_model(body.model, ("classification", "tagging"), work)
 
 
 @router.post("/tokenize", **reads(TokenizeBody, TokenizeAnswer, timeout=False, links=BACK))

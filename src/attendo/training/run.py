@@ -421,11 +421,14 @@ _FORMS: dict[str, Callable[[float], str]] = {
     "bits_per_byte": "{:.3f} bits per byte".format,
     "accuracy": lambda share: f"accuracy {100 * share:.1f}%",
     "macro_f1": lambda share: f"macro-F1 {100 * share:.1f}%",
+    "f1": lambda share: f"span F1 {100 * share:.1f}%",
+    "precision": lambda share: f"precision {100 * share:.1f}%",
+    "recall": lambda share: f"recall {100 * share:.1f}%",
     "ece": lambda share: f"calibration error {100 * share:.1f}%",
 }
 LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte", "ece")
 """Measures whose lower values are better. Higher values of all other measures are better."""
-_NAMES = {"chrf": "chrF", "macro_f1": "macro-F1"}
+_NAMES = {"chrf": "chrF", "macro_f1": "macro-F1", "f1": "span F1"}
 """Deciding measures that are written differently from their names."""
 
 
@@ -476,7 +479,7 @@ def evaluation_lines(report: Report) -> list[str]:
             lines[-1] += f"  {part}"
         else:
             lines.append(f"    {part}")
-    are_labels = "macro_f1" in report.evaluation.measures
+    are_labels = not {"macro_f1", "f1"}.isdisjoint(report.evaluation.measures)
     samples = report.evaluation.samples
     at = report.progress.step % len(samples) if are_labels and samples else 0
     for source, wanted, given in samples[at : at + 1]:
