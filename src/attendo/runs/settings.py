@@ -271,7 +271,6 @@ def choose_training(
     Choose the largest size for which the corpus has enough rows (`least_rows`) and that completes FEWEST_EPOCHS epochs
     or FEWEST_STEPS steps within the time budget. If no size meets these conditions, choose the smallest size.
     """
-
     chosen = {name: dict(table) for name, table in tables.items()}
     training = chosen.setdefault("training", {})
     training["precision"] = training.get("precision") or fastest_precision(device)
