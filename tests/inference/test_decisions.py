@@ -130,5 +130,8 @@ def test_stored_thresholds_decide_and_lower_the_coverage(tmp_path):
     assert (
         found.measures["accuracy"] == Classifier.evaluate(replace(user, card={}), rows).measures["accuracy"]
     )
+    store_thresholds(folder, dict.fromkeys(COUNTS, NEVER))
+    nothing = Classifier.load(folder).evaluate(rows)
+    assert (nothing.measures["coverage"], nothing.confusion.sum(), nothing.classes[2].recall) == (0, 0, 0)
     store_thresholds(folder, {})
     assert Classifier.load(folder).thresholds == {}

@@ -216,11 +216,16 @@ def test_a_command_module_imports_no_torch_at_its_top():
 
 
 def test_a_base_class_has_more_than_one_child():
-    """A class made to be inherited from, by one class, is two names for one thing."""
-    classes = [node for file in SOURCES for node in nodes(file) if isinstance(node, ast.ClassDef)]
+    """A class that is only inherited from, by one class, is two names for one thing."""
+    every = [node for file in SOURCES for node in nodes(file)]
+    classes = [node for node in every if isinstance(node, ast.ClassDef)]
     bases = [ast.unparse(base).split(".")[-1] for node in classes for base in node.bases]
     ours = {node.name for node in classes}
-    assert [name for name in ours if bases.count(name) == 1] == []
+    used = {ast.unparse(node.func) for node in every if isinstance(node, ast.Call)}
+    used |= {
+        ast.unparse(node.value) for node in every if isinstance(node, ast.keyword)
+    }  # open=LabelledCorpus
+    assert [name for name in ours - used if bases.count(name) == 1] == []
 
 
 def test_importing_attendo_and_its_command_line_loads_no_torch():

@@ -6,7 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attendo.cli.evaluate import labelled_rows
-from attendo.cli.options import Columns, Folder, Header, argument, option, refuse_if, require_files, switch
+from attendo.cli.options import (
+    Columns,
+    Folder,
+    Header,
+    Machine,
+    argument,
+    option,
+    refuse_if,
+    require_files,
+    switch,
+    with_groups,
+)
 from attendo.cli.reporting import say
 from attendo.display.tables import table_lines
 from attendo.display.width import shown
@@ -17,7 +28,9 @@ if TYPE_CHECKING:
     from attendo.inference.classifier import Assessment
 
 
+@with_groups
 def thresholds(
+    *,
     folder: Folder,
     file: Path | None = argument(
         "[FILE]", "Labeled texts to choose from (default: the validation texts of the run).", default=None
@@ -32,6 +45,7 @@ def thresholds(
     remove: bool = switch("--remove", "Remove the stored thresholds."),
     columns: Columns = None,
     header: Header = None,
+    machine: Machine,
 ) -> int:
     """Choose and store the lowest probability at which a classifier gives each label.
 
@@ -58,7 +72,7 @@ def thresholds(
         sum(choice is not None for choice in choices) > 1,
         "--precision, --abstain, --threshold and --remove exclude each other. Give one",
     )
-    classifier = Classifier.load(folder)
+    classifier = Classifier.load(folder, machine.chosen())
     labels = classifier.labels.names
     if remove:
         store_thresholds(folder, {})

@@ -335,8 +335,10 @@ class Classifier(TextModel):
         most_probable = probabilities.argmax(1)
         predicted = decide(probabilities, self._threshold_array(self.thresholds))
         given = predicted >= 0
-        confusion = confusion_matrix(true[given], predicted[given], len(self.labels))
-        scores = class_scores(confusion, np.bincount(true[~given], minlength=len(self.labels)))
+        n = len(self.labels)
+        # the last column counts the texts without a label
+        confusion = confusion_matrix(true, np.where(given, predicted, n), n + 1)[:n, :n]
+        scores = class_scores(confusion, np.bincount(true[~given], minlength=n))
         raw = log_softmax(logits)
         measures = {
             "loss": log_loss(log_probs, true),

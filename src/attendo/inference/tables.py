@@ -54,9 +54,10 @@ def check_table(out: Path, option: str) -> None:
 def label_table(out: Path, heads: Sequence[str]) -> Iterator[Write]:
     """Yield a function that writes a row of a table. The whole file appears when the block ends without an error.
 
-    Except in .jsonl, a list is written as JSON text. In .csv and .tsv, floats are written with four decimals, and None as an empty cell. In .tsv, a tab or a line break
-    is written as a space. In .xlsx, every text is stored as text, never as a formula. There, a text that is longer than
-    CELL_CHARACTERS ends with "…", and characters that XML does not allow become U+FFFD.
+    Except in .jsonl, a list is written as JSON text. In .csv and .tsv, floats are written with four decimals, and None
+    as an empty cell. In .tsv, a tab or a line break is written as a space. In .xlsx, every text is stored as text,
+    never as a formula. There, a text that is longer than CELL_CHARACTERS ends with "…", and characters that XML does
+    not allow become U+FFFD.
 
     Args:
         out: The file, whose suffix selects the format.

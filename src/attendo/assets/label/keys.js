@@ -1,7 +1,6 @@
 // @ts-check
 // A key presses the button that names the key as its shortcut.
 document.addEventListener("keydown", ({ key, ctrlKey, altKey, metaKey, repeat }) => {
-  if (ctrlKey || altKey || metaKey || repeat) return;
   const control = document.querySelector(`[aria-keyshortcuts="${CSS.escape(key.toLowerCase())}"]`);
-  if (control instanceof HTMLElement) control.click();
+  if (control instanceof HTMLElement && !(ctrlKey || altKey || metaKey || repeat)) control.click();
 });

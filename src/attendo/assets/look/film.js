@@ -28,14 +28,8 @@ function filmParts(app, root) {
   const view = { film: null, name: "", asked: "", frame: 0, timer: 0, map: cellMap("film") };
   view.said = el("p", { class: "note" });
   view.go = button(say("film-go"), () => loadFilm(app, view), { class: "main", id: "film-go" });
-  view.slider = el("input", {
-    type: "range",
-    id: "film-frame",
-    min: 0,
-    value: 0,
-    step: 1,
-    "aria-label": say("film-slider"),
-  });
+  const attributes = { type: "range", id: "film-frame", min: 0, value: 0, "aria-label": say("film-slider") };
+  view.slider = el("input", attributes);
   view.slider.oninput = () => {
     stopFilm(view);
     showFrame(app, view, Number(view.slider.value));

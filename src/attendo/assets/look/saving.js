@@ -54,8 +54,7 @@ export function treeButtons(ready, tree) {
 function tableOf(app, shown) {
   const { layer, values } = shown;
   const rows = app.rowTokens(layer).map((token, i) => {
-    const row = values.subarray(i * layer.k_len, (i + 1) * layer.k_len);
-    return [token.piece, ...row];
+    return [token.piece, ...values.subarray(i * layer.k_len, (i + 1) * layer.k_len)];
   });
   return [["", ...app.tokensOf(layer.keys).map((token) => token.piece)], ...rows];
 }

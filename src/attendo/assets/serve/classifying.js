@@ -14,6 +14,10 @@ import { makeRequest } from "./request.js";
 const CLASSIFYING_PAUSE = 250; // ms without typing before a request is sent
 const MOST_TEXTS = 64; // maximum number of lines per request
 const results = makeKept(60_000); // of every model, by model and line
+// if no label reached its threshold, the details are those of the most probable label
+const withGiven = ({ label, ...of }) => {
+  return { ...of, given: label ?? say("serve-no-label"), label: label ?? Object.keys(of.probabilities)[0] };
+};
 
 export function makeClassifying(app, model) {
   const latest = makeLatest(app.failed);
@@ -39,7 +43,7 @@ export function makeClassifying(app, model) {
     const all = texts();
     for (const some of inChunks(new Set(all.filter((text) => !resultOf(text))), MOST_TEXTS)) {
       const answer = await app.server.ask("classify", { model: model.id, texts: some }, signal);
-      some.forEach((text, n) => results.set(keyOf(text), withLabel(answer.results[n])));
+      some.forEach((text, n) => results.set(keyOf(text), withGiven(answer.results[n])));
     }
     app.tell("");
     show(all);
@@ -106,12 +110,6 @@ export function makeClassifying(app, model) {
     start: () => (begin(), reading.box),
     end: () => (latest.end(), decided.end()),
   };
-}
-
-// The result of a text; if no label reached its threshold, its details are those of the most probable label
-function withLabel(result) {
-  const { label, probabilities } = result;
-  return { ...result, given: label ?? say("serve-no-label"), label: label ?? Object.keys(probabilities)[0] };
 }
 
 // A row per line; under the open one, its details
