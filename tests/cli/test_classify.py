@@ -140,7 +140,7 @@ def test_an_evaluation_keeps_what_was_found_with_its_line(trained, tmp_path):
     ]
     assert refused("evaluate", folder, file, "--out", out).startswith(f"{out} already exists. Choose another")
     for name in ("found.html", "found.txt"):
-        assert "must end in .tsv, .csv or .jsonl" in refused(
+        assert "must end in .csv, .tsv, .jsonl, .parquet, .xlsx" in refused(
             "evaluate", folder, file, "--out", tmp_path / name
         )
 

@@ -112,6 +112,6 @@ def test_what_is_refused_before_training(words, tmp_path):
         a for a, b in zip(limits, [*limits[1:], ""], strict=True) if (a, str(b)[:5]) != ("--set", "--set")
     ]
     assert "Give --cpu-minutes" in refused(*limits)
-    assert "unknown metric f1" in refused(*words, "--metric", "f1")
+    assert "unknown metric bleurt" in refused(*words, "--metric", "bleurt")
     assert "unknown key training.dropout" in refused(*words, "--try", "training.dropout=0.1")
     assert not (tmp_path / "t").exists()

@@ -181,7 +181,7 @@ class Tagger(TextModel):
         config = self.model.config
         if config.pooling != "none" or config.n_classes != len(self.tags):
             raise AttendoError(
-                "this model is not a tagger of the labels in card.json. Load a run of `tagging`"
+                "this model is not a tagger of the labels in card.json. Load the run of a tagger"
             )
         n_read = self.long_texts.max_tokens + self.tokenizer.specials.n_around_text
         if config.positions == "learned" and n_read > config.max_len:
