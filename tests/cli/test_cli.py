@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -72,15 +71,13 @@ def test_no_command_gives_help(command):
     assert outcome.out.startswith("Usage:")
 
 
-def test_help_is_quick_and_loads_nothing_heavy():
+def test_help_loads_nothing_heavy_and_few_modules():
     code = (
         "import sys; from attendo.cli import main; main(['train', 'translation', '--help']);"
-        "sys.exit(bool({'torch', 'sacrebleu', 'tokenizers', 'numpy'} & set(sys.modules)))"
+        "heavy = {'torch', 'sacrebleu', 'tokenizers', 'numpy', 'sklearn'} & set(sys.modules);"
+        "sys.exit(bool(heavy) or len(sys.modules) > 400)"
     )
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
 
 
 def test_a_plugin_that_cannot_be_loaded_warns(monkeypatch):
