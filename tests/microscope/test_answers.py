@@ -209,7 +209,7 @@ def test_a_head_can_be_held_at_its_mean(users):
     (edit,) = seen.edits
     plain, _ = answered(users["classification"])
     mixed = plain.record[path].weights[0] @ share_heads(plain.record[path].value, 2)[0]
-    torch.testing.assert_close(edit.mean, mixed.mean(1))
+    torch.testing.assert_close(edit.value.reshape_as(mixed.mean(1)), mixed.mean(1))
     path = "encoder.blocks.1.feed_forward"
     seen, _ = answered(users["classification"], edits=[{"kind": "off", "path": path, "how": "mean"}])
     torch.testing.assert_close(
