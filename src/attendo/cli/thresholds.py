@@ -80,7 +80,8 @@ def thresholds(
         return 0
     given = parse_thresholds(threshold, labels) if threshold else None
     rows, name = _rows(classifier, folder, file, columns, header)
-    found = classifier.evaluate(rows, name)
+    read = classifier.read([row.text for row in rows])
+    found = classifier.evaluate(rows, name, read)
     origin = "given"
     if precision is not None or abstain is not None:
         given, origin = _chosen(classifier, found, precision, abstain)
@@ -88,7 +89,7 @@ def thresholds(
     if given is not None:
         store_thresholds(folder, given, origin)
         classifier = replace(classifier, card={**classifier.card, "thresholds": given})
-        found = classifier.evaluate(rows, name)
+        found = classifier.evaluate(rows, name, read)
     elif not classifier.thresholds:
         say("the run has no thresholds: every text has its most probable label")
     print(shown("\n".join(_lines(classifier, found))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import uvicorn
@@ -29,7 +30,7 @@ HEADERS = {
 NO_STORE = {"Cache-Control": "no-store"}
 
 
-class LocalServer(uvicorn.Server):
+class LocalServer(uvicorn.Server, ABC):
     """A server on 127.0.0.1 for its own page. Requests with another host name are rejected.
 
     Args:
@@ -84,13 +85,13 @@ class LocalServer(uvicorn.Server):
         """Return the response to an invalid request."""
         return PlainTextResponse(message, status, NO_STORE)
 
+    @abstractmethod
     def _page(self, request: Request) -> Response:
         """Return the page. Its path is "/"."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _posted(self, request: Request) -> Response:
         """Return the response to a request other than GET."""
-        raise NotImplementedError
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)

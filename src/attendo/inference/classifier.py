@@ -314,12 +314,18 @@ class Classifier(TextModel):
         probabilities = np.exp(log_softmax(logits / self.temperature))
         return self._classifications(texts, probabilities, n_tokens, thresholds)
 
-    def evaluate(self, rows: Sequence[LabelledRow], name: str = "the rows") -> Assessment:
+    def evaluate(
+        self,
+        rows: Sequence[LabelledRow],
+        name: str = "the rows",
+        read: tuple[Float[ndarray, "texts classes"], list[int]] | None = None,
+    ) -> Assessment:
         """Classify the texts of labeled rows and compare the predictions with the labels.
 
         Args:
             rows: Labeled texts. For a text without content, the prediction is the most frequent training label.
             name: Name of the rows in error messages, for example a file name.
+            read: The result of `read` for the texts of the rows (default: it is computed).
 
         Returns:
             An Assessment with the quality measures and the predictions.
@@ -329,7 +335,7 @@ class Classifier(TextModel):
         """
         true = self.ids_of(rows, name)
         texts = [row.text for row in rows]
-        logits, n_tokens = self.read(texts)
+        logits, n_tokens = read or self.read(texts)
         log_probs = log_softmax(logits / self.temperature)
         probabilities = np.exp(log_probs)
         most_probable = probabilities.argmax(1)

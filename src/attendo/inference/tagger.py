@@ -286,12 +286,18 @@ class Tagger(TextModel):
         sums = np.add.reduceat(inside[np.concatenate(units)], starts)
         return [(borders[tokens[0]][0], borders[tokens[-1]][1]) for tokens in units], sums
 
-    def evaluate(self, rows: Sequence[LabelledRow], name: str = "the rows") -> TagAssessment:
+    def evaluate(
+        self,
+        rows: Sequence[LabelledRow],
+        name: str = "the rows",
+        read: tuple[list[Borders], list[Float[ndarray, "units classes"]], list[int]] | None = None,
+    ) -> TagAssessment:
         """Tag the texts of tagged rows and compare the spans with the true spans.
 
         Args:
             rows: Tagged texts. The label of a row contains its spans as JSON (see `spans_of`).
             name: Name of the rows in error messages, for example a file name.
+            read: The result of `read` for the texts of the rows (default: it is computed).
 
         Returns:
             A TagAssessment with the quality measures and the found spans.
@@ -303,21 +309,20 @@ class Tagger(TextModel):
         truth: list[list[Span]] = []
         losses: list[ndarray] = []
         n_right = n_unreachable = 0
-        for start in range(0, len(rows), CHUNK):
-            chunk = rows[start : start + CHUNK]
-            found_here = self.read([row.text for row in chunk])
-            for row, borders, logits, n_tokens in zip(chunk, *found_here, strict=True):
-                spans = spans_of(row)
-                self.tags.require(spans, f"{name}:{row.number}")
-                classes = np.array(self.tags.classes(borders, spans), np.int64)
-                log_probs = log_softmax(logits / self.temperature)
-                losses.append(-log_probs[np.arange(len(classes)), classes])
-                n_right += int((log_probs.argmax(1) == classes).sum())
-                n_unreachable += len(
-                    {*spans} - {span for span, _ in self.tags.spans(classes.tolist(), borders)}
-                )
-                found.append(self._tagging(row.text, borders, logits, n_tokens))
-                truth.append(spans)
+        chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
+        parts = [read] if read else (self.read([row.text for row in chunk]) for chunk in chunks)
+        outputs = (output for part in parts for output in zip(*part, strict=True))
+        for row, (borders, logits, n_tokens) in zip(rows, outputs, strict=True):
+            spans = spans_of(row)
+            self.tags.require(spans, f"{name}:{row.number}")
+            classes = np.array(self.tags.classes(borders, spans), np.int64)
+            log_probs = log_softmax(logits / self.temperature)
+            losses.append(-log_probs[np.arange(len(classes)), classes])
+            n_right += int((log_probs.argmax(1) == classes).sum())
+            reachable = {span for span, _ in self.tags.spans(classes.tolist(), borders)}
+            n_unreachable += len({*spans} - reachable)
+            found.append(self._tagging(row.text, borders, logits, n_tokens))
+            truth.append(spans)
         labels, measures = span_scores(
             truth, [[Span(t.start, t.end, t.label) for t in f.spans] for f in found]
         )

@@ -376,10 +376,11 @@ class TaggingTask(TokenTask[LabelledDataset]):
         tagger = self.tagger
         assert model is tagger.model
         texts = [row.text for row in self.validation]
-        borders, logits, _ = tagger.read(texts)
+        read = tagger.read(texts)
+        borders, logits, _ = read
         classes = [tagger.tags.classes(*row) for row in zip(borders, self._true, strict=True)]
         tagger.temperature = fit_temperature(np.concatenate(logits), np.concatenate(classes).astype(np.int64))
-        found = tagger.evaluate(self.validation, self.name)
+        found = tagger.evaluate(self.validation, self.name, read)
         measures = found.measures | {"temperature": tagger.temperature, "f1_dictionary": self.baseline}
         samples = [
             (row.text, _named(row.text, true), _named(row.text, each.spans))
