@@ -36,7 +36,15 @@ FORMAT = 1
 DTYPES = ("F64", "F32", "F16", "BF16")
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 """The exceptions that an invalid header causes, or a header that changed while it was read."""
-TaskName = Literal["translation", "classification", "tagging", "language-model", "masked-language-model"]
+TaskName = Literal[
+    "translation",
+    "classification",
+    "multi-label",
+    "regression",
+    "tagging",
+    "language-model",
+    "masked-language-model",
+]
 
 USES: dict[Architecture, str] = {
     "encoder-decoder": "translate",
@@ -89,6 +97,8 @@ class Card:
     started: str = ""
     languages: dict[str, str | None] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
+    n_rows: int = 0
+    values: list[float] = field(default_factory=list)
     parameters: int = 0
     trained_parameters: int = 0
     own_parts: str = ""

@@ -230,6 +230,15 @@ def log_softmax(logits: Float[ndarray, "*batch classes"]) -> Float[ndarray, "*ba
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
+def yes_or_no(logits: Float[ndarray, "texts labels"]) -> Float[ndarray, "decisions 2"]:
+    """Return the logits of both classes, no (0) and yes, of independent decisions with the logits z of yes.
+
+    >>> yes_or_no(np.array([[2.0, -1.0]])).tolist()
+    [[0.0, 2.0], [0.0, -1.0]]
+    """
+    return np.stack([np.zeros_like(logits), logits], -1).reshape(-1, 2)
+
+
 TEMPERATURES = (0.05, 20.0)
 """The smallest and largest temperature that `fit_temperature` can return for unequal logits."""
 

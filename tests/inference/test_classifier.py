@@ -13,7 +13,7 @@ from tiny_classifiers import COUNTS, TEXTS, TOKENIZER, classifier, config, saved
 
 from attendo.data.labelled import LabelledRow, LongTexts
 from attendo.errors import AttendoError
-from attendo.inference import classifier as classifier_module
+from attendo.inference import label_model
 from attendo.inference.classifier import Classifier
 from attendo.metrics import calibration_error
 from attendo.models import DecoderLM, ModelConfig, build_model
@@ -33,8 +33,8 @@ def softmax(z: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("pooling", ["mean", "max", "first"])
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 def test_probabilities_are_the_models_own_whatever_stands_beside_a_text(monkeypatch, pooling, temperature):
-    monkeypatch.setattr(classifier_module, "BATCH_TOKENS", 70)
-    monkeypatch.setattr(classifier_module, "CHUNK", 4)
+    monkeypatch.setattr(label_model, "BATCH_TOKENS", 70)
+    monkeypatch.setattr(label_model, "CHUNK", 4)
     subject = classifier(temperature, pooling=pooling)
     for text, found in zip(TEXTS * 2, subject.classify(TEXTS * 2), strict=True):
         ids = TOKENIZER.encode(text)
@@ -89,7 +89,7 @@ def test_a_text_of_a_million_characters_takes_no_more_memory_than_others(long):
     n_tokens = len(TOKENIZER.encode(text))
     assert len(text) > 10**6 > 4 * n_tokens > 10**5
     assert (long_one.n_tokens, long_one.cut) == (n_tokens, long == "cut")
-    assert max(sizes) <= classifier_module.BATCH_TOKENS
+    assert max(sizes) <= label_model.BATCH_TOKENS
     assert n_tokens < sum(sizes) < 1.5 * n_tokens if long == "window" else sum(sizes) < 120
     assert short_one.probabilities == pytest.approx(subject.classify(["rain"])[0].probabilities, abs=1e-12)
 

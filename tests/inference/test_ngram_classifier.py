@@ -36,7 +36,7 @@ def rows(n, n_classes=2):
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_it_is_the_best_of_scikit_learns_pipelines(n_classes):
     (texts, classes), (valid, true) = rows(90, n_classes), rows(30, n_classes)
-    found = fit_ngrams(texts, classes, [1.0, 2.0, 1.0][:n_classes], valid, true)
+    found = fit_ngrams(texts, classes, n_classes, [1.0, 2.0, 1.0][:n_classes], valid, true)
     blocks = {
         "words": TfidfVectorizer(analyzer=word_ngrams, sublinear_tf=True),
         "characters": TfidfVectorizer(
@@ -54,8 +54,8 @@ def test_it_is_the_best_of_scikit_learns_pipelines(n_classes):
             calibrated = log_softmax(log_probs / fit_temperature(log_probs, true))
             results.append((log_loss(calibrated, true), calibrated))
     _, best = min(results, key=lambda result: result[0])
-    assert found.log_probs(valid) == pytest.approx(best, abs=1e-4)
-    assert found.log_probs([""])[0] == pytest.approx(log_softmax(found.bias[None].astype(float))[0])
+    assert log_softmax(found.scores(valid)) == pytest.approx(best, abs=1e-4)
+    assert found.scores([""])[0] == pytest.approx(found.bias.astype(float))
 
 
 @settings(max_examples=50)
@@ -68,7 +68,7 @@ def test_the_words_and_the_characters_have_norm_1(text):
         [v for r, v in features.items() if r >= n_words],
     ):
         assert not part or np.linalg.norm(part) == pytest.approx(1)
-    assert np.exp(fitted.log_probs([text])).sum() == pytest.approx(1)
+    assert np.isfinite(fitted.scores([text])).all()
 
 
 def small():
@@ -80,7 +80,7 @@ def small():
 def test_reasons_are_the_parts_of_the_score():
     fitted, text = small(), "Not LATE !"
     reasons = fitted.reasons(text, 1, n=99)
-    (scores,) = fitted.log_probs([text])
+    (scores,) = fitted.scores([text])
     assert sum(nats for _, nats in reasons) == pytest.approx((scores[1] - scores[0]) / 2)
     assert {term for term, _ in reasons} == {"late", "not late", "!", "l", "la"}
     assert [abs(nats) for _, nats in reasons] == sorted((abs(nats) for _, nats in reasons), reverse=True)
@@ -91,18 +91,18 @@ def test_large_training_sets_have_shorter_character_ngrams(monkeypatch):
     (texts, classes), (valid, true) = rows(30), rows(10)
     n_characters = sum(map(len, texts))
     monkeypatch.setattr(module, "MOST_COUNTED", 3 * n_characters)
-    assert fit_ngrams(texts, classes, None, valid, true).longest == 3
+    assert fit_ngrams(texts, classes, 2, None, valid, true).longest == 3
     monkeypatch.setattr(module, "MOST_COUNTED", n_characters)
-    assert not fit_ngrams(texts, classes, None, valid, true).characters
+    assert not fit_ngrams(texts, classes, 2, None, valid, true).characters
     monkeypatch.setattr(module, "MOST_WEIGHTS", 8)
-    assert len(fit_ngrams(texts, classes, None, valid, true).words) == 4
+    assert len(fit_ngrams(texts, classes, 2, None, valid, true).words) == 4
 
 
 def test_texts_without_a_common_ngram_are_no_error():
     texts = [f"word{chr(0x4E00 + n)}" for n in range(20)]
-    found = fit_ngrams(texts, np.arange(20) % 2, None, texts[:4], np.arange(4) % 2)
-    assert found.log_probs(texts).shape == (20, 2)
-    assert fit_ngrams(["好", "悪"], np.arange(2), None, ["好"], np.zeros(1, int)).log_probs(["好"]).shape == (
+    found = fit_ngrams(texts, np.arange(20) % 2, 2, None, texts[:4], np.arange(4) % 2)
+    assert found.scores(texts).shape == (20, 2)
+    assert fit_ngrams(["好", "悪"], np.arange(2), 2, None, ["好"], np.zeros(1, int)).scores(["好"]).shape == (
         1,
         2,
     )
@@ -111,9 +111,9 @@ def test_texts_without_a_common_ngram_are_no_error():
 def test_a_slow_fit_tries_one_strength_only(monkeypatch):
     (texts, classes), (valid, true) = rows(60), rows(20)
     monkeypatch.setattr(module, "MOST_WORK", 1)
-    found = fit_ngrams(texts, classes, None, valid, true)
+    found = fit_ngrams(texts, classes, 2, None, valid, true)
     monkeypatch.setattr(module, "STRENGTHS", (module.USUAL_STRENGTH,))
-    again = fit_ngrams(texts, classes, None, valid, true)
+    again = fit_ngrams(texts, classes, 2, None, valid, true)
     assert found.words and found.characters and (found.weights == again.weights).all()
 
 
@@ -129,7 +129,7 @@ def test_a_file_that_is_damaged_or_missing_is_named(tmp_path):
     path.write_bytes(fitted.to_bytes())
     sha256 = module.hashlib.sha256(fitted.to_bytes()).hexdigest()
     again = NgramClassifier.load(tmp_path, sha256)
-    assert (again.log_probs(["not late", "駅"]) == fitted.log_probs(["not late", "駅"])).all()
+    assert (again.scores(["not late", "駅"]) == fitted.scores(["not late", "駅"])).all()
     path.write_bytes(fitted.to_bytes()[:-1])
     with pytest.raises(AttendoError, match=r"ngrams.safetensors is damaged or from another run. Restore"):
         NgramClassifier.load(tmp_path, sha256)

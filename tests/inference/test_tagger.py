@@ -151,9 +151,9 @@ def test_a_run_from_conll_to_answers_beats_a_dictionary(tmp_path, monkeypatch):
 
 def test_a_classifier_is_not_a_tagger():
     model = EncoderClassifier(config())
-    with pytest.raises(AttendoError, match="not a tagger"):
+    with pytest.raises(AttendoError, match="names 2 labels"):
         Tagger(model, TOKENIZER, {"LOC": 3, "PER": 4})
-    with pytest.raises(AttendoError, match="tags parts of texts"):
+    with pytest.raises(AttendoError, match="trained for tagging, not for classification"):
         attendo.Classifier(tagger().model, TOKENIZER, {"a": 1, "b": 2})
 
 

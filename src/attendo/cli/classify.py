@@ -26,7 +26,7 @@ from attendo.cli.reporting import Counter, lines_given, one_line, refuse_file_na
 from attendo.data.row_report import RowReport
 
 if TYPE_CHECKING:
-    from attendo.inference import Classifier, Tagger
+    from attendo.inference.label_model import LabelModel
 
 
 @with_groups
@@ -58,6 +58,10 @@ def classify(
     The command prints one line per text: the label, a tab and the probability of the label. The probabilities are
     calibrated on the validation set. For an empty line, the command prints only the tab. If no label reaches its
     threshold (see `attendo thresholds`), the label is empty, and the probability is that of the most probable label.
+
+    For several labels per text, the command prints each label with its probability, separated by tabs. For a number, it
+    prints the number and the ends of the interval that contains it with probability 0.8. If the model reads pairs of
+    texts, write a tab between the first and the second text.
 
     For a tagger, the command prints the spans of each text in one line, separated by tabs. A span is printed with its
     label, its start and end in characters from 0, its probability and its text. The output table has the column spans,
@@ -102,20 +106,20 @@ def classify(
     return 0
 
 
-def _loaded(folder: Path, machine: Machine, threshold: str | None) -> Classifier | Tagger:
-    """Return the classifier or tagger of a run, with other thresholds than the stored ones if they are given."""
+def _loaded(folder: Path, machine: Machine, threshold: str | None) -> LabelModel:
+    """Return the model of a run, with other thresholds than the stored ones if they are given."""
     from attendo.bundle import load_bundle
-    from attendo.inference import Classifier, Tagger
+    from attendo.inference import Classifier, MultiLabelClassifier, Regressor, Tagger
     from attendo.inference.decisions import parse_thresholds
 
-    if load_bundle(folder).card.get("task") == Tagger.task:
-        refuse_if(threshold is not None, "--threshold does not apply to taggers. Leave it out")
-        return Tagger.load(folder, machine.chosen())
-    classifier = Classifier.load(folder, machine.chosen())
+    kinds = {kind.task: kind for kind in (Classifier, MultiLabelClassifier, Regressor, Tagger)}
+    task = load_bundle(folder).card.get("task", "")
+    user = kinds.get(task, Classifier).load(folder, machine.chosen())
     if threshold is None:
-        return classifier
-    chosen = parse_thresholds(threshold, classifier.labels.names)
-    return replace(classifier, card={**classifier.card, "thresholds": chosen})
+        return user
+    refuse_if(task in (Tagger.task, Regressor.task), f"--threshold does not apply to {task}. Leave it out")
+    chosen = parse_thresholds(threshold, tuple(user.counts))
+    return replace(user, card={**user.card, "thresholds": chosen})
 
 
 def _classify_file(
@@ -125,12 +129,12 @@ def _classify_file(
     columns: str | None,
     keep: str | None,
     header: bool | None,
-    loaded: Callable[[], Classifier | Tagger],
+    loaded: Callable[[], LabelModel],
 ) -> int:
     """Classify the texts of a table. The default columns and header are those of training."""
     from attendo.data.corpora import parse_kept
     from attendo.data.data_files import require_file
-    from attendo.inference.classifier import classify_table
+    from attendo.inference.label_model import classify_table
     from attendo.inference.tables import check_table
     from attendo.runs.task_specs import family_of
 
@@ -163,16 +167,25 @@ def rows_of(
     """Yield the number of each row or line, with its text and the columns to keep. `roles` are those of training."""
     from attendo.config import read_toml
     from attendo.data.corpora import parse_columns, read_lines, read_with_kept
+    from attendo.data.labelled import SECOND, has_pairs, joined_texts
     from attendo.data.texts import has_rows
 
     if has_rows(source):  # a text file has no columns
         learned = read_toml(folder / "config.toml").get("data", {})
         columns = learned.get("columns") if columns is None else columns
         header = learned.get("header") if header is None else header
-    column = None
+    chosen: tuple[str, ...] = ()
     if columns is not None:  # the columns of training also name the label
-        column = parse_columns(columns, roles if "," in columns else ("text",))[-1]
-    if kept:
-        return read_with_kept(source, column, kept, bool(header), row_report)
-    lines = read_lines(source, column, bool(header), row_report=row_report, keep_skipped=True)
+        own = ("text", SECOND) if has_pairs(columns) else ("text",)
+        n_given = len(columns.split(","))
+        chosen = parse_columns(columns, own if n_given == len(own) else (roles[0], *own))[-len(own) :]
+    if kept or len(chosen) > 1:
+        found = read_with_kept(
+            source, next(iter(chosen), None), (*chosen[1:], *kept), bool(header), row_report
+        )
+        n_texts = max(1, len(chosen))
+        return ((n, (joined_texts(fields[:n_texts]), *fields[n_texts:])) for n, fields in found)
+    lines = read_lines(
+        source, next(iter(chosen), None), bool(header), row_report=row_report, keep_skipped=True
+    )
     return ((number, (text,)) for number, text in lines)

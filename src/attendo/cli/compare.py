@@ -41,7 +41,8 @@ from attendo.display.width import shown
 
 if TYPE_CHECKING:
     from attendo.bootstrap import RowSums
-    from attendo.inference import Classifier, Generator, Tagger, Translator
+    from attendo.inference import Generator, Translator
+    from attendo.inference.label_model import LabelModel
     from attendo.runs.compare import Verdict
 
 SCORED = 100
@@ -94,7 +95,8 @@ def compare(
     """
     from attendo.bundle import load_bundle
     from attendo.errors import AttendoError
-    from attendo.inference import Classifier, Generator, Tagger, Translator, load
+    from attendo.inference import Generator, Translator, load
+    from attendo.inference.label_model import LabelModel
     from attendo.runs.compare import verdicts
 
     require_files(files)
@@ -109,7 +111,7 @@ def compare(
         case Translator(), Translator():
             only(options, "tokenize", "beam", "columns", "header")
             sums = _translations(users, folders, files, metrics, options)
-        case (Classifier(), Classifier()) | (Tagger(), Tagger()):
+        case LabelModel(), LabelModel():
             only(options, "columns", "header")
             sums = _labelled(users, folders, files, metrics, options)
         case Generator(), Generator():
@@ -162,6 +164,8 @@ FORMS = {
     "exact": ".2f",
     "accuracy": ".2%",
     "macro-f1": ".2%",
+    "f1": ".2%",
+    "mae": ".4g",
     "perplexity": ".3f",
 }
 """The format in which the score of each metric is printed."""
@@ -228,7 +232,7 @@ def _translations(
 
 
 def _labelled(
-    users: tuple[Classifier | Tagger, Classifier | Tagger],
+    users: tuple[LabelModel, LabelModel],
     folders: Folders,
     files: list[Path],
     asked: list[str] | None,
@@ -237,15 +241,15 @@ def _labelled(
     from attendo.data.labelled import read_labelled
     from attendo.errors import AttendoError
     from attendo.inference import Classifier
-    from attendo.runs.compare import CLASSIFICATION_METRICS, TAG_METRICS, classification_sums, tag_sums
+    from attendo.runs.compare import ANSWER_METRICS, CLASSIFICATION_METRICS, answer_sums, classification_sums
     from attendo.runs.settings import data_of
     from attendo.runs.task_specs import family_of
 
-    known = CLASSIFICATION_METRICS if isinstance(users[0], Classifier) else TAG_METRICS
+    known = ANSWER_METRICS.get(users[0].task, CLASSIFICATION_METRICS)
     metrics = _chosen(asked, known, known)
     refuse_if(len(files) > 1, ONE_NAME)
     labels = [set(user.counts) for user in users]
-    if differing := sorted(labels[0] ^ labels[1]):
+    if (differing := sorted(labels[0] ^ labels[1])) and users[0].task != "regression":
         raise AttendoError(
             f"{folders[0]} and {folders[1]} have different labels: only one of them has {differing[0]!r}. Compare"
             " models with the same labels"
@@ -267,7 +271,7 @@ def _labelled(
             refuse_header(rows, sources[0], user)
             sums.append(classification_sums(user, rows, metrics, sources[0].name))
         else:
-            sums.append(tag_sums(user, rows, metrics, sources[0].name))
+            sums.append(answer_sums(user, rows, metrics, sources[0].name))
     return sums[0], sums[1]
 
 

@@ -13,6 +13,7 @@ from attendo.display.width import shown
 
 if TYPE_CHECKING:
     from attendo.data.doctor_report import Report
+    from attendo.data.labelled_corpus import LabelledData
     from attendo.data.labelled_doctor import LabelledReport
 
 
@@ -29,7 +30,9 @@ def doctor(
     header: bool = switch("--header", "Treat the first line of a .tsv file as a header."),
     as_json: OneJson = False,
 ) -> int:
-    """Check training data: sentence pairs, or labeled texts if --columns names a label column and a text column.
+    """Check training data: sentence pairs, or labeled texts if --columns names the text and its label.
+
+    The column of the label is label, labels (several labels per text), number or spans.
 
     Sentence pairs are checked for unusable rows, duplicates, leaks (test rows in the training data), unusual lengths,
     swapped columns, wrong scripts and other problems. For each finding, the command prints the number of rows and three
@@ -66,20 +69,29 @@ def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, h
     return examine(source, beside(against, chosen, header, instead=instead) if against else None)
 
 
+def _forms() -> dict[str, type[LabelledData]]:
+    """Return the data of each kind of labeled texts by the role of its first column."""
+    from attendo.data.labelled_corpus import LabelledData
+    from attendo.data.multi_label import MultiLabelData, NumberData
+    from attendo.data.tagged import TaggedData
+
+    return {data.form.roles[0]: data for data in (LabelledData, MultiLabelData, NumberData, TaggedData)}
+
+
 def _names_label(columns: str | None) -> bool:
     """Return whether --columns names the columns of labeled texts instead of pairs."""
-    roles = [part.partition("=")[0].strip() for part in (columns or "").split(",") if "=" in part]
-    return "label" in roles or "text" in roles
+    roles = {part.partition("=")[0].strip() for part in (columns or "").split(",") if "=" in part}
+    return bool(roles & {"text", "label", "labels", "number", "spans"})
 
 
 def _labelled(
     files: list[Path], against: list[Path] | None, columns: str | None, header: bool
 ) -> LabelledReport:
-    from attendo.data.corpora import parse_columns
-    from attendo.data.labelled import LABELLED, LabelledSource
     from attendo.data.labelled_doctor import examine_labelled
 
     refuse_if(len(files) > 1 or len(against or []) > 1, ONE_NAME)
-    chosen = parse_columns(columns or "", LABELLED)
-    other = LabelledSource(against[0], chosen, header) if against else None
-    return examine_labelled(LabelledSource(files[0], chosen, header), other)
+    roles = [part.partition("=")[0].strip() for part in (columns or "").split(",")]
+    forms = _forms()
+    kind = next((forms[role] for role in roles if role in forms), forms["label"])
+    data = kind(train=(str(files[0]),), columns=columns, header=header)
+    return examine_labelled(data.source(files[0]), data.source(against[0]) if against else None)

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from attendo.data.labelled import LabelledRow, LabelledSource
     from attendo.data.text_corpus import TextData
     from attendo.data.texts import TextSource
-    from attendo.inference import Classifier, Generator, Tagger, Translator
+    from attendo.inference import Classifier, Generator, Translator
     from attendo.inference.classifier import Assessment
+    from attendo.inference.label_model import LabelModel
     from attendo.inference.perplexity import TextLoss
 
 
@@ -77,9 +78,10 @@ def evaluate(
 
     For a translator, the metrics are BLEU and chrF from sacreBLEU with their signatures, the share of exact matches,
     and the perplexity of the targets. For a classifier, the metrics are the accuracy, macro-F1, calibration error,
-    scores per label and the confusion matrix. For a tagger, the metrics are precision, recall and F1 of spans, which
-    are right if start, end and label are right. For a language model, the metrics are the perplexity and the bits per
-    byte of whole documents. The context length and the stride are also printed.
+    scores per label and the confusion matrix. For several labels per text, they are micro-F1, macro-F1 and exact
+    matches. For a number, they are the mean absolute error, the root mean square error and R². For a tagger, they are
+    precision, recall and F1 of spans, which are right if start, end and label are right. For a language model, the
+    metrics are the perplexity and the bits per byte of whole documents, with the context length and the stride.
 
     The option --out writes the translations or the labels to a new file. For a classifier, the file is a table (.csv,
     .tsv, .jsonl, .parquet or .xlsx) with the line number, the label, the predicted label with its probability, and the
@@ -92,7 +94,8 @@ def evaluate(
     Example: attendo evaluate runs/mine test.tsv --curves curves.png
     """
     from attendo.errors import AttendoError
-    from attendo.inference import Classifier, Generator, Tagger, Translator, load
+    from attendo.inference import Classifier, Generator, Translator, load
+    from attendo.inference.label_model import LabelModel
 
     require_files(files)
     for new in (options.out, options.curves):
@@ -108,9 +111,9 @@ def evaluate(
         case Classifier():
             only(options, "columns", "header", "out", "curves")
             facts, lines = _classifications(user, folder, files, options)
-        case Tagger():
+        case LabelModel():
             only(options, "columns", "header", "out")
-            facts, lines = _tags(user, folder, files, options)
+            facts, lines = _answers(user, folder, files, options)
         case Generator():
             only(options, "context", "stride", "column", "header")
             facts, lines = _perplexity(user, folder, files, options)
@@ -205,40 +208,45 @@ def _classifications(
     return _assessment_json(result, row_report), _assessment_lines(result)
 
 
-def _tags(
-    tagger: Tagger, folder: Path, files: list[Path], options: TaskOptions
+def _answers(
+    user: LabelModel, folder: Path, files: list[Path], options: TaskOptions
 ) -> tuple[dict[str, Any], list[str]]:
-    from attendo.data.tagged import spans_of
+    """Return the results for models whose answers are lists (labels, spans) or numbers."""
     from attendo.inference.tables import check_table, label_table
+    from attendo.training.run import measured
 
     refuse_if(len(files) > 1, ONE_NAME)
     out = options.out
     if out is not None:
         check_table(out, "--out")
-    rows, row_report, name = labelled_rows(tagger, folder, files[0], options.columns, options.header)
-    result = tagger.evaluate(rows, name)
+    rows, row_report, name = labelled_rows(user, folder, files[0], options.columns, options.header)
+    result = user.evaluate(rows, name)
     if out is not None:
-        with label_table(out, ("line", "spans", "found", "text")) as write:
+        head, *more = user.heads
+        with label_table(out, ("line", head, "found", *more, "text")) as write:
             for row, found in zip(rows, result.found, strict=True):
                 [line] = row_report.places_json([row.number])
-                write((line, spans_of(row), *found.cells, row.text))
+                write((line, json.loads(row.label), *found.cells, row.text))
     m = result.measures
-    scores = [dataclasses.asdict(score) for score in result.labels]
-    lines = [
-        f"span F1 {m['f1']:.2%}  precision {m['precision']:.2%}  recall {m['recall']:.2%}",
-        f"accuracy of single words {m['unit_accuracy']:.2%}  loss {m['loss']:.4f} nats per word",
-    ]
-    if n := int(m["unreachable"]):
+    lines = ["  ".join(measured(m))]
+    if "unit_accuracy" in m:
+        lines.append(f"accuracy of single words {m['unit_accuracy']:.2%}")
+    if "within" in m:
+        lines.append(f"{m['within']:.1%} of the numbers are in the interval of their estimate (expected 80%)")
+    if n := int(m.get("unreachable", 0)):
         lines.append(f"{plural(n, 'span')} cannot be found, because they begin or end inside a word or token")
+    scores = [dataclasses.asdict(score) for score in result.labels]
     table = [
         [s["label"], *(f"{s[k]:.2%}" for k in ("precision", "recall", "f1")), s["support"]] for s in scores
     ]
-    lines += ["", *table_lines(["label", "precision", "recall", "F1", "spans"], table)]
+    if table:
+        noun = "spans" if user.task == "tagging" else "rows"
+        lines += ["", *table_lines(["label", "precision", "recall", "F1", noun], table)]
     return {"account": row_report.as_json(), "labels": scores} | m, lines
 
 
 def labelled_rows(
-    user: Classifier | Tagger,
+    user: LabelModel,
     folder: Path,
     file: Path,
     columns: str | None,

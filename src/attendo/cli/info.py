@@ -17,6 +17,8 @@ CALLS = {
     "translate": "translate([text])[0].text",
     "classify": "classify([text])[0].label",
     "tagging": "classify([text])[0].spans",
+    "multi-label": "classify([text])[0].labels",
+    "regression": "classify([text])[0].number",
     "generate": "generate(text).text",
     "embed": "embed([text])",
 }
@@ -45,7 +47,9 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if note := facts.get("note"):
         yield "note", note
     yield "task", facts.get("task", "?") + _direction(facts.get("languages", {}))
-    if labels := facts.get("labels"):
+    if values := facts.get("values"):
+        yield "numbers", f"about {values[0]:g} to {values[-1]:g}, in {len(values)} bins"
+    elif labels := facts.get("labels"):
         yield "labels", ", ".join(f"{label} ({count:,})" for label, count in labels.items())
     layers = "+".join(str(model[n]) for n in ("n_encoder_layers", "n_decoder_layers") if model[n])
     size = f"{layers} layers, d_model {model['d_model']}"

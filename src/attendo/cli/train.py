@@ -173,7 +173,15 @@ def train_app() -> typer.Typer:
     train = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
     train.callback()(tasks)
     train.command("translation", short_help="Train a translator from sentence pairs.")(translation)
-    train.command("classification", short_help="Train a classifier from labeled texts.")(classification)
+    train.command("classification", short_help="Train a classifier from labeled texts.")(
+        _labelled_task("classification", CLASSIFICATION)
+    )
+    kinds: dict[TaskName, tuple[str, str]] = {
+        "multi-label": ("Train a classifier that gives any number of labels.", MULTI_LABEL),
+        "regression": ("Train a model that estimates a number for a text.", REGRESSION),
+    }
+    for name, (short, help) in kinds.items():
+        train.command(name, short_help=short)(_labelled_task(name, help))
     train.command("tagging", short_help="Train a tagger that finds names and other spans in texts.")(tagging)
     texts: dict[TaskName, tuple[str, str]] = {
         "language-model": ("Train a model that continues texts.", LANGUAGE_MODEL),
@@ -242,32 +250,58 @@ def translation(
     return _begin("translation", chosen, data, training, out, print_config)
 
 
-@with_groups
-def classification(
-    *,
-    out: Out = None,
-    train: Labelled = None,
-    valid: ValidTexts = None,
-    chosen: SettingOptions,
-    columns: str | None = option(
-        "C", "Columns by name or number, for example label=stars,text=review or 1,2."
-    ),
-    header: Header = False,
-    training: TrainingOptions,
-    print_config: PrintConfig = False,
-) -> int:
-    """Train a classifier from labeled texts.
+def _labelled_task(task: TaskName, help: str) -> Callable[..., int]:
+    """Return the command of a task that is trained on labeled texts."""
 
-    Labels can be any words. Settings that you leave out are chosen from your data and printed. The number of skipped
-    rows is printed for each reason.
+    def command(
+        *,
+        out: Out = None,
+        train: Labelled = None,
+        valid: ValidTexts = None,
+        chosen: SettingOptions,
+        columns: str | None = option(
+            "C", "Columns by name or number, for example label=stars,text=review or 1,2."
+        ),
+        header: Header = False,
+        training: TrainingOptions,
+        print_config: PrintConfig = False,
+    ) -> int:
+        data = {
+            "data.train": train,
+            "data.valid": valid,
+            "data.columns": columns,
+            "data.header": header or None,
+        }
+        return _begin(task, chosen, data, training, out, print_config)
 
-    --init-from starts from the encoder of a masked language model. With --set lora.rank=8, only the output layer and
-    LoRA adapters in the encoder are trained. With --set 'training.frozen=["encoder"]', the encoder remains unchanged.
+    command.__doc__ = help
+    return with_groups(command)
 
-    Example: attendo train classification --train reviews.tsv --out runs/mine
-    """
-    data = {"data.train": train, "data.valid": valid, "data.columns": columns, "data.header": header or None}
-    return _begin("classification", chosen, data, training, out, print_config)
+
+CLASSIFICATION = """Train a classifier from labeled texts.
+
+Labels can be any words. Settings that you leave out are chosen from your data and printed. The number of skipped rows
+is printed for each reason. For pairs of texts, name the column of the second text: --columns
+label=relation,text=claim,second=source.
+
+--init-from starts from the encoder of a masked language model. With --set lora.rank=8, only the output layer and LoRA
+adapters in the encoder are trained. With --set 'training.frozen=["encoder"]', the encoder remains unchanged.
+
+Example: attendo train classification --train reviews.tsv --out runs/mine
+"""
+MULTI_LABEL = """Train a classifier that gives a text any number of labels.
+
+The columns are labels and text. Write several labels with | between them, or as a JSON list. A text without labels has
+the list []. Each label is an independent decision with a calibrated probability.
+
+Example: attendo train multi-label --train tickets.csv --columns labels=topics,text=body --out runs/mine
+"""
+REGRESSION = """Train a model that estimates a number for a text, such as a price or a number of stars.
+
+The columns are number and text. The model also estimates an interval that contains the number with probability 0.8.
+
+Example: attendo train regression --train reviews.csv --columns number=stars,text=review --out runs/mine
+"""
 
 
 @with_groups
@@ -385,7 +419,7 @@ def _train(
     import torch
 
     from attendo.bundle import USES
-    from attendo.interop import not_exportable
+    from attendo.interop import not_exportable, only_here
     from attendo.runs.resume import joined_run, resumed_run
     from attendo.runs.training_run import is_restarted, new_run
 
@@ -399,9 +433,9 @@ def _train(
         elif ranks.is_first:
             with preparing():
                 run = new_run(family, tables, out, tell, clock, device, init_from, ranks)
-                config = run.bundle.model_config
-                tokenizer = run.bundle.tokenizer
-                if note := not_exportable(config, tokenizer.kind):  # print this before the training
+                bundle = run.bundle
+                # print this before the training
+                if note := only_here(bundle) or not_exportable(bundle.model_config, bundle.tokenizer.kind):
                     say(note)
         else:
             run = joined_run(out, tell, device, clock, ranks)

@@ -165,6 +165,7 @@ class Batch:
     Attributes:
         inputs: The keyword arguments of the model's `forward`, as tensors.
         targets: The ids to predict: tokens `[batch, tgt_len]` or classes `[batch]`. Other positions contain `pad_id`.
+            Floats `[batch, decisions]` are 0 (no) or 1 (yes).
         n_targets: The number of positions with a target.
         ids: The number of each row in the data set `[batch]`.
         pad_id: The value in `targets` that marks a position without a target.

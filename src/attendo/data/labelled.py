@@ -14,11 +14,16 @@ from attendo.data.data_files import TABLES, expanded
 from attendo.data.formats import RawRow, Wanted
 from attendo.data.held_out import HeldOut, held_out, source_hash
 from attendo.data.row_report import RowReport
+from attendo.data.tokenizers import Tokenizer
 from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
 LABELLED = ("label", "text")
 """The roles of the columns of labeled texts, for `parse_columns`."""
+SECOND = "second"
+"""The role of the column with the second text of each row, if the rows are pairs."""
+BETWEEN = "\t"
+"""The character between the two texts of a pair."""
 
 
 class RowForm(NamedTuple):
@@ -61,7 +66,7 @@ class LabelledSource:
     Attributes:
         file: The name of a file, folder or pattern; see `expanded`.
         columns: The label and text columns, by name or 1-based number (default: columns named label and text, or the
-            only two columns, in this order).
+            only two columns, in this order). A third column is a second text.
         header: Whether a .tsv file starts with a header. A header is also expected if `columns` contains a name.
         form: The form of the rows.
     """
@@ -97,10 +102,64 @@ def read_labelled(
         AttendoError: A file is missing, empty or unusable, or `strict` is set and a row is unusable.
     """
     form = source.form
-    for number, (label, text) in read_rows(
-        source.file, form.roles, source.columns, source.header, strict, row_report, form.reader, form.suffixes
+    roles = (*form.roles, SECOND)[: len(source.columns or form.roles)]
+    for number, (label, *texts) in read_rows(
+        source.file, roles, source.columns, source.header, strict, row_report, form.reader, form.suffixes
     ):
-        yield LabelledRow(number, " ".join(label.split()), text)
+        yield LabelledRow(number, " ".join(label.split()), joined_texts(texts))
+
+
+def has_pairs(columns: str | None) -> bool:
+    """Return whether the option `columns` names a second text for each row.
+
+    >>> has_pairs("label=relation,text=premise,second=claim"), has_pairs("1,2")
+    (True, False)
+    """
+    return any(part.partition("=")[0].strip() == SECOND for part in (columns or "").split(","))
+
+
+def joined_texts(texts: Sequence[str]) -> str:
+    """Return one text unchanged, or two texts with BETWEEN between them, which is a space in the texts.
+
+    >>> joined_texts(["a cat", "an\\tanimal"])
+    'a cat\\tan animal'
+    """
+    return texts[0] if len(texts) == 1 else BETWEEN.join(text.replace(BETWEEN, " ") for text in texts)
+
+
+@dataclass(frozen=True)
+class PairEncoder:
+    """Encodes pairs of texts: the tokens of the first text, a separator, and the tokens of the second text.
+
+    The separator is the token that ends a text (for BERT, [SEP]).
+    """
+
+    tokenizer: Tokenizer
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.vocab_size
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of pairs.
+
+        Args:
+            texts: The pairs, with a tab between both texts. A text without content has no tab.
+
+        Raises:
+            AttendoError: A text has no tab.
+        """
+        for text in texts:
+            if BETWEEN not in text and text.strip():
+                raise AttendoError(
+                    f"{shown(text)} is one text, but this model reads two. Write a tab between the first and the second"
+                )
+        specials = self.tokenizer.specials
+        separator = specials.around_text[1][:1] or (specials.eos_id,)
+        halves = [text.partition(BETWEEN) for text in texts]
+        first = self.tokenizer.encode_batch([half[0] for half in halves])
+        second = self.tokenizer.encode_batch([half[2] for half in halves])
+        return [[*a, *separator, *b] for a, b in zip(first, second, strict=True)]
 
 
 def count_labels(
@@ -154,8 +213,8 @@ class LabelSet:
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if list(self.names) != sorted(set(self.names)) or len(self.names) < 2:
-            raise ValueError(f"labels={self.names} must be two or more different names in sorted order")
+        if list(self.names) != sorted(set(self.names)) or not self.names:
+            raise ValueError(f"labels={self.names} must be different names in sorted order")
 
     def __len__(self) -> int:
         return len(self.names)

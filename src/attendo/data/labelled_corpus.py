@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,18 +19,21 @@ from attendo.data.batches import Batch, EpochBatches, Rows, TokenDataset, pad_ro
 from attendo.data.corpora import parse_columns
 from attendo.data.corpus_base import RowCorpus
 from attendo.data.data_files import require_file
-from attendo.data.held_out import HeldOut, source_hash
+from attendo.data.held_out import HeldOut, held_out, source_hash
 from attendo.data.labelled import (
     LABELS,
+    SECOND,
     ClassWeights,
     LabelledRow,
     LabelledSource,
     LabelSet,
     Long,
     LongTexts,
+    PairEncoder,
     RowForm,
     class_weights,
     count_labels,
+    has_pairs,
     held_out_texts,
     read_labelled,
 )
@@ -54,6 +58,7 @@ class LabelledDataset(TokenDataset):
         token_dropout: The share of input tokens that are replaced by the unknown token, drawn again for each row and
             epoch (Iyyer et al. 2015, "word dropout").
         per_token: Whether each token has a class, instead of each text.
+        decisions: Whether each text has several classes, 0 or 1 (no or yes).
     """
 
     store: LabelledStore
@@ -62,6 +67,7 @@ class LabelledDataset(TokenDataset):
     token_dropout: float = 0.0
     specials: SpecialTokens = OWN
     per_token: bool = False
+    decisions: bool = False
 
     def __post_init__(self) -> None:
         if self.token_dropout and self._dropped < 0:
@@ -112,6 +118,9 @@ class LabelledDataset(TokenDataset):
             tags = [self.part(self.store.tags(row), seed, epoch, row).tolist() for row in rows.tolist()]
             targets, _ = pad_rows([[*before, *own, *behind] for own in tags], NO_CLASS)
             return Batch(inputs, targets, sum(map(len, tags)), rows, NO_CLASS, n_tokens=n_tokens)
+        if self.decisions:
+            wanted = torch.from_numpy(self.store.labels.reshape(self.n_rows, -1)[rows].astype(np.float32))
+            return Batch(inputs, wanted, wanted.numel(), rows, NO_CLASS, n_tokens=n_tokens)
         classes = self.store.labels[rows].astype(np.int64)
         weights = None if self.weights is None else torch.tensor(self.weights)[classes]
         return Batch(inputs, torch.from_numpy(classes), len(rows), rows, NO_CLASS, weights, n_tokens)
@@ -146,7 +155,8 @@ class LabelledData:
         train: A file of labeled texts, or a folder or pattern of such files.
         valid: A validation file, folder or pattern (default: a share of the training rows is held out).
         valid_share: Share of the training rows that is held out without `valid`: 100 to 2,000 rows, at most a fifth.
-        columns: Columns of label and text by name or by number from 1, for example `label=category,text=body`.
+        columns: Columns of label and text by name or by number from 1, for example `label=category,text=body`. For
+            pairs of texts, add the column of the second text: `label=relation,text=claim,second=source`.
         header: Whether the first line of a .tsv file contains column names.
         strict: Whether the first bad row raises an error. By default, bad rows are skipped and counted.
         max_tokens: Maximum number of tokens of a text that the model reads at once.
@@ -191,7 +201,8 @@ class LabelledData:
     def source(self, file: Path, columns: str | None = None, header: bool | None = None) -> LabelledSource:
         """Return the labeled texts of a file, folder or pattern. By default, columns and header are as in training."""
         columns = self.columns if columns is None else columns
-        chosen = None if columns is None else parse_columns(columns, self.form.roles)
+        roles = (*self.form.roles, SECOND) if has_pairs(columns) else self.form.roles
+        chosen = None if columns is None else parse_columns(columns, roles)
         return LabelledSource(file, chosen, self.header if header is None else header, self.form)
 
     @property
@@ -216,6 +227,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
     noun = "text"
     hashed = "text"
     per_token: ClassVar[bool] = False
+    decisions: ClassVar[bool] = False
 
     @staticmethod
     def text_of(row: LabelledRow) -> str:
@@ -225,11 +237,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
     def counts(self) -> dict[str, int]:
         """The number of training rows per label. The first access prints the row report."""
         row_report = RowReport(self._source.name)
-        seen = SeenRows()
-        rows = seen.watch(read_labelled(self._source, self.data.strict, row_report))
-        every = count_labels(rows, self._source.name, row_report)
-        for line in (row_report.line(), *seen.repeats().lines(row_report)):
-            self.say(line)
+        every = count_labels(self._reported_rows(row_report), self._source.name, row_report)
         counts = (
             every if self.held is None else dict.fromkeys(every, 0) | Counter(r.label for r in self.rows())
         )
@@ -240,6 +248,14 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
         shown = [f"{label} {count:,}" for label, count in counts.items()]
         self.say(f"{len(counts)} labels: {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}")
         return counts
+
+    def _reported_rows(self, row_report: RowReport | None = None) -> Iterator[LabelledRow]:
+        """Yield all rows, and print the report on skipped and repeated rows at the end."""
+        row_report = row_report or RowReport(self._source.name)
+        seen = SeenRows()
+        yield from seen.watch(self._usable(row_report))
+        for line in (row_report.line(), *seen.repeats().lines(row_report)):
+            self.say(line)
 
     def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
         """Return the rows for evaluations and the final checkpoint choice, and warn about training texts among them."""
@@ -273,15 +289,21 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
             options["valid_share"] = data.valid_share
         if len(files) > 1:
             options["files"] = [len(files)]
-        if self.per_token:
-            options["per_token"] = True
+        several = self.per_token or self.decisions
+        if several:
+            options["per_token"] = self.per_token
         key = self._store_key(files, options, tokenizer)
-        store = labelled_store(self.rows(row_report), row_report, self._classes(tokenizer), tokenizer, key)
-        weights = None
-        if not self.per_token:
-            weights = class_weights(list(self.counts.values()), data.class_weights)
+        encoder = PairEncoder(tokenizer) if has_pairs(data.columns) else tokenizer
+        store = labelled_store(self.rows(row_report), row_report, self._classes(tokenizer), encoder, key)
+        weights = None if several else class_weights(list(self.counts.values()), data.class_weights)
         material = LabelledDataset(
-            store, data.long_texts, weights, data.token_dropout, tokenizer.specials, self.per_token
+            store,
+            data.long_texts,
+            weights,
+            data.token_dropout,
+            tokenizer.specials,
+            self.per_token,
+            self.decisions,
         )
         if material.n_long:
             self.say(data.long_texts.summary(material.n_long, material.n_rows))
@@ -290,7 +312,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
         return material
 
     def _classes(self, tokenizer: Tokenizer) -> LabelSet | Callable[[LabelledRow], Sequence[int]]:
-        """Return the labels, or a function that returns the class of each token of a row."""
+        """Return the labels, or a function that returns several classes of a row."""
         return LabelSet(tuple(self.counts))
 
     def facts(self) -> dict[str, Any]:
@@ -314,5 +336,50 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
         row_report = RowReport(source.name)
         labels = LabelSet(tuple(self.counts))
         for row in read_labelled(source, self.data.strict, row_report):
-            labels.id_of(row.label, row_report.place(row.number))  # the file name is known here
+            for label in self.labels_of(row):
+                labels.id_of(label, row_report.place(row.number))  # the file name is known here
             yield row
+
+    @staticmethod
+    def labels_of(row: LabelledRow) -> Iterable[str]:
+        """Return the labels of a row."""
+        return (row.label,)
+
+
+class ListCorpus(LabelledCorpus):
+    """The base class of corpora whose rows have any number of labels."""
+
+    counted: ClassVar[str]
+    """What the labels of a row are, for messages."""
+
+    @staticmethod
+    @abstractmethod
+    def labels_of(row: LabelledRow) -> Iterable[str]: ...
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """The number of times that each label occurs in training rows. The first access prints the row report."""
+        every = {label for row in self._reported_rows() for label in self.labels_of(row)}
+        if not every:
+            raise AttendoError(f"{self._source.name}: no row has a label. Check the columns")
+        counts = dict.fromkeys(sorted(every), 0)
+        for row in self.rows():
+            for label in self.labels_of(row):
+                counts[label] += 1
+        shown = [f"{label} {count:,}" for label, count in counts.items()]
+        self.say(f"{self.counted}: {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}")
+        return counts
+
+    @property
+    def size(self) -> tuple[int, str]:
+        _ = self.counts  # prints the row report
+        return self.n_rows, f"{self.n_rows:,} texts"
+
+    @cached_property
+    def n_rows(self) -> int:
+        """The number of training rows."""
+        return sum(1 for _ in self.rows())
+
+    def _split(self, trained: Callable[[int], bool]) -> HeldOut:
+        texts = (row.text for row in self._usable())
+        return held_out(texts, self._source.name, self.data.valid_share, trained)

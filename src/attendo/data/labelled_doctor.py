@@ -108,7 +108,8 @@ class LabelledReport:
             f"  text: {self.n_characters / row_report.used:.0f} characters on average, longest {longest:,}"
             f" ({row_report.places([line], 1)})"
         )
-        out.append(f"  {len(self.counts):,} labels, the least frequent last:")
+        if self.counts:
+            out.append(f"  {len(self.counts):,} labels, the least frequent last:")
         common = self.counts.most_common()
         shown = common if len(common) <= 12 else [*common[:6], ("…", 0), *common[-5:]]
         out += [f"    {count:>9,}  {label[:60]}" if count else "            …" for label, count in shown]
@@ -144,8 +145,10 @@ def examine_labelled(source: LabelledSource, against: LabelledSource | None = No
     row_report = RowReport(source.name)
     seen = SeenRows()
     report = LabelledReport(row_report)
+    counted = source.form.roles[0] in ("label", "labels")  # numbers and spans are rarely equal
     for row in seen.watch(read_labelled(source, row_report=row_report)):
-        report.counts[row.label] += 1
+        if counted:
+            report.counts[row.label] += 1
         report.n_characters += len(row.text)
         report.longest = max(report.longest, (len(row.text), -row.number))
     report.longest = report.longest[0], -report.longest[1]
@@ -156,7 +159,7 @@ def examine_labelled(source: LabelledSource, against: LabelledSource | None = No
         for _ in other.watch(read_labelled(against, row_report=report.against)):
             pass
         leaks = seen.shared(other)
-    rare = (label for label, count in report.counts.items() if count < FEWEST)
+    rare = (label for label, n in report.counts.items() if n < FEWEST and not source.form.reader)
     numbers = (*seen.repeats(), leaks, seen.labelled(rare))
     report.findings = tuple(
         Finding(check, len(rows), tuple(rows[:3]), not_checked)

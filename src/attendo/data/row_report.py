@@ -16,7 +16,10 @@ MANY_ROWS = 20
 
 REMEDIES = {
     "empty line": "delete the line",
-    **{f"no {role}": "fill the field or delete the row" for role in ("source", "target", "label", "text")},
+    **{
+        f"no {role}": "fill the field or delete the row"
+        for role in ("source", "target", "label", "labels", "number", "text", "second")
+    },
     "wrong number of columns": "fix the row, or choose columns with {option}",
     "invalid UTF-8": "save the file as UTF-8",
     "NUL character": "remove the character",
@@ -27,6 +30,8 @@ REMEDIES = {
     "not text": "write text into the field",
     "invalid spans": "write a list of [start, end, label], in characters from 0",
     "overlapping spans": "delete one of both",
+    "invalid labels": "write labels with | between them, or a JSON list of labels",
+    "invalid number": "write a finite number such as 3.5 or -2e3",
     "invalid tag": "write O, B-LABEL or I-LABEL into the last column",
     "lone surrogate": r"write the character as a pair of \u escapes, or as UTF-8",
 }
@@ -37,7 +42,10 @@ REASONS_JA = {
     "no source": "原文なし",
     "no target": "訳文なし",
     "no label": "ラベルなし",
+    "no labels": "ラベルなし",
+    "no number": "数値なし",
     "no text": "テキストなし",
+    "no second": "2 番目のテキストなし",
     "wrong number of columns": "列の数の誤り",
     "invalid UTF-8": "UTF-8 でない",
     "NUL character": "NUL 文字",
@@ -48,6 +56,8 @@ REASONS_JA = {
     "not text": "テキストでない値",
     "invalid spans": "スパンの誤り",
     "overlapping spans": "重なるスパン",
+    "invalid labels": "ラベルの誤り",
+    "invalid number": "数値の誤り",
     "invalid tag": "タグの誤り",
     "lone surrogate": "単独のサロゲート",
 }

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendo.cache import cache_folder, discard, opened_or_built
-from attendo.data.labelled import LabelledRow, LabelSet
+from attendo.data.labelled import LabelledRow, LabelSet, PairEncoder
 from attendo.data.row_report import RowReport
 from attendo.data.tokenizers import Tokenizer
 from attendo.files import DamagedFile, manifest_hash, sha256_file, verify_manifest, write_manifest
@@ -278,13 +278,13 @@ def labelled_store(
     rows: Iterable[LabelledRow],
     row_report: RowReport,
     labels: LabelSet | Callable[[LabelledRow], Sequence[int]],
-    tokenizer: Tokenizer,
+    encoder: Tokenizer | PairEncoder,
     key: str,
 ) -> LabelledStore:
     """Return the token store of labeled texts with this key from the cache. If necessary, the store is built first.
 
-    `labels` can also be a function that returns the class of each token of a row. Raises AttendoError for an unknown
-    label, or if the cache cannot be written.
+    `labels` can also be a function that returns several classes of a row, for example one per token. Raises
+    AttendoError for an unknown label, or if the cache cannot be written.
     """
 
     def class_of(row: LabelledRow) -> list[int]:
@@ -293,7 +293,7 @@ def labelled_store(
 
     def build(new: Path) -> None:
         classes_of = class_of if isinstance(labels, LabelSet) else labels
-        _write_rows(new, key, rows, [_Column(2, tokenizer, "")], row_report, classes_of=classes_of)
+        _write_rows(new, key, rows, [_Column(2, encoder, "")], row_report, classes_of=classes_of)
 
     return opened_or_built(cache_folder() / f"labelled-{key}", LabelledStore, build)
 
@@ -302,7 +302,7 @@ class _Column(NamedTuple):
     """A text field of the rows to write: its index in a row, its tokenizer, and the prefix of its file names."""
 
     place: int
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | PairEncoder
     prefix: str
 
 

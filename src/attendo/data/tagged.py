@@ -15,13 +15,10 @@ from typing import Any, ClassVar, NamedTuple
 from attendo.data.corpora import raw_rows
 from attendo.data.data_files import TABLES, suffix, text_lines
 from attendo.data.formats import Fields, RawRow, Wanted
-from attendo.data.held_out import HeldOut, held_out
-from attendo.data.labelled import LabelledRow, Long, RowForm, read_labelled, shown
-from attendo.data.labelled_corpus import LabelledCorpus, LabelledData
-from attendo.data.labelled_doctor import SeenRows
-from attendo.data.row_report import RowError, RowReport
+from attendo.data.labelled import LabelledRow, Long, RowForm, shown
+from attendo.data.labelled_corpus import LabelledData, ListCorpus
+from attendo.data.row_report import RowError
 from attendo.data.tokenizers import Tokenizer, is_spaced
-from attendo.errors import AttendoError
 
 Borders = Sequence[tuple[int, int]]
 """The start and end of each token of a text, in characters."""
@@ -209,20 +206,6 @@ class TagSet:
                 found.append((span, slice(first, after)))
         return found
 
-    def require(self, spans: Sequence[Span], where: str) -> None:
-        """Raise AttendoError for an unknown label at `where` ("file:line").
-
-        Args:
-            spans: The spans of a row.
-            where: The file and line of the row.
-        """
-        for span in spans:
-            if span.label not in self._ids:
-                raise AttendoError(
-                    f"{where}: the label {shown(span.label)} was not seen in training (known:"
-                    f" {', '.join(map(shown, self.labels[:5]))}). Fix or delete the row, or train again"
-                )
-
     @cached_property
     def _ids(self) -> dict[str, int]:
         return {label: i for i, label in enumerate(self.labels)}
@@ -254,63 +237,22 @@ class TaggedData(LabelledData):
             raise ValueError("tags have no class weights and are read in windows. Leave out both settings")
 
 
-class TaggedCorpus(LabelledCorpus):
+class TaggedCorpus(ListCorpus):
     """The tagged training and validation texts of a run."""
 
     per_token = True
+    counted = "spans"
 
-    @cached_property
-    def counts(self) -> dict[str, int]:
-        """The number of spans in the training rows per label. The first access prints the row report."""
-        row_report = RowReport(self._source.name)
-        seen = SeenRows()
-        every = {
-            span.label
-            for row in seen.watch(read_labelled(self._source, self.data.strict, row_report))
-            for span in spans_of(row)
-        }
-        for line in (row_report.line(), *seen.repeats().lines(row_report)):
-            self.say(line)
-        if not every:
-            raise AttendoError(f"{self._source.name}: no row has a span. Check the columns")
-        counts = dict.fromkeys(sorted(every), 0)
-        for row in self.rows():
-            for span in spans_of(row):
-                counts[span.label] += 1
-        shown = [f"{label} {count:,}" for label, count in counts.items()]
-        self.say(f"spans: {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}")
-        return counts
-
-    @property
-    def size(self) -> tuple[int, str]:
-        _ = self.counts  # prints the row report
-        return self._n_rows, f"{self._n_rows:,} texts"
-
-    @cached_property
-    def _n_rows(self) -> int:
-        return sum(1 for _ in self.rows())
-
-    @property
-    def tags(self) -> TagSet:
-        """The labels of the training rows."""
-        return TagSet(tuple(self.counts))
+    @staticmethod
+    def labels_of(row: LabelledRow) -> list[str]:
+        return [span.label for span in spans_of(row)]
 
     def model_facts(self) -> dict[str, Any]:
-        return {"n_classes": len(self.tags)}
+        return {"n_classes": len(TagSet(tuple(self.counts)))}
 
     def _classes(self, tokenizer: Tokenizer) -> Callable[[LabelledRow], Sequence[int]]:
-        return lambda row: self.tags.classes(tokenizer.encode_spans(row.text)[1], spans_of(row))
-
-    def _split(self, trained: Callable[[int], bool]) -> HeldOut:
-        texts = (row.text for row in self._usable())
-        return held_out(texts, self._source.name, self.data.valid_share, trained)
-
-    def _given(self) -> Iterator[LabelledRow]:
-        source = self.data.source(Path(self.data.valid[0]))
-        row_report = RowReport(source.name)
-        for row in read_labelled(source, self.data.strict, row_report):
-            self.tags.require(spans_of(row), row_report.place(row.number))
-            yield row
+        tags = TagSet(tuple(self.counts))
+        return lambda row: tags.classes(tokenizer.encode_spans(row.text)[1], spans_of(row))
 
 
 def dictionary(rows: Iterator[LabelledRow]) -> dict[str, str]:

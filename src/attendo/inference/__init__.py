@@ -13,6 +13,7 @@ from attendo.inference.classifier import Classification, Classifier
 from attendo.inference.embedder import Embedder
 from attendo.inference.generation import Generation
 from attendo.inference.generator import Generator
+from attendo.inference.multi_label import MultiLabelClassifier, Regressor
 from attendo.inference.tagger import Tag, Tagger, Tagging
 from attendo.inference.translations import Assessment, Candidate, Translation
 from attendo.inference.translator import Translator
@@ -34,7 +35,10 @@ __all__ = [
     "load",
 ]
 
-_KINDS: dict[str, Any] = {kind.task: kind for kind in (Translator, Classifier, Tagger, Generator, Embedder)}
+_KINDS: dict[str, Any] = {
+    kind.task: kind
+    for kind in (Translator, Classifier, MultiLabelClassifier, Regressor, Tagger, Generator, Embedder)
+}
 
 
 def load(folder: str | Path, device: str = "cpu", own_parts: CustomModules | None = None) -> Any:
@@ -46,8 +50,8 @@ def load(folder: str | Path, device: str = "cpu", own_parts: CustomModules | Non
         own_parts: The function that adds the custom modules of the run (default: no custom modules).
 
     Returns:
-        A Translator, Classifier, Tagger or Generator, depending on the task in card.json. For a masked language model
-        or an embedding model, the result is an Embedder.
+        A Translator, Classifier, MultiLabelClassifier, Regressor, Tagger or Generator, depending on the task in
+        card.json. For a masked language model or an embedding model, the result is an Embedder.
 
     Raises:
         AttendoError: A file is missing or damaged, or the task is unknown.

@@ -81,7 +81,7 @@ def label_errors(
     Raises:
         AttendoError: A label does not occur in the training set.
     """
-    given = classifier.ids_of(rows, name)
+    given = classifier.classes_of(rows, name)
     texts = [row.text for row in rows]
     log_probs = log_softmax(classifier.read(texts)[0] / classifier.temperature)
     is_trained = np.array(trained or [False] * len(rows))
@@ -155,8 +155,8 @@ def out_of_fold(
             parts = [
                 ([*compress(texts, part)], np.searchsorted(classes, given[part])) for part in (fitted, valid)
             ]
-            ngrams = fit_ngrams(*parts[0], None, *parts[1], search=False)
-            log_probs[np.ix_(tried, classes)] = ngrams.log_probs([*compress(texts, tried)])
+            ngrams = fit_ngrams(*parts[0], len(classes), None, *parts[1], search=False)
+            log_probs[np.ix_(tried, classes)] = log_softmax(ngrams.scores([*compress(texts, tried)]))
             known |= tried
         show(fold + 1)
     return log_probs, known

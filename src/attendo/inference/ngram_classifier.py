@@ -11,7 +11,7 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from attendo.errors import AttendoError
-from attendo.metrics import fit_temperature, log_loss, log_softmax
+from attendo.metrics import fit_temperature, log_loss, log_softmax, yes_or_no
 
 NGRAMS = "ngrams.safetensors"
 """The file in a run folder with the n-grams and their weights."""
@@ -75,14 +75,14 @@ def character_ngrams(text: str, longest: int = LONGEST) -> Iterator[str]:
     return (text[i : i + n] for n in range(1, longest + 1) for i in range(len(text) - n + 1))
 
 
-def even_rows(classes: Iterable[int], n_characters: int, n_classes: int) -> list[bool]:
+def even_rows(classes: Iterable[Hashable], n_characters: int, n_classes: int) -> list[bool]:
     """Return whether each row is used for fitting. Each class keeps its first row (see MOST_READ).
 
     >>> even_rows([0, 0, 0, 1, 0], MOST_READ, 2)
     [True, False, True, True, False]
     """
     step = -(-n_characters * n_classes // MOST_READ)
-    seen: Counter[int] = Counter()
+    seen: Counter[Hashable] = Counter()
     kept = []
     for c in classes:
         kept.append(step <= 1 or seen[c] % step == 0)
@@ -134,8 +134,8 @@ class NgramClassifier:
             found |= {row: value / norm for row, value in values.items()}
         return found
 
-    def log_probs(self, texts: Sequence[str]) -> Float[ndarray, "texts classes"]:
-        """Return the log-probabilities of all classes for each text.
+    def scores(self, texts: Sequence[str]) -> Float[ndarray, "texts classes"]:
+        """Return the calibrated logits of all classes for each text.
 
         Args:
             texts: Texts of any length, which are read completely.
@@ -144,7 +144,7 @@ class NgramClassifier:
         for row, text in zip(scores, texts, strict=True):
             if found := self.features(text):
                 row += np.array([*found.values()]) @ self.weights[[*found]]
-        return log_softmax(scores)
+        return scores
 
     def reasons(self, text: str, label: int, n: int = 8) -> list[tuple[str, float]]:
         """Return the n-grams of a text that change the score of a class most, and their contributions in nats.
@@ -203,10 +203,11 @@ class _Block(NamedTuple):
 
 def fit_ngrams(
     texts: Sequence[str],
-    classes: Integer[ndarray, " rows"],
+    classes: Integer[ndarray, "rows *labels"],
+    n_classes: int,
     class_weights: Sequence[float] | None,
     valid_texts: Sequence[str],
-    true: Integer[ndarray, " validation_texts"],
+    true: Integer[ndarray, "validation_texts *labels"],
     search: bool = True,
 ) -> NgramClassifier:
     """Fit TF-IDF with logistic regression (Manning et al. 2008, chapters 6 and 15), and return the best on validation.
@@ -215,37 +216,31 @@ def fit_ngrams(
 
     Args:
         texts: The training texts.
-        classes: The class of each text, from 0. Each class has a text.
+        classes: The class of each text, from 0, where each class has a text; or for each label whether the text has it.
+        n_classes: The number of classes or labels.
         class_weights: The weight of each class in the loss (default: equal weights).
         valid_texts: The validation texts. The fit with the lowest loss on them after calibration is returned.
-        true: The class of each validation text.
+        true: The classes of the validation texts, in the same form.
         search: Whether fits are compared. Otherwise, there is a single fit with the usual strength.
     """
     from scipy.sparse import hstack
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
 
-    n_classes = int(classes.max()) + 1
     longest = min(LONGEST, MOST_COUNTED // max(1, sum(map(len, texts))))
     blocks = _blocks(texts, valid_texts, longest, n_classes)
     work = sum(block.train.nnz for block in blocks.values()) * n_classes
     n_weights = sum(len(block.terms) for block in blocks.values()) * n_classes
     quick = search and work <= MOST_WORK and n_weights <= FEW_WEIGHTS
     strengths = STRENGTHS if quick else (USUAL_STRENGTH,)
-    weights = None if class_weights is None else dict(enumerate(class_weights))
     best: Any = None
     for names in dict.fromkeys([tuple(blocks), *((name,) for name in blocks if quick)]):
         train = hstack([blocks[name].train for name in names]).tocsr()
         valid = hstack([blocks[name].valid for name in names]).tocsr()
         for strength in strengths:
-            model = LogisticRegression(C=strength, class_weight=weights, max_iter=MOST_STEPS)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # the validation loss decides
-                model.fit(train, classes)
-            coef, bias = both_classes(model)
+            coef, bias = fit_linear(train, classes, strength, class_weights)
             scores = valid @ coef + bias
-            temperature = fit_temperature(scores, true)
-            loss = log_loss(log_softmax(scores / temperature), true)
+            scores = scores if classes.ndim == 1 else yes_or_no(scores)
+            temperature = fit_temperature(scores, true.ravel())
+            loss = log_loss(log_softmax(scores / temperature), true.ravel())
             if best is None or loss < best[0]:
                 best = loss, names, coef / temperature, bias / temperature
     _, names, coef, bias = best
@@ -255,12 +250,41 @@ def fit_ngrams(
     return NgramClassifier(terms["words"], terms["characters"], longest, *arrays)
 
 
-def both_classes(model: Any) -> tuple[Float[ndarray, "features classes"], Float[ndarray, " classes"]]:
-    """Return the weights and the bias of each class of a fitted LogisticRegression, also for two classes."""
-    weights, bias = model.coef_.T, model.intercept_
-    if len(bias) == 1:  # the difference of both scores
-        return np.hstack([-weights / 2, weights / 2]), np.hstack([-bias / 2, bias / 2])
-    return weights, bias
+def fit_linear(
+    features: Any,
+    classes: Integer[ndarray, "rows *labels"],
+    strength: float,
+    class_weights: Sequence[float] | None = None,
+    most_steps: int = MOST_STEPS,
+) -> tuple[Float[ndarray, "features classes"], Float[ndarray, " classes"]]:
+    """Fit logistic regression with an L2 penalty, and return the weights and the bias of each class or label.
+
+    Args:
+        features: The features of each row, also as a sparse matrix.
+        classes: The class of each row, or for each label whether the row has it.
+        strength: The inverse strength of the penalty.
+        class_weights: The weight of each class in the loss (default: equal weights).
+        most_steps: The maximum number of steps of the solver.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    weights = None if class_weights is None else dict(enumerate(class_weights))
+    model = LogisticRegression(C=strength, class_weight=weights, max_iter=most_steps)
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the validation loss decides
+        for column in classes.T if classes.ndim == 2 else [classes]:
+            if len(np.unique(column)) > 1:
+                model.fit(features, column)
+                found.append((model.coef_.T, model.intercept_))
+            else:  # all rows agree on a label
+                sure = math.log(1 + len(column)) * (1 if column[0] else -1)
+                found.append((np.zeros((features.shape[1], 1)), np.array([sure])))
+    coef, bias = np.hstack([coef for coef, _ in found]), np.hstack([bias for _, bias in found])
+    if classes.ndim == 1 and len(bias) == 1:  # the difference of the scores of two classes
+        return np.hstack([-coef / 2, coef / 2]), np.hstack([-bias / 2, bias / 2])
+    return coef, bias
 
 
 def _blocks(

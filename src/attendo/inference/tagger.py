@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from attendo.bundle import Bundle, TaskName, TextModel, load_as
-from attendo.data.labelled import LabelledRow, LongTexts
+from attendo.data.labelled import LabelledRow, LabelSet
 from attendo.data.tagged import Borders, Span, TagSet, spans_of
-from attendo.data.tokenizers import Tokenizer, require_list
-from attendo.errors import AttendoError
-from attendo.inference.classifier import CHUNK, ClassScore, encoder_logits
+from attendo.data.tokenizers import require_list
+from attendo.inference.label_model import (
+    CHUNK,
+    Answer,
+    ClassScore,
+    LabelAssessment,
+    LabelModel,
+    encoder_logits,
+)
 from attendo.inference.tables import Cell
 from attendo.metrics import log_softmax
-from attendo.models import EncoderClassifier
 
 _LETTER = (
     r"[^\W\d_\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\uf900-\ufaff]"
@@ -52,18 +54,10 @@ class Tag:
 
 
 @dataclass(frozen=True)
-class Tagging:
-    """The spans of a text, in the order of the text.
+class Tagging(Answer):
+    """The spans of a text, in the order of the text."""
 
-    Attributes:
-        n_tokens: Number of tokens in the whole text.
-    """
-
-    cut: ClassVar[bool] = False
-
-    text: str
     spans: tuple[Tag, ...]
-    n_tokens: int
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -79,24 +73,6 @@ class Tagging:
     def as_json(self) -> dict[str, Any]:
         """Return the spans and the number of tokens, as JSON values."""
         return {"spans": self.cells[0], "n_tokens": self.n_tokens}
-
-
-@dataclass(frozen=True, eq=False)
-class TagAssessment:
-    """The measured quality of taggings.
-
-    Attributes:
-        found: The taggings, in the order of the rows.
-        labels: The score of each label.
-        measures: Quality measures by name. `precision`, `recall` and `f1` count a span as right only if its start, end
-            and label are right. `unit_accuracy` is the share of units (words, or characters in scripts without spaces)
-            with the right class, and `loss` is in nats per unit. `unreachable` is the number of true spans that begin
-            or end inside a unit.
-    """
-
-    found: tuple[Tagging, ...]
-    labels: tuple[ClassScore, ...]
-    measures: dict[str, float]
 
 
 def units_of(text: str, borders: Borders) -> list[list[int]]:
@@ -152,78 +128,23 @@ def best_classes(log_probs: Float[ndarray, "units classes"]) -> Int[ndarray, " u
 
 
 @dataclass
-class Tagger(TextModel):
+class Tagger(LabelModel):
     """A trained tagger and its tokenizer, which find spans with labels in raw text.
 
-    Attributes:
-        model: The encoder with a class for each token.
-        tokenizer: The tokenizer of the model.
-        counts: Number of training spans of each label, in the order of the labels.
-        temperature: Divisor of the logits in p = softmax(logits / temperature), fitted on the validation set.
-        long_texts: Size of the overlapping windows in which long texts are read.
-        card: The contents of the run's card.json.
-        folder: Path of the run folder that the tagger was loaded from.
+    `counts` is the number of training spans of each label. Long texts are read in overlapping windows.
     """
 
-    task: ClassVar[TaskName] = "tagging"
-    heads: ClassVar[tuple[str, ...]] = ("spans",)
-
-    model: EncoderClassifier
-    tokenizer: Tokenizer
-    counts: Mapping[str, int]
-    temperature: float = 1.0
-    long_texts: LongTexts = field(default_factory=lambda: LongTexts(long="window"))
-    card: dict[str, Any] = field(default_factory=dict)
-    folder: Path | None = None
+    task = "tagging"
+    heads = ("spans",)
+    usual_long = "window"
 
     def __post_init__(self) -> None:
         self.tags = TagSet(tuple(self.counts))
-        config = self.model.config
-        if config.pooling != "none" or config.n_classes != len(self.tags):
-            raise AttendoError(
-                "this model is not a tagger of the labels in card.json. Load the run of a tagger"
-            )
-        n_read = self.long_texts.max_tokens + self.tokenizer.specials.n_around_text
-        if config.positions == "learned" and n_read > config.max_len:
-            raise AttendoError(
-                f"data.max_tokens={self.long_texts.max_tokens} plus the special tokens exceeds"
-                f" model.max_len={config.max_len}. Lower max_tokens or raise max_len"
-            )
-
-    @classmethod
-    def load(cls, folder: str | Path, device: str = "cpu") -> Tagger:
-        """Load and return the tagger of a run folder.
-
-        Args:
-            folder: Path of the run folder.
-            device: Device of the model, "cpu" or "cuda".
-
-        Raises:
-            AttendoError: A file is missing or damaged, or the run has another task.
-        """
-        return cls.from_bundle(*load_as(EncoderClassifier, folder, device))
-
-    @classmethod
-    def from_bundle(cls, bundle: Bundle, model: EncoderClassifier) -> Tagger:
-        """Return a tagger for a model that is already in memory.
-
-        Args:
-            bundle: The contents of the run folder. card.json contains the number of training spans per label and the
-                temperature. The table [data] contains `max_tokens`.
-            model: The trained model.
-        """
-        card = bundle.card
-        most = bundle.tables.get("data", {}).get("max_tokens", LongTexts.max_tokens)
-        temperature = card.get("validation", {}).get("temperature", 1.0)
-        long_texts = LongTexts(max_tokens=most, long="window")
-        return cls(
-            model, bundle.tokenizer, card.get("labels", {}), temperature, long_texts, card, bundle.folder
-        )
+        super().__post_init__()
 
     @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        return self.model.output_proj.weight.device
+    def n_outputs(self) -> int:
+        return len(self.tags)
 
     def classify(self, texts: Sequence[str]) -> list[Tagging]:
         """Find the spans of texts of any length. Long texts are read in overlapping windows.
@@ -291,8 +212,12 @@ class Tagger(TextModel):
         rows: Sequence[LabelledRow],
         name: str = "the rows",
         read: tuple[list[Borders], list[Float[ndarray, "units classes"]], list[int]] | None = None,
-    ) -> TagAssessment:
+    ) -> LabelAssessment:
         """Tag the texts of tagged rows and compare the spans with the true spans.
+
+        `precision`, `recall` and `f1` count a span as right only if its start, end and label are right. `unit_accuracy`
+        is the share of units (words, or characters in scripts without spaces) with the right class, and `loss` is in
+        nats per unit. `unreachable` is the number of true spans that begin or end inside a unit.
 
         Args:
             rows: Tagged texts. The label of a row contains its spans as JSON (see `spans_of`).
@@ -300,7 +225,7 @@ class Tagger(TextModel):
             read: The result of `read` for the texts of the rows (default: it is computed).
 
         Returns:
-            A TagAssessment with the quality measures and the found spans.
+            The quality measures and the found spans.
 
         Raises:
             AttendoError: A label does not occur in the training set.
@@ -308,13 +233,15 @@ class Tagger(TextModel):
         found: list[Tagging] = []
         truth: list[list[Span]] = []
         losses: list[ndarray] = []
+        names = LabelSet(tuple(self.counts))
         n_right = n_unreachable = 0
         chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
         parts = [read] if read else (self.read([row.text for row in chunk]) for chunk in chunks)
         outputs = (output for part in parts for output in zip(*part, strict=True))
         for row, (borders, logits, n_tokens) in zip(rows, outputs, strict=True):
             spans = spans_of(row)
-            self.tags.require(spans, f"{name}:{row.number}")
+            for span in spans:
+                names.id_of(span.label, f"{name}:{row.number}")
             classes = np.array(self.tags.classes(borders, spans), np.int64)
             log_probs = log_softmax(logits / self.temperature)
             losses.append(-log_probs[np.arange(len(classes)), classes])
@@ -328,13 +255,13 @@ class Tagger(TextModel):
         )
         n_units = max(1, sum(map(len, losses)))
         measures |= {"unit_accuracy": n_right / n_units, "loss": float(sum(map(np.sum, losses))) / n_units}
-        return TagAssessment(tuple(found), labels, measures | {"unreachable": n_unreachable})
+        return LabelAssessment(tuple(found), labels, measures | {"unreachable": n_unreachable})
 
     def _tagging(
         self, text: str, borders: Borders, logits: Float[ndarray, "units classes"], n_tokens: int
     ) -> Tagging:
         if not len(borders):
-            return Tagging(text, (), n_tokens)
+            return Tagging(text, n_tokens, False, ())
         log_probs = log_softmax(logits / self.temperature)
         classes = best_classes(log_probs)
         chosen = log_probs[np.arange(len(classes)), classes]
@@ -342,7 +269,7 @@ class Tagger(TextModel):
             Tag(*span, text[span.start : span.end], float(np.exp(chosen[tokens].sum())))
             for span, tokens in self.tags.spans(classes.tolist(), borders)
         )
-        return Tagging(text, tuple(tags), n_tokens)
+        return Tagging(text, n_tokens, False, tuple(tags))
 
 
 def span_scores(

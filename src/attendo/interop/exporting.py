@@ -10,7 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args
 
-from attendo.bundle import load_bundle, load_model
+from attendo.bundle import Bundle, load_bundle, load_model
+from attendo.data.labelled import has_pairs
 from attendo.data.tokenizers import Kind
 from attendo.errors import AttendoError
 from attendo.files import atomic_folder, write_atomic
@@ -96,6 +97,15 @@ def _reasons(config: ModelConfig, kind: Kind) -> dict[str, list[str]]:
     return found
 
 
+def only_here(bundle: Bundle) -> str | None:
+    """Return the reason why a model cannot be exported to any format, or None."""
+    pairs = has_pairs(bundle.tables.get("data", {}).get("columns"))
+    task = bundle.card.get("task", "")
+    if pairs or task in ("multi-label", "regression"):
+        return f"{'classifiers of pairs of texts' if pairs else f'models for {task}'} run in attendo only"
+    return None
+
+
 def export(
     folder: Path,
     out: Path,
@@ -137,6 +147,8 @@ def export(
         raise AttendoError(
             f"{folder} has custom modules ({name}), which no other program supports: it cannot be exported"
         )
+    if why := only_here(bundle):
+        raise AttendoError(f"{folder} cannot be exported: {why}")
     shape = bundle.model_config, bundle.tokenizer.kind
     if (why := exportable(*shape, target)) is not None:
         goes = " or ".join(_reasons(*shape).get("", []))

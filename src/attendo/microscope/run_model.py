@@ -42,6 +42,10 @@ User = Translator | Classifier | Generator | Embedder
 
 def require_shown(user: Any) -> None:
     """Raise AttendoError for a model that `attendo look` does not show, such as a tagger."""
+    if getattr(user, "pairs", False):
+        raise AttendoError(
+            "attendo look does not show classifiers of pairs of texts. Give the run of another model"
+        )
     if not isinstance(user, User):
         raise AttendoError(
             f"attendo look does not show models for {user.task}. It shows models for translation, classification,"
@@ -140,7 +144,7 @@ class LookResult:
     @cached_property
     def _ngram_log_probs(self) -> Float[Tensor, " classes"]:
         assert isinstance(self.user, Classifier) and self.user.ngrams is not None
-        return torch.from_numpy(self.user.ngrams.log_probs([self.request.text])[0])
+        return torch.from_numpy(self.user.ngrams.scores([self.request.text])[0]).log_softmax(-1)
 
     def label_log_probs(self, logits: Float[Tensor, "*rows classes"]) -> Float[Tensor, "*rows classes"]:
         """Return the calibrated log-probabilities of a classifier's labels, in float64.

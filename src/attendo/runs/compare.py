@@ -15,12 +15,15 @@ from numpy import ndarray
 
 from attendo.bootstrap import Comparison, RowSums, interval, paired_bootstrap, ratio_sums
 from attendo.data.labelled import LabelledRow
+from attendo.data.multi_label import MultiLabelCorpus, numbers_of
 from attendo.data.tagged import Span, spans_of
 from attendo.data.token_stream import Document, TokenStream
 from attendo.data.tokenizers import WORDS, Tokenizer
 from attendo.errors import AttendoError
 from attendo.inference.classifier import Classifier
 from attendo.inference.generator import Generator
+from attendo.inference.label_model import LabelModel
+from attendo.inference.multi_label import Regressor
 from attendo.inference.perplexity import Window, document_windows, window_losses
 from attendo.inference.tagger import Tagger
 from attendo.inference.translator import Translator
@@ -29,9 +32,11 @@ from attendo.training.losses import Trainable
 
 TRANSLATION_METRICS = ("bleu", "chrf", "exact")
 CLASSIFICATION_METRICS = ("accuracy", "macro-f1")
-TAG_METRICS = ("f1",)
-TEXT_METRICS = ("loss", "perplexity", "bits-per-byte")
-"""Metrics of language models, whose lower values are better. Higher values of all other metrics are better."""
+ANSWER_METRICS = {"tagging": ("f1",), "multi-label": ("f1",), "regression": ("mae",)}
+ERRORS = ("loss", "perplexity", "bits-per-byte", "mae")
+"""Metrics whose lower values are better. Higher values of all other metrics are better."""
+TEXT_METRICS = ERRORS[:3]
+"""Metrics of language models."""
 PASSAGE = 1000
 """Number of bytes in a passage of a document. Longer documents are cut into passages, and each passage is one row."""
 
@@ -72,7 +77,7 @@ class Verdict:
         """The better model, "first" or "second". None means that the difference may be due to chance (p > 0.05)."""
         if self.comparison.p_value > 0.05:
             return None
-        return "second" if (self.comparison.difference > 0) != (self.metric in TEXT_METRICS) else "first"
+        return "second" if (self.comparison.difference > 0) != (self.metric in ERRORS) else "first"
 
 
 def verdicts(
@@ -126,7 +131,7 @@ def classification_sums(
     name: str = "the rows",
 ) -> dict[str, RowSums]:
     """Return the scores of `Classifier.evaluate` as row sums (0 to 1). Raises the errors of `Classifier.evaluate`."""
-    true = classifier.ids_of(rows, name)
+    true = classifier.classes_of(rows, name)
     chosen = classifier.read([row.text for row in rows])[0].argmax(1)
     known = {
         "accuracy": lambda: ratio_sums("accuracy", (true == chosen).astype(np.float64), np.ones(len(true))),
@@ -135,17 +140,31 @@ def classification_sums(
     return _sums(metrics, known)
 
 
-def tag_sums(
-    tagger: Tagger, rows: Sequence[LabelledRow], metrics: Sequence[str] = TAG_METRICS, name: str = "the rows"
+def answer_sums(
+    user: LabelModel,
+    rows: Sequence[LabelledRow],
+    metrics: Sequence[str],
+    name: str = "the rows",
 ) -> dict[str, RowSums]:
-    """Return the span F1 of `Tagger.evaluate` as row sums (0 to 1). Raises the errors of `Tagger.evaluate`."""
-    found = [
-        [Span(t.start, t.end, t.label) for t in each.spans] for each in tagger.evaluate(rows, name).found
-    ]
-    truth = [spans_of(row) for row in rows]
-    counts = [(2 * len({*a} & {*b}), len(a) + len(b)) for a, b in zip(truth, found, strict=True)]
-    right, all_spans = np.array(counts, np.float64).T
-    return _sums(metrics, {"f1": lambda: ratio_sums("span F1", right, all_spans)})
+    """Return the F1 of spans or labels (0 to 1), or the mean absolute error of numbers, as row sums.
+
+    Raises the errors of `evaluate` of the model.
+    """
+    found = user.evaluate(rows, name).found
+    if isinstance(user, Regressor):
+        errors = np.abs(np.array([answer.number for answer in found]) - numbers_of(rows))
+        return _sums(metrics, {"mae": lambda: ratio_sums("mean absolute error", errors, np.ones(len(rows)))})
+    if isinstance(user, Tagger):
+        title = "span F1"
+        answers = [{Span(t.start, t.end, t.label) for t in each.spans} for each in found]
+        truth = [{*spans_of(row)} for row in rows]
+    else:
+        title = "micro-F1"
+        answers = [{*each.labels} for each in found]
+        truth = [{*MultiLabelCorpus.labels_of(row)} for row in rows]
+    counts = [(2 * len(a & b), len(a) + len(b)) for a, b in zip(truth, answers, strict=True)]
+    right, sizes = np.array(counts, np.float64).T
+    return _sums(metrics, {"f1": lambda: ratio_sums(title, right, sizes)})
 
 
 def text_sums(

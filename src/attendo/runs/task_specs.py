@@ -14,6 +14,7 @@ from attendo.data.batches import TokenDataset
 from attendo.data.corpus_base import Corpus
 from attendo.data.held_out import source_hash
 from attendo.data.labelled_corpus import LabelledCorpus, LabelledData, LabelledDataset
+from attendo.data.multi_label import MultiLabelCorpus, MultiLabelData, NumberCorpus, NumberData
 from attendo.data.pair_corpus import PairCorpus, PairData, PairDataset
 from attendo.data.tagged import TaggedCorpus, TaggedData, dictionary, spans_of
 from attendo.data.text_corpus import TextCorpus, TextData, WindowDataset
@@ -26,6 +27,8 @@ from attendo.errors import AttendoError
 from attendo.inference.classifier import Classifier
 from attendo.inference.embedder import Embedder
 from attendo.inference.generator import Generator
+from attendo.inference.label_model import TextClassifier
+from attendo.inference.multi_label import MultiLabelClassifier, Regressor
 from attendo.inference.tagger import Tagger
 from attendo.inference.translator import Translator
 from attendo.model_config import Architecture, ModelConfig
@@ -173,11 +176,17 @@ TRANSLATION = TaskSpec(
 
 
 def _classification_task(
-    corpus: LabelledCorpus, material: LabelledDataset, classifier: Classifier, training: TrainingConfig
+    corpus: LabelledCorpus, material: LabelledDataset, classifier: TextClassifier, training: TrainingConfig
 ) -> ClassificationTask:
     each, final = corpus.validation(training.evaluate_rows)
     task = ClassificationTask(
-        material, classifier, each, training.batch_tokens, corpus.validation_name, final
+        material,
+        classifier,
+        each,
+        training.batch_tokens,
+        corpus.validation_name,
+        final,
+        by_label=not corpus.decisions,
     )
     task.fit_ngrams(corpus.rows)
     corpus.say(task.what_to_beat)
@@ -205,6 +214,25 @@ CLASSIFICATION = TaskSpec(
     most_epochs=30,
     tokenizers=({}, READ_WORDS),
     files=ClassificationTask.files,
+)
+
+MULTI_LABEL = replace(
+    CLASSIFICATION,
+    name="multi-label",
+    predicted=Localized("a row's labels", "1 行のラベル"),
+    data=MultiLabelData,
+    open=MultiLabelCorpus,
+    user=MultiLabelClassifier.from_bundle,
+)
+
+REGRESSION = replace(
+    CLASSIFICATION,
+    name="regression",
+    model_name="regressor",
+    predicted=Localized("a row's number", "1 行の数値"),
+    data=NumberData,
+    open=NumberCorpus,
+    user=Regressor.from_bundle,
 )
 
 # ---- tagging
@@ -367,7 +395,16 @@ MASKED_LANGUAGE_MODEL = TaskSpec(
 
 
 TASK_SPECS = {
-    spec.name: spec for spec in (TRANSLATION, CLASSIFICATION, TAGGING, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL)
+    spec.name: spec
+    for spec in (
+        TRANSLATION,
+        CLASSIFICATION,
+        MULTI_LABEL,
+        REGRESSION,
+        TAGGING,
+        LANGUAGE_MODEL,
+        MASKED_LANGUAGE_MODEL,
+    )
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import compress
+from itertools import compress, islice
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import numpy as np
@@ -24,7 +24,7 @@ from attendo.data.batches import (
     padding_share,
     token_batches,
 )
-from attendo.data.labelled import LabelledRow, shown
+from attendo.data.labelled import LabelledRow
 from attendo.data.labelled_corpus import LabelledDataset
 from attendo.data.masking import Rule, hidden_tokens
 from attendo.data.pair_corpus import PairDataset
@@ -36,21 +36,13 @@ from attendo.data.token_stream import Document, TokenStream, require_window
 from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
 from attendo.display.formats import plural
 from attendo.errors import AttendoError
-from attendo.inference.classifier import Classifier, mixed
-from attendo.inference.ngram_classifier import NGRAMS, both_classes, even_rows, fit_ngrams
+from attendo.inference.label_model import TextClassifier, mixed
+from attendo.inference.ngram_classifier import NGRAMS, even_rows, fit_linear, fit_ngrams
 from attendo.inference.perplexity import shared_text_loss
 from attendo.inference.tagger import Tag, Tagger, span_scores
 from attendo.inference.translations import ROWS
 from attendo.inference.translator import Translator
-from attendo.metrics import (
-    accuracy,
-    calibration_error,
-    class_scores,
-    confusion_matrix,
-    fit_temperature,
-    log_loss,
-    log_softmax,
-)
+from attendo.metrics import calibration_error, fit_temperature, log_loss, log_softmax
 from attendo.models import MaskedLM
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.lora import parameters_of
@@ -133,9 +125,11 @@ class TranslationTask(TokenTask[PairDataset]):
 # ---- classification
 
 
+MAIN_MEASURES = ("accuracy", "micro_f1", "mae")
+FURTHER_MEASURES = ("macro_f1", "exact", "rmse", "r2")
 PART_MEASURES = (
-    *(f"{measure}_{part}" for part in ("always_commonest", "ngrams") for measure in ("accuracy", "macro_f1")),
-    "accuracy_encoder",
+    *(f"{m}_{part}" for part in ("always_commonest", "ngrams") for m in (*MAIN_MEASURES, *FURTHER_MEASURES)),
+    *(f"{measure}_encoder" for measure in MAIN_MEASURES),
     "encoder_temperature",
     "share",
 )
@@ -156,79 +150,90 @@ label. The number is prime, so steps at equal distances reach all samples.
 """
 
 
-def scores_of(log_probs: Float[ndarray, "texts classes"], true: Int[ndarray, " texts"]) -> dict[str, float]:
-    """Return accuracy and macro-F1, in [0, 1].
+class _LabelledTask(TokenTask[LabelledDataset]):
+    """The base class of tasks on labeled texts."""
 
-    >>> scores_of(np.log([[0.9, 0.1], [0.8, 0.2]]), np.array([0, 1]))
-    {'accuracy': 0.5, 'macro_f1': 0.3333333333333333}
-    """
-    predicted = log_probs.argmax(1)
-    confusion = confusion_matrix(true, predicted, log_probs.shape[1])
-    return {"accuracy": accuracy(true, predicted), "macro_f1": class_scores(confusion).macro_f1}
+    def describe(self) -> dict[str, Any]:
+        """Return the numbers of rows and tokens, the class weights and the padding share of the training data."""
+        material = self.material
+        batches = self.batches(0, 0, 0).rows
+        return {
+            "texts": material.n_rows,
+            "tokens": material.n_tokens,
+            "long_texts": material.n_long,
+            "class_weights": material.weights,
+            "batches_per_epoch": len(batches),
+            "padding_share": round(padding_share(batches, material.lengths), 4),
+            "validation_texts": max(len(self.validation), len(self.all_validation)),
+        }
 
 
 @dataclass(frozen=True, eq=False)
-class ClassificationTask(TokenTask[LabelledDataset]):
+class ClassificationTask(_LabelledTask):
     """Batches from a token store, and evaluation by classifying validation texts, which messages call `name`.
 
-    If `evaluate_first` is set, the model is also evaluated before the first step.
+    If `evaluate_first` is set, the model is also evaluated before the first step. `by_label` is whether the rows on
+    which the n-grams are fitted are drawn for each label.
     """
 
     material: LabelledDataset
-    classifier: Classifier
+    classifier: TextClassifier
     validation: Sequence[LabelledRow]
     batch_tokens: int
     name: str = "validation"
     all_validation: Sequence[LabelledRow] = ()
     evaluate_first: bool = False
+    by_label: bool = True
 
     def __post_init__(self) -> None:
         for rows in (self.validation, self.all_validation):
-            self.classifier.ids_of(rows, self.name)  # raises an error for an unseen label before training
+            self.classifier.classes_of(rows, self.name)  # raises an error for an unseen label before training
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
-        """Fit share and temperature, and compute accuracy, macro-F1, loss (nats per text) and calibration errors."""
+        """Fit share and temperature, and compute scores, loss (nats per decision) and calibration errors."""
         classifier = self.classifier
         assert model is classifier.model
-        true = self._true
+        true = self._true.ravel()
         texts = [row.text for row in self.validation]
-        encoder = np.array(ranks.shared(texts, lambda part: classifier.read(part, alone=True)[0].tolist()))
+        read = np.array(ranks.shared(texts, lambda part: classifier.read(part, alone=True)[0].tolist()))
+        encoder = classifier.decisions(read)
         classifier.encoder_temperature = own = fit_temperature(encoder, true)
         classifier.share = self._best_share(encoder / own)
-        alone = classifier.share == 1.0
-        logits = encoder if alone else mixed(encoder / own, self._ngram_log_probs, classifier.share)
+        logits = (
+            encoder if classifier.share == 1.0 else mixed(encoder / own, self._ngram_logits, classifier.share)
+        )
         classifier.temperature = fit_temperature(logits, true)
         log_probs = log_softmax(logits / classifier.temperature)
+        alone = classifier.scores(log_softmax(encoder / own), self.validation)
         measures = {
             "loss": log_loss(log_probs, true),
-            **scores_of(log_probs, true),
+            **(scores := classifier.scores(log_probs, self.validation)),
             "ece": calibration_error(np.exp(log_probs), true),
             "ece_uncalibrated": calibration_error(np.exp(log_softmax(logits)), true),
             "temperature": classifier.temperature,
             "share": classifier.share,
             "encoder_temperature": own,
-            "accuracy_encoder": scores_of(encoder, true)["accuracy"],
+            f"{(first := next(iter(scores)))}_encoder": alone[first],
             **{
                 f"{measure}_{name}": value
                 for name, scores in self._baselines.items()
                 for measure, value in scores.items()
             },
         }
-        names = classifier.labels.names
-        predicted = log_probs.argmax(1)
-        samples = [(row.text, row.label, names[i]) for row, i in zip(self.validation, predicted, strict=True)]
+        predicted = classifier.predicted(log_probs)
+        samples = [(row.text, row.label, own) for row, own in zip(self.validation, predicted, strict=True)]
         step = max(1, len(samples) // CLASSIFICATION_SAMPLES)
         return Evaluation(measures, self.deciding, samples[::step][:CLASSIFICATION_SAMPLES])
 
-    def _best_share(self, encoder: Float[ndarray, "texts classes"]) -> float:
-        """Return the share of the calibrated encoder with the lowest loss on evenly spaced validation rows."""
+    def _best_share(self, encoder: Float[ndarray, "decisions classes"]) -> float:
+        """Return the share of the calibrated encoder with the lowest loss on evenly spaced validation decisions."""
         if self.classifier.ngrams is None:
             return 1.0
         some = slice(None, None, -(-encoder.size // MOST_FITTED))
-        true = self._true[some]
+        true = self._true.ravel()[some]
 
         def loss(share: float) -> float:
-            logits = mixed(encoder[some], self._ngram_log_probs[some], share)
+            logits = mixed(encoder[some], self._ngram_logits[some], share)
             return log_loss(log_softmax(logits / fit_temperature(logits, true)), true)
 
         return min(SHARES, key=loss)
@@ -238,21 +243,20 @@ class ClassificationTask(TokenTask[LabelledDataset]):
         classifier = self.classifier
         if classifier.folder is not None:  # a resumed run has loaded its n-grams, or is older than they are
             return
-        ids = {name: i for i, name in enumerate(classifier.labels.names)}
-        sizes = [(ids[row.label], len(row.text)) for row in rows()]
-        kept = even_rows([class_id for class_id, _ in sizes], sum(n for _, n in sizes), len(ids))
-        texts = [row.text for row in compress(rows(), kept)]
-        classes = np.array([class_id for class_id, _ in compress(sizes, kept)])
+        sizes = [(row.label if self.by_label else "", len(row.text)) for row in rows()]
+        n_outputs = classifier.n_outputs
+        kept = even_rows([label for label, _ in sizes], sum(n for _, n in sizes), n_outputs)
+        fitted = [*compress(rows(), kept)]
+        classes = classifier.classes_of(fitted, self.name)
         valid = [row.text for row in self.validation]
-        classifier.ngrams = fit_ngrams(texts, classes, self.material.weights, valid, self._true)
+        texts = [row.text for row in fitted]
+        classifier.ngrams = fit_ngrams(texts, classes, n_outputs, self.material.weights, valid, self._true)
 
     def fit_head(self, frozen: Sequence[str]) -> bool:
         """Fit the output layer of a new run by logistic regression if all other parts are frozen.
 
         The validation texts choose the strength of the penalty. Returns whether the output layer was fitted.
         """
-        from sklearn.linear_model import LogisticRegression
-
         classifier, model = self.classifier, self.classifier.model
         fixed = {id(parameter) for parameter in parameters_of(model, frozen, "training.frozen")}
         learned = [path for path, parameter in model.named_parameters() if id(parameter) not in fixed]
@@ -268,15 +272,18 @@ class ClassificationTask(TokenTask[LabelledDataset]):
             ]
         vectors, classes = (torch.cat(parts).numpy() for parts in zip(*found, strict=True))
         mean, scale = vectors.mean(0), vectors.std(0) + 1e-6
-        weights = None if self.material.weights is None else dict(enumerate(self.material.weights))
+        classes = classes.astype(np.int64).reshape(len(vectors), -1)
+        classes = classes[:, 0] if self._true.ndim == 1 else classes
+        true = self._true.ravel()
         heads = []
         for strength in HEAD_STRENGTHS:
-            linear = LogisticRegression(C=strength, class_weight=weights, max_iter=MOST_HEAD_STEPS)
-            coef, bias = both_classes(linear.fit((vectors - mean) / scale, classes.flatten()))
+            scaled = (vectors - mean) / scale
+            coef, bias = fit_linear(scaled, classes, strength, self.material.weights, MOST_HEAD_STEPS)
             head = torch.from_numpy(coef / scale[:, None]).T, torch.from_numpy(bias - mean / scale @ coef)
             self._set_head(*head)
-            logits = classifier.read([row.text for row in self.validation], alone=True)[0]
-            loss = log_loss(log_softmax(logits / fit_temperature(logits, self._true)), self._true)
+            read = classifier.read([row.text for row in self.validation], alone=True)[0]
+            logits = classifier.decisions(read)
+            loss = log_loss(log_softmax(logits / fit_temperature(logits, true)), true)
             heads.append((loss, strength, head))
         self._set_head(*min(heads)[2])
         model.train(was_training)
@@ -293,34 +300,33 @@ class ClassificationTask(TokenTask[LabelledDataset]):
         return {} if ngrams is None else {NGRAMS: ngrams.to_bytes()}
 
     @cached_property
-    def _true(self) -> Int[ndarray, " texts"]:
-        return self.classifier.ids_of(self.validation, self.name)
+    def _true(self) -> Int[ndarray, "texts *outputs"]:
+        return self.classifier.classes_of(self.validation, self.name)
 
     @cached_property
-    def _ngram_log_probs(self) -> Float[ndarray, "texts classes"]:
-        ngrams = self.classifier.ngrams
-        return self._always if ngrams is None else ngrams.log_probs([row.text for row in self.validation])
+    def _ngram_logits(self) -> Float[ndarray, "decisions classes"]:
+        ngrams, texts = self.classifier.ngrams, [row.text for row in self.validation]
+        return self._always if ngrams is None else self.classifier.decisions(ngrams.scores(texts))
 
     @cached_property
     def _baselines(self) -> dict[str, dict[str, float]]:
-        """The scores of the most frequent label and of the n-grams, which are the same in each evaluation."""
-        found = {"always_commonest": self._always, "ngrams": self._ngram_log_probs}
-        return {name: scores_of(log_probs, self._true) for name, log_probs in found.items()}
+        """The scores without the text and of the n-grams alone, which are the same in each evaluation."""
+        found = {"always_commonest": self._always, "ngrams": self._ngram_logits}
+        scores = self.classifier.scores
+        return {name: scores(log_softmax(logits), self.validation) for name, logits in found.items()}
 
     @property
-    def _always(self) -> Float[ndarray, "texts classes"]:
-        """The log-probabilities of the baseline that always predicts the most frequent label."""
-        counts = np.array([*self.classifier.counts.values()], np.float64)
-        return np.tile(np.log(counts / counts.sum()), (len(self.validation), 1))
+    def _always(self) -> Float[ndarray, "decisions classes"]:
+        """The logits of the baseline that never reads the text."""
+        return self.classifier.decisions(np.tile(self.classifier.prior, (len(self.validation), 1)))
 
     @property
     def what_to_beat(self) -> str:
-        """One line with the accuracy of the baselines, and with their macro-F1 if it is the deciding measure."""
-        measures = ("accuracy", "macro_f1") if self.deciding == "macro_f1" else ("accuracy",)
-        label = shown(self.classifier.labels.names[self._always[0].argmax()])
+        """One line with the main score of the baselines, and with their macro-F1 if it is the deciding measure."""
+        n_measures = 2 if self.deciding == "macro_f1" else 1
         parts = (
-            ", ".join([name, *measured({measure: own[measure] for measure in measures})])
-            for name, own in zip((f"always {label}", "n-grams"), self._baselines.values(), strict=True)
+            ", ".join([name, *measured(dict(islice(own.items(), n_measures)))])
+            for name, own in zip((self.classifier.baseline, "n-grams"), self._baselines.values(), strict=True)
         )
         return f"baselines on {plural(len(self.validation), 'validation text')}: {'; '.join(parts)}"
 
@@ -338,26 +344,12 @@ class ClassificationTask(TokenTask[LabelledDataset]):
         """Return whether one value of the deciding measure is better than another value."""
         return value < than if self.deciding == "loss" else value > than
 
-    def describe(self) -> dict[str, Any]:
-        """Return the numbers of rows and tokens, the class weights and the padding share of the training data."""
-        material = self.material
-        batches = self.batches(0, 0, 0).rows
-        return {
-            "texts": material.n_rows,
-            "tokens": material.n_tokens,
-            "long_texts": material.n_long,
-            "class_weights": material.weights,
-            "batches_per_epoch": len(batches),
-            "padding_share": round(padding_share(batches, material.lengths), 4),
-            "validation_texts": max(len(self.validation), len(self.all_validation)),
-        }
-
 
 # ---- tagging
 
 
 @dataclass(frozen=True, eq=False)
-class TaggingTask(TokenTask[LabelledDataset]):
+class TaggingTask(_LabelledTask):
     """Batches from a token store, and evaluation by tagging validation texts, which messages call `name`.
 
     The deciding measure is the F1 score of spans. `known` is the dictionary of the baseline.
@@ -400,18 +392,6 @@ class TaggingTask(TokenTask[LabelledDataset]):
         borders = (self.tagger.borders(text) for text in texts)
         found = [dictionary_spans(*row, self.known) for row in zip(texts, borders, strict=True)]
         return span_scores(self._true, found)[1]["f1"]
-
-    def describe(self) -> dict[str, Any]:
-        """Return the numbers of rows and tokens and the padding share of the training data."""
-        batches = self.batches(0, 0, 0).rows
-        return {
-            "texts": self.material.n_rows,
-            "tokens": self.material.n_tokens,
-            "long_texts": self.material.n_long,
-            "batches_per_epoch": len(batches),
-            "padding_share": round(padding_share(batches, self.material.lengths), 4),
-            "validation_texts": max(len(self.validation), len(self.all_validation)),
-        }
 
 
 def _named(text: str, spans: Iterable[Span | Tag]) -> str:

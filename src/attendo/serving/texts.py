@@ -12,8 +12,9 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
-from attendo.inference import Candidate, Classifier, Generator, Tagger, Translator
+from attendo.inference import Candidate, Generator, Translator
 from attendo.inference.alignment import token_spans
+from attendo.inference.label_model import LabelModel
 from attendo.metrics import perplexity
 from attendo.serving.dependencies import ApiRequest, ApiRoute, cost_of_pass, in_thread
 from attendo.serving.errors import ApiError, Fault, OpenAIFault, documented_errors
@@ -89,11 +90,30 @@ class TaggedText(BaseModel):
     n_tokens: int
 
 
+class LabelsOfText(BaseModel):
+    """The labels of a text, most probable first, and the probabilities of all labels, which do not sum to 1."""
+
+    labels: list[str]
+    probabilities: dict[str, float]
+    n_tokens: int
+    cut: bool
+
+
+class NumberOfText(BaseModel):
+    """The number of a text, and the interval from low to high that contains it with probability 0.8."""
+
+    number: float
+    low: float
+    high: float
+    n_tokens: int
+    cut: bool
+
+
 class ClassifyAnswer(BaseModel):
     """The response to a classification request, with one result per text in the same order."""
 
     model: str
-    results: list[Label] | list[TaggedText]
+    results: list[Label] | list[TaggedText] | list[LabelsOfText] | list[NumberOfText]
 
 
 class TokenizeBody(Body):
@@ -221,21 +241,24 @@ BACK = {
 async def classify(request: ApiRequest) -> Response:
     """Classify texts or find their spans, with calibrated probabilities. The results equal those of `attendo classify`.
 
-    A classifier returns a label per text, and a tagger returns the spans of each text.
+    The results are a label, several labels, a number or the spans of each text. For pairs of texts, write a tab between
+    both texts.
     """
     body = await request.read_json(ClassifyBody)
     texts = body.texts
     request.check_texts(texts, "texts")
 
     async def work(served: ServedModel) -> Response:
-        classifier: Classifier | Tagger = served.user
+        classifier: LabelModel = served.user
         cost = cost_of_pass(texts)
         found = await request.run_forward(served, "classify", texts, classifier.classify, cost)
         request.context.tokens_in += sum(one.n_tokens for one in found)
         results = [one.as_json() for one in found]
         return json_response({"model": served.name, "results": results})
 
-    return await request.with_model(body.model, ("classification", "tagging"), work)
+    return await request.with_model(
+        body.model, ("classification", "multi-label", "regression", "tagging"), work
+    )
 
 
 @router.post("/tokenize", **reads(TokenizeBody, TokenizeAnswer, timeout=False, links=BACK))

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.distributed import GradBucket  # pyright: ignore[reportPrivateImportUsage]
+from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
 from attendo.data.batches import Batch
@@ -44,6 +45,9 @@ def batch_loss(model: nn.Module, batch: Batch, label_smoothing: float, factor: f
     batch = batch.to(reader.output_proj.weight.device)
     hidden = reader.hidden(**batch.inputs).flatten(0, -2)
     targets = batch.targets.flatten()
+    if batch.targets.is_floating_point():  # decisions between no (0) and yes (1)
+        logits = reader.output_proj(hidden).float().flatten()
+        return factor * binary_cross_entropy_with_logits(logits, targets, reduction="sum")
     if batch.weights is not None:  # class labels; their logits are few
         losses = token_losses(reader.output_proj(hidden).float(), targets, label_smoothing)
         return factor * (batch.weights.flatten() * losses).sum()

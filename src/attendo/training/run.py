@@ -422,11 +422,15 @@ _FORMS: dict[str, Callable[[float], str]] = {
     "accuracy": lambda share: f"accuracy {100 * share:.1f}%",
     "macro_f1": lambda share: f"macro-F1 {100 * share:.1f}%",
     "f1": lambda share: f"span F1 {100 * share:.1f}%",
+    "micro_f1": lambda share: f"micro-F1 {100 * share:.1f}%",
+    "mae": "mean absolute error {:.4g}".format,
+    "rmse": "root mean square error {:.4g}".format,
+    "r2": "R² {:.3f}".format,
     "precision": lambda share: f"precision {100 * share:.1f}%",
     "recall": lambda share: f"recall {100 * share:.1f}%",
     "ece": lambda share: f"calibration error {100 * share:.1f}%",
 }
-LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte", "ece")
+LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte", "ece", "mae", "rmse")
 """Measures whose lower values are better. Higher values of all other measures are better."""
 _NAMES = {"chrf": "chrF", "macro_f1": "macro-F1", "f1": "span F1"}
 """Deciding measures that are written differently from their names."""
