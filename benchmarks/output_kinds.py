@@ -1,6 +1,11 @@
-"""Tags on generated English and Japanese sentences with held-out names, compared with a dictionary of training spans.
+"""Tags, several labels, numbers and pairs of texts on generated sentences, compared with their simplest baselines.
 
-The names in the test sentences never occur in the training sentences. A dictionary therefore finds only dates.
+Tags: English and Japanese sentences with names, whose baseline is a dictionary of the training spans. The names in the
+test sentences never occur in the training sentences. A dictionary therefore finds only dates.
+
+Labels: tickets about up to four topics, of which a topic counts if something is wrong with it; baseline: the n-grams
+alone. Numbers: reviews whose number is the sum of their judgments, some negated or doubled, with noise; baseline: the
+mean. Pairs: whether an answer is about the topic of the question; baseline: the most frequent label, and the n-grams.
 """
 
 from __future__ import annotations
@@ -11,10 +16,15 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 import attendo
 from attendo.data.labelled import LabelledSource, read_labelled
 from attendo.data.tagged import SPANS, dictionary, dictionary_spans, spans_of
 from attendo.inference.tagger import Tagger, span_scores
+from attendo.metrics import log_softmax
+from attendo.runs.settings import data_of
+from attendo.runs.task_specs import TASK_SPECS
 
 Parts = list[str | tuple[str, str]]
 
@@ -158,6 +168,80 @@ def write_tagged(folder: Path, language: str, n_train: int = 2000, n_test: int =
         (folder / f"{file}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
+TOPICS = {
+    "billing": ["invoice", "refund", "payment", "charge", "receipt"],
+    "delivery": ["parcel", "courier", "shipment", "tracking", "address"],
+    "account": ["password", "login", "profile", "username", "email"],
+    "hardware": ["battery", "screen", "charger", "cable", "fan"],
+    "support": ["agent", "hotline", "callback", "chat", "reply"],
+}
+GOOD = ["is fine now", "works again", "was solved", "arrived as promised", "was not wrong after all"]
+BAD = ["is missing", "does not work", "was lost", "is wrong", "never came"]
+VALUES = {"awful": -3, "bad": -2, "weak": -1, "okay": 0, "decent": 1, "good": 2, "superb": 3}
+
+
+def labelled(draw: random.Random) -> dict[str, object]:
+    """Return a ticket with the topics that have a problem."""
+    topics = draw.sample(sorted(TOPICS), draw.randint(1, 4))
+    wrong = {topic for topic in topics if draw.random() < 0.5}
+    said = (f"the {draw.choice(TOPICS[t])} {draw.choice(BAD if t in wrong else GOOD)}" for t in topics)
+    return {"labels": sorted(wrong), "text": ", ".join(said)}
+
+
+def numbered(draw: random.Random) -> dict[str, object]:
+    """Return a review with its number."""
+    total = 0.0
+    said = []
+    for thing in draw.sample(["food", "room", "staff", "view", "bath", "price"], draw.randint(1, 4)):
+        word, value = draw.choice(sorted(VALUES.items()))
+        mark, factor = draw.choice([("", 1), ("", 1), ("not ", -1), ("very ", 2)])
+        total += factor * value
+        said.append(f"the {thing} was {mark}{word}")
+    return {"number": round(total + draw.gauss(0, 0.3), 2), "text": ", ".join(said)}
+
+
+def paired(draw: random.Random) -> dict[str, object]:
+    """Return a question and an answer, and whether both are about one topic."""
+    topic, other = draw.sample(sorted(TOPICS), 2)
+    label, own = draw.choice([("yes", topic), ("no", other)])
+    question = f"what about my {draw.choice(TOPICS[topic])}?"
+    return {
+        "label": label,
+        "text": question,
+        "second": f"the {draw.choice(TOPICS[own])} {draw.choice(GOOD + BAD)}",
+    }
+
+
+def further_kinds(folder: Path, seed: int) -> None:
+    """Train models for labels, numbers and pairs, and print their scores and those of their baselines."""
+    made = (("multi-label", labelled, None), ("regression", numbered, None), ("classification", paired, PAIR))
+    for task, make, columns in made:
+        draw = random.Random(seed)
+        own = folder / f"{task}-{seed}"
+        own.mkdir(parents=True)
+        for part, n in (("train", 3000), ("test", 1000)):
+            lines = (json.dumps(make(draw)) + "\n" for _ in range(n))
+            (own / f"{part}.jsonl").write_text("".join(lines))
+        settings = {"training": {"seed": seed}}
+        user = attendo.train(own / "train.jsonl", own / "run", task=task, columns=columns, settings=settings)
+        data = data_of(TASK_SPECS[task], own / "run")
+        rows = list(read_labelled(data.source(own / "test.jsonl")))
+        read = user.read([row.text for row in rows])[0] / user.temperature
+        found = [
+            next(iter(user.scores(log_softmax(user.decisions(logits)), rows).items()))
+            for logits in (
+                read,
+                np.tile(user.prior, (len(rows), 1)),
+                user.ngrams.scores([row.text for row in rows]),
+            )
+        ]
+        told = zip(("model", user.baseline, "n-grams"), found, strict=True)
+        print(f"{task} seed {seed}: {found[0][0]} " + ", ".join(f"{n} {value:.4f}" for n, (_, value) in told))
+
+
+PAIR = {"label": "label", "text": "text", "second": "second"}
+
+
 def dictionary_f1(tagger: Tagger, train: Path, test: Path) -> float:
     """Return the span F1 of a dictionary of all training spans on the test file."""
     known = dictionary(read_labelled(LabelledSource(train, form=SPANS)))
@@ -173,6 +257,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
+    for seed in range(1, options.seeds + 1):
+        further_kinds(options.folder, seed)
     for language in ("en", "ja"):
         for seed in range(1, options.seeds + 1):
             folder = options.folder / f"{language}-{seed}"

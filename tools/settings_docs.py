@@ -39,6 +39,8 @@ CHOSEN = {
 TASKS = {
     "translation": "翻訳",
     "classification": "分類",
+    "multi-label": "複数ラベル",
+    "regression": "回帰",
     "tagging": "タグ付け",
     "language-model": "言語モデル",
     "masked-language-model": "マスク言語モデル",
@@ -143,7 +145,8 @@ def tables() -> list[Table]:
     """Return every table of config.toml. A table is returned once for each of its dataclasses."""
     found: dict[tuple[str, type[Any]], list[str]] = {}
     for task, spec in TASK_SPECS.items():
-        for name, kind in sections(spec).items():
+        for name, own in sections(spec).items():
+            kind = next(base for base in own.__mro__ if "Attributes:" in (base.__doc__ or ""))
             found.setdefault((name, kind), []).append(task)
     names = [name for name, _ in found]
     made = [
@@ -219,7 +222,10 @@ def default_text(table: Table, field: dataclasses.Field[Any], language: int) -> 
     parts = [WORDS["chosen"][language]] if chosen else [value_text(value)]
     if len(differing) == len(TASK_SPECS):
         parts = []
-    return "; ".join([*parts, *(f"{task_name(task, language)} {text}" for task, text in differing.items())])
+    names: dict[str, list[str]] = {}
+    for task, text in differing.items():
+        names.setdefault(text, []).append(task_name(task, language))
+    return "; ".join([*parts, *(f"{', '.join(own)} {text}" for text, own in names.items())])
 
 
 def of_sizes(name: str) -> set[Any]:

@@ -139,7 +139,7 @@ def test_a_label_set_knows_its_names_and_no_others():
     message = "t.tsv:9: the label 'x' was not seen in training (known: 'a', 'b', 'c', 'd', 'e', …"
     with pytest.raises(AttendoError, match=re.escape(message)):
         labels.id_of("x", "t.tsv:9")
-    for wrong in [("a",), ("b", "a"), ("a", "a")]:
+    for wrong in [(), ("b", "a"), ("a", "a")]:
         with pytest.raises(ValueError, match="sorted"):
             LabelSet(wrong)
 

@@ -202,7 +202,7 @@ def test_the_share_and_the_temperature_have_the_lowest_loss(store):
     user, texts = task.classifier, [row.text for row in task.validation]
     assert user.ngrams is not None and task.files().keys() == {"ngrams.safetensors"}
     found = task.evaluate(user.model).measures
-    true = user.ids_of(task.validation, "rows")
+    true = user.classes_of(task.validation, "rows")
     losses = {}
     for share in (0.05, 0.3, found["share"], 1.0):
         user.share = share
@@ -210,7 +210,7 @@ def test_the_share_and_the_temperature_have_the_lowest_loss(store):
         if share in (0.05, 0.3):
             own = share * log_softmax(user.read(texts, alone=True)[0] / user.encoder_temperature) + (
                 1 - share
-            ) * user.ngrams.log_probs(texts)
+            ) * log_softmax(user.ngrams.scores(texts))
             assert logits == pytest.approx(own)
         losses[share] = log_loss(log_softmax(logits / fit_temperature(logits, true)), true)
     assert found["loss"] == pytest.approx(losses[found["share"]]) == pytest.approx(min(losses.values()))

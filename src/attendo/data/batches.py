@@ -171,6 +171,7 @@ class Batch:
         pad_id: The value in `targets` that marks a position without a target.
         weights: The weight of each target in the loss (default: 1).
         n_tokens: The number of tokens from which the displayed speed is computed (default: `n_targets`).
+        contrastive: Whether the loss compares the vectors of the rows.
     """
 
     inputs: dict[str, Tensor]
@@ -180,6 +181,7 @@ class Batch:
     pad_id: int = 0
     weights: Tensor | None = None
     n_tokens: int | None = None
+    contrastive: bool = False
 
     def part(self, rows: slice) -> "Batch":
         """Return a batch of the selected rows only. The padding is unchanged, and `n_targets` is counted again.

@@ -59,6 +59,7 @@ class LabelledDataset(TokenDataset):
             epoch (Iyyer et al. 2015, "word dropout").
         per_token: Whether each token has a class, instead of each text.
         decisions: Whether each text has several classes, 0 or 1 (no or yes).
+        contrastive: Whether the loss compares the vectors of texts.
     """
 
     store: LabelledStore
@@ -68,6 +69,7 @@ class LabelledDataset(TokenDataset):
     specials: SpecialTokens = OWN
     per_token: bool = False
     decisions: bool = False
+    contrastive: bool = False
 
     def __post_init__(self) -> None:
         if self.token_dropout and self._dropped < 0:
@@ -123,7 +125,8 @@ class LabelledDataset(TokenDataset):
             return Batch(inputs, wanted, wanted.numel(), rows, NO_CLASS, n_tokens=n_tokens)
         classes = self.store.labels[rows].astype(np.int64)
         weights = None if self.weights is None else torch.tensor(self.weights)[classes]
-        return Batch(inputs, torch.from_numpy(classes), len(rows), rows, NO_CLASS, weights, n_tokens)
+        wanted = torch.from_numpy(classes)
+        return Batch(inputs, wanted, len(rows), rows, NO_CLASS, weights, n_tokens, self.contrastive)
 
     def part(self, ids: NDArray[Any], seed: int, epoch: int, row: int) -> NDArray[Any]:
         """Return the part of a row's tokens, or of their classes, that an epoch reads."""
@@ -165,6 +168,8 @@ class LabelledData:
         class_weights: Weights of classes in the loss. `balanced` gives all classes equal total weight; `auto` does so
             only if the largest class has more than 3 times the rows of the smallest.
         token_dropout: Share of the input tokens that are hidden at random during training.
+        contrastive: Whether the encoder learns to give texts of one class similar vectors, and logistic regression fits
+            the output layer. For few rows and a pretrained encoder.
     """
 
     form: ClassVar[RowForm] = LABELS
@@ -179,6 +184,7 @@ class LabelledData:
     long: Long = "cut"
     class_weights: ClassWeights = "auto"
     token_dropout: float = 0.2
+    contrastive: bool = False
 
     def __post_init__(self):
         for name, files in (("train", self.train), ("valid", self.valid)):
@@ -296,14 +302,9 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
         encoder = PairEncoder(tokenizer) if has_pairs(data.columns) else tokenizer
         store = labelled_store(self.rows(row_report), row_report, self._classes(tokenizer), encoder, key)
         weights = None if several else class_weights(list(self.counts.values()), data.class_weights)
+        kind = self.per_token, self.decisions, data.contrastive
         material = LabelledDataset(
-            store,
-            data.long_texts,
-            weights,
-            data.token_dropout,
-            tokenizer.specials,
-            self.per_token,
-            self.decisions,
+            store, data.long_texts, weights, data.token_dropout, tokenizer.specials, *kind
         )
         if material.n_long:
             self.say(data.long_texts.summary(material.n_long, material.n_rows))

@@ -87,8 +87,10 @@ class MultiLabelData(LabelledData):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.class_weights != "auto":
-            raise ValueError("several labels or a number have no class weights. Leave out class_weights")
+        if self.class_weights != "auto" or self.contrastive:
+            raise ValueError(
+                "class_weights and contrastive require one label per text. Leave out both settings"
+            )
 
 
 class NumberData(MultiLabelData):

@@ -226,6 +226,7 @@ class TaggedData(LabelledData):
         long: Treatment of texts above `max_tokens`. `window` averages the logits of overlapping windows.
         class_weights: Only `auto`: all tokens have the same weight.
         token_dropout: Share of the input tokens that are hidden at random during training.
+        contrastive: Only `false`: the classes of tokens are not compared.
     """
 
     form: ClassVar[RowForm] = SPANS
@@ -233,8 +234,8 @@ class TaggedData(LabelledData):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.long != "window" or self.class_weights != "auto":
-            raise ValueError("tags have no class weights and are read in windows. Leave out both settings")
+        if self.long != "window" or self.class_weights != "auto" or self.contrastive:
+            raise ValueError("tags have no class weights, no contrast and windows. Leave out these settings")
 
 
 class TaggedCorpus(ListCorpus):

@@ -98,7 +98,11 @@ def _reasons(config: ModelConfig, kind: Kind) -> dict[str, list[str]]:
 
 
 def only_here(bundle: Bundle) -> str | None:
-    """Return the reason why a model cannot be exported to any format, or None."""
+    """Return the reason why a model cannot be exported to any format, or None.
+
+    Args:
+        bundle: The contents of the run folder.
+    """
     pairs = has_pairs(bundle.tables.get("data", {}).get("columns"))
     task = bundle.card.get("task", "")
     if pairs or task in ("multi-label", "regression"):

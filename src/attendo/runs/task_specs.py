@@ -190,7 +190,10 @@ def _classification_task(
     )
     task.fit_ngrams(corpus.rows)
     corpus.say(task.what_to_beat)
-    return replace(task, evaluate_first=True) if task.fit_head(training.frozen) else task
+    if not task.learns_head_only(training.frozen):
+        return task
+    task.fit_head()
+    return replace(task, evaluate_first=True)
 
 
 CLASSIFICATION = TaskSpec(

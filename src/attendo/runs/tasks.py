@@ -193,6 +193,8 @@ class ClassificationTask(_LabelledTask):
         """Fit share and temperature, and compute scores, loss (nats per decision) and calibration errors."""
         classifier = self.classifier
         assert model is classifier.model
+        if self.material.contrastive:
+            self.fit_head()
         true = self._true.ravel()
         texts = [row.text for row in self.validation]
         read = np.array(ranks.shared(texts, lambda part: classifier.read(part, alone=True)[0].tolist()))
@@ -252,16 +254,16 @@ class ClassificationTask(_LabelledTask):
         texts = [row.text for row in fitted]
         classifier.ngrams = fit_ngrams(texts, classes, n_outputs, self.material.weights, valid, self._true)
 
-    def fit_head(self, frozen: Sequence[str]) -> bool:
-        """Fit the output layer of a new run by logistic regression if all other parts are frozen.
-
-        The validation texts choose the strength of the penalty. Returns whether the output layer was fitted.
-        """
-        classifier, model = self.classifier, self.classifier.model
+    def learns_head_only(self, frozen: Sequence[str]) -> bool:
+        """Return whether all parts of a new model except the output layer are frozen."""
+        model = self.classifier.model
         fixed = {id(parameter) for parameter in parameters_of(model, frozen, "training.frozen")}
         learned = [path for path, parameter in model.named_parameters() if id(parameter) not in fixed]
-        if learned != ["output_proj.weight", "output_proj.bias"] or classifier.folder is not None:
-            return False
+        return learned == ["output_proj.weight", "output_proj.bias"] and self.classifier.folder is None
+
+    def fit_head(self) -> None:
+        """Fit the output layer by logistic regression. The validation texts choose the strength of the penalty."""
+        classifier, model = self.classifier, self.classifier.model
         was_training = model.training
         model.eval()
         with torch.inference_mode():
@@ -285,9 +287,8 @@ class ClassificationTask(_LabelledTask):
             logits = classifier.decisions(read)
             loss = log_loss(log_softmax(logits / fit_temperature(logits, true)), true)
             heads.append((loss, strength, head))
-        self._set_head(*min(heads)[2])
+        self._set_head(*min(heads, key=lambda head: head[:2])[2])
         model.train(was_training)
-        return True
 
     def _set_head(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
         with torch.no_grad():

@@ -45,6 +45,9 @@ def batch_loss(model: nn.Module, batch: Batch, label_smoothing: float, factor: f
     batch = batch.to(reader.output_proj.weight.device)
     hidden = reader.hidden(**batch.inputs).flatten(0, -2)
     targets = batch.targets.flatten()
+    if batch.contrastive:  # the output layer has gradients of 0, because it is fitted in evaluations
+        unused = sum(parameter.sum() for parameter in reader.output_proj.parameters())
+        return factor * contrastive_losses(hidden.float(), targets).sum() + 0.0 * unused
     if batch.targets.is_floating_point():  # decisions between no (0) and yes (1)
         logits = reader.output_proj(hidden).float().flatten()
         return factor * binary_cross_entropy_with_logits(logits, targets, reduction="sum")
@@ -55,6 +58,27 @@ def batch_loss(model: nn.Module, batch: Batch, label_smoothing: float, factor: f
         real = (targets != batch.pad_id).nonzero().squeeze(1)
         hidden, targets = hidden[real], targets[real]
     return linear_cross_entropy(hidden, reader.output_proj, targets, label_smoothing, factor)
+
+
+SHARPNESS = 10.0
+"""The factor of the cosine similarities in the contrastive loss, the inverse of its temperature 0.1."""
+
+
+def contrastive_losses(
+    vectors: Float[Tensor, "rows d_model"], classes: Int[Tensor, " rows"]
+) -> Float[Tensor, " rows"]:
+    """Return -mean log p(other row of the class) for each row, with p = softmax of scaled cosine similarities.
+
+    This is the supervised contrastive loss (Khosla et al. 2020, eq. 2). A row whose class has no other row has loss 0.
+
+    >>> contrastive_losses(torch.eye(2)[[0, 0, 1]], torch.tensor([0, 0, 1])).round(decimals=4) + 0.0
+    tensor([0., 0., 0.])
+    """
+    units = torch.nn.functional.normalize(vectors, dim=-1)
+    myself = torch.eye(len(units), dtype=torch.bool, device=units.device)
+    log_probs = (SHARPNESS * units @ units.mT).masked_fill(myself, -1e9).log_softmax(-1)
+    others = (classes[:, None] == classes) & ~myself
+    return -(log_probs * others).sum(-1) / others.sum(-1).clamp(min=1)
 
 
 # the logits of one chunk fit into a CPU's cache: about 250 rows at a vocabulary of 8,000
