@@ -42,11 +42,11 @@ def test_no_row_is_scored_by_a_model_that_was_fitted_on_its_text(rows, monkeypat
     fitted, classes_of = [], []
 
     class Nothing:
-        def log_probs(self, texts):
+        def scores(self, texts):
             assert not set(texts) & set(fitted[-1])
             return np.zeros((len(texts), len(classes_of[-1])))
 
-    def fit(texts, classes, weights, valid, true, search):
+    def fit(texts, classes, n_classes, weights, valid, true, search):
         assert not set(texts) & set(valid)
         fitted.append(texts)
         classes_of.append(set(classes.tolist()))

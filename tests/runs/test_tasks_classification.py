@@ -272,8 +272,9 @@ def test_the_head_of_a_frozen_encoder_is_the_best_logistic_regression(store):
     task = ClassificationTask(material, classifier(dropout=0.5), weather(40, seed=7), batch_tokens=50)
     model = task.classifier.model
     before = {path: tensor.clone() for path, tensor in model.state_dict().items()}
-    assert not task.fit_head(["encoder"])  # the embedding learns as well
-    assert task.fit_head(["embedding", "encoder"])
+    assert not task.learns_head_only(["encoder"])  # the embedding learns as well
+    assert task.learns_head_only(["embedding", "encoder"])
+    task.fit_head()
     after = model.state_dict()
     assert {path for path in before if not torch.equal(before[path], after[path])} == {
         "output_proj.weight",
@@ -307,7 +308,7 @@ def test_a_run_with_a_frozen_encoder_evaluates_its_head_before_the_first_step(st
     task = ClassificationTask(
         LabelledDataset(store, LongTexts()), classifier(), ROWS, 50, evaluate_first=True
     )
-    assert task.fit_head(["embedding", "encoder"])
+    task.fit_head()
     training = TrainingConfig(steps=1, frozen=("embedding", "encoder"), learning_rate=1e-3)
     run = Run(task.classifier.model, task, training, CheckpointConfig(), None)
     run.progress.evaluation_due = True
@@ -315,3 +316,15 @@ def test_a_run_with_a_frozen_encoder_evaluates_its_head_before_the_first_step(st
     assert first.progress.step in (0, 1)
     assert first.evaluation is not None
     assert first.evaluation.measures["accuracy"] > 0.75  # the share of dry rows
+
+
+def test_a_contrastive_run_separates_the_classes_and_fits_its_head_in_evaluations(store):
+    material = LabelledDataset(store, LongTexts(), contrastive=True)
+    task = ClassificationTask(material, classifier(), weather(40, seed=7), 200)
+    run = Run(
+        task.classifier.model, task, TrainingConfig(steps=30, learning_rate=3e-3), CheckpointConfig(), None
+    )
+    losses = [report.loss for report in train(run) if report.kind == "step"]
+    assert losses[-1] < losses[0]
+    found = task.evaluate(task.classifier.model.eval()).measures
+    assert found["accuracy_encoder"] > 0.9

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from attendo.training import losses
-from attendo.training.losses import linear_cross_entropy, token_losses
+from attendo.training.losses import contrastive_losses, linear_cross_entropy, token_losses
 
 
 def both(n, d, vocab, smoothing, factor, dtype, chunk, seed=0, bias=False):
@@ -119,3 +119,19 @@ def test_without_smoothing_it_is_the_plain_cross_entropy():
     plain = nn.functional.cross_entropy(logits, targets, reduction="none")
     torch.testing.assert_close(token_losses(logits, targets), plain)
     assert token_losses(torch.zeros(1, 8), torch.tensor([3])).item() == pytest.approx(math.log(8))
+
+
+def test_contrastive_losses_are_those_of_the_definition():
+    torch.manual_seed(0)
+    vectors, classes = torch.randn(9, 5), torch.tensor([0, 1, 2, 0, 1, 0, 3, 1, 0])
+    units = vectors / vectors.norm(dim=1, keepdim=True)
+    found = contrastive_losses(vectors, classes)
+    for i in range(9):
+        others = [j for j in range(9) if j != i]
+        total = sum(math.exp(10 * float(units[i] @ units[j])) for j in others)
+        terms = [
+            math.log(math.exp(10 * float(units[i] @ units[j])) / total)
+            for j in others
+            if classes[j] == classes[i]
+        ]
+        assert float(found[i]) == pytest.approx(-sum(terms) / len(terms) if terms else 0.0, abs=1e-4)
