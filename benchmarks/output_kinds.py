@@ -212,7 +212,7 @@ def paired(draw: random.Random) -> dict[str, object]:
     }
 
 
-def further_kinds(folder: Path, seed: int) -> None:
+def further_kinds(folder: Path, seed: int, epochs: float) -> None:
     """Train models for labels, numbers and pairs, and print their scores and those of their baselines."""
     made = (("multi-label", labelled, None), ("regression", numbered, None), ("classification", paired, PAIR))
     for task, make, columns in made:
@@ -223,7 +223,9 @@ def further_kinds(folder: Path, seed: int) -> None:
             lines = (json.dumps(make(draw)) + "\n" for _ in range(n))
             (own / f"{part}.jsonl").write_text("".join(lines))
         settings = {"training": {"seed": seed}}
-        user = attendo.train(own / "train.jsonl", own / "run", task=task, columns=columns, settings=settings)
+        user = attendo.train(
+            own / "train.jsonl", own / "run", task=task, columns=columns, epochs=epochs, settings=settings
+        )
         data = data_of(TASK_SPECS[task], own / "run")
         rows = list(read_labelled(data.source(own / "test.jsonl")))
         read = user.read([row.text for row in rows])[0] / user.temperature
@@ -258,7 +260,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     for seed in range(1, options.seeds + 1):
-        further_kinds(options.folder, seed)
+        further_kinds(options.folder, seed, options.epochs)
     for language in ("en", "ja"):
         for seed in range(1, options.seeds + 1):
             folder = options.folder / f"{language}-{seed}"
