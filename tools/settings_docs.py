@@ -43,6 +43,8 @@ TASKS = {
     "regression": "回帰",
     "tagging": "タグ付け",
     "language-model": "言語モデル",
+    "chat": "会話",
+    "preference": "選好",
     "masked-language-model": "マスク言語モデル",
 }
 KINDS = {

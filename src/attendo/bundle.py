@@ -43,6 +43,8 @@ TaskName = Literal[
     "regression",
     "tagging",
     "language-model",
+    "chat",
+    "preference",
     "masked-language-model",
 ]
 
@@ -200,7 +202,7 @@ def save_description(folder: Path, bundle: Bundle, texts: Iterable[str] | None =
     bundle.tokenizer.save(folder / "tokenizer.json")
     save_card(folder, bundle.card)
     if texts is not None:
-        save_examples(folder, texts, 30 if bundle.model_config.architecture == "decoder" else 80)
+        save_examples(folder, texts, 30 if bundle.card.get("task") == "language-model" else 80)
 
 
 def save_card(folder: Path, card: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 from tiny_corpus import SMALL as PAIRS
 from tiny_corpus import pairs_file
+from tiny_talks import talks_file
 from tiny_texts import SMALL, labelled_file, text_file
 from typer.main import get_command
 
@@ -37,11 +38,12 @@ FILES = {
     "classification": (SMALL, labelled_file, {"model": {"n_encoder_layers": 1}}),
     "tagging": (SMALL, tagged_file, {"model": {"n_encoder_layers": 1}}),
     "language-model": (SMALL, text_file, {"model": {"n_decoder_layers": 1, "max_len": 24}}),
+    "chat": (SMALL, talks_file, {"model": {"n_decoder_layers": 1, "max_len": 200}}),
     "masked-language-model": (SMALL, text_file, {"model": {"n_encoder_layers": 1, "max_len": 24}}),
 }
 
 
-@pytest.mark.parametrize("name", TASK_SPECS)
+@pytest.mark.parametrize("name", FILES)  # preferences start from an assistant: test_chat_tasks.py
 def test_a_new_run_has_examples_of_its_validation_texts_alone(tmp_path, name):
     small, file, own = FILES[name]
     spec = TASK_SPECS[name]

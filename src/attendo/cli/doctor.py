@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from attendo.display.width import shown
 
 if TYPE_CHECKING:
     from attendo.data.doctor_report import Report
-    from attendo.data.labelled_corpus import LabelledData
+    from attendo.data.labelled_corpus import RowData
     from attendo.data.labelled_doctor import LabelledReport
 
 
@@ -30,14 +31,17 @@ def doctor(
     header: bool = switch("--header", "Treat the first line of a .tsv file as a header."),
     as_json: OneJson = False,
 ) -> int:
-    """Check training data: sentence pairs, or labeled texts if --columns names the text and its label.
+    """Check training data: sentence pairs, labeled texts, conversations or preferences.
 
-    The column of the label is label, labels (several labels per text), number or spans.
+    Labeled texts are checked if --columns names the text and its label. The column of the label is label, labels
+    (several labels per text), number or spans. Conversations and preferences are recognized by --columns or by the keys
+    of a .jsonl file: messages, or question and answer, or prompt, chosen and rejected.
 
     Sentence pairs are checked for unusable rows, duplicates, leaks (test rows in the training data), unusual lengths,
     swapped columns, wrong scripts and other problems. For each finding, the command prints the number of rows and three
     line numbers. It also prints the option --drop, with which `attendo train` skips these rows. Labeled texts are
-    checked for unusable rows, duplicates, contradicting labels, leaks and rare labels. If there are several files, each
+    checked for unusable rows, duplicates, contradicting labels, leaks and rare labels, and conversations for unknown
+    roles, empty contents, wrong order of turns, duplicates and leaks. If there are several files, each
     line number is printed with the file name. The exit code is 1 if there are findings.
 
     Example: attendo doctor train.tsv --against test.tsv
@@ -46,8 +50,12 @@ def doctor(
 
     Example: attendo doctor tickets.csv --columns label=category,text=body
     """
-    examined = _labelled if _names_label(columns) else _pairs
-    report = examined(files, against, columns, header)
+    kind = _kind(files[0], columns)
+    report = (
+        _pairs(files, against, columns, header)
+        if kind is None
+        else _labelled(kind, files, against, columns, header)
+    )
     text = (
         json.dumps(report.as_json(), ensure_ascii=False, indent=1)
         if as_json
@@ -69,29 +77,29 @@ def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, h
     return examine(source, beside(against, chosen, header, instead=instead) if against else None)
 
 
-def _forms() -> dict[str, type[LabelledData]]:
-    """Return the data of each kind of labeled texts by the role of its first column."""
+def _kind(file: Path, columns: str | None) -> type[RowData] | None:
+    """Return the kind of rows other than pairs, by the roles in --columns or the keys of a .jsonl file, or None."""
+    from attendo.data.chat_corpus import ChatData, PreferenceData
     from attendo.data.labelled_corpus import LabelledData
     from attendo.data.multi_label import MultiLabelData, NumberData
     from attendo.data.tagged import TaggedData
 
-    return {data.form.roles[0]: data for data in (LabelledData, MultiLabelData, NumberData, TaggedData)}
-
-
-def _names_label(columns: str | None) -> bool:
-    """Return whether --columns names the columns of labeled texts instead of pairs."""
-    roles = {part.partition("=")[0].strip() for part in (columns or "").split(",") if "=" in part}
-    return bool(roles & {"text", "label", "labels", "number", "spans"})
+    kinds = (LabelledData, MultiLabelData, NumberData, TaggedData, ChatData, PreferenceData)
+    forms = {data.form.roles[0]: data for data in kinds} | {"text": LabelledData, "messages": ChatData}
+    roles = [part.partition("=")[0].strip() for part in (columns or "").split(",")]
+    if columns is None and file.suffix == ".jsonl" and file.is_file():
+        with file.open(encoding="utf-8", errors="replace") as lines, suppress(ValueError, RecursionError):
+            roles = [
+                key for key in json.loads(next(lines, "{}")) if key in ("messages", "question", "prompt")
+            ]
+    return next((forms[role] for role in forms if role in roles), None)
 
 
 def _labelled(
-    files: list[Path], against: list[Path] | None, columns: str | None, header: bool
+    kind: type[RowData], files: list[Path], against: list[Path] | None, columns: str | None, header: bool
 ) -> LabelledReport:
     from attendo.data.labelled_doctor import examine_labelled
 
     refuse_if(len(files) > 1 or len(against or []) > 1, ONE_NAME)
-    roles = [part.partition("=")[0].strip() for part in (columns or "").split(",")]
-    forms = _forms()
-    kind = next((forms[role] for role in roles if role in forms), forms["label"])
     data = kind(train=(str(files[0]),), columns=columns, header=header)
     return examine_labelled(data.source(files[0]), data.source(against[0]) if against else None)

@@ -163,6 +163,10 @@ Pairs = Annotated[
     list[str] | None,
     option("F", "Sentence pairs: a file, a folder or a pattern 'a/*.tsv' (.csv, .jsonl …).", default=...),
 ]
+Talks = Annotated[
+    list[str] | None,
+    option("F", "Conversations or preferences: a file, a folder or a pattern (.jsonl, .csv …).", default=...),
+]
 ValidTexts = Annotated[
     list[str] | None, option("F", "Validation data (default: part of the training data).", default=...)
 ]
@@ -187,8 +191,12 @@ def train_app() -> typer.Typer:
         "language-model": ("Train a model that continues texts.", LANGUAGE_MODEL),
         "masked-language-model": ("Train an encoder, as a start for classifiers.", MASKED),
     }
-    for name, (short, help) in texts.items():
-        train.command(name, short_help=short)(_text_task(name, help))
+    talks: dict[TaskName, tuple[str, str]] = {
+        "chat": ("Train an assistant from conversations.", CHAT),
+        "preference": ("Train an assistant to prefer the better of two answers.", PREFERENCE),
+    }
+    for name, (short, help) in (texts | talks).items():
+        train.command(name, short_help=short)((_text_task if name in texts else _talk_task)(name, help))
     return train
 
 
@@ -325,6 +333,82 @@ def tagging(
     """
     data = {"data.train": train, "data.valid": valid, "data.columns": columns}
     return _begin("tagging", chosen, data, training, out, print_config)
+
+
+def _talk_task(task: TaskName, help: str) -> Callable[..., int]:
+    """Return the command of a task that is trained on conversations or preferences."""
+
+    def command(
+        *,
+        out: Out = None,
+        train: Talks = None,
+        valid: ValidTexts = None,
+        chosen: SettingOptions,
+        columns: str | None = option(
+            "C", "Columns, for example question=q,answer=a or prompt=p,chosen=a,rejected=b."
+        ),
+        header: Header = False,
+        training: TrainingOptions,
+        show_loss_mask: int | None = option(
+            "N", "Print which tokens of the first N rows are trained, and exit.", min=1
+        ),
+        print_config: PrintConfig = False,
+    ) -> int:
+        names = {"train": train, "valid": valid, "columns": columns, "header": header or None}
+        data = {f"data.{name}": value for name, value in names.items()}
+        if show_loss_mask:
+            return _show_loss_mask(task, chosen, data | training.settings(), show_loss_mask)
+        return _begin(task, chosen, data, training, out, print_config)
+
+    command.__doc__ = help
+    return with_groups(command)
+
+
+def _show_loss_mask(task: TaskName, chosen: SettingOptions, settings: dict[str, Any], n_rows: int) -> int:
+    """Print the tokens of the first conversations. Lines with > contain the tokens that are trained."""
+    from itertools import groupby, islice
+
+    from attendo.bundle import load_bundle
+    from attendo.data.chat_corpus import template_of, versions
+    from attendo.runs.settings import choose_tokenizer, joined, section
+    from attendo.runs.task_specs import family_of
+
+    family = family_of(task)
+    tables = joined(family.defaults(), chosen.joined(family, settings))
+    require_data(tables)
+    corpus: Any = family.open(section(family.data, tables, "data", "the settings"), silent)
+    start = chosen.init_from
+    tokenizer = load_bundle(start).tokenizer if start else choose_tokenizer(tables, family, corpus, silent)[1]
+    tokenizer = family.adapt(tokenizer)
+    for row in islice(corpus.rows(), n_rows):
+        for talk in versions(row):
+            print(f"{corpus.data.train[0]}:{row.number}")
+            ids, mask = template_of(tokenizer).encode(tokenizer, talk)
+            tokens = zip(tokenizer.pieces(ids), mask, strict=True)
+            for counts, group in groupby(tokens, key=lambda token: token[1]):
+                print(">" if counts else " ", *(piece for piece, _ in group))
+    return 0
+
+
+CHAT = """Train an assistant from conversations.
+
+A .jsonl file has the key messages, a list of objects with role (system, user or assistant) and content, or the keys
+question and answer. Tables have the columns question and answer. Only the assistant's turns are trained.
+
+--init-from starts from a language model or an imported model, which is recommended. An imported model keeps its chat
+template. Other models get three new tokens. With --set lora.rank=8, only LoRA adapters and an embedding with new tokens
+are trained.
+
+Example: attendo train chat --train talks.jsonl --init-from runs/mine --out runs/assistant
+"""
+PREFERENCE = """Train an assistant to prefer the better of two answers (DPO).
+
+A row has a prompt, a chosen answer and a rejected answer. Each of the three can be a text, or a list of messages in
+.jsonl and .parquet files. --init-from names the assistant, which is also the reference model. Its log-probabilities are
+computed once and saved in the run folder. --set preference.beta=0.1 is the weight of the reference model.
+
+Example: attendo train preference --train pairs.jsonl --init-from runs/assistant --out runs/better
+"""
 
 
 def _text_task(task: TaskName, help: str) -> Callable[..., int]:

@@ -170,6 +170,8 @@ class Batch:
         ids: The number of each row in the data set `[batch]`.
         pad_id: The value in `targets` that marks a position without a target.
         weights: The weight of each target in the loss (default: 1).
+        reference: For preferences, whose inputs are `[pairs, 2, len]`: the difference of the log-probabilities of both
+            answers under the reference model `[pairs]`. The targets are then the pairs, and `weights` contains β.
         n_tokens: The number of tokens from which the displayed speed is computed (default: `n_targets`).
         contrastive: Whether the loss compares the vectors of the rows.
     """
@@ -182,6 +184,7 @@ class Batch:
     weights: Tensor | None = None
     n_tokens: int | None = None
     contrastive: bool = False
+    reference: Tensor | None = None
 
     def part(self, rows: slice) -> "Batch":
         """Return a batch of the selected rows only. The padding is unchanged, and `n_targets` is counted again.
@@ -191,13 +194,15 @@ class Batch:
         """
         targets = self.targets[rows]
         all_real = self.n_targets == self.targets.numel()
+        n_targets = targets.numel() if all_real else int((targets != self.pad_id).sum())
         return replace(
             self,
             inputs={name: tensor[rows] for name, tensor in self.inputs.items()},
             targets=targets,
-            n_targets=targets.numel() if all_real else int((targets != self.pad_id).sum()),
+            n_targets=n_targets if self.reference is None else len(targets),
             ids=self.ids[rows],
             weights=None if self.weights is None else self.weights[rows],
+            reference=None if self.reference is None else self.reference[rows],
             n_tokens=None,
         )
 
@@ -235,6 +240,7 @@ class Batch:
             inputs={name: change(tensor) for name, tensor in self.inputs.items()},
             targets=change(self.targets),
             weights=None if self.weights is None else change(self.weights),
+            reference=None if self.reference is None else change(self.reference),
         )
 
 

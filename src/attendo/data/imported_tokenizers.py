@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import Encoding
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from attendo.data.chat import CHAT_TOKENS, ChatTemplate
 from attendo.data.tokenizers import (
     MARK,
     OWN,
@@ -125,7 +126,7 @@ class _Side:
         self._unknown = self._document["model"].get("unk_id")
 
     def encode(self, texts: Sequence[str], on: bool) -> list[list[int]]:
-        library = self._inner if on else self.library
+        library = self._library(on)
         rows = [found.ids for found in library.encode_batch_fast(list(texts), add_special_tokens=False)]
         if self._ids is None:
             return rows
@@ -135,6 +136,12 @@ class _Side:
                 if self._unknown in row:
                     known[place] = self._known(library.encode(texts[place], add_special_tokens=False))
         return known
+
+    def offsets(self, text: str, on: bool) -> list[tuple[int, int]]:
+        return library_offsets(self._library(on), text)
+
+    def _library(self, on: bool) -> LibraryTokenizer:
+        return self._inner if on else self.library
 
     @cached_property
     def _inner(self) -> LibraryTokenizer:
@@ -166,6 +173,7 @@ class ImportedTokenizer(Tokenizer):
         self.kind = "imported"
         try:
             document = json.loads(text)
+            chat = document.pop("chat", None)
             if unknown := sorted(document.keys() ^ _KEYS):
                 raise AttendoError(
                     f"a tokenizer file of an imported model: {unknown[0]} is missing or unknown"
@@ -177,6 +185,7 @@ class ImportedTokenizer(Tokenizer):
             if not 0 < (size := int(document["vocab_size"])) < MOST_IDS:
                 raise AttendoError(f"vocab_size={str(size)[:40]} is not a valid vocabulary size. {_REMEDY}")
             self.vocab_size = size
+            self.chat = None if chat is None else ChatTemplate.of_table(chat, size)
             self.specials = _specials(document["specials"], self.vocab_size)
             self._marks = {int(i): str(piece) for i, piece in document["marks"].items()}
             given = {i: str(piece) for i, piece in enumerate(document["pieces"] or ()) if piece is not None}
@@ -225,8 +234,22 @@ class ImportedTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         return self._side.encode([well_formed(text)], on=False)[0]
 
-    def _offsets(self, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:
-        return library_offsets(self._side.library, text)
+    def with_chat(self, template: ChatTemplate | None = None) -> ImportedTokenizer:
+        if self.chat is not None:
+            return self
+        document = json.loads(self._text)
+        if template is None:
+            first = self.vocab_size
+            template = ChatTemplate.own(self.specials.before_prompt, first)
+            document["vocab_size"] += len(CHAT_TOKENS)
+            document["marks"] |= {str(i): name for i, name in enumerate(CHAT_TOKENS, first)}
+            document["specials"]["silent"] += range(first, first + len(CHAT_TOKENS))
+            document["specials"]["never"] += range(first, template.end_id)
+        document["chat"] = template.as_table()
+        return ImportedTokenizer(json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+
+    def _offsets(self, text: str, ids: Sequence[int], going_on: bool) -> list[tuple[int, int]]:
+        return self._side.offsets(text, going_on)
 
     def encode_on(self, text: str) -> list[int]:
         """Return the ids of a text that continues another text. No space is added before the first word.

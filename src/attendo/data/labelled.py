@@ -30,12 +30,12 @@ class RowForm(NamedTuple):
     """The form of labeled rows in data files.
 
     Attributes:
-        roles: The roles of the columns: the label and the text.
+        roles: The roles of the columns, for example the label and the text.
         reader: A function that reads a file, and checks and converts the labels (default: any text is a label).
         suffixes: The suffixes of the files in a folder.
     """
 
-    roles: tuple[str, str] = LABELLED
+    roles: tuple[str, ...] = LABELLED
     reader: Callable[[Path, Wanted], Iterator[RawRow]] | None = None
     suffixes: tuple[str, ...] = TABLES
 

@@ -151,7 +151,43 @@ class LabelledDataset(TokenDataset):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledData:
+class RowData:
+    """The data settings that labeled texts and conversations have in common."""
+
+    form: ClassVar[RowForm] = LABELS
+
+    train: tuple[str, ...]
+    valid: tuple[str, ...] = ()
+    valid_share: float = 0.01  # for runs that did not store it; new runs use the default of their task
+    columns: str | None = None
+    header: bool = False
+    strict: bool = False
+
+    def __post_init__(self):
+        for name, files in (("train", self.train), ("valid", self.valid)):
+            if len(files) > 1 or (name == "train" and not files):
+                raise ValueError(
+                    f"{name} names {len(files)} files (expected one). Give one file with --{name}, or a folder or"
+                    " quoted pattern for several"
+                )
+        if not 0.0 < self.valid_share <= 0.2:
+            raise ValueError(f"valid_share={self.valid_share} must be above 0 and at most 0.2")
+
+    def check(self) -> None:
+        for name in (*self.train, *self.valid):
+            for file in self.source(Path(name)).paths():
+                require_file(file)
+
+    def source(self, file: Path, columns: str | None = None, header: bool | None = None) -> LabelledSource:
+        """Return the rows of a file, folder or pattern. By default, columns and header are as in training."""
+        columns = self.columns if columns is None else columns
+        roles = (*self.form.roles, SECOND) if has_pairs(columns) else self.form.roles
+        chosen = None if columns is None else parse_columns(columns, roles)
+        return LabelledSource(file, chosen, self.header if header is None else header, self.form)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledData(RowData):
     """The labeled texts of a run. The run stores absolute paths, so it can be resumed from any folder.
 
     Attributes:
@@ -172,14 +208,6 @@ class LabelledData:
             the output layer. For few rows and a pretrained encoder.
     """
 
-    form: ClassVar[RowForm] = LABELS
-
-    train: tuple[str, ...]
-    valid: tuple[str, ...] = ()
-    valid_share: float = 0.01  # for runs that did not store it; new runs use the default of their task
-    columns: str | None = None
-    header: bool = False
-    strict: bool = False
     max_tokens: int = 256
     long: Long = "cut"
     class_weights: ClassWeights = "auto"
@@ -187,29 +215,10 @@ class LabelledData:
     contrastive: bool = False
 
     def __post_init__(self):
-        for name, files in (("train", self.train), ("valid", self.valid)):
-            if len(files) > 1 or (name == "train" and not files):
-                raise ValueError(
-                    f"{name} names {len(files)} files (expected one). Give one file of labeled texts with "
-                    f"--{name}, or a folder or quoted pattern for several"
-                )
+        super().__post_init__()
         if not 0.0 <= self.token_dropout < 1.0:
             raise ValueError(f"token_dropout={self.token_dropout} must be at least 0 and below 1")
-        if not 0.0 < self.valid_share <= 0.2:
-            raise ValueError(f"valid_share={self.valid_share} must be above 0 and at most 0.2")
         LongTexts(max_tokens=self.max_tokens, long=self.long)
-
-    def check(self) -> None:
-        for name in (*self.train, *self.valid):
-            for file in self.source(Path(name)).paths():
-                require_file(file)
-
-    def source(self, file: Path, columns: str | None = None, header: bool | None = None) -> LabelledSource:
-        """Return the labeled texts of a file, folder or pattern. By default, columns and header are as in training."""
-        columns = self.columns if columns is None else columns
-        roles = (*self.form.roles, SECOND) if has_pairs(columns) else self.form.roles
-        chosen = None if columns is None else parse_columns(columns, roles)
-        return LabelledSource(file, chosen, self.header if header is None else header, self.form)
 
     @property
     def long_texts(self) -> LongTexts:

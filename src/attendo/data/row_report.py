@@ -33,6 +33,12 @@ REMEDIES = {
     "invalid labels": "write labels with | between them, or a JSON list of labels",
     "invalid number": "write a finite number such as 3.5 or -2e3",
     "invalid tag": "write O, B-LABEL or I-LABEL into the last column",
+    "invalid messages": "write a list of objects with the texts role and content",
+    "unknown role": "use system, user or assistant",
+    "empty content": "write the content or delete the turn",
+    "wrong order of turns": "begin with the user, after at most one system message, and alternate user and assistant",
+    "no answer": "add the turn of the assistant",
+    "equal answers": "give two different answers",
     "lone surrogate": r"write the character as a pair of \u escapes, or as UTF-8",
 }
 """The suggested fix for each reason why a reader skips a row. {option} becomes the option that selects columns."""
@@ -59,6 +65,12 @@ REASONS_JA = {
     "invalid labels": "ラベルの誤り",
     "invalid number": "数値の誤り",
     "invalid tag": "タグの誤り",
+    "invalid messages": "メッセージの誤り",
+    "unknown role": "未知の役割",
+    "empty content": "空の内容",
+    "wrong order of turns": "発言の順序の誤り",
+    "no answer": "回答なし",
+    "equal answers": "同じ回答",
     "lone surrogate": "単独のサロゲート",
 }
 """The Japanese name of each reason."""

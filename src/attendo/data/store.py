@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendo.cache import cache_folder, discard, opened_or_built
-from attendo.data.labelled import LabelledRow, LabelSet, PairEncoder
+from attendo.data.labelled import LabelledRow, LabelSet
 from attendo.data.row_report import RowReport
 from attendo.data.tokenizers import Tokenizer
 from attendo.files import DamagedFile, manifest_hash, sha256_file, verify_manifest, write_manifest
@@ -275,16 +275,16 @@ def pair_store(
 
 
 def labelled_store(
-    rows: Iterable[LabelledRow],
+    rows: Iterable[tuple[Any, ...]],
     row_report: RowReport,
-    labels: LabelSet | Callable[[LabelledRow], Sequence[int]],
-    encoder: Tokenizer | PairEncoder,
+    labels: LabelSet | Callable[[Any], Sequence[int]],
+    encoder: Any,
     key: str,
 ) -> LabelledStore:
     """Return the token store of labeled texts with this key from the cache. If necessary, the store is built first.
 
-    `labels` can also be a function that returns several classes of a row, for example one per token. Raises
-    AttendoError for an unknown label, or if the cache cannot be written.
+    `labels` can also be a function that returns several classes of a row, for example one per token. `encoder` encodes
+    the third field of each row. Raises AttendoError for an unknown label, or if the cache cannot be written.
     """
 
     def class_of(row: LabelledRow) -> list[int]:
@@ -302,7 +302,7 @@ class _Column(NamedTuple):
     """A text field of the rows to write: its index in a row, its tokenizer, and the prefix of its file names."""
 
     place: int
-    tokenizer: Tokenizer | PairEncoder
+    tokenizer: Any
     prefix: str
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from attendo.data.chat import CHAT_TOKENS, ChatTemplate
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 
@@ -225,6 +226,7 @@ class Tokenizer(ABC):
         specials: The ids of the special tokens.
         not_text: All ids that represent no text, such as special tokens.
         never: The ids that a model must not generate.
+        chat: The template of conversations, or None if the tokenizer has none.
 
     Args:
         text: The contents of the tokenizer file.
@@ -242,6 +244,7 @@ class Tokenizer(ABC):
     never: tuple[int, ...] = (OWN.pad_id, OWN.bos_id)
     drops_space: bool
     """Whether `decode` omits a space at the beginning of the text."""
+    chat: ChatTemplate | None = None
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -278,7 +281,15 @@ class Tokenizer(ABC):
             text: Any text.
         """
 
-    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    @abstractmethod
+    def with_chat(self, template: ChatTemplate | None = None) -> "Tokenizer":
+        """Return the tokenizer with a chat template. A tokenizer that has a template is returned unchanged.
+
+        Args:
+            template: The template (default: attendo's own, with three new special tokens after the vocabulary).
+        """
+
+    def encode_spans(self, text: str, going_on: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ids of a text, and the start and end of each token in the text, in characters.
 
         White space before a token is not part of its span. A token that is only a part of a character spans the whole
@@ -286,13 +297,15 @@ class Tokenizer(ABC):
 
         Args:
             text: Any text.
+            going_on: Whether the text continues another text, as in `encode_on`.
         """
-        ids = self.encode(text)
-        parts = ((text[start:end], start, end) for start, end in self._offsets(well_formed(text), ids))
+        ids = self.encode_on(text) if going_on else self.encode(text)
+        offsets = self._offsets(well_formed(text), ids, going_on)
+        parts = ((text[start:end], start, end) for start, end in offsets)
         return ids, [(end - len(part.lstrip()) if part.strip() else start, end) for part, start, end in parts]
 
     @abstractmethod
-    def _offsets(self, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:
+    def _offsets(self, text: str, ids: Sequence[int], going_on: bool) -> list[tuple[int, int]]:
         """Return the span of each token of a text, possibly with white space before the token."""
 
     @abstractmethod
@@ -391,12 +404,20 @@ class LearnedTokenizer(Tokenizer):
         super().__init__(text)
         keep_to_one_thread()
         try:
-            self._library = LibraryTokenizer.from_str(text)
             document = json.loads(text)
+            chat = document.pop("attendo_chat", None)
+            self._document = document = document["library"] if chat else document
+            self._library = LibraryTokenizer.from_str(json.dumps(document) if chat else text)
         except Exception as error:
             raise AttendoError(f"not a tokenizer file: {error}") from error
         self.vocab_size = self._library.get_vocab_size()
         self._entries = [self._library.id_to_token(i) or "" for i in range(self.vocab_size)]
+        if chat is not None:
+            self._entries += CHAT_TOKENS
+            self.vocab_size += len(CHAT_TOKENS)
+            self.chat = ChatTemplate.of_table(chat, self.vocab_size)
+            self.not_text |= {*range(self.vocab_size - len(CHAT_TOKENS), self.vocab_size)}
+            self.never += (self.vocab_size - 3, self.vocab_size - 2)  # all but the end
         self.kind = _kind(document)
         self._spaced = self.kind in ("bpe", "unigram")  # a space is written as MARK
         self._prefixed = self._spaced or self.kind == "word"  # encode puts a space before the first word
@@ -414,6 +435,13 @@ class LearnedTokenizer(Tokenizer):
     @property
     def entries(self) -> tuple[str, ...]:
         return tuple(self._entries)
+
+    def with_chat(self, template: ChatTemplate | None = None) -> "LearnedTokenizer":
+        if self.chat is not None:
+            return self
+        template = template or ChatTemplate.own(self.specials.before_prompt, self.vocab_size)
+        document = {"attendo_chat": template.as_table(), "library": self._document}
+        return LearnedTokenizer(json.dumps(document, ensure_ascii=False, indent=1) + "\n")
 
     def encode(self, text: str) -> list[int]:
         return self._encode(well_formed(text), self._library)
@@ -453,9 +481,9 @@ class LearnedTokenizer(Tokenizer):
     def is_part(self, token_id: int) -> bool:
         return not self._worded and len(SPECIALS) <= token_id < len(SPECIALS) + len(BYTES)
 
-    def _offsets(self, text: str, ids: Sequence[int]) -> list[tuple[int, int]]:
+    def _offsets(self, text: str, ids: Sequence[int], going_on: bool) -> list[tuple[int, int]]:
         if self._worded:
-            return library_offsets(self._library, text)
+            return library_offsets(self._inner if going_on else self._library, text)
         # the tokens spell the text byte by byte, possibly after a space that is put before the first word
         ends = list(accumulate((len(self._bytes[i]) for i in ids), initial=0))
         places = [place for place, c in enumerate(text) for _ in c.encode()]
@@ -483,12 +511,12 @@ class LearnedTokenizer(Tokenizer):
         """This tokenizer for a text that continues another text: nothing is added before the first word."""
         if not self._prefixed:
             return self._library
-        return LibraryTokenizer.from_str(json.dumps(json.loads(self._text) | {"normalizer": None}))
+        return LibraryTokenizer.from_str(json.dumps(self._document | {"normalizer": None}))
 
     def _spelled(self, i: int) -> bytes:
         """Return the UTF-8 bytes that an id represents."""
         entry = self._entries[i]
-        if i < len(SPECIALS):
+        if i in self.not_text:
             return b" <unk>" if i == self.unk_id and self._worded else b""
         if not self._worded and i < 260:
             return bytes([i - 4])
@@ -498,7 +526,7 @@ class LearnedTokenizer(Tokenizer):
 
     def _shown(self, i: int) -> str:
         entry = self._entries[i]
-        if i < len(SPECIALS):
+        if i in self.not_text:
             return entry
         if self.kind == "byte" and " " <= chr(i - 4) <= "~":
             return chr(i - 4).replace(" ", MARK)

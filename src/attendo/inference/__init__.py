@@ -39,6 +39,7 @@ _KINDS: dict[str, Any] = {
     kind.task: kind
     for kind in (Translator, Classifier, MultiLabelClassifier, Regressor, Tagger, Generator, Embedder)
 }
+_KINDS |= {"chat": Generator, "preference": Generator}
 
 
 def load(folder: str | Path, device: str = "cpu", own_parts: CustomModules | None = None) -> Any:

@@ -19,7 +19,7 @@ from attendo.display.formats import Say
 from attendo.errors import AttendoError
 from attendo.files import with_facts, write_atomic
 from attendo.models import Model, ModelConfig
-from attendo.runs.settings import Tables, joined, section, tensors_beside
+from attendo.runs.settings import Tables, is_larger, joined, section, tensors_beside
 from attendo.runs.task_specs import TaskSpec
 from attendo.training.checkpoints import load_weights, weights_of
 from attendo.training.costs import on_paper
@@ -27,7 +27,7 @@ from attendo.training.lora import freeze, merged_tensors, with_adapters
 from attendo.training.optimizer import LoraConfig, TrainingConfig
 
 _OWN = {"architecture", "n_classes", "pooling", "d_output", "tie", "output_bias", "dropout"}
-"""Keys of [model] that are not copied from the other run."""
+"""Keys of [model] that are not copied from the other run. The output layer is copied between equal architectures."""
 
 
 def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
@@ -37,7 +37,8 @@ def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, 
     """
     bundle = load_bundle(folder)
     theirs = bundle.tables["model"]
-    shape = {key: value for key, value in theirs.items() if key not in _OWN}
+    own = _OWN - ({"tie", "output_bias"} if theirs.get("architecture") == family.architecture else set())
+    shape = {key: value for key, value in theirs.items() if key not in own}
     for name in ("n_encoder_layers", "n_decoder_layers"):
         if not shape.get(name) or name in family.model:
             shape.pop(name, None)
@@ -64,7 +65,9 @@ def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, 
 def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None = None) -> str:
     """Copy all tensors with equal names and shapes from another run. Return a message with the copied and new parts.
 
-    Raises AttendoError if no tensor matches.
+    If the vocabulary has new tokens at its end, their rows are the mean of the other rows, so their logits are moderate
+    (Hewitt 2021, "Initializing new word embeddings for pretrained language models"). Raises AttendoError if no tensor
+    matches.
     """
     bundle = load_bundle(folder)
     bundle.own_parts = own_parts if "own_parts" in bundle.card else None
@@ -73,9 +76,15 @@ def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None
     shared = [name for name in own if name in theirs and theirs[name].shape == own[name].shape]
     if not shared:
         raise AttendoError(f"{folder} shares no weights with this model. Give a run that has such an encoder")
+    n = bundle.model_config.vocab_size
+    larger = [name for name in own if name in theirs and is_larger(own[name].shape, theirs[name].shape, n)]
     with torch.no_grad():
         for name in shared:
             own[name].copy_(theirs[name])
+        for name in larger:
+            own[name].copy_(theirs[name].mean(0))
+            own[name][:n] = theirs[name]
+    shared += larger
     new = _parts(own.keys() - set(shared))
     text = f"{len(shared)} of {len(own)} tensors are initialized from {folder}: {', '.join(_parts(shared))}"
     return f"{text}; new: {', '.join(new)}" if new else text

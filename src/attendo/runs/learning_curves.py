@@ -171,6 +171,7 @@ MEASURES = {
     "perplexity": Localized("perplexity", "パープレキシティ"),
     "bits_per_byte": Localized("bits per byte", "1 バイトあたりのビット数"),
     "exact": Localized("exact matches (%)", "完全一致（%）"),
+    "ended": Localized("answers that end", "終端で終わる回答"),
     "ece": Localized("calibration error", "較正誤差"),
 }
 """Measures of an evaluation in the order of the panels. Other measures follow under their own names."""

@@ -344,12 +344,23 @@ def is_mostly_of(folder: Path, config: ModelConfig) -> bool:
 
 
 def tensors_beside(folder: Path, config: ModelConfig) -> dict[str, tuple[int, bool]]:
-    """Return the size of each tensor of a model by name, and whether the initial run's model lacks the tensor."""
-    theirs = dict(on_paper(load_bundle(folder).model_config).named_parameters())
-    return {
-        name: (parameter.numel(), name not in theirs or theirs[name].shape != parameter.shape)
-        for name, parameter in on_paper(config).named_parameters()
-    }
+    """Return the size of each tensor of a model by name, and whether the initial run's model lacks the tensor.
+
+    A tensor with rows for new tokens also counts as new, with the size of these rows.
+    """
+    before = load_bundle(folder).model_config
+    theirs = {name: tensor.shape for name, tensor in on_paper(before).named_parameters()}
+    found: dict[str, tuple[int, bool]] = {}
+    for name, tensor in on_paper(config).named_parameters():
+        shape = theirs.get(name, torch.Size())
+        new = tensor[before.vocab_size :] if is_larger(tensor.shape, shape, before.vocab_size) else tensor
+        found[name] = new.numel(), tensor.shape != shape
+    return found
+
+
+def is_larger(shape: torch.Size, before: torch.Size, vocab_size: int) -> bool:
+    """Return whether a tensor with one row per token (`vocab_size` rows before) has rows for new tokens."""
+    return before[:1] == (vocab_size,) and shape[1:] == before[1:] and shape[0] > vocab_size
 
 
 def _fitting_size(

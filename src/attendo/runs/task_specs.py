@@ -6,13 +6,22 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
-from typing import Any
+from typing import Any, cast
 
 from attendo.bundle import Bundle, TaskName
 from attendo.config import build
 from attendo.data.batches import TokenDataset
+from attendo.data.chat_corpus import (
+    ChatCorpus,
+    ChatData,
+    ChatDataset,
+    PreferenceData,
+    PreferenceDataset,
+    question,
+    template_of,
+)
 from attendo.data.corpus_base import Corpus
-from attendo.data.held_out import source_hash
+from attendo.data.held_out import MOST, source_hash
 from attendo.data.labelled_corpus import LabelledCorpus, LabelledData, LabelledDataset
 from attendo.data.multi_label import MultiLabelCorpus, MultiLabelData, NumberCorpus, NumberData
 from attendo.data.pair_corpus import PairCorpus, PairData, PairDataset
@@ -32,6 +41,7 @@ from attendo.inference.multi_label import MultiLabelClassifier, Regressor
 from attendo.inference.tagger import Tagger
 from attendo.inference.translator import Translator
 from attendo.model_config import Architecture, ModelConfig
+from attendo.runs.chat_tasks import ChatTask, PreferenceConfig, PreferenceTask
 from attendo.runs.tasks import (
     MOST_EVALUATED,
     SHOWN_TOKENS,
@@ -93,6 +103,7 @@ class TaskSpec:
         texts: A function that returns validation texts of a corpus and its task, from which examples are chosen.
         tokenizers: Settings in [tokenizer] for texts without and with spaces between words.
         files: A function that returns further files of the model for the run folder, by name.
+        adapt: A function that adds special tokens of the task to a tokenizer.
     """
 
     name: TaskName
@@ -114,6 +125,7 @@ class TaskSpec:
     most_epochs: float = math.inf
     tokenizers: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
     files: Callable[[Any], Mapping[str, bytes]] = lambda task: {}
+    adapt: Callable[[Tokenizer], Tokenizer] = lambda tokenizer: tokenizer
 
     @property
     def writes(self) -> bool:
@@ -354,6 +366,60 @@ LANGUAGE_MODEL = TaskSpec(
     texts=_validation_lines,
 )
 
+# ---- assistants
+
+
+def _questions(corpus: ChatCorpus, task: ChatTask | PreferenceTask) -> Iterator[str]:
+    return iter(sorted(map(question, task.rows), key=source_hash))
+
+
+def _answer_task(
+    corpus: ChatCorpus, material: ChatDataset, generator: Generator, training: TrainingConfig
+) -> ChatTask | PreferenceTask:
+    rows = corpus.validation(training.evaluate_rows)
+    valid = corpus.material(generator.tokenizer, material.context, rows)
+    if isinstance(material, PreferenceDataset) and isinstance(valid, PreferenceDataset):
+        task = PreferenceTask(material, generator, valid, rows[:64], training.batch_tokens)
+        return task.with_reference()
+    return ChatTask(material, generator, valid, rows[:64], training.batch_tokens)
+
+
+CHAT = replace(
+    LANGUAGE_MODEL,
+    name="chat",
+    model_name="assistant",
+    predicted=Localized("a row's answers", "1 行の回答"),
+    data=ChatData,
+    open=ChatCorpus,
+    material=lambda corpus, tokenizer, tables: corpus.material(tokenizer, tables["model"]["max_len"]),
+    task=_answer_task,
+    texts=_questions,
+    training={**LANGUAGE_MODEL.training, "evaluate_rows": MOST},
+    default_epochs=3,
+    adapt=lambda tokenizer: tokenizer.with_chat(),
+)
+
+
+def _preferences(corpus: ChatCorpus, tokenizer: Tokenizer, tables: _Tables) -> PreferenceDataset:
+    config = build(PreferenceConfig, tables.get("preference", {}), "the settings [preference]")
+    template_of(tokenizer)  # raises an error for a model that is not an assistant
+    material = corpus.material(tokenizer, tables["model"]["max_len"])
+    return replace(cast(PreferenceDataset, material), beta=config.beta)
+
+
+PREFERENCE = replace(
+    CHAT,
+    name="preference",
+    model={**CHAT.model, "dropout": 0.0},  # as of the reference
+    training={**CHAT.training, "learning_rate": 5e-5},
+    extra={**CHAT.extra, "preference": PreferenceConfig},
+    data=PreferenceData,
+    material=_preferences,
+    default_epochs=1,
+    files=PreferenceTask.files,
+    adapt=lambda tokenizer: tokenizer,
+)
+
 # ---- masked language modelling
 
 
@@ -406,6 +472,8 @@ TASK_SPECS = {
         REGRESSION,
         TAGGING,
         LANGUAGE_MODEL,
+        CHAT,
+        PREFERENCE,
         MASKED_LANGUAGE_MODEL,
     )
 }

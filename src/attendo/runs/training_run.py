@@ -330,6 +330,8 @@ def chosen(
         tables, tokenizer = shape_of(init_from, family, given)
         tables = joined(tables, {"model": corpus.model_facts()})
         say_unknown_words(tokenizer, corpus, say)
+    tokenizer = family.adapt(tokenizer)
+    tables["model"]["vocab_size"] = max(tables["model"]["vocab_size"], tokenizer.vocab_size)
     with ranks.in_turn("store"):
         material = family.material(corpus, tokenizer, tables)
     tables = choose_training(tables, family, material, where, say_choice, init_from)
@@ -505,6 +507,8 @@ def differing(x: Tensor, over: tuple[int, ...]) -> Tensor:
 def even_inputs(batch: Batch) -> dict[str, Tensor]:
     """Return the inputs of a few long rows of a batch (at least the median length), truncated to equal lengths."""
     inputs = batch.inputs
+    if batch.reference is not None:
+        inputs = {name: tensor[:, 0] for name, tensor in inputs.items()}
     if "token_ids" in inputs:
         return {name: tensor[:MOST_ROWS, :MOST_POSITIONS] for name, tensor in inputs.items()}
     src = inputs["src"]

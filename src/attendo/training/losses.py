@@ -39,10 +39,13 @@ class Trainable(Protocol):
 def batch_loss(model: nn.Module, batch: Batch, label_smoothing: float, factor: float) -> Float[Tensor, ""]:
     """Return `factor` times the summed cross-entropy of the targets of a batch, with the batch's class weights if any.
 
-    Padding is left out, and its logits are never computed.
+    Padding is left out, and its logits are never computed. The loss of preferences is `preference_losses`.
     """
     reader = cast(Trainable, model)
     batch = batch.to(reader.output_proj.weight.device)
+    if batch.reference is not None and batch.weights is not None:
+        better, worse = answer_log_probs(reader, batch).unbind(1)
+        return factor * preference_losses(better - worse, batch.reference, batch.weights).sum()
     hidden = reader.hidden(**batch.inputs).flatten(0, -2)
     targets = batch.targets.flatten()
     if batch.contrastive:  # the output layer has gradients of 0, because it is fitted in evaluations
@@ -79,6 +82,28 @@ def contrastive_losses(
     log_probs = (SHARPNESS * units @ units.mT).masked_fill(myself, -1e9).log_softmax(-1)
     others = (classes[:, None] == classes) & ~myself
     return -(log_probs * others).sum(-1) / others.sum(-1).clamp(min=1)
+
+
+def answer_log_probs(model: Trainable, batch: Batch) -> Float[Tensor, "pairs 2"]:
+    """Return the log-probabilities of the better and the worse answer of each pair in nats."""
+    hidden = model.hidden(**{name: tensor.flatten(0, 1) for name, tensor in batch.inputs.items()})
+    targets = batch.targets.flatten(0, 1)
+    real = targets != batch.pad_id
+    losses = token_losses(model.output_proj(hidden[real]).float(), targets[real])
+    return -losses.new_zeros(targets.shape).masked_scatter(real, losses).sum(1).view(-1, 2)
+
+
+def preference_losses(
+    margin: Float[Tensor, " pairs"], reference: Float[Tensor, " pairs"], beta: Float[Tensor, " pairs"]
+) -> Float[Tensor, " pairs"]:
+    """Return the DPO loss of each pair, -log σ(β (margin - reference)) (Rafailov et al. 2023, eq. 7).
+
+    The margins are log-probabilities of the better answer minus those of the worse answer, under both models.
+
+    >>> preference_losses(torch.tensor([3.0]), torch.tensor([3.0]), torch.tensor([0.1]))
+    tensor([0.6931])
+    """
+    return -nn.functional.logsigmoid(beta * (margin - reference))
 
 
 # the logits of one chunk fit into a CPU's cache: about 250 rows at a vocabulary of 8,000

@@ -428,6 +428,7 @@ _FORMS: dict[str, Callable[[float], str]] = {
     "r2": "R² {:.3f}".format,
     "precision": lambda share: f"precision {100 * share:.1f}%",
     "recall": lambda share: f"recall {100 * share:.1f}%",
+    "ended": lambda share: f"ended {100 * share:.0f}%",
     "ece": lambda share: f"calibration error {100 * share:.1f}%",
 }
 LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte", "ece", "mae", "rmse")

@@ -16,6 +16,7 @@ from attendo.decoding.logit_filters import SamplingConfig
 from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError, is_failure
 from attendo.files import atomic_folder
+from attendo.interop.huggingface.chat_templates import with_chat_template
 from attendo.interop.huggingface.model_files import config_of, read_json, read_model
 from attendo.interop.huggingface.tokenizers import read_tokenizer
 from attendo.interop.requirements import require_new
@@ -71,7 +72,7 @@ then hf download NAME --local-dir nowhere
         )
     require_new(out)
     try:
-        bundle, model = _read(source, source_language, target_language)
+        bundle, model = _read(source, source_language, target_language, say)
     except (AttendoError, OSError):
         raise
     except BaseException as error:
@@ -89,7 +90,9 @@ then hf download NAME --local-dir nowhere
     return bundle
 
 
-def _read(source: Path, source_language: str | None, target_language: str | None) -> tuple[Bundle, Model]:
+def _read(
+    source: Path, source_language: str | None, target_language: str | None, say: Say
+) -> tuple[Bundle, Model]:
     """Return the description of the run, and the model."""
     theirs = read_json(source / "config.json")
     config_of(theirs)  # raises for unsupported options before other files are read
@@ -97,6 +100,8 @@ def _read(source: Path, source_language: str | None, target_language: str | None
         source, theirs, source_language=source_language, target_language=target_language
     )
     model = read_model(source, theirs)
+    if model.config.architecture == "decoder":
+        tokenizer = with_chat_template(source, theirs, tokenizer, say)
     config, pooling = _pooled(model.config, source)
     labels = _labels(theirs, config.n_classes)
     if labels:  # attendo sorts labels

@@ -145,7 +145,7 @@ Copy these files from the original model
     facts = TokenizerFacts(folder, config)
     if (folder / "source.spm").is_file() or (facts.kind == "marian" and not facts.has_document):
         return _two_sided(facts, target_language)
-    return _one_sided(facts, _document(facts), source_language, target_language)
+    return _one_sided(facts, library_file(facts), source_language, target_language)
 
 
 _USUAL = {
@@ -158,8 +158,13 @@ _USUAL = {
 """The usual names of special tokens, for models whose files do not name them."""
 
 
-def _document(facts: TokenizerFacts) -> dict[str, Any]:
-    """Return the tokenizer as a document of the `tokenizers` library, whose added tokens include special tokens."""
+def library_file(facts: TokenizerFacts) -> dict[str, Any]:
+    """Return the tokenizer as a document of the `tokenizers` library, whose added tokens include special tokens.
+
+    >>> library_file(TokenizerFacts(Path("nowhere"), {}))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: nowhere has no tokenizer (expected tokenizer.json, ...
+    """
     folder = facts.folder
     if (folder / "tokenizer.json").is_file():
         document = facts.json("tokenizer.json")

@@ -1,0 +1,200 @@
+"""Assistants in the training loop: supervised fine-tuning and DPO, from a run or an imported model, with resuming."""
+
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from chat_formats import FORMATS, tokenizer_folder
+from command_line import attendo, refused
+from cut_runs import finished
+from safetensors.torch import load_file
+from tiny_talks import preferences_file, talks_file
+from tiny_texts import text_file
+
+from attendo.data.chat import Message
+from attendo.data.chat_corpus import preference_batch
+from attendo.inference.generator import Generator
+from attendo.runs.chat_tasks import REFERENCE, greedy_answers
+from attendo.runs.resume import verify_resume
+from attendo.runs.task_specs import family_of
+from attendo.runs.training_run import new_run
+from attendo.training.losses import batch_loss
+
+TINY = {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_decoder_layers": 1, "max_len": 320, "dropout": 0.0}
+LEARNING = {"learning_rate": 0.01, "warmup_steps": 2, "batch_tokens": 1024}
+
+
+def tuned_run(folder, file, start, task="chat", **tables):
+    training = {"steps": 6, "evaluate_every": 3, **LEARNING, **tables.pop("training", {})}
+    tables = {
+        "data": {"train": [str(file)]},
+        "training": training,
+        "checkpoint": {"every_steps": 3},
+        **tables,
+    }
+    return new_run(family_of(task), tables, folder, init_from=start)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A small language model without a chat template."""
+    folder = tmp_path_factory.mktemp("base")
+    data = {"train": [str(text_file(folder))], "documents": "line"}
+    training = {"steps": 2, **LEARNING}
+    tables = {"data": data, "training": training, "model": TINY, "tokenizer": {"kind": "byte"}}
+    finished(new_run(family_of("language-model"), tables, folder / "run"))
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def assistant(tmp_path_factory, base):
+    folder = tmp_path_factory.mktemp("assistant")
+    finished(tuned_run(folder / "run", talks_file(folder), base))
+    return folder / "run"
+
+
+def test_new_tokens_start_as_the_mean_of_the_others(tmp_path, base):
+    run = tuned_run(tmp_path / "run", talks_file(tmp_path), base)
+    before = load_file(base / "model.safetensors")["embedding.tokens.weight"]
+    after = run.run.model.embedding.tokens.weight
+    assert len(after) == len(before) + 3 == run.bundle.tokenizer.vocab_size
+    assert torch.equal(after[:-3], before)
+    torch.testing.assert_close(after[-3:], before.mean(0).expand(3, -1))
+    assert run.run.model.output_proj.weight is after
+
+
+def test_an_assistant_learns_and_resumes_exactly(tmp_path, base):
+    file = talks_file(tmp_path)
+    whole = tmp_path / "whole"
+    reports = list(tuned_run(whole, file, base, lora={"rank": 2}).reports())
+    measures = [report.evaluation.measures for report in reports if report.evaluation]
+    assert measures[1]["loss"] < measures[0]["loss"]
+    n_bytes_per_token = measures[0]["loss"] / math.log(2) / measures[0]["bits_per_byte"]
+    assert 0.5 < n_bytes_per_token < 1  # of the byte tokenizer, with an end token per answer
+    assert 0 <= measures[0]["ended"] <= 1
+    found = verify_resume(whole)
+    assert found.whole and not found.differing
+    trained = load_file(whole / "adapter.safetensors")
+    assert {name for name in trained if "lora" not in name} == {"embedding.tokens.weight"}  # has new tokens
+
+
+def test_loss_equals_a_plain_loop_over_50_steps(tmp_path):
+    """A model in the shape of SmolLM, trained by attendo and by PyTorch alone, one conversation after the other."""
+    transformers = pytest.importorskip("transformers")
+    from attendo.interop.huggingface.importing import import_model
+
+    source = tmp_path / "source"
+    template, kind, special = FORMATS["chatml"]
+    config = tokenizer_folder(source, kind, special, template)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape |= {"num_key_value_heads": 2, "max_position_embeddings": 384, "tie_word_embeddings": True}
+    torch.manual_seed(0)
+    ids = {"bos_token_id": 0, "eos_token_id": 4, "pad_token_id": 2}
+    made = transformers.LlamaConfig(vocab_size=config["vocab_size"], **shape, **ids)
+    model = transformers.LlamaForCausalLM(made)
+    model.save_pretrained(source)
+    import_model(source, tmp_path / "run")
+    run = tuned_run(
+        tmp_path / "tuned",
+        talks_file(tmp_path),
+        tmp_path / "run",
+        training={"steps": 50, "evaluate_every": 50, "batch_tokens": 384},
+        model={"dropout": 0.0},
+    )
+    settings = run.run.training
+    batches = [batch for epoch in range(50) for batch in run.run.task.batches(settings.seed, epoch, 0)][:50]
+    steps = [report for report in run.reports() if report.kind == "step"]
+    groups = [
+        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, betas=(settings.beta1, settings.beta2), eps=settings.epsilon)
+    losses = []
+    for step, batch in zip(steps, batches, strict=True):
+        loss = torch.zeros(())
+        for row, targets in enumerate(batch.targets):
+            segments = batch.inputs.get("segments", batch.targets * 0)[row]
+            for number in segments.unique():
+                here = segments == number
+                logits = model(batch.inputs["token_ids"][row][here][None]).logits[0]
+                wanted = targets[here]
+                loss = loss + torch.nn.functional.cross_entropy(
+                    logits, wanted, ignore_index=batch.pad_id, reduction="sum"
+                )
+        loss = loss / batch.n_targets
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = step.rate
+        optimizer.step()
+        losses.append(loss.item())
+    np.testing.assert_allclose([step.loss for step in steps], losses, atol=1e-4)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_preferences_start_at_the_reference_and_resume_exactly(tmp_path, assistant):
+    start = shutil.copytree(assistant, tmp_path / "start")
+    file = preferences_file(tmp_path)
+    run = tuned_run(tmp_path / "run", file, start, "preference", training={"learning_rate": 0.003})
+    shutil.rmtree(start)  # its log-probabilities are stored
+    reports = list(run.reports())
+    first = next(report for report in reports if report.kind == "step")
+    assert first.loss == pytest.approx(math.log(2), abs=1e-5)
+    measures = [report.evaluation.measures for report in reports if report.evaluation]
+    assert measures[-1]["loss"] < math.log(2) and measures[-1]["accuracy"] > 0.5
+    reference = load_file(tmp_path / "run" / REFERENCE)
+    assert len(reference["train"]) == run.run.task.material.n_rows and len(reference["valid"]) > 0
+    found = verify_resume(tmp_path / "run")
+    assert found.whole and not found.differing
+
+
+def test_preference_loss_and_its_parts_equal_the_formula(assistant):
+    generator = Generator.load(assistant)
+    model, tokenizer = generator.model.double(), generator.tokenizer
+    asked = Message("user", "How is it?")
+    answers = ("It rains.", "No.", "Sunny and warm.", "Who knows?")
+    encode = tokenizer.chat.encode
+    turns = [encode(tokenizer, [asked, Message("assistant", answer)]) for answer in answers]
+    reference = np.array([0.3, -0.2], np.float32)
+    batch = preference_batch(turns, np.arange(2), tokenizer.specials, 0.5, reference)
+    log_probs = []
+    for ids, mask in turns:
+        logits = model(torch.tensor([ids[:-1]]))[0].log_softmax(-1)
+        log_probs.append(sum(logits[i, ids[i + 1]] for i in range(len(ids) - 1) if mask[i + 1]))
+    margins = torch.stack([log_probs[0] - log_probs[1], log_probs[2] - log_probs[3]])
+    expected = -torch.nn.functional.logsigmoid(0.5 * (margins - torch.from_numpy(reference))).mean()
+    loss = batch_loss(model, batch, 0.0, 1 / batch.n_targets)
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    parts = [batch.part(slice(i, i + 1)) for i in range(2)]
+    assert [part.n_targets for part in parts] == [1, 1] and batch.n_targets == 2
+    assert sum(batch_loss(model, part, 0.0, 0.5).item() for part in parts) == pytest.approx(loss.item())
+
+
+def test_greedy_answers_end_with_the_end_mark(assistant):
+    loaded = Generator.load(assistant)
+    generator = Generator(loaded.model, loaded.tokenizer)  # not prepared, because the weights change
+    end = generator.tokenizer.chat.end_id
+    generator.model.output_proj.weight.requires_grad_(False).zero_()
+    bias = torch.zeros(generator.tokenizer.vocab_size)
+    generator.model.output_proj.bias = torch.nn.Parameter(bias, requires_grad=False)
+    generator.model.output_proj.bias[generator.tokenizer.encode("A")[0]] = 5.0
+    assert greedy_answers(generator, [[2, 5]], 3) == [("AAA", False)]
+    generator.model.output_proj.bias[end] = 9.0
+    assert greedy_answers(generator, [[2, 5], [2]], 3) == [("", True), ("", True)]
+
+
+def test_the_command_shows_the_mask_and_names_errors(tmp_path, base):
+    file = talks_file(tmp_path)
+    shown = attendo("train", "chat", "--train", file, "--init-from", base, "--show-loss-mask", "1")
+    first, asked, answer, *_ = shown.out.splitlines()
+    assert (shown.code, first) == (0, f"{file}:1")
+    assert asked.startswith("  <s> <|user|> B e") and asked.endswith("<|end|> <|assistant|>")
+    assert answer == "> I t ▁ i s ▁ s u n n y . <|end|>"
+    out = tmp_path / "out"
+    said = refused(
+        "train", "preference", "--train", preferences_file(tmp_path), "--init-from", base, "--out", out
+    )
+    assert "the model has no chat template. Train it with the task chat" in said
