@@ -112,8 +112,9 @@ class ChatData(RowData):
         return super().source(file, columns, header)
 
 
-class PreferenceData(ChatData):  # noqa: D101 - the settings are the same
-    __doc__ = ChatData.__doc__
+class PreferenceData(ChatData):
+    """The preferences of a run, with the settings of conversations."""
+
     form = PREFERENCES
 
 
