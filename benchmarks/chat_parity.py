@@ -182,7 +182,7 @@ def compared_dpo(work: Path) -> None:
             talk = [Message(**message) for message in pair["prompt"] + pair[answer]]
             turns.append(tokenizer.chat.encode(tokenizer, talk))
     rows = np.arange(N_PAIRS)
-    batch = preference_batch(turns, rows, tokenizer.specials, BETA)
+    batch = preference_batch(turns, rows, tokenizer.specials, BETA, np.zeros(N_PAIRS, np.float32))
     with torch.no_grad():
         better, worse = answer_log_probs(reference, batch).unbind(1)
     batch = preference_batch(turns, rows, tokenizer.specials, BETA, (better - worse).numpy())
@@ -192,8 +192,8 @@ def compared_dpo(work: Path) -> None:
     ours = loss.item()
     print(f"DPO loss: attendo {ours:.7f}, trl {expected:.7f}, difference {abs(ours - expected):.1e}")
     theirs = dict(gradients.named_parameters())
-    differences = [float((p.grad - theirs[name]).abs().max()) for name, p in model.named_parameters()]
-    largest = max(float(one.abs().max()) for one in theirs.values())
+    differences = [(p.grad - theirs[name]).abs().max().item() for name, p in model.named_parameters()]
+    largest = max(one.abs().max().item() for one in theirs.values())
     print(f"gradients: largest difference {max(differences):.1e}, largest gradient {largest:.1e}")
 
 

@@ -147,9 +147,9 @@ class ChatCorpus(RowCorpus[LabelledRow]):
         rows = itertools.islice(self.rows(), TOKENIZER_ROWS)
         return (content for row in rows for _, content in versions(row)[0])
 
-    def validation(self, most: int) -> list[LabelledRow]:
-        """Return at most `most` validation rows (0: all)."""
-        return self._validation(most, {})[0]
+    def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
+        """Return at most `most` validation rows (0: all), and more rows for the end of a run."""
+        return self._validation(most, {})
 
     def material(
         self, tokenizer: Tokenizer, context: int, rows: Sequence[LabelledRow] | None = None

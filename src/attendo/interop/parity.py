@@ -16,6 +16,7 @@ from jaxtyping import Float
 from attendo.bundle import Bundle, embeds_texts
 from attendo.data import forecasts
 from attendo.data.batches import pad_rows
+from attendo.data.chat_corpus import ChatCorpus
 from attendo.data.labelled import read_labelled
 from attendo.data.labelled_corpus import LabelledCorpus
 from attendo.data.pair_corpus import PairCorpus
@@ -77,7 +78,7 @@ def _read(bundle: Bundle, table: dict[str, Any], most: int, what: str) -> Exampl
         case LabelledCorpus() if data.valid:  # only the validation texts are needed
             rows = islice(read_labelled(data.source(Path(data.valid[0]))), most)
             texts = tuple(row.text for row in rows)
-        case LabelledCorpus():
+        case LabelledCorpus() | ChatCorpus():
             texts = tuple(row.text for row in corpus.validation(most)[0])
         case _:
             texts = tuple(chunk.text for chunk in islice(corpus.chunks("valid"), most))

@@ -376,7 +376,7 @@ def _questions(corpus: ChatCorpus, task: ChatTask | PreferenceTask) -> Iterator[
 def _answer_task(
     corpus: ChatCorpus, material: ChatDataset, generator: Generator, training: TrainingConfig
 ) -> ChatTask | PreferenceTask:
-    rows = corpus.validation(training.evaluate_rows)
+    rows, _ = corpus.validation(training.evaluate_rows)
     valid = corpus.material(generator.tokenizer, material.context, rows)
     if isinstance(material, PreferenceDataset) and isinstance(valid, PreferenceDataset):
         task = PreferenceTask(material, generator, valid, rows[:64], training.batch_tokens)
