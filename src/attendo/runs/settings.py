@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from importlib import resources
 from itertools import islice
@@ -28,7 +28,7 @@ from attendo.data.tokenizers import Tokenizer, is_spaced
 from attendo.display.formats import Say
 from attendo.errors import AttendoError
 from attendo.models import ModelConfig, build_model
-from attendo.runs.task_specs import Size, TaskSpec
+from attendo.runs.task_specs import TASK_SPECS, Size, TaskSpec
 from attendo.training.acceleration import compiling_pays, fastest_precision, fastest_products
 from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.costs import on_paper
@@ -136,6 +136,10 @@ def data_of(family: TaskSpec, folder: Path) -> Any:
     tables = dict(read_toml(path))
     if "data" not in tables and tables.get("tokenizer", {}).get("kind") == "imported":
         tables["data"] = {"train": [str(folder / "imported")]}  # no training files: only the defaults matter
+    # an assistant is also a language model, with data settings of another kind
+    others = {field.name for spec in TASK_SPECS.values() for field in fields(spec.data)}
+    others -= {field.name for field in fields(family.data)}
+    tables["data"] = {name: value for name, value in tables.get("data", {}).items() if name not in others}
     return section(family.data, tables, "data", str(path))
 
 
