@@ -167,7 +167,7 @@ def test_preference_loss_and_its_parts_equal_the_formula(assistant):
     margins = torch.stack([log_probs[0] - log_probs[1], log_probs[2] - log_probs[3]])
     expected = -torch.nn.functional.logsigmoid(0.5 * (margins - torch.from_numpy(reference))).mean()
     loss = batch_loss(model, batch, 0.0, 1 / batch.n_targets)
-    assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)  # float32
     parts = [batch.part(slice(i, i + 1)) for i in range(2)]
     assert [part.n_targets for part in parts] == [1, 1] and batch.n_targets == 2
     assert sum(batch_loss(model, part, 0.0, 0.5).item() for part in parts) == pytest.approx(loss.item())
