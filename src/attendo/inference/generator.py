@@ -41,9 +41,8 @@ class Stream(Iterator[str]):
     The concatenated pieces equal `generation.text`. `cut`, `unknown` and `seed` are set before the first piece.
     """
 
-    def __init__(self, generator: Generator, prompt: str, config: SamplingConfig) -> None:
-        text = generator.text(prompt, config)
-        self.prompt = prompt
+    def __init__(self, generator: Generator, text: WrittenText) -> None:
+        self.prompt = text.prompt
         self.cut = text.cut
         self.unknown = text.unknown
         self.seed = text.seed
@@ -143,11 +142,11 @@ class Generator(TextModel):
         """Return an empty batch of texts. Texts can be added at any time, and a step generates one token per text."""
         return Writing(self.reader(), self.tokenizer)
 
-    def text(self, prompt: str, config: SamplingConfig) -> WrittenText:
+    def text(self, prompt: str | Sequence[int], config: SamplingConfig) -> WrittenText:
         """Return a text to be generated, in the form that `Writing.add` accepts.
 
         Args:
-            prompt: The text to continue.
+            prompt: The text to continue, or the token ids that the model reads first.
             config: The sampling settings.
         """
         return WrittenText(self.tokenizer, self.model.config.max_len, prompt, config)
@@ -210,7 +209,7 @@ class Generator(TextModel):
         stop = options.get("stop")
         if stop is not None and not isinstance(stop, str):
             options["stop"] = tuple(stop)
-        return Stream(self, prompt, self.config(options))
+        return Stream(self, self.text(prompt, self.config(options)))
 
     def generate_batch(
         self,

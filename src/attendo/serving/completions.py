@@ -207,21 +207,15 @@ async def prompted(
 
     def made() -> GenerationRequest:
         config = _config(generator, body, request.limits.max_tokens)
-        most = generator.model.config.max_len
         ready = GenerationRequest(generator, body, [], [], [], n)
         for prompt in prompts:
             is_ids = isinstance(prompt, list)
             ids = prompt if is_ids else tokenizer.encode(prompt)
-            text = tokenizer.decode(prompt) if is_ids else prompt
             ready.ids.append(ids)
             ready.read.append(ids if is_ids else tokenizer.specials.prompt(ids))  # token ids are not changed
             for number in range(n):
                 seed = None if config.seed is None else config.seed + number
-                one = generator.text(text, dataclasses.replace(config, seed=seed))
-                if is_ids:  # the given ids, because the decoded text may have other ids
-                    one.prompt_ids = ids[-most:]
-                    one.cut = max(0, len(ids) - most)
-                ready.texts.append(one)
+                ready.texts.append(generator.text(prompt, dataclasses.replace(config, seed=seed)))
         return ready
 
     found = await in_thread(n_characters, made)
