@@ -1,5 +1,7 @@
 """Texts that begin like earlier texts: less is read, and nothing else changes, bit for bit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from tiny_generators import tokenizer_of
 from attendo.decoding.backends import BLOCK, best_decoder, eager_decoder
 from attendo.decoding.prefix_cache import PrefixCache
 from attendo.decoding.sampling import SamplingConfig
-from attendo.inference.generation import Writing, WrittenText
+from attendo.inference.generation import Writing, WrittenText, written
 from attendo.models import DecoderLM, ModelConfig
 
 TOKENIZER = tokenizer_of("character")
@@ -25,34 +27,27 @@ def models(data, width) -> DecoderLM:
     return model_of(ModelConfig(**options | sizes)).eval()
 
 
-class Counted:
-    """A backend that counts the tokens that the model reads."""
+def counted(model, counts):
+    """The backend with a step that appends the number of tokens that the model reads."""
 
-    def __new__(cls, model, counts):
-        def step(ids, cache, own=model.step):
-            counts.append(ids.numel())
-            return own(ids, cache)
+    def step(ids, cache):
+        counts.append(ids.numel())
+        return model.step(ids, cache)
 
-        return type(model)(**vars(model) | {"step": step})
+    return replace(model, step=step)
 
 
 def text_of(ids, seed, prefixes, n=9):
     return WrittenText(TOKENIZER, MOST, ids, SamplingConfig(seed=seed, max_tokens=n), prefixes=prefixes)
 
 
-def written_texts(model, texts, cancel=None):
-    writing = Writing(model, TOKENIZER)
-    writing.add(texts)
-    found = {}
-    while writing.going_on:
-        if cancel is not None and len(texts) > 1:
-            writing.leave([cancel])
-            cancel = None
-        found |= {step.number: step.generation for step in writing.advance() if step.generation}
+def written_texts(model, texts):
+    steps = written(Writing(model, TOKENIZER), texts, len(texts))
+    found = {step.number: step.generation for step in steps if step.generation}
     return [found[number] for number in sorted(found)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_random_conversations_are_the_same_with_and_without(data):
     """Compiled in any batch; in PyTorch, whose rounding depends on the batch, one conversation at a time."""
@@ -60,15 +55,22 @@ def test_random_conversations_are_the_same_with_and_without(data):
     model = models(data, 192 if eager else 12)  # wide enough that the rounding depends on the length of a block
     backend = eager_decoder(model) if eager else best_decoder(model, int8=data.draw(st.booleans()))
     kept, nothing = PrefixCache(data.draw(st.sampled_from([2**28, 20_000]))), PrefixCache(0)
-    ids = st.lists(st.integers(4, TOKENIZER.vocab_size - 1), min_size=1, max_size=2 * BLOCK)
-    talks = [data.draw(ids) for _ in range(1 if eager else 3)]
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+
+    def grown(talk):
+        """Often a single token is left after whole blocks, which PyTorch multiplies in another order."""
+        n = data.draw(st.integers(1, BLOCK))
+        n += (1 - len(talk) - n) % BLOCK if data.draw(st.booleans()) else 0
+        return [*talk, *random.integers(4, TOKENIZER.vocab_size, n).tolist()]
+
+    talks = [grown([]) for _ in range(1 if eager else 3)]
     for turn in range(3):
-        both = [
-            written_texts(backend, [text_of(talk, turn, prefixes) for talk in talks], cancel)
-            for prefixes, cancel in ((kept, None), (nothing, None))
+        found = [
+            written_texts(backend, [text_of(talk, turn, prefixes) for talk in talks])
+            for prefixes in (nothing, kept, kept)
         ]
-        assert both[0] == both[1]  # token ids, log-probabilities and windows
-        talks = [[*talk, *one.token_ids, *data.draw(ids)] for talk, one in zip(talks, both[0], strict=True)]
+        assert found[0] == found[1] == found[2]  # token ids, log-probabilities and windows
+        talks = [grown([*talk, *one.token_ids]) for talk, one in zip(talks, found[0], strict=True)]
     assert not len(nothing) and kept.bytes <= kept.most_bytes
 
 
@@ -80,7 +82,7 @@ def test_only_new_tokens_are_read(eager):
                     n_encoder_layers=0, n_decoder_layers=2, max_len=MOST)
     ).eval()  # fmt: skip
     counts = []
-    backend = Counted(eager_decoder(model) if eager else best_decoder(model), counts)
+    backend = counted(eager_decoder(model) if eager else best_decoder(model), counts)
     prefixes = PrefixCache()
     first = np.random.default_rng(0).integers(4, TOKENIZER.vocab_size, BLOCK + 3).tolist()
     (one,) = written_texts(backend, [text_of(first, 1, prefixes)])
