@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attendo.data.chat import ChatTemplate
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import DecoderBackend
 from attendo.decoding.options import SpecialIds
@@ -172,7 +173,8 @@ class Generation:
         token_ids: Generated token ids without the end token, but with the tokens of a stop text.
         log_probs: Log-probability of each token in nats, before penalties and filters, including the end token.
         finished_by: Reason for the end of the text: "end" (end token), "stop" (stop text) or "length" (`max_tokens`).
-        cut: Number of prompt tokens that were truncated on the left because of the context length.
+        cut: Number of prompt tokens that were truncated on the left because of the context length. For a reply, it is
+            the number of tokens of the dropped messages.
         unknown: Number of unknown tokens in the prompt.
         slides: Number of times that the context window was moved.
         seed: Random seed that reproduces this text.
@@ -204,8 +206,12 @@ class WrittenText:
         most: The context length.
         prompt: The text to continue, or the token ids that the model reads first.
         config: The sampling settings.
-        end_ids: Further token ids that end the text (default: only the end token).
+        chat: The chat template, if the text is a reply. The end token of the template then also ends the text.
         prefixes: The keys and values of earlier texts, which the text uses and extends (default: none).
+
+    Attributes:
+        dropped: Number of oldest messages of a conversation that `prompt` does not contain.
+        drawn_ids: Generated token ids with the end token.
     """
 
     def __init__(
@@ -214,7 +220,7 @@ class WrittenText:
         most: int,
         prompt: str | Sequence[int],
         config: SamplingConfig,
-        end_ids: Collection[int] = (),
+        chat: ChatTemplate | None = None,
         prefixes: PrefixCache | None = None,
     ) -> None:
         is_text = isinstance(prompt, str)
@@ -225,26 +231,27 @@ class WrittenText:
         ids = tokenizer.encode(prompt) if is_text else list(prompt)
         self.unknown = ids.count(tokenizer.unk_id)
         self.cut = max(0, len(ids) - most)
+        self.dropped = 0
         self.prompt_ids = (tokenizer.specials.prompt(ids) if is_text else ids)[-most:]
-        self._end_ids = {tokenizer.eos_id, *end_ids}
-        self._spelling = Spelling(tokenizer, going_on=bool(ids))
+        self._end_ids = {tokenizer.eos_id, tokenizer.eos_id if chat is None else chat.end_id}
+        self._spelling = Spelling(tokenizer, going_on=bool(ids) if chat is None else not chat.prefixed)
         self._stops = Stops(config.stop)
         self._pieces: list[str] = []
-        self._token_ids: list[int] = []
+        self.drawn_ids: list[int] = []
         self._log_probs: list[float] = []
 
     @property
     def finished_by(self) -> FinishedBy:
         """The reason for the end of the text. For an unfinished text, the reason is "length"."""
-        ended = len(self._log_probs) > len(self._token_ids)
+        ended = self.drawn_ids[-1:] and self.drawn_ids[-1] in self._end_ids
         return "stop" if self._stops.found else "end" if ended else "length"
 
     def add(self, token: SampledToken) -> str:
         """Add a token, and return the new text that can be shown (possibly none)."""
         self._log_probs.append(token.log_prob)
+        self.drawn_ids.append(token.token_id)
         if token.token_id in self._end_ids:
             return ""
-        self._token_ids.append(token.token_id)
         return self._kept(self._stops.add(self._spelling.add(token.token_id)))
 
     def end(self) -> str:
@@ -257,11 +264,12 @@ class WrittenText:
 
     def generation(self, windows: Windows, row: Row) -> Generation:
         """Return the finished text. `row` is the row of `windows` on which the text was generated."""
-        last = [] if self.finished_by == "end" else [*self.prompt_ids, *self._token_ids][-1:]  # a last token is never read
+        ended = self.finished_by == "end"
+        last = [] if ended else [*self.prompt_ids, *self.drawn_ids][-1:]  # a last token is never read
         return Generation(
             prompt=self.prompt,
             text="".join(self._pieces),
-            token_ids=tuple(self._token_ids),
+            token_ids=tuple(self.drawn_ids[:-1] if ended else self.drawn_ids),
             log_probs=tuple(self._log_probs),
             finished_by=self.finished_by,
             cut=self.cut,
