@@ -1,13 +1,10 @@
 """Replies in conversations: the template's prompt, the end of a reply, long conversations and invalid messages."""
 
 import pytest
-from tiny_decoder import tiny_decoder
-from tiny_generators import biased, generator_of, tokenizer_of
+from tiny_generators import assistant_of, biased, generator_of
 
 from attendo.data.chat import Message
-from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
-from attendo.inference import Generator
 
 TALK = [
     {"role": "system", "content": "the sun"},
@@ -15,12 +12,6 @@ TALK = [
     {"role": "assistant", "content": "it is"},
     {"role": "user", "content": "and the rain"},
 ]
-
-
-def assistant_of(kind="character", max_len=64, **decoding) -> Generator:
-    tokenizer = tokenizer_of(kind).with_chat()
-    model = tiny_decoder(tokenizer.vocab_size, max_len).double().eval()
-    return Generator(model, tokenizer, SamplingConfig(**decoding)).prepare()
 
 
 @pytest.mark.parametrize("kind", ["character", "bpe", "word"])
