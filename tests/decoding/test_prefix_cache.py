@@ -52,7 +52,9 @@ def written_texts(model, texts):
 def test_random_conversations_are_the_same_with_and_without(data):
     """Compiled in any batch; in PyTorch, whose rounding depends on the batch, one conversation at a time."""
     eager = data.draw(st.booleans())
-    model = models(data, 192 if eager else 12)  # wide enough that the rounding depends on the length of a block
+    model = models(
+        data, 192 if eager else 12
+    )  # wide enough that the rounding depends on the length of a block
     backend = eager_decoder(model) if eager else best_decoder(model, int8=data.draw(st.booleans()))
     kept, nothing = PrefixCache(data.draw(st.sampled_from([2**28, 20_000]))), PrefixCache(0)
     random = np.random.default_rng(data.draw(st.integers(0, 99)))

@@ -89,7 +89,9 @@ class _Talk:
         try:
             stream = self.generator.stream_chat(self.messages, **self.given)
             if stream.dropped:
-                say(f"the conversation is too long: its oldest {plural(stream.dropped, 'message')} were dropped")
+                say(
+                    f"the conversation is too long: its oldest {plural(stream.dropped, 'message')} were dropped"
+                )
             for piece in stream:
                 sys.stdout.write(piece)
                 sys.stdout.flush()

@@ -256,7 +256,9 @@ class WrittenText:
 
     def end(self) -> str:
         """End the text, and return the text that was held back. An incomplete character becomes U+FFFD."""
-        return "" if self._stops.found else self._kept(self._stops.add(self._spelling.end()) + self._stops.end())
+        return (
+            "" if self._stops.found else self._kept(self._stops.add(self._spelling.end()) + self._stops.end())
+        )
 
     def _kept(self, piece: str) -> str:
         self._pieces.append(piece)

@@ -265,7 +265,7 @@ class Generator(TextModel):
         template = self.tokenizer.chat
         if template is None:
             raise AttendoError(
-                f"{self.folder or 'this model'} has no chat template, so it cannot answer messages. Train it on "
+                "this model has no chat template, so it cannot answer messages. Train it on "
                 "conversations (attendo train chat), or continue a text (attendo generate)"
             )
         most = self.model.config.max_len
