@@ -1,10 +1,11 @@
 """Replies in conversations: the template's prompt, the end of a reply, long conversations and invalid messages."""
 
 import pytest
-from tiny_generators import assistant_of, biased, generator_of
+from tiny_generators import assistant_of, biased, generator_of, tokenizer_of
 
 from attendo.data.chat import Message
 from attendo.errors import AttendoError
+from attendo.inference.conversations import is_talk, marked_ids, marked_text
 
 TALK = [
     {"role": "system", "content": "the sun"},
@@ -85,3 +86,16 @@ def test_bad_conversations_are_one_clear_line(talk, said):
 def test_a_model_without_a_template_cannot_answer():
     with pytest.raises(AttendoError, match="this model has no chat template, so it cannot answer messages"):
         generator_of().chat(TALK)
+
+
+@pytest.mark.parametrize("kind", ["character", "bpe"])
+def test_the_marked_text_of_a_conversation_has_its_ids(kind):
+    tokenizer = tokenizer_of(kind).with_chat()
+    assert tokenizer.chat is not None
+    ids, _ = tokenizer.chat.encode(tokenizer, [Message(**one) for one in TALK], reply=True)
+    text = marked_text(tokenizer, ids)
+    assert text.endswith("<|user|>and the rain<|end|><|assistant|>")
+    assert marked_ids(tokenizer, text) == ids and is_talk(tokenizer, ids)
+    plain = marked_ids(tokenizer, "the sun")
+    assert plain == tokenizer.specials.prompt(tokenizer.encode("the sun")) and not is_talk(tokenizer, plain)
+    assert not is_talk(tokenizer_of(kind), marked_ids(tokenizer_of(kind), text))

@@ -18,7 +18,10 @@ from attendo.serving.state import State
 TOKENIZER = hostile_tokenizer()
 ASSISTANT = looked_model("language-model", TOKENIZER.with_chat(), max_len=300).prepare()
 ASSISTANT.decoding = ASSISTANT.config({"max_tokens": 12, "temperature": 0.0})
-MODELS = (("assistant", ASSISTANT, None, None), ("writer", looked_model("language-model", TOKENIZER), None, None))
+MODELS = (
+    ("assistant", ASSISTANT, None, None),
+    ("writer", looked_model("language-model", TOKENIZER), None, None),
+)
 APP = create_app(State(InMemory(*MODELS), look=True, log=Log(stream=io.StringIO())))
 TAGS = {
     *("html", "meta", "title", "link", "header", "h1", "a", "main", "article", "bdi", "span", "p", "div"),
@@ -98,7 +101,9 @@ def test_a_conversation_over_several_pages():
 def test_no_text_becomes_markup(text):
     found = page(talk=json.dumps(talk_of(text, text)), message=text)
     assert [content for _, content in found.articles[:3]] == [text] * 3
-    assert found.forms[0]["message"] == text and json.loads(found.forms[-1]["talk"])[:2] == talk_of(text, text)
+    assert found.forms[0]["message"] == text and json.loads(found.forms[-1]["talk"])[:2] == talk_of(
+        text, text
+    )
 
 
 def test_errors_keep_what_was_typed():

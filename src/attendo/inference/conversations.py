@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from attendo.data.chat import ChatTemplate, Message, check_messages, parse_messages
 from attendo.data.row_report import RowError, refusal
@@ -70,3 +72,55 @@ def fitted(
         )
     ids = ids_without(choices[best])
     return ids, choices[best], len(whole) - len(ids)
+
+
+def _marks(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return the special tokens of the chat template by their texts, for example "<|user|>"."""
+    chat = tokenizer.chat
+    if chat is None:
+        return {}
+    parts = (chat.start, *(chat.system or ()), *chat.user, *chat.assistant, chat.reply)
+    return {tokenizer.entries[piece]: piece for part in parts for piece in part if isinstance(piece, int)}
+
+
+def is_talk(tokenizer: Tokenizer, ids: Sequence[int]) -> bool:
+    """Return whether token ids contain special tokens of the chat template."""
+    return bool((set(_marks(tokenizer).values()) - set(tokenizer.specials.prompt([]))) & set(ids))
+
+
+def marked_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Return the text of a conversation in which special tokens are written as text.
+
+    Args:
+        tokenizer: A tokenizer with a chat template.
+        ids: The token ids of the conversation.
+    """
+    marks = {piece: mark for mark, piece in _marks(tokenizer).items()}
+    runs = groupby(ids, key=marks.get)
+    return "".join(tokenizer.decode(list(run)) if mark is None else mark * len([*run]) for mark, run in runs)
+
+
+def marked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the token ids that a language model reads for a text, with the special tokens before a prompt.
+
+    In a model with a chat template, the special tokens of a conversation can be written as text, as in `marked_text`.
+    Do not use this function for texts of strangers, which could then contain special tokens.
+
+    Args:
+        tokenizer: The tokenizer of the model.
+        text: A text, or a conversation such as "<|user|>Hi<|end|><|assistant|>".
+    """
+    marks = _marks(tokenizer)
+    parts = re.split(f"({'|'.join(map(re.escape, marks))})", text) if marks else [text]
+    if tokenizer.chat is None or len(parts) == 1:
+        return tokenizer.specials.prompt(tokenizer.encode(text))
+    ids: list[int] = []
+    for part in parts:
+        if part in marks:
+            ids.append(marks[part])
+        elif part:
+            ids += (
+                tokenizer.encode_on(part) if ids and not tokenizer.chat.prefixed else tokenizer.encode(part)
+            )
+    begin = tokenizer.specials.prompt([])
+    return ids if ids[: len(begin)] == list(begin) else [*begin, *ids]

@@ -10,7 +10,7 @@ import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from html import escape
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
@@ -22,6 +22,7 @@ from attendo.decoding.sampling import SamplingConfig
 from attendo.display.i18n import Language, Localized
 from attendo.display.web import STYLES, version
 from attendo.errors import AttendoError
+from attendo.inference.conversations import marked_text
 from attendo.inference.generation import WrittenText
 from attendo.serving.dependencies import ApiRequest, ApiRoute, choose_model, in_thread
 from attendo.serving.engine import DeadlineExceeded, Done, GenerationJob, Piece
@@ -65,6 +66,7 @@ class _Page:
         self.name = served.name
         self.action = f"chat?model={quote(served.name, safe='')}"
         self.look = request.server.look
+        self.tokenizer = served.user.tokenizer
 
     def word(self, key: str) -> str:
         return WORDS[key].text(self.language)
@@ -88,7 +90,9 @@ class _Page:
             edit = f"<details><summary>{self.word('edit')}</summary>{form}</details>"
         return f"<article class={role}><bdi>{escape(content)}</bdi></article>{edit}"
 
-    def form(self, talk: Sequence[Message], content: str = "", button: str = "send", *, hidden: bool = False) -> str:
+    def form(
+        self, talk: Sequence[Message], content: str = "", button: str = "send", *, hidden: bool = False
+    ) -> str:
         """Return a form that sends a message after the conversation `talk`."""
         known = escape(json.dumps([message._asdict() for message in talk], ensure_ascii=False))
         label = self.word("message")
@@ -99,14 +103,17 @@ class _Page:
             name = self.word("system")
             box = f'<details><summary>{name}</summary><textarea name=system aria-label="{name}"></textarea></details>{box}'
         name = " name=stop value=1" if button == "stop" else ""
-        send = f"<button class=main{name}>{self.word(button)}</button>"
+        kind = "" if hidden else " class=main"
+        send = f"<button{kind}{name}>{self.word(button)}</button>"
         return f'<form method=post action="{self.action}"><input type=hidden name=talk value="{known}">{box}{send}</form>'
 
-    def end(self, talk: Sequence[Message]) -> str:
-        """Return what follows a finished reply, which is the last message."""
+    def end(self, talk: Sequence[Message], prompt: str) -> str:
+        """Return what follows a finished reply, which is the last message. `prompt` is the text for the microscope."""
         again = self.form(talk[:-2], talk[-2].content, "again", hidden=True)
-        text = quote(talk[-1].content, safe="")
-        address = f"look/{quote(self.name, safe='')}/#text={text}"
+        values = urlencode(
+            {"text": prompt, "search": "forced", "target": talk[-1].content, "language": self.language}
+        )
+        address = escape(f"look/{quote(self.name, safe='')}/#{values}")
         look = f'<a class="button quiet" href="{address}">{self.word("look")} →</a>' if self.look else ""
         return f"<div class=bar>{again}{look}</div>{self.form(talk)}"
 
@@ -140,7 +147,9 @@ async def answered_page(request: ApiRequest) -> Response:
             return _html(page.start(talk) + page.form(talk, content))
         asked = (*talk, Message("user", content))
         request.check_texts(["".join(message.content for message in asked)], "message")
-        text = await in_thread(sum(len(message.content) for message in asked), lambda: _reply(request, served, asked))
+        text = await in_thread(
+            sum(len(message.content) for message in asked), lambda: _reply(request, served, asked)
+        )
         cost = len(text.prompt_ids) + text.config.max_tokens
         async with AsyncExitStack() as stack:
             events = await stack.enter_async_context(request.job_events(served, GenerationJob([text]), cost))
@@ -173,7 +182,9 @@ async def _parts(
     page: _Page, asked: Sequence[Message], text: WrittenText, events: AsyncIterator[Piece | Done]
 ) -> AsyncIterator[str]:
     """Yield the page. The button Stop ends the reply, because the browser then leaves the page."""
-    stop = page.form(asked[:-1], asked[-1].content, "stop", hidden=True).replace("<form ", "<form class=stop ")
+    stop = page.form(asked[:-1], asked[-1].content, "stop", hidden=True).replace(
+        "<form ", "<form class=stop "
+    )
     yield page.start(asked)
     if text.dropped:
         yield f"<p class=note>{text.dropped} {page.word('dropped')}</p>"
@@ -188,4 +199,7 @@ async def _parts(
     except (AttendoError, DeadlineExceeded) as error:
         alert = f"<p class=alert role=alert>{escape(str(error) or TOO_LATE)}</p>"
     yield f"</bdi></article>{alert}"
-    yield page.end([*asked, Message("assistant", reply)]) if reply.strip() else page.form(asked[:-1], asked[-1].content)
+    if reply.strip():
+        yield page.end([*asked, Message("assistant", reply)], marked_text(page.tokenizer, text.prompt_ids))
+    else:
+        yield page.form(asked[:-1], asked[-1].content)
