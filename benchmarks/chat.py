@@ -2,7 +2,7 @@
 
     python benchmarks/chat.py --run RUN --talks FILE [--what turns,mixed] [--requests N]
 
-RUN is an assistant, and FILE has conversations of at least ten turns (`.jsonl` with messages) that fit into its context.
+RUN is an assistant. FILE has conversations of at least ten turns (`.jsonl` with messages), which fit into its context.
 
 turns: the CPU time of each reply in a conversation, with one thread, divided by the new tokens of the turn (the user's
 message with its special tokens, and the reply). The messages of the assistant are its own greedy replies. The result
@@ -35,7 +35,7 @@ def costs(generator, users):
     for user in users[:TURNS]:
         talk.append({"role": "user", "content": user})
         began = time.process_time()
-        reply = generator.chat(talk, temperature=0.0, max_tokens=60)
+        reply = generator.chat(talk, temperature=0.0, seed=0, max_tokens=32)
         seconds = time.process_time() - began
         assert not reply.cut, "the conversation does not fit into the context"
         talk.append({"role": "assistant", "content": reply.text})
@@ -85,7 +85,9 @@ def expected(options, talks):
     generator = Generator.load(options.run).prepare()
     talks = [talk[:n] for talk in talks[:12] for n in (2, 4, 6)]
     talks = [talk[:-1] for talk in talks]
-    talks += [talks[2] + [{"role": "assistant", "content": "Yes. " * 99}] * (k % 2) + talks[k][-1:] for k in (1, 3)]
+    talks += [
+        talks[2] + [{"role": "assistant", "content": "Yes. " * 99}] * (k % 2) + talks[k][-1:] for k in (1, 3)
+    ]
     seeds = range(SEEDS + 1)
     return talks, [[generator.chat(talk, max_tokens=24, seed=seed).text for seed in seeds] for talk in talks]
 
@@ -127,7 +129,9 @@ async def mixed(options, talks):
         if kind == "stream":
             return status == 200 and content(answer) == texts[at][seed]
         wanted = texts[at][seed : seed + body.get("n", 1)]
-        return status == 200 and [one["message"]["content"] for one in json.loads(answer)["choices"]] == wanted
+        return (
+            status == 200 and [one["message"]["content"] for one in json.loads(answer)["choices"]] == wanted
+        )
 
     async def work():
         nonlocal wrong

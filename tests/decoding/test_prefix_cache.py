@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_models import model_of
 from native_models import configs as decoders
+from native_models import model_of
 from tiny_generators import tokenizer_of
 
 from attendo.decoding.backends import BLOCK, best_decoder, eager_decoder

@@ -27,7 +27,6 @@ from attendo.decoding.shortlist import Shortlist, ShortlistedModel, masked
 from attendo.models import DecoderLM, EncoderDecoder
 from attendo.nn.cache import DecoderCache
 
-
 BLOCK = 32
 """The number of prompt tokens that PyTorch reads together, if their keys and values are kept for later texts."""
 

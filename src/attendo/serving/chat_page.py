@@ -1,6 +1,6 @@
 """The page /chat: a conversation with an assistant as HTML without scripts, which arrives while it is generated.
 
-The page contains the whole conversation. Each form sends the conversation up to a message, so the server stores nothing.
+The page contains the whole conversation. Each form sends the conversation before a message, so the server stores none.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ WORDS = {
     "again": Localized("Another reply", "別の返答"),
     "new": Localized("New conversation", "新しい会話"),
     "look": Localized("Look inside", "中を見る"),
-    "dropped": Localized("messages at the beginning did not fit into the context.", "件の古いメッセージが文脈に入りませんでした。"),
-}  # fmt: skip
+    "dropped": Localized(
+        "messages at the beginning did not fit into the context.",
+        "件の古いメッセージは文脈長に収まりませんでした。",
+    ),
+}
 
 
 class HtmlStream(StreamingResponse):
@@ -101,11 +104,13 @@ class _Page:
             box = f'<input type=hidden name=message value="{escape(content)}">'
         elif not talk:
             name = self.word("system")
-            box = f'<details><summary>{name}</summary><textarea name=system aria-label="{name}"></textarea></details>{box}'
+            system = f'<textarea name=system aria-label="{name}"></textarea>'
+            box = f"<details><summary>{name}</summary>{system}</details>{box}"
         name = " name=stop value=1" if button == "stop" else ""
         kind = "" if hidden else " class=main"
         send = f"<button{kind}{name}>{self.word(button)}</button>"
-        return f'<form method=post action="{self.action}"><input type=hidden name=talk value="{known}">{box}{send}</form>'
+        talk_field = f'<input type=hidden name=talk value="{known}">'
+        return f'<form method=post action="{self.action}">{talk_field}{box}{send}</form>'
 
     def end(self, talk: Sequence[Message], prompt: str) -> str:
         """Return what follows a finished reply, which is the last message. `prompt` is the text for the microscope."""
