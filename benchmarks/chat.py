@@ -1,6 +1,6 @@
 """Conversations: the cost of a turn with and without the prefix cache, and chat requests of all kinds to a server.
 
-    python benchmarks/chat.py --run RUN --talks FILE [--what turns,mixed] [--requests N]
+    python benchmarks/chat.py --run RUN --talks FILE [--what turns,mixed] [--requests N] [--reply N]
 
 RUN is an assistant. FILE has conversations of at least ten turns (`.jsonl` with messages), which fit into its context.
 
@@ -29,13 +29,13 @@ from turns import listed, shared_options, store
 CLIENTS, TURNS, SEEDS = 32, 10, 8
 
 
-def costs(generator, users):
+def costs(generator, users, n_reply):
     """Return the CPU seconds per new token of each turn, the number of new tokens, and the replies."""
     talk, found, replies, read = [], [], [], 0
     for user in users[:TURNS]:
         talk.append({"role": "user", "content": user})
         began = time.process_time()
-        reply = generator.chat(talk, temperature=0.0, seed=0, max_tokens=32)
+        reply = generator.chat(talk, temperature=0.0, seed=0, max_tokens=n_reply)
         seconds = time.process_time() - began
         assert not reply.cut, "the conversation does not fit into the context"
         talk.append({"role": "assistant", "content": reply.text})
@@ -63,7 +63,7 @@ def turns(options, talks):
             every = {}
             for cached in (True, False) if round_number % 2 else (False, True):
                 generator._prefixes = PrefixCache() if cached else PrefixCache(0)
-                found, every[cached] = costs(generator, users)
+                found, every[cached] = costs(generator, users, options.reply)
                 if round_number:  # the first is a warm-up
                     ratios[cached].append(found[-1][0] / found[0][0])
                     cost[cached].append([1e6 * seconds for seconds, _ in found])
@@ -164,6 +164,7 @@ def main():
     made.add_argument("--run", required=True, help="an assistant's run folder")
     made.add_argument("--talks", type=Path, required=True, help="conversations, one JSON object a line")
     made.add_argument("--what", type=listed(), default=["turns", "mixed"], help="which figures")
+    made.add_argument("--reply", type=int, default=32, help="most tokens of a reply of turns")
     made.add_argument("--requests", type=int, default=10_000, help="of mixed")
     options = made.parse_args()
     talks = [json.loads(line)["messages"] for line in options.talks.read_text().splitlines()]

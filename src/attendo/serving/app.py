@@ -88,14 +88,8 @@ def create_app(state: State) -> FastAPI:
         lifespan=_lifespan,
     )
     app.state.attendo = state
-    routers = [
-        health,
-        translations.router,
-        completions.router,
-        chat.router,
-        texts.openai_router,
-        texts.router,
-    ]
+    routers = [health, translations.router, completions.router, chat.router]
+    routers += [texts.openai_router, texts.router]
     routers += [pages.look_router] if state.look else []
     routers += [pages.router, chat_page.router] if state.page else []
     routers += [pages.assets_router] if state.look or state.page else []
