@@ -98,7 +98,7 @@ def test_log_probabilities_are_those_of_the_draw_and_of_the_likeliest(client):
     [
         ({"messages": [{"role": "bot", "content": "a"}]}, "unknown role (message 1: 'bot')"),
         ({"messages": [{"role": "user", "content": ""}]}, "empty content (message 1)"),
-        ({"messages": TALK[2:]}, "the first turn, is from the assistant"),
+        ({"messages": TALK[2:]}, "wrong order of turns"),
         ({"messages": [{"role": "user", "content": "rain " * 99}]}, "the last message has"),
         ({"model": "writer"}, "this model has no chat template, so it cannot answer messages"),
         ({"tools": [{"type": "function", "function": {"name": "a"}}]}, "unknown field tools"),

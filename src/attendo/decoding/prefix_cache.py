@@ -17,10 +17,15 @@ MOST_BYTES = 2**28
 
 
 def row_state(cache: Any, row: int, n: int) -> list[Tensor]:
-    """Return a copy of the keys and values of the first `n` positions of a row, with the positions in dimension 1."""
+    """Return the keys and values of the first `n` positions of a row, with the positions in dimension 1.
+
+    They are a copy if the cache has further rows. The only row of a cache is not copied, so it must not be continued.
+    """
     if isinstance(cache, SlotKVCache):
-        return [cache.past(row, n)]
-    return [part[row, :, :n].clone() for block in cache.blocks for part in (block.key, block.value)]
+        is_alone = cache.cache.shape[1] == 1  # otherwise, the memory of other slots would stay allocated
+        return [cache.cache[:, 0, :n] if is_alone else cache.past(row, n)]
+    parts = [part[row, :, :n] for block in cache.blocks for part in (block.key, block.value)]
+    return parts if cache.rows == 1 else [part.clone() for part in parts]
 
 
 def fill_row(cache: Any, row: int, state: Sequence[Tensor], n: int) -> None:
@@ -44,7 +49,7 @@ class _Known:
 
     @property
     def bytes(self) -> int:
-        return sum(part.numel() * part.element_size() for part in self.state)
+        return sum(part.untyped_storage().nbytes() for part in self.state)
 
 
 class PrefixCache:
