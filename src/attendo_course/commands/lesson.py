@@ -68,7 +68,7 @@ def lesson(
         return 0
     import torch
 
-    found, options = find_lesson(name), Options(seeds, effort, tuple(train or ()))
+    found, options = find_lesson(name), Options(seeds, effort, tuple(train or ()), language)
     if train and not found.takes_files:
         raise typer.BadParameter(
             f"--train does not apply to the lesson {name}, which makes its own data. Leave it out"

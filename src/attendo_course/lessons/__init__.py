@@ -23,6 +23,7 @@ _HOMES = {
     "word2vec": "word2vec",
     "words-in-context": "contexts",
     "ablate": "ablate",
+    "chat": "chat",
 }
 """The module of each lesson. Its constant `LESSONS` contains the lesson."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attendo.display.charts import Picture
-from attendo.display.i18n import Localized
+from attendo.display.i18n import Language, Localized
 from attendo.errors import AttendoError
 
 Cell = str | float | int | Localized
@@ -21,11 +21,13 @@ class Options:
         seeds: The number of trained models of each kind (default: the number that the lesson defines).
         effort: The share of the lesson's training steps to run (default: 1, all steps).
         files: The data files of the user, for lessons that use files.
+        language: The language of the output, for lessons whose models learn this language.
     """
 
     seeds: int | None = None
     effort: float = 1.0
     files: tuple[Path, ...] = ()
+    language: Language = "en"
 
     def __post_init__(self):
         if self.seeds is not None and self.seeds < 1:

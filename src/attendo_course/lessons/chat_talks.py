@@ -1,0 +1,204 @@
+"""The conversations of the chat lesson: forecasts of a day, questions about them, and the answers of the grammar.
+
+A system message contains the forecasts of some places. Each question has a short answer and a full sentence, in English
+and in Japanese. Because the grammar generates both, it also decides whether an answer of a model is correct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from attendo.data import forecasts
+from attendo.data.chat import Message
+from attendo.data.forecasts import CLIMATES, COLDEST, DATES, PHENOMENA, PLACES, Clause, Forecast, Split, Weather
+from attendo.display.i18n import Language, Localized
+
+Kind = Literal["weather", "high", "low", "other"]
+FACTS: tuple[Kind, ...] = ("weather", "high", "low")
+"""The kinds of questions that a forecast answers."""
+N_PLACES = 2
+"""The number of forecasts in a system message."""
+QUESTIONS: dict[Kind, tuple[Localized, ...]] = {
+    "weather": (
+        Localized("What will the weather be in {place}?", "{place}の天気はどうなりますか。"),
+        Localized("What is the forecast for {place}?", "{place}の予報を教えてください。"),
+    ),
+    "high": (
+        Localized("How warm will it get in {place}?", "{place}はどこまで暖かくなりますか。"),
+        Localized("What will the high be in {place}?", "{place}の最高気温は何度ですか。"),
+    ),
+    "low": (
+        Localized("How cold will it get in {place}?", "{place}はどこまで寒くなりますか。"),
+        Localized("What will the low be in {place}?", "{place}の最低気温は何度ですか。"),
+    ),
+    "other": (
+        Localized("How many people live in {place}?", "{place}には何人が住んでいますか。"),
+        Localized("Where can I eat in {place}?", "{place}ではどこで食事ができますか。"),
+        Localized("Who is the mayor of {place}?", "{place}の市長は誰ですか。"),
+        Localized("Can you sing a song about {place}?", "{place}の歌を歌えますか。"),
+    ),
+}
+"""The phrasings of each kind of question. Questions of the kind "other" are not about the weather."""
+FOLLOW_UP = Localized("And in {place}?", "では、{place}はどうですか。")
+FULL = {
+    "high": Localized("The high in {place} will be {degrees}.", "{place}の最高気温は{degrees}でしょう。"),
+    "low": Localized("The low in {place} will be {degrees}.", "{place}の最低気温は{degrees}でしょう。"),
+    "unknown": Localized(
+        "Sorry, I have no forecast for {place}.", "申し訳ありませんが、{place}の予報はありません。"
+    ),
+    "other": Localized(
+        "Sorry, I can only answer questions about the forecasts.",
+        "申し訳ありませんが、予報についての質問にだけ答えられます。",
+    ),
+}
+UNKNOWN = Localized("I do not know.", "わかりません。")
+"""The short answer to all questions that the forecasts do not answer."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about the forecasts of a day. `first` is the question before it, if it is a follow-up."""
+
+    day: tuple[Forecast, ...]
+    kind: Kind
+    place: str
+    phrasing: int = 0
+    first: Question | None = None
+
+    def text(self, language: Language) -> str:
+        """Return the words of the user.
+
+        >>> Question((), "high", "Oslo").text("en")
+        'How warm will it get in Oslo?'
+        """
+        words = QUESTIONS[self.kind][self.phrasing] if self.first is None else FOLLOW_UP
+        return words.text(language).format(place=name_of(self.place, language))
+
+    def answers(self, language: Language) -> tuple[str, str]:
+        """Return the correct answers: in few words, and as a polite full sentence."""
+        forecast = next((one for one in self.day if one.place == self.place), None)
+        facts = {"place": name_of(self.place, language), "degrees": ""}
+        if self.kind == "other" or forecast is None:
+            full = FULL["other" if self.kind == "other" else "unknown"].text(language)
+            return UNKNOWN.text(language), full.format(**facts)
+        if self.kind == "weather":
+            return _weather(replace(forecast, high_and_low=None), language)
+        assert forecast.high_and_low is not None
+        facts["degrees"] = degrees(forecast.high_and_low[self.kind == "low"], language)
+        ending = "。" if language == "ja" else "."
+        return facts["degrees"] + ending, FULL[self.kind].text(language).format(**facts)
+
+    def grade(self, answer: str, language: Language) -> int:
+        """Return 2 for the correct full sentence, 1 for the correct answer in few words, and 0 for all else.
+
+        >>> question = Question((), "weather", "Oslo")
+        >>> [question.grade(answer, "en") for answer in (*question.answers("en"), "It will rain in Oslo.")]
+        [1, 2, 0]
+        """
+        answers = self.answers(language)
+        return 1 + answers.index(answer) if answer in answers else 0
+
+    def messages(self, language: Language, full: bool = True) -> list[Message]:
+        """Return the system message with the forecasts, the earlier question with its answer, and this question.
+
+        `full` states whether the earlier answer is a full sentence.
+        """
+        if self.first is None:
+            before = [Message("system", day_text(self.day, language))]
+        else:
+            before = self.first.messages(language)
+            before.append(Message("assistant", self.first.answers(language)[full]))
+        return [*before, Message("user", self.text(language))]
+
+
+def name_of(place: str, language: Language) -> str:
+    """Return the name of a place in a language."""
+    return PLACES[place][0] if language == "ja" else place
+
+
+def degrees(n: int, language: Language) -> str:
+    """Return a temperature in words, as the grammar writes it.
+
+    >>> degrees(1, "en"), degrees(-5, "ja")
+    ('1 degree', '氷点下5度')
+    """
+    if language == "ja":
+        return f"{'氷点下' if n < 0 else ''}{abs(n)}度"
+    return f"{n} degree{'' if abs(n) == 1 else 's'}"
+
+
+def sentence(forecast: Forecast, language: Language) -> str:
+    """Return a forecast in a language."""
+    return forecasts.japanese(forecast) if language == "ja" else forecasts.english(forecast)
+
+
+def day_text(day: tuple[Forecast, ...], language: Language) -> str:
+    """Return the forecasts of a day as one text."""
+    return ("" if language == "ja" else " ").join(sentence(one, language) for one in day)
+
+
+def _weather(forecast: Forecast, language: Language) -> tuple[str, str]:
+    full = sentence(forecast, language)
+    if language == "ja":  # the verb with its subject, without the politeness of でしょう
+        return full.split("、", 1)[1].removesuffix("でしょう。") + "。", full
+    short = forecasts.english_event(forecast.main.event, "present")
+    return f"{short[0].upper()}{short[1:]}.", full
+
+
+def _forecast(date: str, place: str, rng: np.random.Generator) -> Forecast:
+    """Draw a forecast without a time and with temperatures that fit the climate and the weather, as the grammar does."""
+    coldest, hottest = CLIMATES[PLACES[place][1]]
+    high = int(rng.integers(coldest, hottest + 1))
+    fitting = [name for name, entry in PHENOMENA.items() if entry.coldest <= high <= entry.hottest]
+    event = Weather(fitting[rng.integers(len(fitting))])
+    low = max(high - int(rng.integers(2, 9)), COLDEST)
+    return Forecast(date, place, "will", Clause(event), high_and_low=(high, low))
+
+
+def days(split: Split, seed: int) -> Iterator[tuple[Forecast, ...]]:
+    """Yield days forever: forecasts of different places for one date, all from one split of the grammar."""
+    rng = np.random.default_rng((seed, 29))
+    dates, places = tuple(DATES), tuple(PLACES)
+    while True:
+        date, day = dates[rng.integers(len(dates))], dict[str, Forecast]()
+        while len(day) < N_PLACES:
+            forecast = _forecast(date, places[rng.integers(len(places))], rng)
+            if forecasts.split_of(forecast) == split:
+                day.setdefault(forecast.place, forecast)
+        yield tuple(day.values())
+
+
+def questions(split: Split, seed: int = 0) -> Iterator[Question]:
+    """Yield questions forever. Of ten, about two have no answer in the forecasts, and three are follow-ups."""
+    rng = np.random.default_rng((seed, 11))
+    everywhere = tuple(PLACES)
+
+    def place(day: tuple[Forecast, ...], known: float) -> str:
+        here = [one.place for one in day]
+        there = [one for one in everywhere if one not in here]
+        return here[rng.integers(len(here))] if rng.random() < known else there[rng.integers(len(there))]
+
+    for day in days(split, seed):
+        kind: Kind = "other" if rng.random() < 0.1 else FACTS[rng.integers(len(FACTS))]
+        first = Question(day, kind, place(day, 0.85), int(rng.integers(len(QUESTIONS[kind]))))
+        if kind == "other" or rng.random() < 0.65:
+            yield first
+            continue
+        elsewhere = place(day, 0.85)
+        while elsewhere == first.place:
+            elsewhere = place(day, 0.85)
+        yield Question(day, kind, elsewhere, first=first)
+
+
+def bulletins(split: Split, language: Language, seed: int = 0) -> Iterator[str]:
+    """Yield texts without questions forever: the forecasts of a day, and a summary of single facts about them."""
+    rng = np.random.default_rng((seed, 7))
+    space = "" if language == "ja" else " "
+    for day in days(split, seed):
+        facts = [Question(day, kind, one.place).answers(language)[1] for kind in FACTS for one in day]
+        chosen = [facts[i] for i in rng.permutation(len(facts))[:3]]
+        yield space.join([day_text(day, language), *chosen])
