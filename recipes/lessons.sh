@@ -3,12 +3,12 @@
 #
 #     recipes/lessons.sh [OUT]
 #
-# Ends in about 20 CPU-minutes. The figures are in the tables: the weather's losses and accuracies beside their limits, exact matches of
+# Ends in about 25 CPU-minutes. The figures are in the tables: the weather's losses and accuracies beside their limits, exact matches of
 # the ladder and the toys, perplexities of the words, differences of the ablations.
 set -euo pipefail
 out=${1:-runs/lessons}
 
 mkdir -p "$out"
-for name in weather ladder copy reverse sort add words word2vec words-in-context ablate; do
+for name in weather ladder copy reverse sort add words word2vec words-in-context ablate chat; do
     attendo lesson "$name" | tee "$out/$name.txt"
 done

@@ -115,7 +115,9 @@ def teach(options: Options) -> Iterator[Piece]:
     yield side_by_side(examples(day), shown, language)
     yield stage_table(exams)
     yield passage("chat.columns", n=len(assistant.held_out))
-    yield Conclusion(passage("chat.conclusion", ended=exams[-1].ended, correct=exams[-1].correct, **_growth(exams)))
+    yield Conclusion(
+        passage("chat.conclusion", ended=exams[-1].ended, correct=exams[-1].correct, **_growth(exams))
+    )
 
 
 def side_by_side(
@@ -133,9 +135,13 @@ def side_by_side(
         for stage, given in zip(STAGES[1:], answers[1:], strict=True):
             said, ended = given[number]
             mark = "" if ended else " …"
-            rows.append((stage, fitted(said, WIDEST - len(mark)) + mark, grades[question.grade(said, language)]))
+            rows.append(
+                (stage, fitted(said, WIDEST - len(mark)) + mark, grades[question.grade(said, language)])
+            )
     title = translated("The answers after each stage")
-    return Table("answers", title, (translated("stage"), translated("answer"), translated("grade")), tuple(rows))
+    return Table(
+        "answers", title, (translated("stage"), translated("answer"), translated("grade")), tuple(rows)
+    )
 
 
 def stage_table(exams: Sequence[Exam]) -> Table:

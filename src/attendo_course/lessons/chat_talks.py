@@ -14,7 +14,17 @@ import numpy as np
 
 from attendo.data import forecasts
 from attendo.data.chat import Message
-from attendo.data.forecasts import CLIMATES, COLDEST, DATES, PHENOMENA, PLACES, Clause, Forecast, Split, Weather
+from attendo.data.forecasts import (
+    CLIMATES,
+    COLDEST,
+    DATES,
+    PHENOMENA,
+    PLACES,
+    Clause,
+    Forecast,
+    Split,
+    Weather,
+)
 from attendo.display.i18n import Language, Localized
 
 Kind = Literal["weather", "high", "low", "other"]
@@ -150,7 +160,7 @@ def _weather(forecast: Forecast, language: Language) -> tuple[str, str]:
 
 
 def _forecast(date: str, place: str, rng: np.random.Generator) -> Forecast:
-    """Draw a forecast without a time and with temperatures that fit the climate and the weather, as the grammar does."""
+    """Draw a forecast without a time. Its temperatures fit the climate and the weather, as in the grammar."""
     coldest, hottest = CLIMATES[PLACES[place][1]]
     high = int(rng.integers(coldest, hottest + 1))
     fitting = [name for name, entry in PHENOMENA.items() if entry.coldest <= high <= entry.hottest]
