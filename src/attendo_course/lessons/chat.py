@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from attendo.data.forecasts import PLACES, Forecast
+from attendo.data.forecasts import Forecast
 from attendo.display.i18n import Language, Localized
 from attendo.display.width import fitted
 from attendo.models import parameter_count
 from attendo_course.book import passage, translated
 from attendo_course.lessons.arrays import Training, loss_curves
 from attendo_course.lessons.chat_stages import BETA, BULLETINS, PAIRS, TALKS, Assistant
-from attendo_course.lessons.chat_talks import Question, day_text
+from attendo_course.lessons.chat_talks import TOWNS, Question, day_text
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 
 N_HELD_OUT = 500
-STEPS = (400, 1200, 80)
+STEPS = (300, 600, 60)
 """The training steps of each stage."""
 WIDEST = 52
 """The number of columns of an answer in the table."""
@@ -81,12 +81,12 @@ class Exam:
 def examples(day: tuple[Forecast, ...]) -> tuple[Question, ...]:
     """Return a question of each kind about a day: facts, a follow-up, an unknown place and another subject."""
     here, there = (one.place for one in day[:2])
-    elsewhere = next(place for place in PLACES if place not in (here, there))
+    elsewhere = next(place for place in TOWNS if place not in (here, there))
     first = Question(day, "high", here)
     return (
         Question(day, "weather", there),
         first,
-        Question(day, "high", there, first=first),
+        Question(day, "high", there, before=first, follows=True),
         Question(day, "low", elsewhere),
         Question(day, "other", here, 1),
     )
@@ -130,7 +130,7 @@ def side_by_side(
     grades = (translated("wrong"), translated("correct, short"), translated("correct"))
     rows: list[tuple[Cell, ...]] = []
     for number, question in enumerate(asked):
-        words = [one.text(language) for one in (question.first, question) if one is not None]
+        words = [one.text(language) for one in (question.before, question) if one is not None]
         rows.append((translated("question"), " … ".join(words), ""))
         for stage, given in zip(STAGES[1:], answers[1:], strict=True):
             said, ended = given[number]

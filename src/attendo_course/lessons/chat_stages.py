@@ -27,9 +27,9 @@ from attendo.training.run import Evaluation
 from attendo_course.lessons.arrays import Training, seeded, trained
 from attendo_course.lessons.chat_talks import FACTS, Question, bulletins, questions
 
-BATCH_ROWS, EVALUATED = 32, 100
+BATCH_ROWS, EVALUATED = 16, 100
 """The number of texts per batch in training (two per pair) and in evaluation."""
-BULLETINS, TALKS, PAIRS = 6000, 8000, 1500
+BULLETINS, TALKS, PAIRS = 4800, 9600, 1600
 """The number of training texts of each stage."""
 VOCABULARY = 800
 SIZES: dict[str, Any] = {
@@ -44,7 +44,7 @@ SIZES: dict[str, Any] = {
     "positions": "rotary",
     "tie": "output",
 }
-RATE, RATE_OF_PREFERENCES, WARMUP = 2e-3, 1e-4, 100
+RATE, RATE_OF_PREFERENCES, WARMUP = 3e-3, 1e-4, 100
 """The learning rates, and the maximum number of steps of warm-up."""
 BETA = 0.1
 """The weight β of the reference model in DPO, as in Rafailov et al. 2023."""
@@ -123,8 +123,8 @@ class Assistant:
     @classmethod
     def new(cls, language: Language, n_held_out: int, seed: int = 1) -> Assistant:
         """Return an assistant with random weights, and a tokenizer for bulletins and conversations."""
-        texts = list(islice(bulletins("train", language), 2000))
-        for question in islice(questions("train"), 2000):
+        texts = list(islice(bulletins("train", language), BULLETINS // 3))
+        for question in islice(questions("train"), TALKS // 4):
             texts += [content for _, content in question.messages(language)]
             texts += question.answers(language)
         tokenizer = train_tokenizer(texts, TokenizerConfig(kind="unigram", vocab_size=VOCABULARY)).with_chat()
@@ -169,7 +169,7 @@ class Assistant:
         """Train on conversations, whose answers are short or full sentences at random: only the tokens of answers."""
         rng = np.random.default_rng(2)
         talks = list[Turns]()
-        for question in islice(questions("train"), TALKS):
+        for question in islice(questions("train", rounds=(4, 4)), TALKS):
             full = bool(rng.random() < 0.5)
             talks.append(self.turns(question, question.answers(self.language)[full], full))
         return self.learn(self.task(talks), steps, RATE)

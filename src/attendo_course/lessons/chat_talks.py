@@ -17,7 +17,7 @@ from attendo.data.chat import Message
 from attendo.data.forecasts import (
     CLIMATES,
     COLDEST,
-    DATES,
+    NAMED_DATES,
     PHENOMENA,
     PLACES,
     Clause,
@@ -30,6 +30,20 @@ from attendo.display.i18n import Language, Localized
 Kind = Literal["weather", "high", "low", "other"]
 FACTS: tuple[Kind, ...] = ("weather", "high", "low")
 """The kinds of questions that a forecast answers."""
+TOWNS = ("Sapporo", "Oslo", "Tokyo", "Paris", "London", "Kyoto", "Cairo", "Naha")
+WEATHER = (
+    "rain",
+    "drizzle",
+    "snow",
+    "sleet",
+    "showers",
+    "thunderstorms",
+    "cloudy",
+    "foggy",
+    "sunny",
+    "clear",
+)
+"""The places and the weather of the lesson, from the words of the grammar."""
 N_PLACES = 2
 """The number of forecasts in a system message."""
 QUESTIONS: dict[Kind, tuple[Localized, ...]] = {
@@ -71,13 +85,19 @@ UNKNOWN = Localized("I do not know.", "わかりません。")
 
 @dataclass(frozen=True)
 class Question:
-    """A question about the forecasts of a day. `first` is the question before it, if it is a follow-up."""
+    """A question about the forecasts of a day.
+
+    Attributes:
+        before: The previous question of the conversation.
+        follows: Whether the words only name another place, and ask the same as `before`.
+    """
 
     day: tuple[Forecast, ...]
     kind: Kind
     place: str
     phrasing: int = 0
-    first: Question | None = None
+    before: Question | None = None
+    follows: bool = False
 
     def text(self, language: Language) -> str:
         """Return the words of the user.
@@ -85,7 +105,7 @@ class Question:
         >>> Question((), "high", "Oslo").text("en")
         'How warm will it get in Oslo?'
         """
-        words = QUESTIONS[self.kind][self.phrasing] if self.first is None else FOLLOW_UP
+        words = FOLLOW_UP if self.follows else QUESTIONS[self.kind][self.phrasing]
         return words.text(language).format(place=name_of(self.place, language))
 
     def answers(self, language: Language) -> tuple[str, str]:
@@ -113,16 +133,16 @@ class Question:
         return 1 + answers.index(answer) if answer in answers else 0
 
     def messages(self, language: Language, full: bool = True) -> list[Message]:
-        """Return the system message with the forecasts, the earlier question with its answer, and this question.
+        """Return the system message with the forecasts, the earlier questions with answers, and this question.
 
-        `full` states whether the earlier answer is a full sentence.
+        `full` states whether the earlier answers are full sentences.
         """
-        if self.first is None:
-            before = [Message("system", day_text(self.day, language))]
+        if self.before is None:
+            earlier = [Message("system", day_text(self.day, language))]
         else:
-            before = self.first.messages(language)
-            before.append(Message("assistant", self.first.answers(language)[full]))
-        return [*before, Message("user", self.text(language))]
+            earlier = self.before.messages(language, full)
+            earlier.append(Message("assistant", self.before.answers(language)[full]))
+        return [*earlier, Message("user", self.text(language))]
 
 
 def name_of(place: str, language: Language) -> str:
@@ -162,46 +182,50 @@ def _weather(forecast: Forecast, language: Language) -> tuple[str, str]:
 def _forecast(date: str, place: str, rng: np.random.Generator) -> Forecast:
     """Draw a forecast without a time. Its temperatures fit the climate and the weather, as in the grammar."""
     coldest, hottest = CLIMATES[PLACES[place][1]]
-    high = int(rng.integers(coldest, hottest + 1))
-    fitting = [name for name, entry in PHENOMENA.items() if entry.coldest <= high <= entry.hottest]
-    event = Weather(fitting[rng.integers(len(fitting))])
-    low = max(high - int(rng.integers(2, 9)), COLDEST)
-    return Forecast(date, place, "will", Clause(event), high_and_low=(high, low))
+    while True:
+        high = int(rng.integers(coldest, hottest + 1))
+        name = WEATHER[rng.integers(len(WEATHER))]
+        if PHENOMENA[name].coldest <= high <= PHENOMENA[name].hottest:
+            low = max(high - int(rng.integers(2, 9)), COLDEST)
+            return Forecast(date, place, "will", Clause(Weather(name)), high_and_low=(high, low))
 
 
 def days(split: Split, seed: int) -> Iterator[tuple[Forecast, ...]]:
     """Yield days forever: forecasts of different places for one date, all from one split of the grammar."""
     rng = np.random.default_rng((seed, 29))
-    dates, places = tuple(DATES), tuple(PLACES)
+    dates = tuple(NAMED_DATES)
     while True:
         date, day = dates[rng.integers(len(dates))], dict[str, Forecast]()
         while len(day) < N_PLACES:
-            forecast = _forecast(date, places[rng.integers(len(places))], rng)
+            forecast = _forecast(date, TOWNS[rng.integers(len(TOWNS))], rng)
             if forecasts.split_of(forecast) == split:
                 day.setdefault(forecast.place, forecast)
         yield tuple(day.values())
 
 
-def questions(split: Split, seed: int = 0) -> Iterator[Question]:
-    """Yield questions forever. Of ten, about two have no answer in the forecasts, and three are follow-ups."""
+def questions(split: Split, seed: int = 0, rounds: tuple[int, int] = (1, 2)) -> Iterator[Question]:
+    """Yield the last questions of conversations forever.
+
+    About a sixth of the questions are about a place without a forecast, and a tenth are about another subject.
+
+    Args:
+        split: The split of the forecasts.
+        seed: The seed of the random numbers.
+        rounds: The smallest and the largest number of questions in a conversation.
+    """
     rng = np.random.default_rng((seed, 11))
-    everywhere = tuple(PLACES)
-
-    def place(day: tuple[Forecast, ...], known: float) -> str:
-        here = [one.place for one in day]
-        there = [one for one in everywhere if one not in here]
-        return here[rng.integers(len(here))] if rng.random() < known else there[rng.integers(len(there))]
-
     for day in days(split, seed):
-        kind: Kind = "other" if rng.random() < 0.1 else FACTS[rng.integers(len(FACTS))]
-        first = Question(day, kind, place(day, 0.85), int(rng.integers(len(QUESTIONS[kind]))))
-        if kind == "other" or rng.random() < 0.65:
-            yield first
-            continue
-        elsewhere = place(day, 0.85)
-        while elsewhere == first.place:
-            elsewhere = place(day, 0.85)
-        yield Question(day, kind, elsewhere, first=first)
+        here, last = [one.place for one in day], None
+        for _ in range(rng.integers(rounds[0], rounds[1] + 1)):
+            places = here if rng.random() < 0.85 else [one for one in TOWNS if one not in here]
+            place = places[rng.integers(len(places))]
+            if last is not None and last.kind in FACTS and last.place != place and rng.random() < 0.7:
+                last = Question(day, last.kind, place, before=last, follows=True)
+                continue
+            kind: Kind = "other" if rng.random() < 0.1 else FACTS[rng.integers(len(FACTS))]
+            last = Question(day, kind, place, int(rng.integers(len(QUESTIONS[kind]))), last)
+        assert last is not None
+        yield last
 
 
 def bulletins(split: Split, language: Language, seed: int = 0) -> Iterator[str]:
@@ -210,5 +234,5 @@ def bulletins(split: Split, language: Language, seed: int = 0) -> Iterator[str]:
     space = "" if language == "ja" else " "
     for day in days(split, seed):
         facts = [Question(day, kind, one.place).answers(language)[1] for kind in FACTS for one in day]
-        chosen = [facts[i] for i in rng.permutation(len(facts))[:3]]
+        chosen = [facts[i] for i in rng.permutation(len(facts))]
         yield space.join([day_text(day, language), *chosen])
