@@ -44,6 +44,8 @@ WEATHER = (
     "clear",
 )
 """The places and the weather of the lesson, from the words of the grammar."""
+MOST_DRAWS = 60
+"""The number of forecasts drawn for a date, before another date is chosen."""
 N_PLACES = 2
 """The number of forecasts in a system message."""
 QUESTIONS: dict[Kind, tuple[Localized, ...]] = {
@@ -196,11 +198,13 @@ def days(split: Split, seed: int) -> Iterator[tuple[Forecast, ...]]:
     dates = tuple(NAMED_DATES)
     while True:
         date, day = dates[rng.integers(len(dates))], dict[str, Forecast]()
-        while len(day) < N_PLACES:
+        for _ in range(MOST_DRAWS):  # on some dates, a small split has forecasts of one place only
             forecast = _forecast(date, TOWNS[rng.integers(len(TOWNS))], rng)
             if forecasts.split_of(forecast) == split:
                 day.setdefault(forecast.place, forecast)
-        yield tuple(day.values())
+            if len(day) == N_PLACES:
+                yield tuple(day.values())
+                break
 
 
 def questions(split: Split, seed: int = 0, rounds: tuple[int, int] = (1, 2)) -> Iterator[Question]:
