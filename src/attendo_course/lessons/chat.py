@@ -18,7 +18,7 @@ from attendo_course.lessons.chat_talks import TOWNS, Question, day_text
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 
 N_HELD_OUT = 500
-STEPS = (300, 600, 60)
+STEPS = (300, 1600, 60)
 """The training steps of each stage."""
 WIDEST = 52
 """The number of columns of an answer in the table."""
