@@ -81,8 +81,8 @@ class TextTask:
         """Return rows, or pairs with preferences, as a batch."""
         specials = self.tokenizer.specials
         if self.reference is None:
-            return chat_batch([[self.texts[row]] for row in rows.tolist()], rows, specials)
-        turns = [self.texts[2 * row + side] for row in rows.tolist() for side in range(2)]
+            return chat_batch([[self.texts[row]] for row in map(int, rows)], rows, specials)
+        turns = [self.texts[2 * row + side] for row in map(int, rows) for side in range(2)]
         return preference_batch(turns, rows, specials, BETA, self.reference[rows].astype(np.float32))
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
@@ -104,7 +104,7 @@ def loss_of(model: nn.Module, tokenizer: Tokenizer, texts: Sequence[Turns]) -> f
     with torch.no_grad():
         for at in range(0, len(texts), EVALUATED):
             rows = np.arange(at, min(at + EVALUATED, len(texts)))
-            batch = chat_batch([[texts[row]] for row in rows.tolist()], rows, tokenizer.specials)
+            batch = chat_batch([[texts[row]] for row in map(int, rows)], rows, tokenizer.specials)
             asked = batch.targets != batch.pad_id
             logits = reader.output_proj(reader.hidden(**batch.inputs)[asked])
             losses.append(token_losses(logits, batch.targets[asked]).double())
