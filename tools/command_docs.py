@@ -16,7 +16,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "commands
 GROUPS = {
     "Get started": ("demo", "doctor", "plan"),
     "Train": ("train", "resume", "verify-resume"),
-    "Use": ("translate", "classify", "generate", "embed", "score", "serve", "label"),
+    "Use": ("translate", "classify", "generate", "chat", "embed", "score", "serve", "label"),
     "Measure": (
         "evaluate",
         "thresholds",

@@ -46,7 +46,7 @@ def every_family():
     """One model of each family, all of one tokenizer."""
     return (
         ("enja", tiny_translator(TOKENIZER, max_len=60), "en", "ja"),
-        ("writer", looked_model("language-model", TOKENIZER, max_len=60), None, None),
+        ("writer", looked_model("language-model", TOKENIZER.with_chat(), max_len=60), None, None),
         ("rain", looked_model("classification", TOKENIZER, max_len=60), None, None),
         ("mask", looked_model("masked-language-model", TOKENIZER, max_len=60), None, None),
     )

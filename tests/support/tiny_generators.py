@@ -30,6 +30,13 @@ def generator_of(kind="character", max_len=12, **decoding):
     return Generator(model, tokenizer, SamplingConfig(**decoding))
 
 
+def assistant_of(kind="character", max_len=64, **decoding):
+    """A random model with a chat template, ready to answer."""
+    tokenizer = tokenizer_of(kind).with_chat()
+    model = tiny_decoder(tokenizer.vocab_size, max_len).double().eval()
+    return Generator(model, tokenizer, SamplingConfig(**decoding)).prepare()
+
+
 def biased(generator, bias):
     """The same generator with these numbers added to the logits of these ids."""
     proj = torch.nn.Linear(8, generator.tokenizer.vocab_size).double()

@@ -10,6 +10,7 @@ from attendo.data import forecasts
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.options import DecodingConfig
+from attendo.inference.generator import Generator
 from attendo.inference.translator import Translator
 from attendo.models import EncoderDecoder, ModelConfig
 
@@ -42,14 +43,13 @@ def tiny_translator(tokenizer: Tokenizer, seed: int = 0, scale: float = 0.5, **o
     return Translator(model, tokenizer, DecodingConfig(**decoding))
 
 
-def save_run(folder: Path, translator: Translator) -> Path:
-    """The translator as a run folder."""
+def save_run(folder: Path, user: Translator | Generator, task: str = "translation") -> Path:
+    """The model as a run folder."""
     tables = {
-        "model": dataclasses.asdict(translator.model.config),
-        "decoding": dataclasses.asdict(translator.decoding),
+        name: {key: value for key, value in dataclasses.asdict(config).items() if value is not None}
+        for name, config in (("model", user.model.config), ("decoding", user.decoding))
     }
-    tables["model"] = {key: value for key, value in tables["model"].items() if value is not None}
-    bundle = Bundle(tables, translator.tokenizer, {"task": "translation", "decoding": tables["decoding"]})
+    bundle = Bundle(tables, user.tokenizer, {"task": task, "decoding": tables["decoding"]})
     save_description(folder, bundle)
-    save_weights(folder, translator.model, bundle, step=0)
+    save_weights(folder, user.model, bundle, step=0)
     return folder

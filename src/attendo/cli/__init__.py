@@ -13,6 +13,7 @@ import typer
 from typer.exceptions import TyperException
 
 from attendo.cli import (
+    chat,
     classify,
     compare,
     demo,
@@ -66,6 +67,7 @@ COMMANDS: tuple[tuple[str, Callable[..., int], str], ...] = (
     ("classify", classify.classify, "Classify texts, stdin lines or the rows of a table."),
     ("thresholds", thresholds.thresholds, "Choose the probability from which a label is given."),
     ("generate", generate.generate, "Generate text that continues a prompt."),
+    ("chat", chat.chat, "Talk to an assistant in the terminal."),
     ("embed", embed.embed, "Compute vectors of texts, or find the nearest lines."),
     ("import", import_model.import_, "Import a Hugging Face model as a run folder."),
     ("doctor", doctor.doctor, "Check sentence pairs or labeled texts before training."),

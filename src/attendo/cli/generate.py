@@ -46,7 +46,7 @@ class WritingOptions(OptionGroup):
     min_p: float | None = option("P", "Sample only tokens with at least P times the largest probability.")
     repetition_penalty: float | None = option("R", "Repetition penalty; 1 disables the penalty (default: 1).")
     stop: list[str] | None = option("S", "Stop text, at which the output ends; repeatable.")
-    seed: int | None = option("N", "Random seed (default: random; 0 with --input).")
+    seed: int | None = option("N", "Random seed (default: random; 0 for a file).")
 
 
 @with_groups

@@ -90,10 +90,10 @@ def serve(
 
     The command prints the address when the models are loaded. While the models load, requests get status 503.
 
-    Clients of LibreTranslate (/translate) and OpenAI (/v1/completions, /v1/embeddings) work unchanged. The document
-    /openapi.json lists all endpoints. By default, only this machine can connect. With another --host, requests require
-    an API key in the header Authorization: Bearer KEY or X-Api-Key: KEY. Only /livez, /readyz and the web page require
-    no key.
+    Clients of LibreTranslate (/translate) and OpenAI (/v1/completions, /v1/chat/completions, /v1/embeddings) work
+    unchanged. The document /openapi.json lists all endpoints. By default, only this machine can connect. With another
+    --host, requests require an API key in the header Authorization: Bearer KEY or X-Api-Key: KEY. Only /livez, /readyz
+    and the web page require no key.
 
     After Ctrl-C or SIGTERM, /readyz returns 503, and the server finishes open requests. The exit code is then 0, or 1
     if the time of --drain was too short. A second signal stops the server immediately. SIGHUP reloads models whose

@@ -27,6 +27,9 @@ from attendo.decoding.shortlist import Shortlist, ShortlistedModel, masked
 from attendo.models import DecoderLM, EncoderDecoder
 from attendo.nn.cache import DecoderCache
 
+BLOCK = 32
+"""The number of prompt tokens that PyTorch reads together, if their keys and values are kept for later texts."""
+
 
 def mean_log_probs(logits: Sequence[Float[Tensor, "*batch vocab"]]) -> Float[Tensor, "*batch vocab"]:
     """Compute log (1/n) Σ softmax(logits_i), the logarithm of the mean probabilities of n models, in float64.
@@ -118,6 +121,8 @@ class DecoderBackend:
         device: Device of the token ids that are passed to `step`.
         why: The reason why the model is not compiled, in one line (default: None).
         changed: Function that returns a copy of the backend with changed layers (None: the model is not compiled).
+        block: The number of tokens that are read together, if the rounding of a token's keys and values depends on it
+            (None: it does not).
     """
 
     start: Callable[[int, int], Any]
@@ -126,6 +131,7 @@ class DecoderBackend:
     device: torch.device
     why: str | None = None
     changed: Callable[[Mapping[str, Change]], DecoderBackend] | None = None
+    block: int | None = None
 
 
 def eager_decoder(model: DecoderLM, why: str | None = None) -> DecoderBackend:
@@ -141,7 +147,7 @@ def eager_decoder(model: DecoderLM, why: str | None = None) -> DecoderBackend:
         return model.output(model.decoder.step(x, cache)[:, -1])
 
     weight = model.embedding.tokens.weight
-    return DecoderBackend(model.start, step, model.config.max_len, weight.device, why)
+    return DecoderBackend(model.start, step, model.config.max_len, weight.device, why, block=BLOCK)
 
 
 def in_bfloat16(model: ModelT) -> ModelT:

@@ -6,15 +6,18 @@ import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Literal
+from operator import itemgetter
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attendo.data.chat import ChatTemplate
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import DecoderBackend
 from attendo.decoding.options import SpecialIds
+from attendo.decoding.prefix_cache import PrefixCache, fill_row, row_state
 from attendo.decoding.protocols import Cache, TokenRows, join_rows
 from attendo.decoding.sampling import SampledToken, Sampling, SamplingConfig, fresh_seed
 from attendo.inference.incremental_decode import Spelling, Stops
@@ -22,12 +25,17 @@ from attendo.inference.incremental_decode import Spelling, Stops
 
 @dataclass(eq=False)
 class Row:
-    """The context window of one text: its token `ids`, `unread` token ids, and at most `n_steps` further tokens."""
+    """The context window of one text: its token `ids`, `unread` token ids, and at most `n_steps` further tokens.
+
+    The first `n_together` ids were not read one by one. If `prefixes` is given, the row uses its keys and values.
+    """
 
     unread: list[int]
     n_steps: int
     ids: list[int] = field(default_factory=list)
     slides: int = 0
+    n_together: int = 0
+    prefixes: PrefixCache | None = None
 
 
 class Windows:
@@ -81,10 +89,11 @@ class Windows:
             row.unread = []
             row.n_steps -= 1
         self._keep(going_on)
-        parts = [] if self._cache is None else [self._read(self._cached, 1, self._cache)]
-        apart.sort(key=lambda row: len(row.ids))
-        for length, rows in groupby(apart, key=lambda row: len(row.ids)):
-            parts.append(self._start(list(rows), length))
+        last = [row.ids[-1:] for row in self._cached]
+        parts = [] if self._cache is None else [self._read(last, self._cache)]
+        starts = sorted(map(self._known, apart), key=itemgetter(0))
+        for (length, n, kept), group in groupby(starts, key=itemgetter(0)):
+            parts.append(self._start(list(group), length, n, self.model.block if kept else None))
         place = {id(row): number for number, row in enumerate(self._cached)}
         order = [place[id(row)] for row in self.rows]
         logits = torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -108,11 +117,39 @@ class Windows:
                 self._cache = None
             self._cached = [self._cached[place] for place in places]
 
-    def _start(self, rows: list[Row], length: int) -> Float[Tensor, "rows vocab"]:
-        """Read rows of equal length from their beginning, and append the rows to the cache."""
+    def remember(self, row: Row) -> None:
+        """Store the keys and values of a row, if its text has a prefix cache.
+
+        A backend with blocks stores only whole blocks of the prompt. Later texts read these tokens in the same blocks.
+        """
+        place = next((place for place, other in enumerate(self._cached) if other is row), None)
+        if row.prefixes is not None and place is not None:
+            block = self.model.block
+            n = len(row.ids) if block is None else row.n_together // block * block
+            row.prefixes.add(row.ids[:n], row_state(self._cache, place, n))
+
+    def _known(self, row: Row) -> tuple[tuple[int, int, bool], Row, list[Tensor]]:
+        """Return the length of a row, the number of its known positions, and their keys and values."""
+        length = len(row.ids)
+        n, state = (0, []) if row.prefixes is None else row.prefixes.find(row.ids[:-1])
+        n -= n % (self.model.block or 1)
+        return (length, n, row.prefixes is not None), row, state
+
+    def _start(
+        self, group: Sequence[tuple[Any, Row, list[Tensor]]], length: int, n_known: int, block: int | None
+    ) -> Float[Tensor, "rows vocab"]:
+        """Read rows of equal length after their known positions, and append the rows to the cache."""
+        rows = [row for _, row, _ in group]
         capacity = max(min(self.model.max_len, length + max(0, row.n_steps)) for row in rows)
         cache = self.model.start(len(rows), capacity)
-        logits = self._read(rows, length, cache)
+        for place, (_, row, state) in enumerate(group):
+            row.n_together = length
+            if n_known:
+                fill_row(cache, place, state, n_known)
+        cache.advance(n_known)
+        logits = torch.empty(0)
+        for first in range(n_known, length, block or length):
+            logits = self._read([row.ids[first : first + (block or length)] for row in rows], cache)
         if self._cache is None:
             self._cache = cache
         else:
@@ -120,10 +157,9 @@ class Windows:
         self._cached = self._cached + rows
         return logits
 
-    def _read(self, rows: list[Row], n: int, cache: Cache) -> Float[Tensor, "rows vocab"]:
-        """Feed the last n ids of each row, and return the logits after the last id."""
-        token_ids = torch.tensor([row.ids[-n:] for row in rows], device=self.model.device)
-        return self.model.step(token_ids, cache)
+    def _read(self, ids: list[list[int]], cache: Cache) -> Float[Tensor, "rows vocab"]:
+        """Feed the ids to their rows, and return the logits after the last id of each row."""
+        return self.model.step(torch.tensor(ids, device=self.model.device), cache)
 
 
 FinishedBy = Literal["end", "stop", "length"]
@@ -137,7 +173,8 @@ class Generation:
         token_ids: Generated token ids without the end token, but with the tokens of a stop text.
         log_probs: Log-probability of each token in nats, before penalties and filters, including the end token.
         finished_by: Reason for the end of the text: "end" (end token), "stop" (stop text) or "length" (`max_tokens`).
-        cut: Number of prompt tokens that were truncated on the left because of the context length.
+        cut: Number of prompt tokens that were truncated on the left because of the context length. For a reply, it is
+            the number of tokens of the dropped messages.
         unknown: Number of unknown tokens in the prompt.
         slides: Number of times that the context window was moved.
         seed: Random seed that reproduces this text.
@@ -162,39 +199,66 @@ class Generation:
 
 
 class WrittenText:
-    """A text that is being generated, for a model with a context length of `most` tokens."""
+    """A text that is being generated, for a model with a context length of `most` tokens.
 
-    def __init__(self, tokenizer: Tokenizer, most: int, prompt: str, config: SamplingConfig) -> None:
-        self.prompt = prompt
+    Args:
+        tokenizer: The tokenizer of the model.
+        most: The context length.
+        prompt: The text to continue, or the token ids that the model reads first.
+        config: The sampling settings.
+        chat: The chat template, if the text is a reply. The end token of the template then also ends the text.
+        prefixes: The keys and values of earlier texts, which the text uses and extends (default: none).
+
+    Attributes:
+        dropped: Number of oldest messages of a conversation that `prompt` does not contain.
+        drawn_ids: Generated token ids with the end token.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        most: int,
+        prompt: str | Sequence[int],
+        config: SamplingConfig,
+        chat: ChatTemplate | None = None,
+        prefixes: PrefixCache | None = None,
+    ) -> None:
+        is_text = isinstance(prompt, str)
+        self.prompt = prompt if is_text else tokenizer.decode(prompt)
         self.seed = fresh_seed() if config.seed is None else config.seed
         self.config = dataclasses.replace(config, seed=self.seed)
-        ids = tokenizer.encode(prompt)
+        self.prefixes = prefixes
+        ids = tokenizer.encode(prompt) if is_text else list(prompt)
         self.unknown = ids.count(tokenizer.unk_id)
         self.cut = max(0, len(ids) - most)
-        self.prompt_ids = tokenizer.specials.prompt(ids)[-most:]
-        self._eos_id = tokenizer.eos_id
-        self._spelling = Spelling(tokenizer, going_on=bool(ids))
+        self.dropped = 0
+        self.prompt_ids = (tokenizer.specials.prompt(ids) if is_text else ids)[-most:]
+        self._end_ids = {tokenizer.eos_id, tokenizer.eos_id if chat is None else chat.end_id}
+        self._spelling = Spelling(tokenizer, going_on=bool(ids) if chat is None else not chat.prefixed)
         self._stops = Stops(config.stop)
         self._pieces: list[str] = []
-        self._token_ids: list[int] = []
+        self.drawn_ids: list[int] = []
         self._log_probs: list[float] = []
 
     @property
-    def stopped(self) -> bool:
-        """Whether a stop text has occurred."""
-        return self._stops.found
+    def finished_by(self) -> FinishedBy:
+        """The reason for the end of the text. For an unfinished text, the reason is "length"."""
+        ended = self.drawn_ids[-1:] and self.drawn_ids[-1] in self._end_ids
+        return "stop" if self._stops.found else "end" if ended else "length"
 
     def add(self, token: SampledToken) -> str:
         """Add a token, and return the new text that can be shown (possibly none)."""
         self._log_probs.append(token.log_prob)
-        if token.token_id == self._eos_id:
+        self.drawn_ids.append(token.token_id)
+        if token.token_id in self._end_ids:
             return ""
-        self._token_ids.append(token.token_id)
         return self._kept(self._stops.add(self._spelling.add(token.token_id)))
 
     def end(self) -> str:
         """End the text, and return the text that was held back. An incomplete character becomes U+FFFD."""
-        return "" if self.stopped else self._kept(self._stops.add(self._spelling.end()) + self._stops.end())
+        return (
+            "" if self._stops.found else self._kept(self._stops.add(self._spelling.end()) + self._stops.end())
+        )
 
     def _kept(self, piece: str) -> str:
         self._pieces.append(piece)
@@ -202,14 +266,14 @@ class WrittenText:
 
     def generation(self, windows: Windows, row: Row) -> Generation:
         """Return the finished text. `row` is the row of `windows` on which the text was generated."""
-        ended = len(self._log_probs) > len(self._token_ids)
-        last = [] if ended else [*self.prompt_ids, *self._token_ids][-1:]  # a last token is never read
+        ended = self.finished_by == "end"
+        last = [] if ended else [*self.prompt_ids, *self.drawn_ids][-1:]  # a last token is never read
         return Generation(
             prompt=self.prompt,
             text="".join(self._pieces),
-            token_ids=tuple(self._token_ids),
+            token_ids=tuple(self.drawn_ids[:-1] if ended else self.drawn_ids),
             log_probs=tuple(self._log_probs),
-            finished_by="stop" if self.stopped else "end" if ended else "length",
+            finished_by=self.finished_by,
             cut=self.cut,
             unknown=self.unknown,
             slides=row.slides,
@@ -256,6 +320,8 @@ class Writing:
         new = Windows(self._model, [ids[:-1] for ids in prompts], [config.max_tokens for config in configs])
         first = self._sampling.n_texts
         rows = list(new.rows)
+        for row, text in zip(rows, texts, strict=True):
+            row.prefixes = text.prefixes
         self._sampling.join(lambda windows: windows.join(new), prompts, configs)
         numbers = list(range(first, first + len(texts)))
         self._texts |= zip(numbers, zip(texts, rows, strict=True), strict=True)
@@ -268,7 +334,7 @@ class Writing:
         for number, token in self._sampling.advance() if self._sampling.going_on else ():
             text, _ = self._texts[number]
             piece = text.add(token)
-            if text.stopped:
+            if text.finished_by != "length":
                 self._sampling.end(number)
             ended = self._sampling.has_ended(number)
             found.append(self._whole(number, piece, token) if ended else Written(number, piece, token, None))
@@ -278,10 +344,12 @@ class Writing:
         """Cancel the texts with the given numbers. The next steps compute nothing for these texts."""
         for number in numbers:
             self._sampling.end(number)
-            self._texts.pop(number, None)
+            if number in self._texts:
+                self._windows.remember(self._texts.pop(number)[1])
 
     def _whole(self, number: int, piece: str, token: SampledToken | None) -> Written:
         text, row = self._texts.pop(number)
+        self._windows.remember(row)
         return Written(number, piece + text.end(), token, text.generation(self._windows, row))
 
 

@@ -15,8 +15,10 @@ from attendo.bundle import Bundle, TaskName, TextModel, load_as
 from attendo.config import build
 from attendo.data.tokenizers import Tokenizer, require_list
 from attendo.decoding.backends import DecoderBackend, best_decoder, eager_decoder
+from attendo.decoding.prefix_cache import PrefixCache
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
+from attendo.inference.conversations import Messages, conversation, fitted
 from attendo.inference.generation import Generation, Writing, WrittenText, written
 from attendo.inspecting.recording import Recording, recording
 from attendo.models import DecoderLM
@@ -38,13 +40,14 @@ class SamplingOptions(TypedDict, total=False):
 class Stream(Iterator[str]):
     """An iterator over the non-empty pieces of a generated text.
 
-    The concatenated pieces equal `generation.text`. `cut`, `unknown` and `seed` are set before the first piece.
+    The concatenated pieces equal `generation.text`. `cut`, `dropped`, `unknown` and `seed` are set before the first
+    piece. `dropped` is the number of oldest messages of a conversation that did not fit into the context.
     """
 
-    def __init__(self, generator: Generator, prompt: str, config: SamplingConfig) -> None:
-        text = generator.text(prompt, config)
-        self.prompt = prompt
+    def __init__(self, generator: Generator, text: WrittenText) -> None:
+        self.prompt = text.prompt
         self.cut = text.cut
+        self.dropped = text.dropped
         self.unknown = text.unknown
         self.seed = text.seed
         self._generation: Generation | None = None
@@ -59,6 +62,12 @@ class Stream(Iterator[str]):
         if self._generation is None:
             raise AttendoError("the text is not complete yet. Read all pieces of the stream first")
         return self._generation
+
+    def whole(self) -> Generation:
+        """Generate all pieces that are left, and return the generated text."""
+        for _ in self:
+            pass
+        return self.generation
 
     def _come(self, generator: Generator, text: WrittenText) -> Iterator[str]:
         for step in written(generator.writing(), [text], 1):
@@ -93,6 +102,7 @@ class Generator(TextModel):
     folder: Path | None = None
     _record: Recording[DecoderLM] | None = dataclasses.field(default=None, repr=False)
     _reader: DecoderBackend | None = dataclasses.field(default=None, repr=False)
+    _prefixes: PrefixCache = dataclasses.field(default_factory=PrefixCache, repr=False)
     _final: bool = dataclasses.field(default=False, repr=False)  # the model is not trained any more
 
     @classmethod
@@ -131,6 +141,7 @@ class Generator(TextModel):
             int8: Whether the CPU uses 8-bit weight matrices, which are faster and slightly less exact.
         """
         self._reader = best_decoder(self.model, int8=int8)
+        self._prefixes = PrefixCache()
         return self
 
     def reader(self) -> DecoderBackend:
@@ -143,11 +154,11 @@ class Generator(TextModel):
         """Return an empty batch of texts. Texts can be added at any time, and a step generates one token per text."""
         return Writing(self.reader(), self.tokenizer)
 
-    def text(self, prompt: str, config: SamplingConfig) -> WrittenText:
+    def text(self, prompt: str | Sequence[int], config: SamplingConfig) -> WrittenText:
         """Return a text to be generated, in the form that `Writing.add` accepts.
 
         Args:
-            prompt: The text to continue.
+            prompt: The text to continue, or the token ids that the model reads first.
             config: The sampling settings.
         """
         return WrittenText(self.tokenizer, self.model.config.max_len, prompt, config)
@@ -172,6 +183,8 @@ class Generator(TextModel):
             AttendoError: An option is unknown or out of range.
         """
         chosen = {name: value for name, value in options.items() if value is not None}
+        if not isinstance(stop := chosen.get("stop", ""), str):
+            chosen["stop"] = tuple(stop)
         try:
             return dataclasses.replace(self.decoding, **chosen)
         except ValueError as error:
@@ -190,10 +203,7 @@ class Generator(TextModel):
         Raises:
             AttendoError: An option is out of range.
         """
-        stream = self.stream(prompt, **options)
-        for _ in stream:
-            pass
-        return stream.generation
+        return self.stream(prompt, **options).whole()
 
     def stream(self, prompt: str = "", **options: Unpack[SamplingOptions]) -> Stream:
         """Return an iterator over the pieces of the text that `generate` returns.
@@ -207,10 +217,67 @@ class Generator(TextModel):
         Raises:
             AttendoError: An option is out of range.
         """
-        stop = options.get("stop")
-        if stop is not None and not isinstance(stop, str):
-            options["stop"] = tuple(stop)
-        return Stream(self, prompt, self.config(options))
+        return Stream(self, self.text(prompt, self.config(options)))
+
+    def chat(self, messages: Messages, **options: Unpack[SamplingOptions]) -> Generation:
+        """Answer the last message of a conversation. The model must have a chat template.
+
+        If the conversation is longer than the context, its oldest turns are dropped. The system message is kept. Turns
+        that are equal to those of an earlier call are not read again (`PrefixCache`).
+
+        Args:
+            messages: The messages of the conversation, for example `[{"role": "user", "content": "Hi"}]`. A system
+                message can come first. Then, user and assistant alternate, and the last message is from the user.
+            **options: Fields of SamplingConfig. Missing options use the default of the run.
+
+        Returns:
+            The reply.
+
+        Raises:
+            AttendoError: The model has no chat template, a message is invalid, or the last message is too long.
+        """
+        return self.stream_chat(messages, **options).whole()
+
+    def stream_chat(self, messages: Messages, **options: Unpack[SamplingOptions]) -> Stream:
+        """Return an iterator over the pieces of the reply that `chat` returns.
+
+        Args:
+            messages: The messages of the conversation, as in `chat`.
+            **options: Fields of SamplingConfig. Missing options use the default of the run.
+
+        Raises:
+            AttendoError: The model has no chat template, a message is invalid, or the last message is too long.
+        """
+        return Stream(self, self.reply(messages, self.config(options)))
+
+    def reply(self, messages: Messages, config: SamplingConfig) -> WrittenText:
+        """Return the reply to a conversation as a text to be generated, in the form that `Writing.add` accepts.
+
+        The reply ends at the end of the context.
+
+        Args:
+            messages: The messages of the conversation, as in `chat`.
+            config: The sampling settings.
+
+        Raises:
+            AttendoError: The model has no chat template, a message is invalid, or the last message is too long.
+        """
+        template = self.tokenizer.chat
+        if template is None:
+            raise AttendoError(
+                "this model has no chat template, so it cannot answer messages. Train it on "
+                "conversations (attendo train chat), or continue a text (attendo generate)"
+            )
+        most = self.model.config.max_len
+        talk = conversation(messages)
+        ids, dropped, cut = fitted(self.tokenizer, template, talk, most, min(config.max_tokens, most // 4))
+        config = dataclasses.replace(config, max_tokens=min(config.max_tokens, most + 1 - len(ids)))
+        self.reader()  # a loaded generator is prepared when it is first used
+        prefixes = None if self._reader is None else self._prefixes
+        text = WrittenText(self.tokenizer, most, ids, config, template, prefixes)
+        text.dropped = dropped
+        text.cut = cut
+        return text
 
     def generate_batch(
         self,

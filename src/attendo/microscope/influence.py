@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Generator, Translator
+from attendo.inference.conversations import marked_ids
 from attendo.inspecting.attribution import (
     Metric,
     embedding_of,
@@ -128,7 +129,7 @@ def _inputs_of(result: LookResult, text: str) -> dict[str, Tensor]:
         case Translator():
             source = specials.source(result.tokenizer.encode(text))
         case Generator():
-            target = [*specials.prompt(result.tokenizer.encode(text)), *target[result.prompt_tokens :]]
+            target = [*marked_ids(result.tokenizer, text), *target[result.prompt_tokens :]]
         case Classifier():
             source = specials.text(result.tokenizer.encode(text))
         case Embedder():

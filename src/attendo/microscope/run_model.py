@@ -28,6 +28,7 @@ from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inference.alignment import attending_step
+from attendo.inference.conversations import is_talk, marked_ids
 from attendo.inference.generation import special_ids
 from attendo.inference.translations import is_looping
 from attendo.inspecting.edits import Edit, LayerEdits, Off, OffByRow, Patch, Temper, resolve
@@ -432,8 +433,11 @@ def _continuation(
     user: Generator, request: LookRequest, edits: Sequence[Edit], draft: Sequence[int]
 ) -> Reading:
     tokenizer, most = user.tokenizer, user.model.config.max_len
-    ids = tokenizer.specials.prompt(tokenizer.encode(request.text))
-    if request.search == "forced":
+    ids = marked_ids(tokenizer, request.text)
+    if request.search == "forced" and is_talk(tokenizer, ids):
+        talk = marked_ids(tokenizer, request.text + (request.target or ""))
+        prompt, found, finished = ids, talk[len(ids) :], False
+    elif request.search == "forced":
         behind = (tokenizer.encode_on if request.text else tokenizer.encode)(request.target or "")
         prompt, found, finished = ids, behind, False
     else:
@@ -449,7 +453,7 @@ def _continuation(
         f"the first {left_out:,} tokens are left out: the context length is {most:,}",
         f"文脈長が {most:,} トークンなので、先頭の {left_out:,} トークンを省いた",
     )
-    last = tokenizer.eos_id if finished else None
+    last = _special_ids(tokenizer, ids).eos_id if finished else None
     prompt_tokens = max(1, len(prompt) - (len(whole) - len(kept)))
     return Reading(
         (), tuple(kept), (*kept[1:], last), prompt_tokens, None, finished, note if left_out else None
@@ -473,9 +477,15 @@ def _found_text(
     with torch.no_grad(), edited(user.model, edits) as view:
         cache = view.start(1, len(prompt) + n_tokens + AHEAD)
         begin = (*prompt, *prefix)
-        known = special_ids(user.tokenizer)
+        known = _special_ids(user.tokenizer, prompt)
         found, finished = greedy_by_draft(view.step, cache, begin, draft, n_tokens - len(prefix), known)
     return [*prefix, *found], finished
+
+
+def _special_ids(tokenizer: Tokenizer, prompt: Sequence[int]) -> SpecialIds:
+    """Return the special token ids. If the prompt is a conversation, the end token is that of a reply."""
+    known, chat = special_ids(tokenizer), tokenizer.chat
+    return dataclasses.replace(known, eos_id=chat.end_id) if chat and is_talk(tokenizer, prompt) else known
 
 
 def _some(ids: Sequence[int], text: str) -> None:
@@ -548,7 +558,7 @@ def search_text(
     max_tokens: int,
 ) -> Found:
     """Search for the most probable continuation of a prompt, with edits of the model and a given beginning."""
-    known = special_ids(generator.tokenizer)
+    known = _special_ids(generator.tokenizer, prompt)
     config = DecodingConfig(beam=beam, n_best=beam, length_penalty=0.0)
     with torch.no_grad(), ExitStack() as until_found:
         changed = _changed(generator.reader(), generator.model, edits)

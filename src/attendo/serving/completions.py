@@ -20,6 +20,7 @@ from sse_starlette.sse import AppStatus
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from attendo.data.chat import Message
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.logit_filters import SamplingConfig
 from attendo.errors import AttendoError
@@ -48,35 +49,40 @@ class StreamOptions(Body):
     include_obfuscation: bool | None = None
 
 
-class CompletionBody(Body):
-    """The body of a completion request. The defaults of all fields, including max_tokens, are the settings of the run.
+class SamplingBody(Body):
+    """The common fields of completion requests. The defaults, including max_tokens, are the settings of the run.
 
     The n texts of a prompt use the seeds seed, seed + 1, and so on. The fields top_k, min_p and repetition_penalty
-    extend the OpenAI API. The fields presence_penalty, frequency_penalty, logit_bias and suffix are not supported, and
-    best_of must equal n. The field user is ignored.
+    extend the OpenAI API. The fields presence_penalty, frequency_penalty and logit_bias are not supported. The field
+    user is ignored.
     """
 
     model: Name | None = None
-    prompt: str | Ids | Texts | Rows | None = None
     max_tokens: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     n: Annotated[int, Field(ge=1, le=1000), WHOLE] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    logprobs: Annotated[int, Field(ge=0, le=5), WHOLE] | None = None
-    echo: bool | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**62), WHOLE] | None = None
-    best_of: Annotated[int, Field(ge=1, le=1000), WHOLE] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: dict[str, float] | None = None
-    suffix: str | None = None
     user: str | None = None
     top_k: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+
+
+class CompletionBody(SamplingBody):
+    """The body of a completion request. best_of must equal n, and suffix is not supported."""
+
+    prompt: str | Ids | Texts | Rows | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5), WHOLE] | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=1000), WHOLE] | None = None
+    suffix: str | None = None
 
 
 class LogProbs(BaseModel):
@@ -122,8 +128,9 @@ class CompletionAnswer(BaseModel):
 
 
 class ModelFacts(BaseModel):
-    """The facts about one model of the server. Four fields extend the OpenAI API: family (the task), source and target
-    (the languages of a translator), and examples (texts to try, if the server may show them).
+    """The facts about one model of the server. Five fields extend the OpenAI API: family (the task), source and target
+    (the languages of a translator), examples (texts to try, if the server may show them), and chat (whether the model
+    answers messages).
     """
 
     model_config = ConfigDict(protected_namespaces=())
@@ -136,6 +143,7 @@ class ModelFacts(BaseModel):
     source: str | None
     target: str | None
     examples: list[str]
+    chat: bool
 
 
 class ModelList(BaseModel):
@@ -150,17 +158,42 @@ def usage_of(n_read: int, n_written: int) -> dict[str, int]:
     return {"prompt_tokens": n_read, "completion_tokens": n_written, "total_tokens": n_read + n_written}
 
 
-def head_of(model: str) -> dict[str, Any]:
-    """Return the fields id, object, created and model of a completion response or of a stream event."""
-    name = f"cmpl-{secrets.token_hex(12)}"
-    return {"id": name, "object": "text_completion", "created": int(time.time()), "model": model}
-
-
 def choice(
     index: int, text: str, reason: str | None, logprobs: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return a generated text, or a piece of a streamed text, as a JSON object."""
     return {"text": text, "index": index, "logprobs": logprobs, "finish_reason": reason}
+
+
+@dataclass(frozen=True)
+class AnswerForm:
+    """The JSON form of generated texts.
+
+    Attributes:
+        prefix: The beginning of the id.
+        kinds: The field object of a whole response, and of a stream event.
+        choice: Function that returns a generated text, from the arguments of `choice`.
+        piece: Function that returns a piece of a streamed text, from the arguments of `choice`.
+        first: Function that returns the choice before the first piece of text number i, or None.
+    """
+
+    prefix: str
+    kinds: tuple[str, str]
+    choice: Callable[..., dict[str, Any]]
+    piece: Callable[..., dict[str, Any]]
+    first: Callable[[GenerationRequest, int], dict[str, Any] | None]
+
+    def head(self, model: str, stream: bool | None) -> dict[str, Any]:
+        """Return the fields id, object, created and model of a response or of a stream event."""
+        name = f"{self.prefix}-{secrets.token_hex(12)}"
+        return {"id": name, "object": self.kinds[bool(stream)], "created": int(time.time()), "model": model}
+
+
+def _echoed(ready: GenerationRequest, index: int) -> dict[str, Any] | None:
+    return choice(index, ready.texts[index].prompt, None) if ready.echo else None
+
+
+FORM = AnswerForm("cmpl", ("text_completion", "text_completion"), choice, choice, _echoed)
 
 
 @dataclass(frozen=True)
@@ -174,14 +207,18 @@ class GenerationRequest:
         read: The token ids that the model reads for each prompt: `ids`, with special tokens if the prompt is a text.
         texts: The texts to generate, `n` per prompt.
         n: The number of texts per prompt.
+        n_likeliest: The number of most probable tokens to return for each position (None: no log-probabilities).
+        echo: Whether the response contains the prompts.
     """
 
     generator: Generator
-    body: CompletionBody
+    body: SamplingBody
     ids: list[list[int]]
     read: list[list[int]]
     texts: list[WrittenText]
     n: int
+    n_likeliest: int | None = None
+    echo: bool = False
 
     @property
     def cost(self) -> int:
@@ -197,31 +234,40 @@ class GenerationRequest:
         return usage_of(sum(map(len, self.ids)), sum(len(one.log_probs) for one in found))
 
 
+Prompt = str | list[int] | tuple[Message, ...]
+"""A text, token ids or a conversation."""
+
+
 async def prompted(
-    request: ApiRequest, generator: Generator, prompts: Sequence[str | list[int]], body: CompletionBody
+    request: ApiRequest,
+    generator: Generator,
+    prompts: Sequence[Prompt],
+    body: SamplingBody,
+    n_likeliest: int | None,
+    echo: bool = False,
 ) -> GenerationRequest:
-    """Prepare the texts of a completion request. Raise ApiError if a setting or a token id is out of range."""
+    """Prepare the texts of a completion request. Raise ApiError if a setting or a prompt is invalid."""
     n = body.n or 1
     tokenizer = generator.tokenizer
-    n_characters = n * sum(len(prompt) for prompt in prompts)
+    n_characters = n * sum(map(_n_characters, prompts))
 
     def made() -> GenerationRequest:
         config = _config(generator, body, request.limits.max_tokens)
-        most = generator.model.config.max_len
-        ready = GenerationRequest(generator, body, [], [], [], n)
+        ready = GenerationRequest(generator, body, [], [], [], n, n_likeliest, echo)
         for prompt in prompts:
-            is_ids = isinstance(prompt, list)
-            ids = prompt if is_ids else tokenizer.encode(prompt)
-            text = tokenizer.decode(prompt) if is_ids else prompt
+            seeds = [None if config.seed is None else config.seed + number for number in range(n)]
+            configs = [dataclasses.replace(config, seed=seed) for seed in seeds]
+            if isinstance(prompt, tuple):
+                texts = [generator.reply(prompt, each) for each in configs]
+                ids = read = texts[0].prompt_ids
+            else:
+                texts = [generator.text(prompt, each) for each in configs]
+                is_text = isinstance(prompt, str)
+                ids = tokenizer.encode(prompt) if is_text else prompt
+                read = tokenizer.specials.prompt(ids) if is_text else ids  # token ids are not changed
             ready.ids.append(ids)
-            ready.read.append(ids if is_ids else tokenizer.specials.prompt(ids))  # token ids are not changed
-            for number in range(n):
-                seed = None if config.seed is None else config.seed + number
-                one = generator.text(text, dataclasses.replace(config, seed=seed))
-                if is_ids:  # the given ids, because the decoded text may have other ids
-                    one.prompt_ids = ids[-most:]
-                    one.cut = max(0, len(ids) - most)
-                ready.texts.append(one)
+            ready.read.append(read)
+            ready.texts.extend(texts)
         return ready
 
     found = await in_thread(n_characters, made)
@@ -229,7 +275,11 @@ async def prompted(
     return found
 
 
-def _config(generator: Generator, body: CompletionBody, most: int) -> SamplingConfig:
+def _n_characters(prompt: Prompt) -> int:
+    return sum(len(one.content) for one in prompt) if isinstance(prompt, tuple) else len(prompt)
+
+
+def _config(generator: Generator, body: SamplingBody, most: int) -> SamplingConfig:
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
     options = {name: getattr(body, name) for name in names}
     if body.stop is not None:
@@ -239,22 +289,29 @@ def _config(generator: Generator, body: CompletionBody, most: int) -> SamplingCo
     return generator.config(options)
 
 
-async def texts_answer(
-    request: ApiRequest, served: ServedModel, ready: GenerationRequest
-) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Generate the texts of a request. Return the choices and the token counts of the response."""
-    body = ready.body
+async def generated(
+    request: ApiRequest,
+    served: ServedModel,
+    ready: GenerationRequest,
+    form: AnswerForm,
+    more: dict[str, Any],
+) -> Response:
+    """Generate the texts of a request, and return them as a response or as a stream. `more` are further fields."""
+    head = form.head(served.name, ready.body.stream) | more
+    if ready.body.stream:
+        chunks = TextEvents(ready, head, form)
+        return await _streamed(request, served, GenerationJob(ready.texts), ready.cost, chunks)
     found: Sequence[Generation] = await request.run_job(served, GenerationJob(ready.texts), ready.cost)
     request.context.tokens_out += sum(len(one.log_probs) for one in found)
     scores: list[list[TokenScore | None]] = [[] for _ in found]
-    if body.logprobs is not None and (body.echo or body.logprobs):
-        scores = await _scores(request, served, ready, found)
+    if ready.n_likeliest or (ready.echo and ready.n_likeliest is not None):
+        scores = await _scores(request, served, ready)
     choices = []
     for index, (one, scored) in enumerate(zip(found, scores, strict=True)):
-        log_probs = None if body.logprobs is None else _log_probs(ready, index, one, scored)
-        text = one.prompt + one.text if body.echo else one.text
-        choices.append(choice(index, text, reason_of(one), log_probs))
-    return choices, ready.usage(found)
+        log_probs = None if ready.n_likeliest is None else _log_probs(ready, index, one, scored)
+        text = one.prompt + one.text if ready.echo else one.text
+        choices.append(form.choice(index, text, reason_of(one), log_probs))
+    return json_response(head | {"choices": choices, "usage": ready.usage(found)})
 
 
 def reason_of(found: Generation) -> str:
@@ -263,26 +320,21 @@ def reason_of(found: Generation) -> str:
 
 
 async def _scores(
-    request: ApiRequest, served: ServedModel, ready: GenerationRequest, found: Sequence[Generation]
+    request: ApiRequest, served: ServedModel, ready: GenerationRequest
 ) -> list[list[TokenScore | None]]:
     """Return the scores of the tokens of each prompt and its text, from another pass. The first token has None."""
     generator = ready.generator
     context = generator.model.config.max_len
     specials = generator.tokenizer.specials
-    n = ready.body.logprobs or 0
+    n = ready.n_likeliest or 0
     windows = []
-    for index, one in enumerate(found):
+    for index, text in enumerate(ready.texts):
         first, *rest = ready.read[index // ready.n]
         opened = dataclasses.replace(specials, before_prompt=(first,))
-        windows.append(scoring_chunks([*rest, *_drawn(ready, one)], context, opened, ended=False))
+        windows.append(scoring_chunks([*rest, *text.drawn_ids], context, opened, ended=False))
     scored = await run_text_scores(request, served, windows, n)
     n_before = [len(read) - len(own) for read, own in zip(ready.read, ready.ids, strict=True)]
     return [[None, *scores][n_before[index // ready.n] :] for index, scores in enumerate(scored)]
-
-
-def _drawn(ready: GenerationRequest, found: Generation) -> list[int]:
-    """Return all generated tokens, including the end token."""
-    return [*found.token_ids, ready.generator.tokenizer.eos_id][: len(found.log_probs)]
 
 
 def _log_probs(
@@ -291,21 +343,21 @@ def _log_probs(
     """Return OpenAI's table. With echo the prompt's tokens come first; tokens that a stop took back are left out."""
     tokenizer = ready.generator.tokenizer
     prompt = ready.prompt_ids(index)
-    ids = _drawn(ready, found)
+    ids = ready.texts[index].drawn_ids
     offsets = _offsets(tokenizer, ids, going_on=bool(prompt))
     if found.finished_by == "stop":
         offsets = [offset for offset in offsets if offset < len(found.text)]
         ids = ids[: len(offsets)]
     values: list[float | None] = [*found.log_probs[: len(ids)]]
     scores = scores[: len(prompt) + len(ids)]
-    if ready.body.echo:
+    if ready.echo:
         values = [*(score and score.log_prob for score in scores[: len(prompt)]), *values]
         before = _offsets(tokenizer, prompt, going_on=False)
         offsets = [*before, *(len(found.prompt) + offset for offset in offsets)]
         ids = [*prompt, *ids]
     else:
         scores = scores[len(prompt) :]
-    top = [_likeliest(tokenizer, score) for score in scores] if ready.body.logprobs else None
+    top = [_likeliest(tokenizer, score) for score in scores] if ready.n_likeliest else None
     return _table(tokenizer, ids, values, top, offsets)
 
 
@@ -338,8 +390,9 @@ def _offsets(tokenizer: Tokenizer, ids: Sequence[int], *, going_on: bool) -> lis
 class TextEvents:
     """A function object that converts the events of a generation job to the chunks of a stream."""
 
-    def __init__(self, ready: GenerationRequest, head: dict[str, Any]) -> None:
+    def __init__(self, ready: GenerationRequest, head: dict[str, Any], form: AnswerForm) -> None:
         self._ready = ready
+        self._form = form
         self._head = head
         self._usage = bool(ready.body.stream_options and ready.body.stream_options.include_usage)
         self._kept: list[list[tuple[int, float]]] = [
@@ -351,15 +404,16 @@ class TextEvents:
     def __call__(self, news: JobEvent) -> list[dict[str, Any]]:
         """Return the stream chunks of an event, which is a piece of text or the end of the job."""
         chunks: list[dict[str, Any]] = []
-        if not self._begun and self._ready.body.echo:
-            chunks += [self._chunk(choice(i, text.prompt, None)) for i, text in enumerate(self._ready.texts)]
+        if not self._begun:
+            first = [self._form.first(self._ready, i) for i in range(len(self._ready.texts))]
+            chunks += [self._chunk(one) for one in first if one is not None]
         self._begun = True
         if isinstance(news, Piece):
             return chunks + self._piece(news)
         assert isinstance(news, Done)
         for i, one in enumerate(news.results):
             end = self._log_probs(i) if one.finished_by == "end" and self._kept[i] else None
-            chunks.append(self._chunk(choice(i, "", reason_of(one), end)))
+            chunks.append(self._chunk(self._form.piece(i, "", reason_of(one), end)))
         if self._usage:
             chunks.append(self._head | {"choices": [], "usage": self._ready.usage(news.results)})
         return chunks
@@ -369,12 +423,12 @@ class TextEvents:
             self._kept[news.text].append((news.token.token_id, news.token.log_prob))
         if not news.piece:
             return []
-        return [self._chunk(choice(news.text, news.piece, None, self._log_probs(news.text)))]
+        return [self._chunk(self._form.piece(news.text, news.piece, None, self._log_probs(news.text)))]
 
     def _log_probs(self, index: int) -> dict[str, Any] | None:
         kept = self._kept[index]
         self._kept[index] = []
-        if self._ready.body.logprobs is None:
+        if self._ready.n_likeliest is None:
             return None
         tokenizer = self._ready.generator.tokenizer
         ids = [token for token, _ in kept]
@@ -408,7 +462,7 @@ async def model(request: ApiRequest, model: str) -> Response:
 
 def _facts(served: ServedModel) -> dict[str, Any]:
     own = {"family": served.family, "source": served.source, "target": served.target}
-    own["examples"] = served.examples
+    own |= {"examples": served.examples, "chat": served.user.tokenizer.chat is not None}
     return {"id": served.name, "object": "model", "created": served.created, "owned_by": "attendo"} | own
 
 
@@ -420,10 +474,17 @@ async def completions(request: ApiRequest) -> Response:
     it is generated. A translator then sends one greedy translation.
     """
     body = await request.read_json(CompletionBody)
-    _check(body)
+    check_options(
+        request,
+        body,
+        best_of=(body.best_of in (None, body.n or 1), "set n only; all n texts are returned"),
+        suffix=(not body.suffix, "remove it; text is generated from left to right"),
+        logprobs=(
+            not (body.stream and body.echo and body.logprobs is not None),
+            "it cannot be combined with echo in a stream; remove one of them",
+        ),
+    )
     limits = request.limits
-    check_most(body.n, limits.max_n, "n")
-    check_most(body.max_tokens, limits.max_tokens, "max_tokens")
     prompts = _prompts(body)
     if len(prompts) * (body.n or 1) > limits.max_texts:
         raise ApiError(413, f"prompts times n must be at most {limits.max_texts:,} texts; send them in parts")
@@ -434,13 +495,8 @@ async def completions(request: ApiRequest) -> Response:
     async def work(served: ServedModel) -> Response:
         if served.family == "translation":
             return await _translated(request, served, body, prompts)
-        ready = await prompted(request, served.user, prompts, body)
-        head = head_of(served.name)
-        if body.stream:
-            chunks = TextEvents(ready, head)
-            return await _streamed(request, served, GenerationJob(ready.texts), ready.cost, chunks)
-        choices, usage = await texts_answer(request, served, ready)
-        return json_response(head | {"choices": choices, "usage": usage})
+        ready = await prompted(request, served.user, prompts, body, body.logprobs, bool(body.echo))
+        return await generated(request, served, ready, FORM, {})
 
     return await request.with_model(body.model, FAMILIES, work)
 
@@ -458,23 +514,26 @@ def _prompts(body: CompletionBody) -> list[str | list[int]]:
             return [text]
 
 
-def _check(body: CompletionBody) -> None:
-    """Raise ApiError with status 400 for unsupported options of the OpenAI API."""
+def check_options(request: ApiRequest, body: SamplingBody, **more: tuple[bool, str]) -> None:
+    """Raise ApiError with status 400 for unsupported options of the OpenAI API, and for values above the limits.
+
+    Args:
+        request: The request.
+        body: The body of the request.
+        **more: Whether the value of a further field is supported, and otherwise what to do.
+    """
     remedies = {
-        "best_of": (body.best_of in (None, body.n or 1), "set n only; all n texts are returned"),
         "presence_penalty": (not body.presence_penalty, "remove it, or use repetition_penalty"),
         "frequency_penalty": (not body.frequency_penalty, "remove it, or use repetition_penalty"),
         "logit_bias": (not body.logit_bias, "remove it"),
-        "suffix": (not body.suffix, "remove it; text is generated from left to right"),
         "stream_options": (body.stream_options is None or bool(body.stream), "it requires stream: true"),
-        "logprobs": (
-            not (body.stream and body.echo and body.logprobs is not None),
-            "it cannot be combined with echo in a stream; remove one of them",
-        ),
+        **more,
     }
     for name, (fine, remedy) in remedies.items():
         if not fine:
             raise ApiError(400, f"this value of {name} is not supported: {remedy}", param=name)
+    check_most(body.n, request.limits.max_n, "n")
+    check_most(body.max_tokens, request.limits.max_tokens, "max_tokens")
 
 
 class EventStream(EventSourceResponse):
@@ -549,7 +608,7 @@ async def _translated(
         sum(map(len, prompts)),
         lambda: [p if isinstance(p, str) else translator.tokenizer.decode(p) for p in prompts],
     )
-    head = head_of(served.name)
+    head = FORM.head(served.name, body.stream)
     if body.stream:
         greedy = await prepared(
             request, served, sources, TranslateOptions(beam=1, max_tokens=body.max_tokens)

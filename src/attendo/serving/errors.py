@@ -163,7 +163,7 @@ def response_to(scope: Scope, error: Exception) -> Response:
             field = str(wrong["loc"][-1])
             return error_response(scope, 422, f"{field}: {as_clause(wrong['msg'])}", param=field)
         case HTTPException():
-            return error_response(scope, error.status_code, _detail(error, scope["path"]), error.headers)
+            return error_response(scope, error.status_code, _detail(error), error.headers)
         case AttendoError():
             return error_response(scope, 422, str(error))
         case _:
@@ -192,10 +192,8 @@ def as_clause(message: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _detail(error: HTTPException, path: str) -> str:
+def _detail(error: HTTPException) -> str:
     match error.status_code:
-        case HTTPStatus.NOT_FOUND if path == "/v1/chat/completions":
-            return "chat is not supported: no model is trained for chat; use /v1/completions"
         case HTTPStatus.NOT_FOUND if error.detail == "Not Found":
             return "this path does not exist; /openapi.json lists all paths"
         case HTTPStatus.METHOD_NOT_ALLOWED:

@@ -33,7 +33,7 @@ assets_router = APIRouter(route_class=ApiRoute, include_in_schema=False)
 async def page(request: ApiRequest) -> Response:
     """Return the web page for translation, classification and completion, which contains no data of models."""
     state = request.server
-    facts = {"look": state.look, "characters": state.config.max_characters}
+    facts = {"look": state.look, "characters": state.config.max_characters, "chat": not state.keys}
     data = data_elements({"facts": json_of(facts)})
     served = live_document(("serve/main.js",), "serve/serve.css", data, "en")
     return Response(*served.response(request.headers))

@@ -43,6 +43,7 @@ export function makeCompleting(app, model) {
   const undo = button(say("serve-undo"), () => (reading.box.focus(), document.execCommand("undo")), quiet("undo"));
   const copy = copyButton(app, () => reading.text + draft.text);
   const link = lookLink(app, model);
+  const chat = app.facts.chat && model.chat && { class: "button quiet", href: `chat?model=${encodeURIComponent(model.id)}` };
   const counter = makeCounter(app, reading, typed);
   const byKey = el("span", { class: "by-key" }, `${say("serve-keys")} `);
   const hint = el("p", { class: "note hint" }, byKey, say("serve-tints"));
@@ -129,6 +130,7 @@ export function makeCompleting(app, model) {
   });
 
   const foot = el("div", { class: "foot" }, stop, keep, write, drop, several, undo, counter.clearing, copy, link);
+  if (chat) foot.append(el("a", chat, say("serve-chat")));
   const desk = el("section", { class: "desk", "aria-label": say("prompt") }, reading.root, hint, foot);
   reading.text = before;
   show();

@@ -481,6 +481,13 @@ class SlotKVCache:
         """Select rows: new row i continues old row `rows[i]`, and all other rows are dropped."""
         self._select(rows.numpy())
 
+    def past(self, row: int, n: int) -> Float[Tensor, "blocks n width"]:
+        """Return a copy of the keys and values of the first `n` positions of a row."""
+        slots = self.slots[row, :n]
+        if n and (slots == slots[0]).all():  # as in every decoder-only model, and several times faster
+            return self.cache[:, int(slots[0]), :n].clone()
+        return self.cache[:, torch.from_numpy(slots.astype(np.int64)), torch.arange(n)]
+
     def join(self, other: SlotKVCache) -> None:
         """Append the rows and sources of another cache of the same model. The memory of an empty cache is reused."""
         if not self.rows:
@@ -489,9 +496,7 @@ class SlotKVCache:
         own = self._free_slots(other.rows, other.capacity)
         slots = np.repeat(own[:, None], self.capacity, 1)
         for row, length in enumerate(other.lengths.tolist()):
-            if length:
-                past = torch.from_numpy(other.slots[row, :length].astype(np.int64))
-                self.cache[:, own[row], :length] = other.cache[:, past, torch.arange(length)]
+            self.cache[:, own[row], :length] = other.past(row, length)
         starts = self._add_memory(*other._live_memory())
         self.memory_start = np.concatenate((self.memory_start, starts))
         self.memory_length = np.concatenate((self.memory_length, other.memory_length))
