@@ -502,7 +502,7 @@ def _train(
 ) -> int:
     import torch
 
-    from attendo.bundle import USES
+    from attendo.bundle import usage
     from attendo.interop.exporting import not_exportable, only_here
     from attendo.runs.resume import joined_run, resumed_run
     from attendo.runs.training_run import is_restarted, new_run
@@ -529,7 +529,7 @@ def _train(
         tell(f"{processes}{plural(torch.get_num_threads(), 'thread')}; the run is saved in {out}")
         code = 0 if run.has_ended else follow(run)
     if code == 0:
-        tell(f'try it: attendo {USES[family.architecture]} {out} "your text"')
+        tell(f"try it: {usage(family.name, family.architecture, out)}")
     return code
 
 
