@@ -85,10 +85,21 @@ def embeds_texts(config: ModelConfig) -> bool:
 def use_of(task: str | None, architecture: Architecture) -> str:
     """Return the name of the command that runs a model of this task and architecture.
 
-    >>> use_of("embedding", "classifier"), use_of("classification", "classifier")
-    ('embed', 'classify')
+    >>> use_of("embedding", "classifier"), use_of("classification", "classifier"), use_of("chat", "decoder")
+    ('embed', 'classify', 'chat')
     """
-    return "embed" if task == "embedding" else USES[architecture]
+    own = {"embedding": "embed", "chat": "chat", "preference": "chat"}
+    return own.get(task or "", USES[architecture])
+
+
+def usage(task: str | None, architecture: Architecture, folder: Path) -> str:
+    """Return an example of the command that runs a model.
+
+    >>> usage("translation", "encoder-decoder", Path("runs/mine"))
+    'attendo translate runs/mine "your text"'
+    """
+    use = use_of(task, architecture)
+    return f"attendo {use} {folder}" + ("" if use == "chat" else ' "your text"')
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def test_each_line_is_as_the_command_writes_it_alone(run_folder, tmp_path):
 
 def test_line_breaks_are_spaces(tmp_path, monkeypatch):
     folder, out = save_run(tmp_path / "run", generator_of("byte", max_tokens=6)), tmp_path / "out.txt"
-    monkeypatch.setattr(Windows, "_read", lambda self, rows, n, cache: torch.eye(260)[[4 + 10] * len(rows)])
+    monkeypatch.setattr(Windows, "_read", lambda self, ids, cache: torch.eye(260)[[4 + 10] * len(ids)])
     assert (
         attendo("generate", folder, "--input", a_file(tmp_path), "--output", out, "--temperature", "0").code
         == 0

@@ -30,7 +30,7 @@ PAGES = {language: "".join(SINGLE[language, name] for name in NAMES) for languag
 BLOCK = re.compile(r"^```sh\n(.*?)^```\n(?:```json\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
 STATE, APP = serving(
     ("enja", tiny_translator(TOKENIZER, max_len=60), "en", "ja"),
-    ("stories", looked_model("language-model", TOKENIZER, max_len=60), None, None),
+    ("stories", looked_model("language-model", TOKENIZER.with_chat(), max_len=60), None, None),
     ("reviews", looked_model("classification", TOKENIZER, max_len=60), None, None),
 )
 OPEN = {"probabilities", "examples"}  # names of labels, and texts: of the model
@@ -43,6 +43,7 @@ def blocks(page):
     for commands, answers in BLOCK.findall(page):
         lines, shown = commands.splitlines(), answers.splitlines()
         for line, answer in zip_longest(lines, shown):
+            line = line.replace('"model": "assistant"', '"model": "stories"')  # it has a chat template
             found.append((line, status(line), None if answer is None else json.loads(answer)))
     return found
 

@@ -20,6 +20,7 @@ CALLS = {
     "multi-label": "classify([text])[0].labels",
     "regression": "classify([text])[0].number",
     "generate": "generate(text).text",
+    "chat": 'chat([{"role": "user", "content": text}]).text',
     "embed": "embed([text])",
 }
 """The Python call that uses a model, by its task, or by the command that uses the model."""
@@ -36,7 +37,7 @@ def card_lines(folder: Path, facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    from attendo.bundle import use_of
+    from attendo.bundle import usage, use_of
     from attendo.custom_modules import LOAD, python_line
 
     config = facts["config"]
@@ -85,10 +86,11 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
             ", ".join(f"{name} ({_bytes(size)})" for name, size in facts["checkpoints"].items()),
         )
     yield "made with", ", ".join(f"{name} {version}" for name, version in facts.get("versions", {}).items())
-    use = use_of(facts.get("task"), model.get("architecture", "encoder-decoder"))
+    architecture = model.get("architecture", "encoder-decoder")
+    use = use_of(facts.get("task"), architecture)
     call = CALLS.get(facts.get("task", ""), CALLS[use])
     if own is None:
-        yield "use", f'attendo {use} {folder} "your text"'
+        yield "use", usage(facts.get("task"), architecture, folder)
     load = f"attendo.load({str(folder)!r}).{call}"
     yield "in Python", load if own is None else python_line(own, folder, f"{LOAD}.{call}")
 

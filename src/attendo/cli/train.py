@@ -502,8 +502,8 @@ def _train(
 ) -> int:
     import torch
 
-    from attendo.bundle import USES
-    from attendo.interop import not_exportable, only_here
+    from attendo.bundle import usage
+    from attendo.interop.exporting import not_exportable, only_here
     from attendo.runs.resume import joined_run, resumed_run
     from attendo.runs.training_run import is_restarted, new_run
 
@@ -519,7 +519,9 @@ def _train(
                 run = new_run(family, tables, out, tell, clock, device, init_from, ranks)
                 bundle = run.bundle
                 # print this before the training
-                if note := only_here(bundle) or not_exportable(bundle.model_config, bundle.tokenizer.kind):
+                if note := only_here(family.name, tables["data"]) or not_exportable(
+                    bundle.model_config, bundle.tokenizer.kind
+                ):
                     say(note)
         else:
             run = joined_run(out, tell, device, clock, ranks)
@@ -527,7 +529,7 @@ def _train(
         tell(f"{processes}{plural(torch.get_num_threads(), 'thread')}; the run is saved in {out}")
         code = 0 if run.has_ended else follow(run)
     if code == 0:
-        tell(f'try it: attendo {USES[family.architecture]} {out} "your text"')
+        tell(f"try it: {usage(family.name, family.architecture, out)}")
     return code
 
 

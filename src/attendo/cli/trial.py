@@ -117,7 +117,7 @@ def _follow(run: TrainingRun) -> None:
 
 def trial_lines(found: Trial) -> Iterator[str]:
     """Yield the result of a trial: the settings, the differences from A, the scores by seed, and the best run."""
-    from attendo.bundle import USES
+    from attendo.bundle import usage
     from attendo.runs.learning_curves import MEASURES
     from attendo.runs.task_specs import family_of
 
@@ -142,8 +142,8 @@ def trial_lines(found: Trial) -> Iterator[str]:
             f" trials with {n} variants would call one better or worse. Confirm a result with new seeds (--seed).",
             WIDTH,
         )
-    use = USES[family_of(found.plan["task"]).architecture]
-    yield f'best run: attendo {use} {found.best_run} "your text"'
+    family = family_of(found.plan["task"])
+    yield f"best run: {usage(family.name, family.architecture, found.best_run)}"
 
 
 def _row(found: Trial, one: Outcome) -> tuple[str, ...]:

@@ -146,7 +146,8 @@ class Windows:
             row.n_together = length
             if n_known:
                 fill_row(cache, place, state, n_known)
-        cache.advance(n_known)
+        if n_known:
+            cache.advance(n_known)
         logits = torch.empty(0)
         for first in range(n_known, length, block or length):
             logits = self._read([row.ids[first : first + (block or length)] for row in rows], cache)

@@ -4,7 +4,7 @@
 """
 
 from attendo.interop.ejecting import eject
-from attendo.interop.exporting import TARGETS, ExportOptions, export, exportable, not_exportable, only_here
+from attendo.interop.exporting import TARGETS, ExportOptions, export, exportable, not_exportable
 from attendo.interop.huggingface.importing import import_model
 from attendo.interop.parity import parity_lines
 
@@ -16,6 +16,5 @@ __all__ = [
     "exportable",
     "import_model",
     "not_exportable",
-    "only_here",
     "parity_lines",
 ]

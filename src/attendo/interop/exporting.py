@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args
 
-from attendo.bundle import Bundle, load_bundle, load_model
+from attendo.bundle import load_bundle, load_model
 from attendo.data.labelled import has_pairs
 from attendo.data.tokenizers import Kind
 from attendo.errors import AttendoError
@@ -97,14 +97,17 @@ def _reasons(config: ModelConfig, kind: Kind) -> dict[str, list[str]]:
     return found
 
 
-def only_here(bundle: Bundle) -> str | None:
+def only_here(task: str, data: Mapping[str, Any]) -> str | None:
     """Return the reason why a model cannot be exported to any format, or None.
 
     Args:
-        bundle: The contents of the run folder.
+        task: The task of the model.
+        data: The settings [data] of the run.
+
+    >>> only_here("regression", {})
+    'models for regression run in attendo only'
     """
-    pairs = has_pairs(bundle.tables.get("data", {}).get("columns"))
-    task = bundle.card.get("task", "")
+    pairs = has_pairs(data.get("columns"))
     if pairs or task in ("multi-label", "regression"):
         return f"{'classifiers of pairs of texts' if pairs else f'models for {task}'} run in attendo only"
     return None
@@ -151,7 +154,7 @@ def export(
         raise AttendoError(
             f"{folder} has custom modules ({name}), which no other program supports: it cannot be exported"
         )
-    if why := only_here(bundle):
+    if why := only_here(bundle.card.get("task", ""), bundle.tables.get("data", {})):
         raise AttendoError(f"{folder} cannot be exported: {why}")
     shape = bundle.model_config, bundle.tokenizer.kind
     if (why := exportable(*shape, target)) is not None:

@@ -65,7 +65,8 @@ def made(tokenizer: ImportedTokenizer, architecture: str, **more) -> tuple[Bundl
     model = build_model(ModelConfig(**shape)).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    card = {"task": "translation", "labels": {"no": 2, "yes": 3}}
+    task = "classification" if architecture == "classifier" else "translation"
+    card = {"task": task, "labels": {"no": 2, "yes": 3}}
     return Bundle({"model": shape, "tokenizer": {"kind": "imported"}, **more}, tokenizer, card), model
 
 
