@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -32,7 +33,7 @@ REFERENCE = "reference.safetensors"
 
 
 def greedy_answers(generator: Generator, prompts: Sequence[list[int]], most: int) -> list[tuple[str, bool]]:
-    """Return a greedy answer to each prompt, and whether the answer ends by itself within `most` tokens."""
+    """Return a greedy answer to each prompt, and whether the answer has its end mark within `most` tokens."""
     tokenizer, usual = generator.tokenizer, special_ids(generator.tokenizer)
     end = template_of(tokenizer).end_id
     special = SpecialIds(bos_id=usual.bos_id, eos_id=end, banned_ids=tuple({*usual.banned_ids} - {end}))
@@ -50,7 +51,7 @@ def greedy_answers(generator: Generator, prompts: Sequence[list[int]], most: int
 
 
 @dataclass(frozen=True, eq=False)
-class _AnswerTask(TokenTask[DatasetT]):
+class _AnswerTask(TokenTask[DatasetT], ABC):
     """Batches of conversations, and evaluation on validation conversations and on greedy answers to `rows`."""
 
     material: DatasetT
@@ -68,8 +69,9 @@ class _AnswerTask(TokenTask[DatasetT]):
                 sums += torch.tensor(self.values_of(batch.to(self.generator.device)), dtype=torch.float64)
         return ranks.total(sums).tolist()
 
+    @abstractmethod
     def values_of(self, batch: Batch) -> list[float]:
-        raise NotImplementedError
+        """Return the values of a batch that are summed over all validation batches."""
 
     def answers(self) -> list[tuple[tuple[str, str, str], bool]]:
         """Return the question, the true answer and a greedy answer of some conversations, and whether it ends."""
