@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from attendo.data.batches import Batch
 from attendo.data.chat_corpus import ChatDataset, PreferenceDataset, template_of, versions
 from attendo.data.labelled import LabelledRow
-from attendo.decoding.options import SpecialIds
-from attendo.decoding.sampling import Sampling, SamplingConfig
-from attendo.inference.generation import Windows, special_ids
+from attendo.decoding.sampling import SamplingConfig
+from attendo.inference.generation import WrittenText, all_written
 from attendo.inference.generator import Generator
 from attendo.runs.tasks import DatasetT, TokenTask
 from attendo.training.distributed import ALONE, Ranks
@@ -34,20 +33,12 @@ REFERENCE = "reference.safetensors"
 
 def greedy_answers(generator: Generator, prompts: Sequence[list[int]], most: int) -> list[tuple[str, bool]]:
     """Return a greedy answer to each prompt, and whether the answer has its end mark within `most` tokens."""
-    tokenizer, usual = generator.tokenizer, special_ids(generator.tokenizer)
-    end = template_of(tokenizer).end_id
-    special = SpecialIds(bos_id=usual.bos_id, eos_id=end, banned_ids=tuple({*usual.banned_ids} - {end}))
+    tokenizer, context = generator.tokenizer, generator.model.config.max_len
+    template = template_of(tokenizer)
     config = SamplingConfig(temperature=0.0, max_tokens=most)
-    windows = Windows(generator.reader(), [ids[:-1] for ids in prompts], [most] * len(prompts))
-    configs = [config] * len(prompts)
-    sampling = Sampling(
-        lambda ids, windows: windows.step(ids), windows, prompts, configs, special, generator.device
-    )
-    answers: list[list[int]] = [[] for _ in prompts]
-    while sampling.going_on:
-        for number, token in sampling.advance():
-            answers[number].append(token.token_id)
-    return [(tokenizer.decode([i for i in ids if i != end]).strip(), ids[-1:] == [end]) for ids in answers]
+    texts = [WrittenText(tokenizer, context, ids, config, template) for ids in prompts]
+    found = all_written(generator.writing(), texts, len(texts))
+    return [(answer.text.strip(), answer.finished_by == "end") for answer in found]
 
 
 @dataclass(frozen=True, eq=False)
