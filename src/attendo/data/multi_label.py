@@ -119,11 +119,9 @@ class MultiLabelCorpus(ListCorpus):
 
 def has_labels(rows: Sequence[LabelledRow], names: Sequence[str]) -> Int[ndarray, "rows labels"]:
     """Return whether (1) or not (0) each row has each label."""
-    found = np.zeros((len(rows), len(names)), np.int64)
-    places = {name: place for place, name in enumerate(names)}
-    for own, row in zip(found, rows, strict=True):
-        own[[places[label] for label in MultiLabelCorpus.labels_of(row) if label in places]] = 1
-    return found
+    owned = ({*MultiLabelCorpus.labels_of(row)} for row in rows)
+    found = [[name in own for name in names] for own in owned]
+    return np.array(found, np.int64).reshape(len(rows), len(names))
 
 
 class NumberCorpus(MultiLabelCorpus):

@@ -367,6 +367,13 @@ def written(writing: Writing, texts: Sequence[WrittenText], n_rows: int) -> Iter
         yield from writing.advance()
 
 
+def all_written(writing: Writing, texts: Sequence[WrittenText], n_rows: int) -> list[Generation]:
+    """Generate many texts, at most `n_rows` at a time, and return them in their order."""
+    steps = written(writing, texts, n_rows)
+    ended = {step.number: step.generation for step in steps if step.generation is not None}
+    return [ended[number] for number in range(len(texts))]
+
+
 def special_ids(tokenizer: Tokenizer) -> SpecialIds:
     """Return the special token ids, including the ids that are never generated.
 

@@ -19,7 +19,7 @@ from attendo.decoding.prefix_cache import PrefixCache
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
 from attendo.inference.conversations import Messages, conversation, fitted
-from attendo.inference.generation import Generation, Writing, WrittenText, written
+from attendo.inference.generation import Generation, Writing, WrittenText, all_written, written
 from attendo.inspecting.recording import Recording, recording
 from attendo.models import DecoderLM
 
@@ -308,9 +308,7 @@ class Generator(TextModel):
                 " per prompt, and at least 1 row"
             )
         texts = [self.text(*pair) for pair in zip(prompts, each, strict=True)]
-        steps = written(self.writing(), texts, rows)
-        ended = {step.number: step.generation for step in steps if step.generation is not None}
-        found = [ended[number] for number in range(len(texts))]
+        found = all_written(self.writing(), texts, rows)
         for generation in found:
             self.record_pass(generation)
         return found

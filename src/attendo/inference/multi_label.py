@@ -88,10 +88,11 @@ class MultiLabelClassifier(TextClassifier):
         return yes_or_no(logits)
 
     def classes_of(self, rows: Sequence[LabelledRow], name: str) -> Int[ndarray, "rows labels"]:
+        labels = self.labels
         for row in rows:
             for label in MultiLabelCorpus.labels_of(row):
-                self.labels.id_of(label, f"{name}:{row.number}")
-        return has_labels(rows, self.labels.names)
+                labels.id_of(label, f"{name}:{row.number}")
+        return has_labels(rows, labels.names)
 
     def scores(
         self, log_probs: Float[ndarray, "decisions 2"], rows: Sequence[LabelledRow]
@@ -173,12 +174,12 @@ class MultiLabelClassifier(TextClassifier):
         self, texts: Sequence[str], logits: Float[ndarray, "texts outputs"], n_tokens: Sequence[int]
     ) -> Sequence[Answer]:
         probabilities = self._probabilities(log_softmax(yes_or_no(logits / self.temperature)))
-        given = self._given(probabilities)
+        given, names = self._given(probabilities), tuple(self.counts)
         answers = []
         for text, row, own, n in zip(texts, probabilities, given, n_tokens, strict=True):
             order = np.argsort(-row, kind="stable")
-            labels = tuple(self.labels.names[i] for i in order if own[i] and text.strip())
-            by_label = {self.labels.names[i]: float(row[i]) for i in order if text.strip()}
+            labels = tuple(names[i] for i in order if own[i] and text.strip())
+            by_label = {names[i]: float(row[i]) for i in order if text.strip()}
             answers.append(LabelList(text, n, self.is_cut(n), labels, by_label))
         return answers
 

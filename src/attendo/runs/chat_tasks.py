@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -16,9 +17,8 @@ from torch import Tensor, nn
 from attendo.data.batches import Batch
 from attendo.data.chat_corpus import ChatDataset, PreferenceDataset, template_of, versions
 from attendo.data.labelled import LabelledRow
-from attendo.decoding.options import SpecialIds
-from attendo.decoding.sampling import Sampling, SamplingConfig
-from attendo.inference.generation import Windows, special_ids
+from attendo.decoding.sampling import SamplingConfig
+from attendo.inference.generation import WrittenText, all_written
 from attendo.inference.generator import Generator
 from attendo.runs.tasks import DatasetT, TokenTask
 from attendo.training.distributed import ALONE, Ranks
@@ -32,25 +32,17 @@ REFERENCE = "reference.safetensors"
 
 
 def greedy_answers(generator: Generator, prompts: Sequence[list[int]], most: int) -> list[tuple[str, bool]]:
-    """Return a greedy answer to each prompt, and whether the answer ends by itself within `most` tokens."""
-    tokenizer, usual = generator.tokenizer, special_ids(generator.tokenizer)
-    end = template_of(tokenizer).end_id
-    special = SpecialIds(bos_id=usual.bos_id, eos_id=end, banned_ids=tuple({*usual.banned_ids} - {end}))
+    """Return a greedy answer to each prompt, and whether the answer has its end mark within `most` tokens."""
+    tokenizer, context = generator.tokenizer, generator.model.config.max_len
+    template = template_of(tokenizer)
     config = SamplingConfig(temperature=0.0, max_tokens=most)
-    windows = Windows(generator.reader(), [ids[:-1] for ids in prompts], [most] * len(prompts))
-    configs = [config] * len(prompts)
-    sampling = Sampling(
-        lambda ids, windows: windows.step(ids), windows, prompts, configs, special, generator.device
-    )
-    answers: list[list[int]] = [[] for _ in prompts]
-    while sampling.going_on:
-        for number, token in sampling.advance():
-            answers[number].append(token.token_id)
-    return [(tokenizer.decode([i for i in ids if i != end]).strip(), ids[-1:] == [end]) for ids in answers]
+    texts = [WrittenText(tokenizer, context, ids, config, template) for ids in prompts]
+    found = all_written(generator.writing(), texts, len(texts))
+    return [(answer.text.strip(), answer.finished_by == "end") for answer in found]
 
 
 @dataclass(frozen=True, eq=False)
-class _AnswerTask(TokenTask[DatasetT]):
+class _AnswerTask(TokenTask[DatasetT], ABC):
     """Batches of conversations, and evaluation on validation conversations and on greedy answers to `rows`."""
 
     material: DatasetT
@@ -68,8 +60,9 @@ class _AnswerTask(TokenTask[DatasetT]):
                 sums += torch.tensor(self.values_of(batch.to(self.generator.device)), dtype=torch.float64)
         return ranks.total(sums).tolist()
 
+    @abstractmethod
     def values_of(self, batch: Batch) -> list[float]:
-        raise NotImplementedError
+        """Return the values of a batch that are summed over all validation batches."""
 
     def answers(self) -> list[tuple[tuple[str, str, str], bool]]:
         """Return the question, the true answer and a greedy answer of some conversations, and whether it ends."""

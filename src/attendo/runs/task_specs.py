@@ -198,7 +198,6 @@ def _classification_task(
         training.batch_tokens,
         corpus.validation_name,
         final,
-        by_label=not corpus.decisions,
     )
     task.fit_ngrams(corpus.rows)
     corpus.say(task.what_to_beat)

@@ -172,8 +172,7 @@ class _LabelledTask(TokenTask[LabelledDataset]):
 class ClassificationTask(_LabelledTask):
     """Batches from a token store, and evaluation by classifying validation texts, which messages call `name`.
 
-    If `evaluate_first` is set, the model is also evaluated before the first step. `by_label` is whether the rows on
-    which the n-grams are fitted are drawn for each label.
+    If `evaluate_first` is set, the model is also evaluated before the first step.
     """
 
     material: LabelledDataset
@@ -183,7 +182,6 @@ class ClassificationTask(_LabelledTask):
     name: str = "validation"
     all_validation: Sequence[LabelledRow] = ()
     evaluate_first: bool = False
-    by_label: bool = True
 
     def __post_init__(self) -> None:
         for rows in (self.validation, self.all_validation):
@@ -245,7 +243,8 @@ class ClassificationTask(_LabelledTask):
         classifier = self.classifier
         if classifier.folder is not None:  # a resumed run has loaded its n-grams, or is older than they are
             return
-        sizes = [(row.label if self.by_label else "", len(row.text)) for row in rows()]
+        by_label = self._true.ndim == 1  # otherwise, a row has several decisions
+        sizes = [(row.label if by_label else "", len(row.text)) for row in rows()]
         n_outputs = classifier.n_outputs
         kept = even_rows([label for label, _ in sizes], sum(n for _, n in sizes), n_outputs)
         fitted = [*compress(rows(), kept)]
@@ -278,8 +277,8 @@ class ClassificationTask(_LabelledTask):
         classes = classes[:, 0] if self._true.ndim == 1 else classes
         true = self._true.ravel()
         heads = []
+        scaled = (vectors - mean) / scale
         for strength in HEAD_STRENGTHS:
-            scaled = (vectors - mean) / scale
             coef, bias = fit_linear(scaled, classes, strength, self.material.weights, MOST_HEAD_STEPS)
             head = torch.from_numpy(coef / scale[:, None]).T, torch.from_numpy(bias - mean / scale @ coef)
             self._set_head(*head)

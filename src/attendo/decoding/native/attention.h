@@ -1,6 +1,7 @@
 // softmax(q Kᵀ · scale + bias) V of one query over keys and values at a list of places, and normalization layers.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -92,111 +93,159 @@ struct Places {
     }
 };
 
-// Computes e^(x - max x) in place, and returns 1 / the sum. Entries of -inf become 0. n is a multiple of LANES.
-inline float softmax(float* x, int64_t n) {
-    Floats most = all(-std::numeric_limits<float>::infinity()), total{};
-    for (int64_t i = 0; i < n; i += LANES) most = larger(most, load(x + i));
-    const float top = largest(most);
+inline float largest(const float* x, int64_t n) {
+    Floats most = load(x);
+    for (int64_t i = LANES; i < n; i += LANES) most = larger(most, load(x + i));
+    return largest(most);
+}
+
+// Computes e^(x - top) in place, and returns the sum. Entries of -inf become 0. n is a multiple of LANES.
+inline float powers(float* x, int64_t n, float top) {
+    Floats total{};
     for (int64_t i = 0; i < n; i += LANES) {
         const Floats power = exponential(load(x + i) - top);
         store(x + i, power);
         total += power;
     }
-    return 1.0f / sum(total);
+    return sum(total);
 }
 
-// At most 16 vectors of the weighted sums of values: VECTORS vectors of each head from `first` to `last` - 1, beginning
-// at number `from` of the head. All heads of a position are read together, because they are adjacent in memory.
-template <int VECTORS>
-inline void mix_vectors(
-    const Heads& heads, const float* weights, int64_t stride, const float* shares, const Places& at, int64_t first,
-    int64_t last, int64_t from, float* out
-) {
-    Floats sums[16 / VECTORS][VECTORS] = {};
-    const int64_t group = heads.n / heads.n_kv;
-    for (int64_t t = 0; t < at.n; t++) {
-        const float* values = at(t) + heads.keys() + from;
-        for (int64_t head = first; head < last; head++) {
-            const float* value = values + head / group * heads.value_width;
+constexpr int64_t BLOCK = 16;  // positions whose keys and values are read together, so that they stay in the cache
+
+// The attention of one query, for all heads, block by block with the softmax of the positions so far (Milakov &
+// Gimelshein 2018). `room` is memory for the weights.
+class Attention {
+   public:
+    Attention(const Heads& heads, const Places& at, float* out, std::vector<float>& room)
+        : heads_(heads), at_(at), group_(heads.n / heads.n_kv), out_(out) {
+        const int64_t n = heads.n;
+        if (static_cast<int64_t>(room.size()) < n * (BLOCK + 3)) room.resize(n * (BLOCK + 3));
+        weights_ = room.data(), shares_ = weights_ + n * BLOCK, tops_ = shares_ + n, totals_ = tops_ + n;
+        std::fill(tops_, tops_ + n, -std::numeric_limits<float>::infinity());
+        std::fill(totals_, totals_ + n, 0.0f);
+        std::fill(out, out + heads.mixed(), 0.0f);
+    }
+
+    void add(const float* query, int64_t position) {
+        for (int64_t from = 0; from < at_.n; from += BLOCK) {
+            first_ = from, last_ = std::min(from + BLOCK, at_.n);
+            scores(query);
+            for (int64_t head = 0; head < heads_.n; head++) softmax(head, position);
+            const int64_t i = mix_while<4>(0);
+            mix_rest(mix_while<1>(i));
+        }
+    }
+
+    // Divides by the sums. A query without keys has zeros.
+    void end() {
+        for (int64_t head = 0; head < heads_.n && at_.n > 0; head++) {
+            const float share = (heads_.gains == nullptr ? 1.0f : heads_.gains[head]) / totals_[head];
+            for (int64_t i = 0; i < heads_.value_width; i++) out_[head * heads_.value_width + i] *= share;
+        }
+        for (int64_t i = 0; heads_.means != nullptr && i < heads_.mixed(); i++) out_[i] += heads_.means[i];
+    }
+
+   private:
+    void scores(const float* query) {
+        const float scale = static_cast<float>(heads_.scale);
+        int64_t t = first_;
+        for (; t + LANES <= last_; t += LANES) {
+            const float* rows[LANES];
+            for (int64_t j = 0; j < LANES; j++) {
+                rows[j] = at_(t + j);
+                const int64_t soon = t + LANES + j;
+                if (soon < at_.n) fetch(at_(soon), heads_.memory());
+            }
+            for (int64_t head = 0; head < heads_.n; head++) {
+                const float* q = query + head * heads_.width;
+                store(weight(head, t), scale * dots(q, rows, head / group_ * heads_.width, heads_.width));
+            }
+        }
+        for (; t < last_; t++)
+            for (int64_t head = 0; head < heads_.n; head++) {
+                const float* key = at_(t) + head / group_ * heads_.width;
+                *weight(head, t) = scale * dot(query + head * heads_.width, key, heads_.width);
+            }
+    }
+
+    // Turns the scores of a block into powers relative to the largest score so far, and computes `shares_`, the factor
+    // of what was summed before.
+    void softmax(int64_t head, int64_t position) {
+        float* row = weight(head, first_);
+        const int64_t n = last_ - first_, padded = (n + LANES - 1) / LANES * LANES;
+        if (heads_.slopes != nullptr)
+            for (int64_t t = 0; t < n; t++)
+                row[t] -= heads_.slopes[head] * std::fabs(static_cast<float>(position - first_ - t));
+        if (heads_.betas != nullptr)
+            for (int64_t t = 0; t < n; t++) row[t] *= heads_.betas[head];
+        std::fill(row + n, row + padded, -std::numeric_limits<float>::infinity());
+        const float top = std::max(tops_[head], largest(row, padded));
+        shares_[head] = std::exp(tops_[head] - top);
+        tops_[head] = top;
+        totals_[head] = totals_[head] * shares_[head] + powers(row, padded, top);
+    }
+
+    // Adds the weighted values of a block: VECTORS vectors of each head, beginning at number `from` of the head. Several
+    // heads of a position are read together, because they are adjacent in memory.
+    template <int VECTORS>
+    int64_t mix_while(int64_t from) {
+        constexpr int64_t together = 16 / VECTORS;
+        for (; from + VECTORS * LANES <= heads_.value_width; from += VECTORS * LANES)
+            for (int64_t head = 0; head < heads_.n; head += together)
+                if (head + together <= heads_.n)
+                    mix<VECTORS>(head, head + together, from);
+                else
+                    mix<VECTORS>(head, heads_.n, from);
+        return from;
+    }
+
+    template <int VECTORS>
+    __attribute__((always_inline)) void mix(int64_t first, int64_t last, int64_t from) {
+        Floats sums[16 / VECTORS][VECTORS];
+        for (int64_t head = first; head < last; head++)
             for (int j = 0; j < VECTORS; j++)
-                sums[head - first][j] += weights[head * stride + t] * load(value + j * LANES);
+                sums[head - first][j] = load(output(head, from + j * LANES)) * shares_[head];
+        for (int64_t t = first_; t < last_; t++) {
+            const float* values = at_(t) + heads_.keys() + from;
+            for (int64_t head = first; head < last; head++) {
+                const float* value = values + head / group_ * heads_.value_width;
+                for (int j = 0; j < VECTORS; j++)
+                    sums[head - first][j] += *weight(head, t) * load(value + j * LANES);
+            }
         }
+        for (int64_t head = first; head < last; head++)
+            for (int j = 0; j < VECTORS; j++) store(output(head, from + j * LANES), sums[head - first][j]);
     }
-    for (int64_t head = first; head < last; head++)
-        for (int j = 0; j < VECTORS; j++)
-            store(out + head * heads.value_width + from + j * LANES, sums[head - first][j] * shares[head]);
-}
 
-template <int VECTORS>
-inline int64_t mix_while(
-    const Heads& heads, const float* weights, int64_t stride, const float* shares, const Places& at, int64_t from,
-    float* out
-) {
-    constexpr int64_t together = 16 / VECTORS;
-    for (; from + VECTORS * LANES <= heads.value_width; from += VECTORS * LANES) {
-        int64_t head = 0;
-        for (; head + together <= heads.n; head += together)
-            mix_vectors<VECTORS>(heads, weights, stride, shares, at, head, head + together, from, out);
-        if (head < heads.n) mix_vectors<VECTORS>(heads, weights, stride, shares, at, head, heads.n, from, out);
+    void mix_rest(int64_t from) {
+        for (int64_t head = 0; head < heads_.n; head++)
+            for (int64_t i = from; i < heads_.value_width; i++) {
+                const int64_t value = heads_.keys() + head / group_ * heads_.value_width + i;
+                float total = *output(head, i) * shares_[head];
+                for (int64_t t = first_; t < last_; t++) total += *weight(head, t) * at_(t)[value];
+                *output(head, i) = total;
+            }
     }
-    return from;
-}
 
-// The output of each head: the sum of the values times their weights, multiplied by the head's share.
-inline void mix(
-    const Heads& heads, const float* weights, int64_t stride, const float* shares, const Places& at, float* out
-) {
-    int64_t from = mix_while<4>(heads, weights, stride, shares, at, 0, out);
-    from = mix_while<1>(heads, weights, stride, shares, at, from, out);
-    for (int64_t head = 0; head < heads.n && from < heads.value_width; head++) {
-        const int64_t value = heads.keys() + head / (heads.n / heads.n_kv) * heads.value_width;
-        for (int64_t i = from; i < heads.value_width; i++) {
-            float total = 0.0f;
-            for (int64_t t = 0; t < at.n; t++) total += weights[head * stride + t] * at(t)[value + i];
-            out[head * heads.value_width + i] = total * shares[head];
-        }
+    // Prefetches numbers that are read soon.
+    static void fetch(const float* from, int64_t n) {
+        for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(from + i, 0, 2);
     }
-}
 
-// Prefetches numbers that are read soon.
-inline void fetch(const float* from, int64_t n) {
-    for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(from + i, 0, 2);
-}
+    float* weight(int64_t head, int64_t t) { return weights_ + head * BLOCK + t - first_; }
+    float* output(int64_t head, int64_t i) { return out_ + head * heads_.value_width + i; }
 
-// The attention of one query, for all heads. `room` is memory for the weights.
+    const Heads& heads_;
+    const Places& at_;
+    int64_t group_, first_ = 0, last_ = 0;  // query heads per key head, and the positions of a block
+    float *out_, *weights_, *shares_, *tops_, *totals_;
+};
+
+// The attention of one query, for all heads.
 inline void attend(
     const Heads& heads, const float* query, int64_t position, const Places& at, float* out, std::vector<float>& room
 ) {
-    const int64_t group = heads.n / heads.n_kv, stride = (at.n + LANES - 1) / LANES * LANES;
-    const auto add_means = [&] {
-        for (int64_t i = 0; heads.means != nullptr && i < heads.mixed(); i++) out[i] += heads.means[i];
-    };
-    if (at.n == 0) {  // a query without keys returns zeros
-        std::memset(out, 0, sizeof(float) * heads.mixed());
-        add_means();
-        return;
-    }
-    if (static_cast<int64_t>(room.size()) < heads.n * (stride + 1)) room.resize(heads.n * (stride + 1));
-    float *weights = room.data(), *shares = weights + heads.n * stride;
-    const float scale = static_cast<float>(heads.scale);
-    for (int64_t t = 0; t < at.n; t++) {
-        const float* keys = at(t);
-        if (t + 4 < at.n) fetch(at(t + 4), heads.memory());
-        for (int64_t head = 0; head < heads.n; head++)
-            weights[head * stride + t] =
-                scale * dot(query + head * heads.width, keys + head / group * heads.width, heads.width);
-    }
-    for (int64_t head = 0; head < heads.n; head++) {
-        float* row = weights + head * stride;
-        if (heads.slopes != nullptr)
-            for (int64_t t = 0; t < at.n; t++)
-                row[t] -= heads.slopes[head] * std::fabs(static_cast<float>(position - t));
-        if (heads.betas != nullptr)
-            for (int64_t t = 0; t < at.n; t++) row[t] *= heads.betas[head];
-        for (int64_t t = at.n; t < stride; t++) row[t] = -std::numeric_limits<float>::infinity();
-        shares[head] = softmax(row, stride);
-        if (heads.gains != nullptr) shares[head] *= heads.gains[head];
-    }
-    mix(heads, weights, stride, shares, at, out);
-    add_means();
+    Attention attention(heads, at, out, room);
+    attention.add(query, position);
+    attention.end();
 }

@@ -56,6 +56,25 @@ inline float largest(Floats v) {
 #endif
 }
 
+// The sum of the lanes of each of LANES vectors, always in the same order.
+inline Floats sums(const Floats* vectors) {
+#if defined(__AVX__) && !defined(__AVX512F__)
+    __m256 fours[2];
+    for (int j = 0; j < 2; j++) {
+        const Floats* v = vectors + 4 * j;
+        fours[j] = _mm256_hadd_ps(
+            _mm256_hadd_ps((__m256)v[0], (__m256)v[1]), _mm256_hadd_ps((__m256)v[2], (__m256)v[3])
+        );
+    }
+    const __m256 low = _mm256_permute2f128_ps(fours[0], fours[1], 0x20);
+    return (Floats)_mm256_add_ps(low, _mm256_permute2f128_ps(fours[0], fours[1], 0x31));
+#else
+    Floats out;
+    for (int64_t i = 0; i < LANES; i++) out[i] = sum(vectors[i]);
+    return out;
+#endif
+}
+
 // e^x, accurate to the last one or two digits: x = n ln 2 + r with |r| <= ln 2 / 2, and a polynomial for e^r. The
 // result is 0 below x = -87.3.
 inline Floats exponential(Floats x) {
@@ -125,4 +144,18 @@ inline float dot(const float* a, const float* b, int64_t n) {
     float rest = 0.0f;
     for (; i < n; i++) rest += a[i] * b[i];
     return sum(total) + rest;
+}
+
+// The dot products of a with LANES rows. The numbers of each row begin at index `from`.
+inline Floats dots(const float* a, const float* const* rows, int64_t from, int64_t n) {
+    Floats totals[LANES] = {};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const Floats some = load(a + i);
+        for (int64_t j = 0; j < LANES; j++) totals[j] += some * load(rows[j] + from + i);
+    }
+    Floats out = sums(totals);
+    for (; i < n; i++)
+        for (int64_t j = 0; j < LANES; j++) out[j] += a[i] * rows[j][from + i];
+    return out;
 }
