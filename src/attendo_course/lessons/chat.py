@@ -18,7 +18,7 @@ from attendo_course.lessons.chat_talks import TOWNS, Question, day_text
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 
 N_HELD_OUT = 500
-STEPS = (300, 1600, 60)
+STEPS = (1200, 2400, 60)
 """The training steps of each stage."""
 WIDEST = 52
 """The number of columns of an answer in the table."""
@@ -167,7 +167,7 @@ LESSON = Lesson(
     source="Radford et al. 2018; Ouyang et al. 2022; Rafailov et al. 2023",
     title=translated("From next words to an assistant"),
     question=passage("chat.question"),
-    cpu_minutes=6.0,
+    cpu_minutes=7.0,
     teach=teach,
 )
 LESSONS = (LESSON,)

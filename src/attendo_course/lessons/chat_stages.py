@@ -29,22 +29,22 @@ from attendo_course.lessons.chat_talks import FACTS, Question, bulletins, questi
 
 BATCH_ROWS, EVALUATED = 16, 100
 """The number of texts per batch in training (two per pair) and in evaluation."""
-BULLETINS, TALKS, PAIRS = 4800, 9600, 1600
+BULLETINS, TALKS, PAIRS = 9600, 19200, 1600
 """The number of training texts of each stage."""
-VOCABULARY = 800
+VOCABULARY = 400
 SIZES: dict[str, Any] = {
-    "d_model": 96,
-    "d_ff": 384,
+    "d_model": 64,
+    "d_ff": 128,
     "n_heads": 4,
     "n_encoder_layers": 0,
-    "n_decoder_layers": 2,
+    "n_decoder_layers": 3,
     "max_len": 160,
     "dropout": 0.0,
     "norm_first": True,
-    "positions": "rotary",
+    "positions": "alibi",
     "tie": "output",
 }
-RATE, RATE_OF_PREFERENCES, WARMUP = 3e-3, 1e-4, 100
+RATE, RATE_OF_PREFERENCES, WARMUP = 5e-3, 2e-4, 100
 """The learning rates, and the maximum number of steps of warm-up."""
 BETA = 0.1
 """The weight β of the reference model in DPO, as in Rafailov et al. 2023."""
@@ -123,7 +123,7 @@ class Assistant:
     @classmethod
     def new(cls, language: Language, n_held_out: int, seed: int = 1) -> Assistant:
         """Return an assistant with random weights, and a tokenizer for bulletins and conversations."""
-        texts = list(islice(bulletins("train", language), BULLETINS // 3))
+        texts = list(islice(bulletins("train", language), BULLETINS // 6))
         for question in islice(questions("train"), TALKS // 4):
             texts += [content for _, content in question.messages(language)]
             texts += question.answers(language)

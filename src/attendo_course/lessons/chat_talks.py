@@ -30,6 +30,8 @@ from attendo.display.i18n import Language, Localized
 Kind = Literal["weather", "high", "low", "other"]
 FACTS: tuple[Kind, ...] = ("weather", "high", "low")
 """The kinds of questions that a forecast answers."""
+ASKED: tuple[Kind, ...] = ("weather", "weather", "high", "low")
+"""The kinds of facts from which a question is drawn. Half of the questions are about the weather."""
 TOWNS = ("Oslo", "Tokyo", "Paris", "Cairo")
 WEATHER = (
     "rain",
@@ -174,11 +176,17 @@ def day_text(day: tuple[Forecast, ...], language: Language) -> str:
 
 
 def _weather(forecast: Forecast, language: Language) -> tuple[str, str]:
-    full = sentence(forecast, language)
+    """Return the weather in few words, and as a sentence that first names the place.
+
+    After the place, the model can look up the weather. In a sentence that begins with the weather, it would have to
+    guess the place first.
+    """
     if language == "ja":  # the verb with its subject, without the politeness of でしょう
+        full = sentence(forecast, language)
         return full.split("、", 1)[1].removesuffix("でしょう。") + "。", full
     short = forecasts.english_event(forecast.main.event, "present")
-    return f"{short[0].upper()}{short[1:]}.", full
+    later = forecasts.english_event(forecast.main.event, "will")
+    return f"{short[0].upper()}{short[1:]}.", f"In {forecast.place}, {later}."
 
 
 def _forecast(date: str, place: str, rng: np.random.Generator) -> Forecast:
@@ -226,7 +234,7 @@ def questions(split: Split, seed: int = 0, rounds: tuple[int, int] = (1, 2)) -> 
             if last is not None and last.kind in FACTS and last.place != place and rng.random() < 0.7:
                 last = Question(day, last.kind, place, before=last, follows=True)
                 continue
-            kind: Kind = "other" if rng.random() < 0.1 else FACTS[rng.integers(len(FACTS))]
+            kind: Kind = "other" if rng.random() < 0.1 else ASKED[rng.integers(len(ASKED))]
             last = Question(day, kind, place, int(rng.integers(len(QUESTIONS[kind]))), last)
         assert last is not None
         yield last
