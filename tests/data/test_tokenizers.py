@@ -294,6 +294,25 @@ def test_frequent_words_are_one_piece(kind: Kind) -> None:
     assert ready(kind).pieces(ready(kind).encode("the cat")) == ["▁the", "▁cat"]
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_runs_of_spaces_and_line_breaks_are_one_token(kind: Kind) -> None:
+    code = "def f(x):\n    if x:\n        return 1\n\n\n"
+    tokenizer = trained(kind, [code] * 20)
+    pieces = tokenizer.pieces(ids := tokenizer.encode(code))
+    assert tokenizer.decode(ids) == code
+    assert {MARK * 3, MARK * 7} < {*pieces} and MARK not in pieces  # the last space belongs to the word
+    assert [tokenizer.decode([i]) for i in ids if "\n" in tokenizer.decode([i])] == ["\n", "\n", "\n\n\n"]
+
+
+def test_rare_characters_between_spaces_are_no_run_of_spaces() -> None:
+    texts = [f"a {chr(0x4E00 + i)} b" for i in range(99)]
+    tokenizer = train_tokenizer(texts, TokenizerConfig(kind="bpe", vocab_size=400, character_coverage=0.6))
+    assert (
+        sum(chr(0x4E00 + i) in tokenizer.entries for i in range(99)) < 60
+    )  # the others are not in the alphabet
+    assert not [entry for entry in tokenizer.entries if MARK * 2 in entry]
+
+
 def test_rare_characters_are_spelled_in_bytes() -> None:
     common = ["猫が食べる" * 400]
     rare = [chr(0x5000 + i) for i in range(100)]

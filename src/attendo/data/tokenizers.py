@@ -30,13 +30,13 @@ Kind = Literal["bpe", "unigram", "word", "uncased", "character", "byte", "import
 MARK: Final = "▁"  # U+2581, the character that represents a space in SentencePiece
 
 # Each cut of a text contains characters of one script, one digit, white space, or other characters (punctuation,
-# symbols), after the mark of the preceding space. The class of a character does not depend on its neighbors, so
-# no subword ever crosses a cut. A SentencePiece model with the same subwords makes no cuts and therefore finds
-# the same subwords. Neither "<0x41>" nor "</s>" is a single cut, so no text can produce such an entry of the
-# vocabulary.
+# symbols), after the mark of the preceding space. Of several spaces, all but the last are one cut (indentation). The
+# class of any other character does not depend on its neighbors, so no subword ever crosses a cut. A SentencePiece model
+# with the same subwords makes no cuts and therefore finds the same subwords, except after several spaces. Neither
+# "<0x41>" nor "</s>" is a single cut, so no text can produce such an entry of the vocabulary.
 _JAPANESE = r"\p{Han}\p{Hiragana}\p{Katakana}ー"
 _LETTERS = r"\p{L}\p{M}\x{200C}\x{200D}"  # includes the joiners in Indic and Persian words
-_CUTS = "|".join(
+_CUTS = rf"{MARK}+(?={MARK})|" + "|".join(
     MARK + "?" + group
     for group in (
         r"\p{Han}+",
@@ -75,7 +75,7 @@ def tokenizer_document(kind: Kind, model: dict[str, Any]) -> dict[str, Any]:
     cuts = None
     joins = [{"type": "ByteFallback"}, fuse]
     if kind in ("bpe", "unigram"):
-        metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": "never", "split": True}
+        metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": "never", "split": False}
         split = {"type": "Split", "pattern": {"Regex": _CUTS}, "behavior": "Isolated", "invert": False}
         normalizer = {"type": "Prepend", "prepend": MARK}
         cuts = {"type": "Sequence", "pretokenizers": [metaspace, split]}
