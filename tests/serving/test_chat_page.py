@@ -1,6 +1,7 @@
 """The page of a conversation: it says what its forms say, and nothing in a text becomes markup."""
 
 import asyncio
+import base64
 import io
 import json
 from html.parser import HTMLParser
@@ -13,7 +14,7 @@ from served_models import InMemory
 
 from attendo.serving.app import create_app
 from attendo.serving.monitoring import Log
-from attendo.serving.state import State
+from attendo.serving.state import Keys, State
 
 TOKENIZER = hostile_tokenizer()
 ASSISTANT = looked_model("language-model", TOKENIZER.with_chat(), max_len=300).prepare()
@@ -95,6 +96,18 @@ def test_a_conversation_over_several_pages():
     stopped = page(**second.forms[2])
     assert "stop" in second.forms[2] and stopped.articles == first.articles
     assert stopped.forms[-1]["message"] == "and snow"
+
+
+def test_the_browser_asks_for_the_api_key():
+    state = State(InMemory(*MODELS), keys=Keys(["käse"]), log=Log(stream=io.StringIO()))
+
+    def answer(password):
+        credentials = base64.b64encode(f"me:{password}".encode()).decode()
+        headers = {} if password is None else {"authorization": f"Basic {credentials}"}
+        return asyncio.run(asked(create_app(state), "GET", "/chat", headers, query=b"model=assistant"))
+
+    assert answer(None)["www-authenticate"].startswith("Basic ")
+    assert [answer(word).status for word in (None, "wrong", "käse")] == [401, 401, 200]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
