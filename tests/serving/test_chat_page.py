@@ -26,7 +26,7 @@ MODELS = (
 APP = create_app(State(InMemory(*MODELS), look=True, log=Log(stream=io.StringIO())))
 TAGS = {
     *("html", "meta", "title", "link", "header", "h1", "a", "main", "article", "bdi", "span", "p", "div"),
-    *("form", "input", "textarea", "button", "details", "summary"),
+    *("form", "input", "textarea", "button", "details", "summary", "script"),
 }
 
 
@@ -79,7 +79,7 @@ def talk_of(*contents):
 def test_a_conversation_over_several_pages():
     empty = page()
     assert empty.forms == [{"talk": "[]", "system": "", "message": ""}]
-    assert "default-src 'none'" in empty.policy and "script-src" not in empty.policy
+    assert "default-src 'none'" in empty.policy and "script-src 'self'" in empty.policy
     first = page(**empty.forms[0] | {"system": "snow", "message": "will it rain"})
     talk = [{"role": "system", "content": "snow"}, *talk_of("will it rain")]
     reply = ASSISTANT.chat(talk).text
@@ -96,6 +96,9 @@ def test_a_conversation_over_several_pages():
     stopped = page(**second.forms[2])
     assert "stop" in second.forms[2] and stopped.articles == first.articles
     assert stopped.forms[-1]["message"] == "and snow"
+    kept = page(**second.forms[2] | {"reply": "It will"})
+    assert kept.articles[-2:] == [["user", "and snow"], ["assistant", "It will"]]
+    assert kept.forms[-1]["message"] == ""
 
 
 def test_the_browser_asks_for_the_api_key():
