@@ -46,7 +46,7 @@ MASKED = {"architecture": "masked", "n_decoder_layers": 0}
         ),
         (
             {"positions": "rotary", "head_dim": 3},
-            "positions='rotary' requires an even head size, but it is 3",
+            "positions='rotary' requires an even head_dim, not 3",
         ),
         ({"position_base": -1.0}, "position_base=-1.0 must be a number above 0, or 'length'"),
         ({"position_base": float("nan")}, "position_base=nan must be a number above 0"),

@@ -53,6 +53,7 @@ KINDS = {
     bool: ("true or false", "真偽値"),
     str: ("text", "文字列"),
     tuple: ("list of texts", "文字列のリスト"),
+    tuple[float, ...]: ("list of numbers", "数値のリスト"),
 }
 WORDS = {
     "columns": ("setting | type | default | meaning", "設定 | 型 | 既定値 | 意味"),
@@ -195,7 +196,7 @@ def type_text(hint: Any, language: int) -> str:
     if origin in (Union, types.UnionType):
         kinds = [kind for kind in get_args(hint) if kind is not type(None)]
         return WORDS["or"][language].join(type_text(kind, language) for kind in kinds)
-    return KINDS[origin or hint][language]
+    return KINDS[hint if hint in KINDS else origin][language]
 
 
 def value_text(value: Any) -> str:

@@ -26,6 +26,7 @@ _USED_WITH = {
     "d_output": ("architecture", ("masked", "classifier")),
     "output_activation": ("architecture", ("classifier",)),
     "position_base": ("positions", ("sinusoidal", "rotary")),
+    "position_frequencies": ("positions", ("rotary",)),
     "position_start": ("positions", ("sinusoidal", "ramp", "inverse")),
     "position_first_index": ("positions", ("sinusoidal",)),
     "position_order": ("positions", ("sinusoidal",)),
@@ -67,6 +68,8 @@ class ModelConfig:
         positions: Positional encoding. `rotary` is RoPE, `relative` is the position bias of T5, and `none` adds no
             positions.
         position_base: Base of the wavelengths of sinusoidal and rotary positions. `length` means `max_len`.
+        position_frequencies: Frequencies of rotary positions, one for two entries of a head (default:
+            `position_base^(-2i / head_dim)`). Models with scaled positions have such a list.
         position_start: Number of the first position, for sinusoidal, ramp and inverse positions.
         position_first_index: First index i in `base^(-2i / d_model)`, for sinusoidal positions.
         position_order: Order of the sinusoids. `sincos` and `cossin` alternate sines and cosines; `halves` puts all
@@ -122,6 +125,7 @@ class ModelConfig:
     feed_forward_bias: bool = True
     positions: Positions = "sinusoidal"
     position_base: float | Literal["length"] = 10000.0
+    position_frequencies: tuple[float, ...] | None = None
     position_start: Literal[0, 1] = 0
     position_first_index: Literal[0, 1] = 0
     position_order: PhaseOrder = "sincos"
@@ -140,10 +144,8 @@ class ModelConfig:
 
     def __post_init__(self):
         for name, choices in _choices(type(self)).items():
-            if getattr(self, name) not in choices:
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r} must be one of {', '.join(map(str, choices))}"
-                )
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"{name}={value!r} must be one of {', '.join(map(str, choices))}")
         for least, names in _AT_LEAST.items():
             for name in names:
                 value = getattr(self, name)
@@ -202,9 +204,9 @@ class ModelConfig:
 
     def _check_positions(self):
         if self.positions == "rotary" and self.head_width % 2:
-            raise ValueError(
-                f"positions='rotary' requires an even head size, but it is {self.head_width}. Set an even head_dim"
-            )
+            raise ValueError(f"positions='rotary' requires an even head_dim, not {self.head_width}")
+        if len(self.position_frequencies or ()) not in (0, self.head_width // 2):
+            raise ValueError(f"position_frequencies must have {self.head_width // 2} numbers (head_dim / 2)")
         if self.position_base != "length" and not 0.0 < self.position_base < math.inf:
             raise ValueError(f"position_base={self.position_base} must be a number above 0, or 'length'")
         if self.positions == "relative" and not 4 <= self.position_buckets < 2 * self.position_reach:

@@ -333,8 +333,8 @@ def _added_positions(config: ModelConfig) -> FixedPositions | LearnedPositions |
 
 def _self_attention(config: ModelConfig, bias: RelativeBias | None) -> Attention:
     """Return a self-attention layer with its positions and norms."""
-    rotary, alibi = config.positions == "rotary", config.positions == "alibi"
-    turn = Rotary(config.wavelength_base) if rotary else Alibi(config.n_heads) if alibi else bias
+    rotary = Rotary(config.wavelength_base, config.position_frequencies)
+    turn = {"rotary": rotary, "alibi": Alibi(config.n_heads)}.get(config.positions, bias)
     attention = _attention(config, turn)
     if config.attention_norm:
         attention.q_norm = build_norm("rms", attention.head_dim, config.norm_eps)

@@ -146,15 +146,19 @@ def rotated_in_numpy(x, p, base=10000.0):
 @given(pairs=st.integers(1, 8), p=st.integers(0, 1000), seed=st.integers(0, 99))
 def test_rotary_turns_pairs(pairs, p, seed):
     x = np.random.default_rng(seed).normal(size=2 * pairs)
-    turned = rotate(torch.tensor(x)[None], torch.tensor([p]))[0].numpy()
+    turned = rotate(torch.tensor(x)[None], torch.tensor([p]), frequencies(len(x) // 2, len(x)))[0].numpy()
     np.testing.assert_allclose(turned, rotated_in_numpy(x, p), **EXACT)
 
 
 def test_rotary_products_depend_on_the_distance_alone():
     x, y = torch.randn(2, 1, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    products = [rotate(x, torch.tensor([p])) @ rotate(y, torch.tensor([p + 3])).T for p in (0, 1, 17, 400)]
+    omega = frequencies(4, 8)
+    products = [
+        rotate(x, torch.tensor([p]), omega) @ rotate(y, torch.tensor([p + 3]), omega).T
+        for p in (0, 1, 17, 400)
+    ]
     torch.testing.assert_close(torch.cat(products), products[0].expand(4, 1), rtol=0, atol=1e-10)
-    assert torch.autograd.gradcheck(lambda x: rotate(x, torch.tensor([5])), x.requires_grad_())
+    assert torch.autograd.gradcheck(lambda x: rotate(x, torch.tensor([5]), omega), x.requires_grad_())
 
 
 def test_alibi_slopes_of_the_paper():

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendo.bundle import load_tokenizer
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
-from attendo.data.tokenizers import BYTES, MARK, SPECIALS, Kind, Tokenizer, well_formed
+from attendo.data.tokenizers import BYTES, MARK, SPECIALS, Kind, Tokenizer, tokenizer_document, well_formed
 from attendo.errors import AttendoError
 
 ENGLISH = [
@@ -292,6 +292,37 @@ def test_japanese_is_cut_by_script_and_digits_stand_alone() -> None:
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_frequent_words_are_one_piece(kind: Kind) -> None:
     assert ready(kind).pieces(ready(kind).encode("the cat")) == ["▁the", "▁cat"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_runs_of_spaces_and_line_breaks_are_one_token(kind: Kind) -> None:
+    code = "def f(x):\n    if x:\n        return 1\n\n\n"
+    tokenizer = trained(kind, [code] * 20)
+    pieces = tokenizer.pieces(ids := tokenizer.encode(code))
+    assert tokenizer.decode(ids) == code
+    assert {MARK * 3, MARK * 7} < {*pieces} and MARK not in pieces  # the last space belongs to the word
+    assert [tokenizer.decode([i]) for i in ids if "\n" in tokenizer.decode([i])] == ["\n", "\n", "\n\n\n"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_tokenizers_of_earlier_versions_read_each_space_alone(kind: Kind, tmp_path: Path) -> None:
+    trained(kind).save(path := tmp_path / "tokenizer.json")
+    document = json.loads(path.read_text())
+    document["pre_tokenizer"] = tokenizer_document(kind, {}, runs=False)["pre_tokenizer"]
+    path.write_text(json.dumps(document))
+    earlier = load_tokenizer(path)
+    text = "the   cat"
+    assert earlier.pieces(earlier.encode(text))[:3] == ["▁the", "▁", "▁"]
+    assert earlier.decode(earlier.encode(text)) == text
+
+
+def test_rare_characters_between_spaces_are_no_run_of_spaces() -> None:
+    texts = [f"a {chr(0x4E00 + i)} b" for i in range(99)]
+    tokenizer = train_tokenizer(texts, TokenizerConfig(kind="bpe", vocab_size=400, character_coverage=0.6))
+    assert (
+        sum(chr(0x4E00 + i) in tokenizer.entries for i in range(99)) < 60
+    )  # the others are not in the alphabet
+    assert not [entry for entry in tokenizer.entries if MARK * 2 in entry]
 
 
 def test_rare_characters_are_spelled_in_bytes() -> None:

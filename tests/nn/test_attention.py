@@ -17,7 +17,7 @@ from attendo.nn.attention import (
     share_heads,
 )
 from attendo.nn.masks import Mask
-from attendo.nn.positions import Rotary, rotate
+from attendo.nn.positions import Rotary, frequencies, rotate
 
 
 def randn(*shape, seed=0):
@@ -201,7 +201,9 @@ def test_norms_put_on_heads_act_before_positions():
     places = torch.arange(3)
     projected = (project(x) for project in (module.q_proj, module.k_proj, module.v_proj))
     query, key, value = (heads.unflatten(-1, (2, 4)).transpose(1, 2) for heads in projected)
-    mixed = attention(rotate(module.q_norm(query), places), rotate(module.k_norm(key), places), value)
+    omega = frequencies(2, 4)
+    turned = (rotate(x, places, omega) for x in (module.q_norm(query), module.k_norm(key)))
+    mixed = attention(*turned, value)
     torch.testing.assert_close(module(x, x), module.out_proj(mixed.transpose(1, 2).flatten(2)))
 
 

@@ -20,7 +20,10 @@ transformers = pytest.importorskip("transformers")
 from attendo.decoding.backends import eager_backend, eager_decoder  # noqa: E402
 from attendo.decoding.beam import beam_search  # noqa: E402
 from attendo.decoding.options import DecodingConfig, SpecialIds  # noqa: E402
+from attendo.errors import AttendoError  # noqa: E402
 from attendo.interop.huggingface.model_files import read_model, write_model  # noqa: E402
+from attendo.interop.huggingface.options import RotaryBase  # noqa: E402
+from attendo.model_config import ModelConfig  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
 VOCAB, PAD, EOS, BEGIN, MAX_LEN = 23, 1, 2, 0, 40
@@ -287,6 +290,65 @@ def test_the_same_logits_over_many_configurations(name, tmp_path, monkeypatch):
     for seed in (0, *range(2, 14)):
         (folder := tmp_path / str(seed)).mkdir()
         check(name, seed, folder, monkeypatch)
+
+
+SCALINGS = {
+    "linear": {"factor": 4.0},
+    "dynamic": {"factor": 4.0},
+    "llama3": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 10},
+    "yarn, all options": {
+        "factor": 4.0,
+        "original_max_position_embeddings": 10,
+        "beta_fast": 8.0,
+        "beta_slow": 0.5,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.7,
+        "truncate": False,
+    },
+}
+WRITTEN = {"linear", "dynamic"}
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral"])
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_scaled_positions_give_the_same_logits(name, scaling, tmp_path, monkeypatch):
+    kind, draw = scaling.split(",")[0], KINDS[name].draw
+    for seed in range(5):
+        table = {"rope_theta": 1000.0, "rope_type": kind, **SCALINGS[scaling]}
+        other = Kind(KINDS[name].config, "ForCausalLM", lambda d, t=table: draw(d) | {"rope_parameters": t})
+        monkeypatch.setitem(KINDS, "scaled", other)
+        theirs = made("scaled", seed)
+        theirs.save_pretrained(folder := tmp_path / str(seed))
+        ours, ids = read_model(folder), batch(seed, 2, 24)[0]  # beyond the original context
+        with torch.inference_mode():
+            assert (theirs(ids).logits - ours(ids)).abs().max() <= 1e-5
+        if kind in WRITTEN:
+            (again := tmp_path / f"{seed}-again").mkdir()
+            write_model(ours, again, {"pad_token_id": PAD})
+            assert read_model(again).config == ours.config
+        elif ours.config.head_width > 2:
+            with pytest.raises(AttendoError, match="position_frequencies"):
+                write_model(ours, tmp_path, {"pad_token_id": PAD})
+
+
+def test_the_positions_of_llama_3_are_written_as_they_were_read():
+    table = {"rope_theta": 500_000.0, "rope_type": "llama3", **SCALINGS["llama3"]}
+    table["original_max_position_embeddings"] = 8192
+    theirs = {
+        "hidden_size": 64,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 99,
+        "rope_parameters": table,
+    }
+    read = RotaryBase().read(theirs)
+    ours = ModelConfig(vocab_size=9, d_model=64, n_heads=2, positions="rotary", **read)
+    assert RotaryBase().write(ours)["rope_parameters"] == table
 
 
 def pieces(ids):

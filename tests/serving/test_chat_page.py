@@ -1,6 +1,7 @@
 """The page of a conversation: it says what its forms say, and nothing in a text becomes markup."""
 
 import asyncio
+import base64
 import io
 import json
 from html.parser import HTMLParser
@@ -13,7 +14,7 @@ from served_models import InMemory
 
 from attendo.serving.app import create_app
 from attendo.serving.monitoring import Log
-from attendo.serving.state import State
+from attendo.serving.state import Keys, State
 
 TOKENIZER = hostile_tokenizer()
 ASSISTANT = looked_model("language-model", TOKENIZER.with_chat(), max_len=300).prepare()
@@ -25,7 +26,7 @@ MODELS = (
 APP = create_app(State(InMemory(*MODELS), look=True, log=Log(stream=io.StringIO())))
 TAGS = {
     *("html", "meta", "title", "link", "header", "h1", "a", "main", "article", "bdi", "span", "p", "div"),
-    *("form", "input", "textarea", "button", "details", "summary"),
+    *("form", "input", "textarea", "button", "details", "summary", "script"),
 }
 
 
@@ -78,7 +79,7 @@ def talk_of(*contents):
 def test_a_conversation_over_several_pages():
     empty = page()
     assert empty.forms == [{"talk": "[]", "system": "", "message": ""}]
-    assert "default-src 'none'" in empty.policy and "script-src" not in empty.policy
+    assert "default-src 'none'" in empty.policy and "script-src 'self'" in empty.policy
     first = page(**empty.forms[0] | {"system": "snow", "message": "will it rain"})
     talk = [{"role": "system", "content": "snow"}, *talk_of("will it rain")]
     reply = ASSISTANT.chat(talk).text
@@ -95,6 +96,21 @@ def test_a_conversation_over_several_pages():
     stopped = page(**second.forms[2])
     assert "stop" in second.forms[2] and stopped.articles == first.articles
     assert stopped.forms[-1]["message"] == "and snow"
+    kept = page(**second.forms[2] | {"reply": "It will"})
+    assert kept.articles[-2:] == [["user", "and snow"], ["assistant", "It will"]]
+    assert kept.forms[-1]["message"] == ""
+
+
+def test_the_browser_asks_for_the_api_key():
+    state = State(InMemory(*MODELS), keys=Keys(["käse"]), log=Log(stream=io.StringIO()))
+
+    def answer(password):
+        credentials = base64.b64encode(f"me:{password}".encode()).decode()
+        headers = {} if password is None else {"authorization": f"Basic {credentials}"}
+        return asyncio.run(asked(create_app(state), "GET", "/chat", headers, query=b"model=assistant"))
+
+    assert answer(None)["www-authenticate"].startswith("Basic ")
+    assert [answer(word).status for word in (None, "wrong", "käse")] == [401, 401, 200]
 
 
 @pytest.mark.parametrize("text", HOSTILE)

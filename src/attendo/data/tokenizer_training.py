@@ -155,9 +155,9 @@ def _pieces(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     with tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="\n") as file:
         for text in texts:
-            clean = well_formed(text).replace("\n", " ")
+            clean = well_formed(text).replace("\r", " ")
             counts.update(clean)
-            file.write(clean + "\n")
+            file.write(clean.replace("\n", "\r") + "\n")  # one line per text
         _require_text(counts)
         alphabet = _alphabet(counts, config, size)
         file.seek(0)
@@ -167,7 +167,7 @@ def _pieces(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
 
 def _alphabet(counts: Counter[str], config: TokenizerConfig, size: int) -> list[str]:
     """Return the characters with a vocabulary entry, most frequent first. Other characters are spelled in bytes."""
-    found = [(c, n) for c, n in _by_count(counts) if c not in (" ", MARK, "\x7f") and c >= " "]
+    found = [(c, n) for c, n in _by_count(counts) if c in "\n\t" or (c > " " and c not in (MARK, "\x7f"))]
     goal = config.character_coverage * sum(n for _, n in found)
     kept = covered = 0
     while kept < len(found) and covered < goal:
@@ -186,10 +186,10 @@ def _only(alphabet: list[str], lines: Iterable[str]) -> Iterator[str]:
 
     The time of BPE training is quadratic in the length of a word.
     """
-    other = re.compile(f"[^{re.escape(''.join(alphabet))} ]")
+    other = re.compile(f" *[^{re.escape(''.join(alphabet))} ]+ *")
     stretch = re.compile(f"[^ ]{{{_STRETCH}}}")
     for line in lines:
-        yield stretch.sub(r"\g<0> ", other.sub(" ", line.removesuffix("\n")))
+        yield stretch.sub(r"\g<0> ", other.sub(" ", line.removesuffix("\n").replace("\r", "\n")))
 
 
 def _train_bpe(lines: Iterator[str], config: TokenizerConfig, size: int) -> dict[str, Any]:

@@ -30,12 +30,13 @@ Kind = Literal["bpe", "unigram", "word", "uncased", "character", "byte", "import
 MARK: Final = "▁"  # U+2581, the character that represents a space in SentencePiece
 
 # Each cut of a text contains characters of one script, one digit, white space, or other characters (punctuation,
-# symbols), after the mark of the preceding space. The class of a character does not depend on its neighbors, so
-# no subword ever crosses a cut. A SentencePiece model with the same subwords makes no cuts and therefore finds
-# the same subwords. Neither "<0x41>" nor "</s>" is a single cut, so no text can produce such an entry of the
-# vocabulary.
+# symbols), after the mark of the preceding space. Of several spaces, all but the last are one cut (indentation). The
+# class of any other character does not depend on its neighbors, so no subword ever crosses a cut. A SentencePiece model
+# with the same subwords makes no cuts and therefore finds the same subwords, except after several spaces. Neither
+# "<0x41>" nor "</s>" is a single cut, so no text can produce such an entry of the vocabulary.
 _JAPANESE = r"\p{Han}\p{Hiragana}\p{Katakana}ー"
 _LETTERS = r"\p{L}\p{M}\x{200C}\x{200D}"  # includes the joiners in Indic and Persian words
+_RUN = rf"{MARK}+(?={MARK})"
 _CUTS = "|".join(
     MARK + "?" + group
     for group in (
@@ -63,8 +64,10 @@ _UNCASED = "|".join(
 )
 
 
-def tokenizer_document(kind: Kind, model: dict[str, Any]) -> dict[str, Any]:
+def tokenizer_document(kind: Kind, model: dict[str, Any], *, runs: bool = True) -> dict[str, Any]:
     """Return the contents of a tokenizer file, as JSON values, for a model of the `tokenizers` library.
+
+    Without `runs`, each space of several spaces is a cut, as in tokenizers of earlier versions.
 
     Only the kind `uncased` normalizes texts. `Prepend` always marks the first word, which makes `Metaspace` reversible:
     "a" and " a" then have different ids.
@@ -75,8 +78,9 @@ def tokenizer_document(kind: Kind, model: dict[str, Any]) -> dict[str, Any]:
     cuts = None
     joins = [{"type": "ByteFallback"}, fuse]
     if kind in ("bpe", "unigram"):
-        metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": "never", "split": True}
-        split = {"type": "Split", "pattern": {"Regex": _CUTS}, "behavior": "Isolated", "invert": False}
+        metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": "never", "split": not runs}
+        pattern = f"{_RUN}|{_CUTS}" if runs else _CUTS
+        split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
         normalizer = {"type": "Prepend", "prepend": MARK}
         cuts = {"type": "Sequence", "pretokenizers": [metaspace, split]}
         joins = [{"type": "Replace", "pattern": {"String": MARK}, "content": " "}, *joins, strip]
@@ -594,8 +598,8 @@ def _kind(document: dict[str, Any]) -> Kind:
         raise AttendoError(
             f"unknown tokenizer type {document['model']['type']} (expected {', '.join(get_args(Kind)[:-1])})"
         )
-    cuts = tokenizer_document(kind, {})
-    if any(document[part] != cuts[part] for part in _CUTTING):
+    known = (tokenizer_document(kind, {}, runs=runs) for runs in (True, False))
+    if all(any(document[part] != cuts[part] for part in _CUTTING) for cuts in known):
         raise AttendoError("this tokenizer splits texts differently from attendo. Train one with attendo")
     return kind
 

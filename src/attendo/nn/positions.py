@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -151,17 +151,21 @@ class LearnedPositions(nn.Module):
 
 
 def rotate(
-    x: Float[Tensor, "*batch len head_dim"], positions: Int[Tensor, "*#batch len"], base: float = 10000.0
+    x: Float[Tensor, "*batch len head_dim"], positions: Int[Tensor, "*#batch len"], omega: Tensor
 ) -> Float[Tensor, "*batch len head_dim"]:
     """Rotate each pair of neighboring entries (x_2i, x_2i+1) by the angle p·ω_i (Su et al. 2021, eq. 34).
 
     The dot product of two rotated vectors depends only on the distance of their positions.
 
-    >>> rotate(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
+    Args:
+        x: Vectors of an even width.
+        positions: The position p of each vector.
+        omega: The frequencies ω_i `[head_dim / 2]`, for example from `frequencies`.
+
+    >>> rotate(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), frequencies(1, 2))
     tensor([[0.5403, 0.8415]])
     """
-    omega = frequencies(x.shape[-1] // 2, x.shape[-1], base).to(x.device)
-    angles = positions[..., None] * omega
+    angles = positions[..., None] * omega.to(x.device)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     first, second = x[..., 0::2], x[..., 1::2]
     return torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1).flatten(-2)
@@ -172,6 +176,7 @@ class Rotary(nn.Module):
 
     Args:
         base: Base of the frequencies ω_i = base^(-2i/d).
+        omega: The frequencies ω_i, if they do not follow from the base.
 
     >>> heads = torch.tensor([1.0, 0.0]).expand(1, 1, 3, 2)  # [batch, heads, len, head_dim], each token alike
     >>> turned = Rotary()(heads, torch.tensor([[0, 1, 2]]))[0, 0]
@@ -181,9 +186,10 @@ class Rotary(nn.Module):
             [-0.4161,  0.5403,  1.0000]])
     """
 
-    def __init__(self, base: float = 10000.0):
+    def __init__(self, base: float = 10000.0, omega: Sequence[float] | None = None):
         super().__init__()
         self.base = base
+        self.omega = omega
 
     def forward(
         self, heads: Float[Tensor, "batch heads len head_dim"], positions: Int[Tensor, "batch_or_1 len"]
@@ -194,7 +200,10 @@ class Rotary(nn.Module):
             heads: Query heads or key heads.
             positions: Positions of the tokens, in one row for all texts or one row per text.
         """
-        return rotate(heads, positions[:, None], self.base)
+        n = heads.shape[-1]
+        own = None if self.omega is None else torch.tensor(self.omega, dtype=torch.float64)
+        omega = frequencies(n // 2, n, self.base) if own is None else own
+        return rotate(heads, positions[:, None], omega)
 
 
 def alibi_slopes(n_heads: int) -> Float[Tensor, " heads"]:

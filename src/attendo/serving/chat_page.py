@@ -1,4 +1,4 @@
-"""The page /chat: a conversation with an assistant as HTML without scripts, which arrives while it is generated.
+"""The page /chat: a conversation with an assistant as HTML, which arrives while the reply is generated.
 
 The page contains the whole conversation. Each form sends the conversation before a message, so the server stores none.
 """
@@ -30,13 +30,17 @@ from attendo.serving.errors import TOO_LATE, ApiError
 from attendo.serving.registry import ServedModel
 
 router = APIRouter(route_class=ApiRoute, include_in_schema=False)
-POLICY = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'"
+)
 WORDS = {
     "message": Localized("Message", "メッセージ"),
     "system": Localized("System message", "システムメッセージ"),
     "send": Localized("Send", "送信"),
     "edit": Localized("Edit and send again", "編集して再送信"),
     "stop": Localized("Stop", "停止"),
+    "copy": Localized("Copy", "コピー"),
     "again": Localized("Another reply", "別の返答"),
     "new": Localized("New conversation", "新しい会話"),
     "look": Localized("Look inside", "中を見る"),
@@ -78,6 +82,7 @@ class _Page:
         """Return the beginning of the page, with the messages so far."""
         styles = (*STYLES, "serve/serve.css", "serve/chat.css")
         links = "".join(f'<link rel=stylesheet href="assets/{version()}/{path}">' for path in styles)
+        links += f'<script type=module async src="assets/{version()}/serve/chat.js"></script>'
         top = f'<header class=top><h1><a href=".">attendo</a></h1>{escape(self.name)}'
         new = f'<a class="button quiet end" href="{self.action}">{self.word("new")}</a></header>'
         head = '<meta charset=utf-8><meta name=viewport content="width=device-width">'
@@ -87,11 +92,15 @@ class _Page:
 
     def _message(self, talk: Sequence[Message], number: int) -> str:
         role, content = talk[number]
-        edit = ""
+        edit = self.copy() if role == "assistant" else ""
         if role == "user":
             form = self.form(talk[:number], content)
             edit = f"<details><summary>{self.word('edit')}</summary>{form}</details>"
         return f"<article class={role}><bdi>{escape(content)}</bdi></article>{edit}"
+
+    def copy(self) -> str:
+        """Return the button that copies the reply before it."""
+        return f'<button type=button class="copy quiet">{self.word("copy")}</button>'
 
     def form(
         self, talk: Sequence[Message], content: str = "", button: str = "send", *, hidden: bool = False
@@ -106,7 +115,9 @@ class _Page:
             name = self.word("system")
             system = f'<textarea name=system aria-label="{name}"></textarea>'
             box = f"<details><summary>{name}</summary>{system}</details>{box}"
-        name = " name=stop value=1" if button == "stop" else ""
+        name = ""
+        if button == "stop":
+            name, box = " name=stop value=1", f"{box}<input type=hidden name=reply>"
         kind = "" if hidden else " class=main"
         send = f"<button{kind}{name}>{self.word(button)}</button>"
         talk_field = f'<input type=hidden name=talk value="{known}">'
@@ -120,7 +131,7 @@ class _Page:
         )
         address = escape(f"look/{quote(self.name, safe='')}/#{values}")
         look = f'<a class="button quiet" href="{address}">{self.word("look")} →</a>' if self.look else ""
-        return f"<div class=bar>{again}{look}</div>{self.form(talk)}"
+        return f"{self.copy()}<div class=bar>{again}{look}</div>{self.form(talk)}"
 
 
 @router.get("/chat", response_class=Response)
@@ -148,9 +159,11 @@ async def answered_page(request: ApiRequest) -> Response:
     content = fields.get("message", "")
     try:
         talk = _talk(fields)
-        if "stop" in fields:
-            return _html(page.start(talk) + page.form(talk, content))
         asked = (*talk, Message("user", content))
+        if "stop" in fields:
+            reply = fields.get("reply", "")
+            kept = (*asked, Message("assistant", reply)) if reply.strip() else talk
+            return _html(page.start(kept) + page.form(kept, "" if reply.strip() else content))
         request.check_texts(["".join(message.content for message in asked)], "message")
         text = await in_thread(
             sum(len(message.content) for message in asked), lambda: _reply(request, served, asked)
@@ -186,7 +199,10 @@ def _reply(request: ApiRequest, served: ServedModel, asked: Sequence[Message]) -
 async def _parts(
     page: _Page, asked: Sequence[Message], text: WrittenText, events: AsyncIterator[Piece | Done]
 ) -> AsyncIterator[str]:
-    """Yield the page. The button Stop ends the reply, because the browser then leaves the page."""
+    """Yield the page. The button Stop ends the reply, because the browser then leaves the page.
+
+    A script sends the beginning of the reply with the button.
+    """
     stop = page.form(asked[:-1], asked[-1].content, "stop", hidden=True).replace(
         "<form ", "<form class=stop "
     )

@@ -143,7 +143,9 @@ def error_response(
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         own = {"retry-after": "5"} | own
     if status == HTTPStatus.UNAUTHORIZED:
-        own = {"www-authenticate": "Bearer"} | own
+        # for a page without scripts, the browser asks for the key
+        scheme = 'Basic realm="attendo"' if scope["path"].endswith("/chat") else "Bearer"
+        own = {"www-authenticate": scheme} | own
     body = json.dumps(error_body(scope["path"], status, message, param, code))
     return Response(body, status, own, media_type="application/json")
 

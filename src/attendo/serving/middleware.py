@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import random
@@ -337,14 +338,21 @@ def _check_ready(state: State) -> None:
 
 
 def _keys_of(headers: Mapping[str, str]) -> list[bytes]:
-    """Return the API keys in the headers, without checking them.
+    """Return the API keys in the headers, without checking them. With basic authentication, the password is the key.
 
-    >>> _keys_of({"authorization": "Bearer one", "x-api-key": "two"}), _keys_of({"authorization": "Basic a"})
-    ([b'one', b'two'], [])
+    >>> _keys_of({"authorization": "Bearer one", "x-api-key": "two"}), _keys_of({"authorization": "Basic YTprZXk="})
+    ([b'one', b'two'], [b'key'])
     """
-    scheme, _, bearer = headers.get("authorization", "").partition(" ")
-    sent = [bearer.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
-    return [key.encode("latin-1") for key in sent if key]
+    scheme, _, sent = headers.get("authorization", "").partition(" ")
+    key = {"bearer": sent.strip().encode("latin-1"), "basic": _password(sent)}.get(scheme.lower(), b"")
+    return [one for one in (key, headers.get("x-api-key", "").encode("latin-1")) if one]
+
+
+def _password(credentials: str) -> bytes:
+    try:
+        return base64.b64decode(credentials, validate=True).partition(b":")[2]
+    except ValueError:
+        return b""
 
 
 async def _key_within(headers: Headers, body: bytes) -> bytes:

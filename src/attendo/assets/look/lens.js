@@ -185,7 +185,7 @@ function lensCell(app, view, token, p, says, at, isFirst = false) {
       class: isFirst ? "first" : token.rank_of_final === 1 ? "same" : "",
       onpointerenter: show,
       onfocus: show,
-      onclick: () => at !== null && lensChoose(app, view, at),
+      onclick: () => at !== null && sameSide(app, view) && app.state.set({ query: at }),
     },
     pieceElement(token),
   );
@@ -200,11 +200,7 @@ function lensSays(view, name, at, { rank_of_final: rank, p_of_final: final, p, .
   return rank === undefined || rank === null ? start : `${start}  ${say("lens-says-rank", words)}`;
 }
 
-// A column selects a query if the queries of the chosen layer are the same tokens
-function lensChoose(app, view, at) {
-  if (sameSide(app, view)) app.state.set({ query: at });
-}
-
+// Whether the queries of the chosen layer are the tokens of the columns, so a column can select a query
 function sameSide(app, view) {
   return app.look[app.openLayer()?.queries] === lensInputs(app, view);
 }

@@ -72,7 +72,8 @@ export function sentenceOf(app) {
 export function headLine(app, layer, head, name) {
   const { key, values } = roleOf(app, layer, head);
   const row = effectsOf(app).rowOf(layer.path, head);
-  const parts = [[name], key === "role-sink" ? sinkText(values.piece) : [say(key, values)]];
+  const sink = () => sayWith("role-sink-line", { ...values, sink: term("sink") });
+  const parts = [[name], key === "role-sink" ? sink() : [say(key, values)]];
   if (row && Math.abs(row.delta) <= LEAST_EFFECT) parts.push([say("effect-none")]);
   else if (row && !layer.off.includes(head))
     parts.push(
@@ -84,6 +85,3 @@ export function headLine(app, layer, head, name) {
   return parts.flatMap((part, n) => (n ? [" · ", ...part] : part));
 }
 
-function sinkText(piece) {
-  return sayWith("role-sink-line", { piece, sink: term("sink") });
-}

@@ -14,18 +14,14 @@ export function saveText(name, text, kind) {
   saveBlob(name, new Blob([text], { type: `${kind};charset=utf-8` }));
 }
 
-// Rows of cells as CSV (RFC 4180). A text that looks like a formula to a spreadsheet gets an apostrophe
-function csvText(rows) {
+// Saves rows of cells as CSV (RFC 4180). A text that looks like a formula to a spreadsheet gets an apostrophe
+export function saveCsv(name, rows) {
   const cell = (value) => {
     if (typeof value === "number") return String(Number(value.toPrecision(7)));
     const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value ?? "");
     return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  return `${rows.map((row) => row.map(cell).join(",")).join("\r\n")}\r\n`;
-}
-
-export function saveCsv(name, rows) {
-  saveText(name, csvText(rows), "text/csv");
+  saveText(name, `${rows.map((row) => row.map(cell).join(",")).join("\r\n")}\r\n`, "text/csv");
 }
 
 // Returns whether the text is in the clipboard

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from attendo.errors import AttendoError
+from attendo.interop.huggingface.rotary_scaling import KINDS, described, kind_of, scaled
 from attendo.model_config import ModelConfig
 
 Theirs = Mapping[str, Any]
@@ -261,21 +263,29 @@ class Heads(Option):
 
 @dataclass(frozen=True)
 class RotaryBase(Option):
-    """The base of RoPE, which newer files store in `rope_parameters`. RoPE scaling is not supported."""
+    """The base and the scaling of RoPE, which newer files store in `rope_parameters`."""
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
         table = theirs.get("rope_parameters") or {}
-        stretched = theirs.get("rope_scaling") or table
-        kind = stretched.get("rope_type", stretched.get("type", "default"))
-        if kind != "default":
-            raise _no_counterpart("rope_type", kind, "default")
+        scaling = theirs.get("rope_scaling") or table
+        if (kind := kind_of(scaling)) not in KINDS:
+            raise _no_counterpart("rope_type", kind, *KINDS)
         if (share := table.get("partial_rotary_factor", theirs.get("partial_rotary_factor", 1.0))) != 1.0:
             raise _no_counterpart("partial_rotary_factor", share, 1.0)
-        return {"position_base": float(table.get("rope_theta", theirs.get("rope_theta", 10000.0)))}
+        base = float(table.get("rope_theta", theirs.get("rope_theta", 10000.0)))
+        found: dict[str, Any] = {"position_base": base}
+        if kind not in ("default", "dynamic"):
+            width = theirs.get("head_dim") or theirs["hidden_size"] // theirs["num_attention_heads"]
+            omega, factor = scaled(scaling, width, base, theirs["max_position_embeddings"])
+            found["position_frequencies"] = tuple(omega.tolist())
+            if factor != 1.0:  # of queries and keys
+                found["attention_scale"] = factor**2 / math.sqrt(width)
+        return found
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        base = ours.wavelength_base
-        return {"rope_theta": base, "rope_parameters": {"rope_theta": base, "rope_type": "default"}}
+        base, own = ours.wavelength_base, ours.position_frequencies
+        table = {"rope_theta": base, "rope_type": "default"}
+        return {"rope_theta": base, "rope_parameters": table | ({} if own is None else described(own, base))}
 
 
 def _no_counterpart(key: str, found: Any, *known: Any) -> AttendoError:
