@@ -30,8 +30,6 @@ from attendo.display.i18n import Language, Localized
 Kind = Literal["weather", "high", "low", "other"]
 FACTS: tuple[Kind, ...] = ("weather", "high", "low")
 """The kinds of questions that a forecast answers."""
-ASKED: tuple[Kind, ...] = ("weather", "weather", "high", "low")
-"""The kinds of facts from which a question is drawn. Half of the questions are about the weather."""
 TOWNS = ("Oslo", "Tokyo", "Paris", "Cairo")
 WEATHER = (
     "rain",
@@ -171,16 +169,16 @@ def sentence(forecast: Forecast, language: Language) -> str:
 
 
 def day_text(day: tuple[Forecast, ...], language: Language) -> str:
-    """Return the forecasts of a day as one text."""
-    return ("" if language == "ja" else " ").join(sentence(one, language) for one in day)
+    """Return the forecasts of a day as one text. Each forecast begins with its place, as a Japanese forecast does.
+
+    A model reads from left to right. If the weather came before its place, a small model would not learn to look it up.
+    """
+    if language == "ja":
+        return "".join(sentence(one, language) for one in day)
+    return " ".join(f"{one.place}: {sentence(one, language).replace(f' in {one.place}', '')}" for one in day)
 
 
 def _weather(forecast: Forecast, language: Language) -> tuple[str, str]:
-    """Return the weather in few words, and as a sentence that first names the place.
-
-    After the place, the model can look up the weather. In a sentence that begins with the weather, it would have to
-    guess the place first.
-    """
     if language == "ja":  # the verb with its subject, without the politeness of でしょう
         full = sentence(forecast, language)
         return full.split("、", 1)[1].removesuffix("でしょう。") + "。", full
@@ -234,7 +232,7 @@ def questions(split: Split, seed: int = 0, rounds: tuple[int, int] = (1, 2)) -> 
             if last is not None and last.kind in FACTS and last.place != place and rng.random() < 0.7:
                 last = Question(day, last.kind, place, before=last, follows=True)
                 continue
-            kind: Kind = "other" if rng.random() < 0.1 else ASKED[rng.integers(len(ASKED))]
+            kind: Kind = "other" if rng.random() < 0.1 else FACTS[rng.integers(len(FACTS))]
             last = Question(day, kind, place, int(rng.integers(len(QUESTIONS[kind]))), last)
         assert last is not None
         yield last
