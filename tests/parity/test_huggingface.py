@@ -5,6 +5,7 @@ angles to float32 whatever the model's type, which `unrounded` undoes.
 """
 
 import contextlib
+import json
 import os
 import random
 from dataclasses import dataclass
@@ -335,6 +336,30 @@ def test_scaled_positions_give_the_same_logits(name, scaling, tmp_path, monkeypa
         elif ours.config.head_width > 2:
             with pytest.raises(AttendoError, match="position_frequencies"):
                 write_model(ours, tmp_path, {"pad_token_id": PAD})
+
+
+@pytest.mark.parametrize(
+    ("name", "window", "longest"),
+    [
+        ("mistral", {"sliding_window": 7}, 7),
+        ("qwen2", {"sliding_window": 7, "use_sliding_window": False}, MAX_LEN),
+        ("qwen2", {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 0}, 7),
+    ],
+)
+def test_a_sliding_window_limits_the_context_and_changes_nothing_within(
+    name, window, longest, tmp_path, monkeypatch
+):
+    draw = KINDS[name].draw
+    windowed = Kind(KINDS[name].config, "ForCausalLM", lambda d: draw(d) | window)
+    monkeypatch.setitem(KINDS, "windowed", windowed)
+    theirs = made("windowed", 3)
+    theirs.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | window  # as published files have it
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ours, ids = read_model(tmp_path), batch(3, 2, longest)[0]
+    assert ours.config.max_len == longest
+    with torch.inference_mode():
+        assert (theirs(ids).logits - ours(ids)).abs().max() <= 1e-5
 
 
 def test_the_positions_of_llama_3_are_written_as_they_were_read():

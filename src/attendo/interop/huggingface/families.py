@@ -19,6 +19,7 @@ from attendo.interop.huggingface.options import (
     Same,
     Theirs,
     Tied,
+    Window,
 )
 from attendo.interop.huggingface.table import Head, Row, Table, always, blocks, dense
 
@@ -106,7 +107,6 @@ def _llama(head: str, *options: Option) -> Table:
             Activation("hidden_act", "silu"),
             RotaryBase(),
             Tied(False),
-            Must("sliding_window", None),
             Fixed(
                 _ALONE | {"norm": "rms", "positions": "rotary", "feed_forward_gated": True, "dropout": 0.0}
             ),
@@ -135,7 +135,7 @@ def _sizes(vocab_size: int, d_ff: int, max_len: int) -> tuple[Option, ...]:
 
 _QWEN = (
     *_sizes(151_936, 22_016, 32_768),
-    Must("use_sliding_window", False),
+    Window(used=False),
     Fixed({"feed_forward_bias": False}),
 )
 
@@ -150,6 +150,7 @@ LLAMA = _llama(
 MISTRAL = _llama(
     "MistralForCausalLM",
     *_sizes(32_000, 14_336, 131_072),
+    Window(used=True),
     Heads(),
     Fixed({"attention_bias": False, "feed_forward_bias": False}),
 )

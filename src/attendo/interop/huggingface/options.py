@@ -288,6 +288,30 @@ class RotaryBase(Option):
         return {"rope_theta": base, "rope_parameters": table | ({} if own is None else described(own, base))}
 
 
+@dataclass(frozen=True)
+class Window(Option):
+    """A sliding window, to which the context is limited, because a window changes only longer texts.
+
+    `used` is the default of `use_sliding_window`.
+
+    >>> Window(used=True).read({"sliding_window": 4096, "max_position_embeddings": 32768})
+    {'max_len': 4096}
+    >>> Window(used=False).read({"sliding_window": 4096, "max_position_embeddings": 32768})
+    {}
+    """
+
+    used: bool
+
+    def read(self, theirs: Theirs) -> dict[str, Any]:
+        window = theirs.get("sliding_window")
+        if window is None or not theirs.get("use_sliding_window", self.used):
+            return {}
+        return {"max_len": min(window, theirs.get("max_position_embeddings", window))}
+
+    def write(self, ours: ModelConfig) -> dict[str, Any]:
+        return {"sliding_window": None}
+
+
 def _no_counterpart(key: str, found: Any, *known: Any) -> AttendoError:
     wanted = ", ".join(json.dumps(value) for value in known)
     return AttendoError(f"config.json: {key}={json.dumps(found)} is not supported (supported: {wanted})")
