@@ -205,7 +205,7 @@ class ModelConfig:
     def _check_positions(self):
         if self.positions == "rotary" and self.head_width % 2:
             raise ValueError(f"positions='rotary' requires an even head_dim, not {self.head_width}")
-        if len(self.position_frequencies or ()) not in (0, self.head_width // 2):
+        if self.position_frequencies is not None and 2 * len(self.position_frequencies) != self.head_width:
             raise ValueError(f"position_frequencies must have {self.head_width // 2} numbers (head_dim / 2)")
         if self.position_base != "length" and not 0.0 < self.position_base < math.inf:
             raise ValueError(f"position_base={self.position_base} must be a number above 0, or 'length'")

@@ -96,8 +96,8 @@ def test_a_conversation_over_several_pages():
     stopped = page(**second.forms[2])
     assert "stop" in second.forms[2] and stopped.articles == first.articles
     assert stopped.forms[-1]["message"] == "and snow"
-    kept = page(**second.forms[2] | {"reply": "It will"})
-    assert kept.articles[-2:] == [["user", "and snow"], ["assistant", "It will"]]
+    kept = page(**second.forms[2] | {"reply": "It\r\nwill"})
+    assert kept.articles[-2:] == [["user", "and snow"], ["assistant", "It\nwill"]]
     assert kept.forms[-1]["message"] == ""
 
 
@@ -111,6 +111,22 @@ def test_the_browser_asks_for_the_api_key():
 
     assert answer(None)["www-authenticate"].startswith("Basic ")
     assert [answer(word).status for word in (None, "wrong", "käse")] == [401, 401, 200]
+
+
+@pytest.mark.parametrize(("site", "status"), [("same-origin", 200), ("cross-site", 401)])
+def test_a_password_is_not_accepted_from_a_form_of_another_site(site, status):
+    state = State(InMemory(*MODELS), keys=Keys(["key"]), cors=("*",), log=Log(stream=io.StringIO()))
+    headers = {
+        "authorization": f"Basic {base64.b64encode(b'me:key').decode()}",
+        "content-type": "application/x-www-form-urlencoded",
+        "origin": "https://a.org",
+        "sec-fetch-site": site,
+    }
+    body = urlencode({"message": "will it rain"}).encode()
+    answer = asyncio.run(
+        asked(create_app(state), "POST", "/chat", headers, body=body, query=b"model=assistant")
+    )
+    assert answer.status == status
 
 
 @pytest.mark.parametrize("text", HOSTILE)

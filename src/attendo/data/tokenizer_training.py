@@ -155,7 +155,7 @@ def _pieces(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     with tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="\n") as file:
         for text in texts:
-            clean = well_formed(text).replace("\r", " ")
+            clean = well_formed(text).replace("\r\n", "\n").replace("\r", " ")
             counts.update(clean)
             file.write(clean.replace("\n", "\r") + "\n")  # one line per text
         _require_text(counts)
@@ -186,10 +186,12 @@ def _only(alphabet: list[str], lines: Iterable[str]) -> Iterator[str]:
 
     The time of BPE training is quadratic in the length of a word.
     """
-    other = re.compile(f" *[^{re.escape(''.join(alphabet))} ]+ *")
+    other = re.compile(f"(?<! ) *[^{re.escape(''.join(alphabet))} ]+ *")
     stretch = re.compile(f"[^ ]{{{_STRETCH}}}")
+    spaces = re.compile(f" {{{_STRETCH},}}")
     for line in lines:
-        yield stretch.sub(r"\g<0> ", other.sub(" ", line.removesuffix("\n").replace("\r", "\n")))
+        clean = other.sub(" ", line.removesuffix("\n").replace("\r", "\n"))
+        yield stretch.sub(r"\g<0> ", spaces.sub(" " * _STRETCH, clean))
 
 
 def _train_bpe(lines: Iterator[str], config: TokenizerConfig, size: int) -> dict[str, Any]:

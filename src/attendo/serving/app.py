@@ -31,6 +31,7 @@ PUBLIC = frozenset({"/livez", "/readyz"})
 """The paths that require no API key."""
 KEYS = {
     "Bearer": {"type": "http", "scheme": "bearer"},
+    "Basic": {"type": "http", "scheme": "basic"},
     "Key": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
 }
 

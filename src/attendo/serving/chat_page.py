@@ -131,7 +131,7 @@ class _Page:
         )
         address = escape(f"look/{quote(self.name, safe='')}/#{values}")
         look = f'<a class="button quiet" href="{address}">{self.word("look")} →</a>' if self.look else ""
-        return f"{self.copy()}<div class=bar>{again}{look}</div>{self.form(talk)}"
+        return f"<div class=bar>{again}{look}</div>{self.form(talk)}"
 
 
 @router.get("/chat", response_class=Response)
@@ -152,7 +152,8 @@ def _html(text: str, status: int = 200) -> Response:
 @router.post("/chat", response_class=Response)
 async def answered_page(request: ApiRequest) -> Response:
     """Return the page of a conversation with a new message, and generate the reply while the page is sent."""
-    fields = await request.read_form()
+    # browsers send line breaks as \r\n
+    fields = {name: text.replace("\r\n", "\n") for name, text in (await request.read_form()).items()}
     served = _assistant(request)
     page = _Page(request, served)
     talk: list[Message] = []
@@ -219,7 +220,7 @@ async def _parts(
                 yield f"<span{title}>{escape(event.piece)}</span>"
     except (AttendoError, DeadlineExceeded) as error:
         alert = f"<p class=alert role=alert>{escape(str(error) or TOO_LATE)}</p>"
-    yield f"</bdi></article>{alert}"
+    yield f"</bdi></article>{page.copy() if reply.strip() else ''}{alert}"
     if reply.strip():
         yield page.end([*asked, Message("assistant", reply)], marked_text(page.tokenizer, text.prompt_ids))
     else:

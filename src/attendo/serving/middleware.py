@@ -243,7 +243,8 @@ class Guard:
         record.unread = has_body and headers.get("content-length") != "0"
         # cheap checks first: the body is read only if the sender is allowed
         _check_sender(state, headers, scope["method"])
-        sent = _keys_of(headers)
+        # a browser also sends basic credentials with requests of other sites
+        sent = _keys_of(headers, basic=scope["method"] in READS or not _is_elsewhere(headers))
         known = not state.keys or (scope["method"] in READS and self.is_public(scope["path"]))
         known = known or any(state.keys.admit(key) for key in sent)
         # LibreTranslate's clients send the key in the body, so for their paths the decision waits for it
@@ -337,14 +338,18 @@ def _check_ready(state: State) -> None:
         raise ApiError(503, errors.LOADING)
 
 
-def _keys_of(headers: Mapping[str, str]) -> list[bytes]:
-    """Return the API keys in the headers, without checking them. With basic authentication, the password is the key.
+def _keys_of(headers: Mapping[str, str], *, basic: bool) -> list[bytes]:
+    """Return the API keys in the headers, without checking them. With `basic`, a password is also a key.
 
-    >>> _keys_of({"authorization": "Bearer one", "x-api-key": "two"}), _keys_of({"authorization": "Basic YTprZXk="})
-    ([b'one', b'two'], [b'key'])
+    >>> _keys_of({"authorization": "Bearer one", "x-api-key": "two"}, basic=True)
+    [b'one', b'two']
+    >>> [_keys_of({"authorization": "Basic YTprZXk="}, basic=basic) for basic in (True, False)]
+    [[b'key'], []]
     """
     scheme, _, sent = headers.get("authorization", "").partition(" ")
-    key = {"bearer": sent.strip().encode("latin-1"), "basic": _password(sent)}.get(scheme.lower(), b"")
+    key = {"bearer": sent.strip().encode("latin-1"), "basic": _password(sent) if basic else b""}.get(
+        scheme.lower(), b""
+    )
     return [one for one in (key, headers.get("x-api-key", "").encode("latin-1")) if one]
 
 

@@ -276,7 +276,7 @@ class RotaryBase(Option):
         found: dict[str, Any] = {"position_base": base}
         if kind not in ("default", "dynamic"):
             width = theirs.get("head_dim") or theirs["hidden_size"] // theirs["num_attention_heads"]
-            omega, factor = scaled(scaling, width, base, theirs["max_position_embeddings"])
+            omega, factor = scaled(scaling, width, base, theirs.get("max_position_embeddings", 2048))
             found["position_frequencies"] = tuple(omega.tolist())
             if factor != 1.0:  # of queries and keys
                 found["attention_scale"] = factor**2 / math.sqrt(width)
@@ -292,7 +292,7 @@ class RotaryBase(Option):
 class Window(Option):
     """A sliding window, to which the context is limited, because a window changes only longer texts.
 
-    `used` is the default of `use_sliding_window`.
+    `used` is the default of `use_sliding_window`. The default window is that of Mistral.
 
     >>> Window(used=True).read({"sliding_window": 4096, "max_position_embeddings": 32768})
     {'max_len': 4096}
@@ -303,7 +303,7 @@ class Window(Option):
     used: bool
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        window = theirs.get("sliding_window")
+        window = theirs.get("sliding_window", 4096)
         if window is None or not theirs.get("use_sliding_window", self.used):
             return {}
         return {"max_len": min(window, theirs.get("max_position_embeddings", window))}
