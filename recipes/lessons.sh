@@ -3,7 +3,7 @@
 #
 #     recipes/lessons.sh [OUT]
 #
-# Ends in about 25 CPU-minutes. The figures are in the tables: the weather's losses and accuracies beside their limits, exact matches of
+# Ends in about 27 CPU-minutes. The figures are in the tables: the weather's losses and accuracies beside their limits, exact matches of
 # the ladder and the toys, perplexities of the words, differences of the ablations.
 set -euo pipefail
 out=${1:-runs/lessons}
