@@ -7,7 +7,7 @@ from page_scripts import code_of, declared, imports_of, page_texts, scripts, wit
 
 from attendo.display.web import joined, modules_of
 
-ENTRIES = ("label/keys.js", "look/main.js", "serve/main.js")
+ENTRIES = ("chat/copy.js", "label/keys.js", "look/main.js", "serve/main.js")
 LANGUAGES = ("en", "ja")
 TERMS = "shared/sheet.js"
 """The module whose function `term(name)` shows the texts "term-NAME" and "about-NAME"."""

@@ -80,9 +80,9 @@ class _Page:
 
     def start(self, talk: Sequence[Message]) -> str:
         """Return the beginning of the page, with the messages so far."""
-        styles = (*STYLES, "serve/serve.css", "serve/chat.css")
+        styles = (*STYLES, "serve/serve.css", "chat/chat.css")
         links = "".join(f'<link rel=stylesheet href="assets/{version()}/{path}">' for path in styles)
-        links += f'<script type=module async src="assets/{version()}/serve/chat.js"></script>'
+        links += f'<script type=module async src="assets/{version()}/chat/copy.js"></script>'
         top = f'<header class=top><h1><a href=".">attendo</a></h1>{escape(self.name)}'
         new = f'<a class="button quiet end" href="{self.action}">{self.word("new")}</a></header>'
         head = '<meta charset=utf-8><meta name=viewport content="width=device-width">'
