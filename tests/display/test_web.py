@@ -15,7 +15,7 @@ SOME = "shared/dom.js"
 def folder(tmp_path, monkeypatch):
     """A folder of assets with one page, which is read again for each request."""
     folder = tmp_path / "assets"
-    for name in ("words", "shared", "label", "look", "serve"):
+    for name in ("words", *web.ASSET_FOLDERS):
         (folder / name).mkdir(parents=True)
     for name, text in {
         "page.html": web.asset("page.html"),

@@ -4,6 +4,8 @@ import json
 import re
 from importlib.resources import files
 
+from attendo.display.web import ASSET_FOLDERS
+
 ASSETS = files("attendo") / "assets"
 DECLARED = re.compile(
     r"^(export )?(?:async )?(?:(?:function\*?|const|let|class) (\w+)|(?:const|let) [\[{]([^\]}]*)[\]}])", re.M
@@ -15,7 +17,7 @@ def scripts():
     """The text of each module, by its path in the folder of assets."""
     return {
         f"{folder}/{file.name}": file.read_text(encoding="utf-8")
-        for folder in ("shared", "label", "look", "serve")
+        for folder in ASSET_FOLDERS
         for file in sorted((ASSETS / folder).iterdir(), key=lambda file: file.name)
         if file.name.endswith(".js")
     }

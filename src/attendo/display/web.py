@@ -27,6 +27,8 @@ FOLDER = "ATTENDO_ASSETS"
 """The environment variable with the folder whose assets are read again for each request, for development."""
 STYLES = ("shared/tokens.css", "shared/base.css")
 """The style sheets of all pages."""
+ASSET_FOLDERS = ("chat", "label", "look", "serve", "shared")
+"""The folders of the scripts and styles that browsers may load."""
 TYPES = {".js": "text/javascript", ".css": "text/css"}
 _IMPORT = re.compile(r'^import (?:\{[^}]*\} from )?"([^"]+)";\n', re.M)
 
@@ -112,7 +114,7 @@ def version() -> str:
 @cache
 def _hash_of_all() -> str:
     digest = hashlib.sha256()
-    for folder in ("label", "look", "serve", "shared"):
+    for folder in ASSET_FOLDERS:
         for entry in sorted((files("attendo") / "assets" / folder).iterdir(), key=lambda file: file.name):
             digest.update(entry.read_bytes())
     return digest.hexdigest()[:16]
@@ -134,7 +136,7 @@ def _served_asset(path: str) -> Served | None:
     if (
         number != version()
         or kind is None
-        or not re.fullmatch(r"(label|look|serve|shared)/[a-z-]+\.\w+", name)
+        or not re.fullmatch(rf"({'|'.join(ASSET_FOLDERS)})/[a-z-]+\.\w+", name)
     ):
         return None
     try:
