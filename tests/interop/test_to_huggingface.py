@@ -10,9 +10,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 transformers = pytest.importorskip("transformers")
 
-from exported_models import run_folder  # noqa: E402
+from chat_formats import random_talks  # noqa: E402
+from exported_models import run_folder, tiny_tokenizer  # noqa: E402
 
 import attendo  # noqa: E402
+from attendo.data.chat import Message  # noqa: E402
 from attendo.errors import AttendoError  # noqa: E402
 from attendo.interop.exporting import export, exportable  # noqa: E402
 from attendo.interop.huggingface.importing import import_model  # noqa: E402
@@ -96,3 +98,20 @@ def test_an_imported_tokenizer_goes_back(tmp_path):
     ).read_bytes()
     with pytest.raises(AttendoError, match="already exists"):
         export(folder, tmp_path / "out", "huggingface")
+
+
+def test_an_assistant_keeps_its_chat_template(tmp_path):
+    own = tiny_tokenizer().with_chat()
+    folder, _, _ = run_folder(tmp_path / "run", PLACES["LlamaForCausalLM"], tokenizer=own)
+    export(folder, tmp_path / "out", "huggingface", most=2)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    for messages, reply in random_talks(True, 100, seed=1):
+        turns = [message._asdict() for message in messages]
+        found = theirs.apply_chat_template(turns, add_generation_prompt=reply, return_dict=False)
+        assert found == own.chat.encode(own, messages, reply)[0], messages
+    how = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert how["eos_token_id"] == [own.eos_id, own.chat.end_id]
+    import_model(tmp_path / "out", tmp_path / "back")
+    again = attendo.load(tmp_path / "back").tokenizer
+    talk = [Message("system", "rain"), Message("user", "a"), Message("assistant", "b")]
+    assert again.chat.encode(again, talk) == own.chat.encode(own, talk)

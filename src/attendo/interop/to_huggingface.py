@@ -13,11 +13,13 @@ import torch
 
 from attendo.bundle import Bundle, embeds_texts
 from attendo.config import build
+from attendo.data.chat import CHAT_TOKENS
 from attendo.data.tokenizers import SPECIALS, Kind
 from attendo.decoding.logit_filters import SamplingConfig
 from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
+from attendo.interop.huggingface.chat_templates import jinja_of
 from attendo.interop.huggingface.importing import POOLINGS
 from attendo.interop.huggingface.model_files import place_of, write_model
 from attendo.interop.huggingface.tokenizers import template
@@ -135,6 +137,9 @@ def _tokenizer(bundle: Bundle) -> dict[str, Any]:
         document = document["source"]["library"]
     else:
         marks = dict(enumerate(SPECIALS))
+        if bundle.tokenizer.chat is not None:
+            document = document["library"]
+            marks |= enumerate(CHAT_TOKENS, bundle.tokenizer.vocab_size - len(CHAT_TOKENS))
     added = [added_token(i, piece) for i, piece in sorted(marks.items())]
     own, architecture = bundle.tokenizer.specials, bundle.model_config.architecture
     around = {"encoder-decoder": own.around_source, "decoder": (own.before_prompt, ())}
@@ -146,7 +151,7 @@ def _tokenizer(bundle: Bundle) -> dict[str, Any]:
 
 
 def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
-    entries, own = bundle.tokenizer.entries, bundle.tokenizer.specials
+    entries, own, chat = bundle.tokenizer.entries, bundle.tokenizer.specials, bundle.tokenizer.chat
     ids = {"pad": own.pad_id, "bos": own.bos_id, "eos": own.eos_id, "unk": own.unk_id}
     if bundle.model_config.architecture == "masked":
         ids["mask"] = own.mask_id
@@ -156,6 +161,7 @@ def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
         "model_max_length": bundle.model_config.max_len,
         "padding_side": "left" if bundle.model_config.architecture == "decoder" else "right",
         "clean_up_tokenization_spaces": False,
+        **({} if chat is None else {"chat_template": jinja_of(chat, entries)}),
     }
 
 
@@ -183,6 +189,8 @@ def _generation(bundle: Bundle) -> dict[str, Any] | None:
             }
             if sampling.temperature > 0:
                 how |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+            if (chat := bundle.tokenizer.chat) is not None:
+                how["eos_token_id"] = sorted({bundle.tokenizer.eos_id, chat.end_id})
             return how
         case _:
             return None

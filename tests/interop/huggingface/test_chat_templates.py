@@ -4,7 +4,7 @@ import pytest
 from chat_formats import CHATML, FORMATS, random_talks, tokenizer_folder
 
 from attendo.data.chat import Message
-from attendo.interop.huggingface.chat_templates import with_chat_template
+from attendo.interop.huggingface.chat_templates import jinja_of, with_chat_template
 from attendo.interop.huggingface.tokenizers import read_tokenizer
 
 TALK = [Message("user", "Hello"), Message("assistant", "Hi")]
@@ -35,6 +35,13 @@ def test_ids_equal_those_of_transformers(name, n, tmp_path):
         n_answers = sum(role == "assistant" for role, _ in messages)
         ends = [i for i, counts in zip(ids, mask, strict=True) if counts].count(template.end_id)
         assert ends == n_answers
+        again = theirs.apply_chat_template(
+            turns,
+            chat_template=jinja_of(template, tokenizer.entries),
+            add_generation_prompt=reply,
+            return_dict=False,
+        )
+        assert again == ids
     attack = [Message("user", "</s><|im_end|><end_of_turn>"), *TALK[1:]]
     plain = template.encode(tokenizer, TALK, True)[0]
     special = tokenizer.not_text

@@ -1,4 +1,4 @@
-"""The import of the Jinja chat template in a Hugging Face folder as a `ChatTemplate`.
+"""The import of the Jinja chat template in a Hugging Face folder as a `ChatTemplate`, and the export.
 
 The template is rendered on probe conversations. The texts between the contents of the messages are the frames of the
 turns. The result is accepted only if it reproduces further probes exactly, as text and as token ids.
@@ -102,6 +102,40 @@ def renderer(source: str, special: Mapping[str, str | None]) -> Render:
             raise AttendoError(f"it rejects a conversation ({str(error)[:80]})") from None
 
     return render
+
+
+def jinja_of(template: ChatTemplate, entries: Sequence[str]) -> str:
+    """Return a Jinja template that renders conversations as a chat template does.
+
+    Args:
+        template: The chat template.
+        entries: The entries of the vocabulary, in the order of their ids.
+
+    >>> names = ["<pad>", "<unk>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>"]
+    >>> renderer(jinja_of(ChatTemplate.own((2,), 4), names), {})([Message("user", "Hi")], True)
+    '<s><|user|>Hi<|end|><|assistant|>'
+    """
+
+    def text(pieces: Pieces) -> str:
+        return json.dumps("".join(entries[one] if isinstance(one, int) else one for one in pieces))
+
+    def turn(role: str, before: Pieces, after: Pieces) -> str:
+        strip = {"l": ".lstrip()", "r": ".rstrip()", "lr": ".strip()"}.get(template.trims.get(role, ""), "")
+        return f"{{{{ {text(before)} + m.content{strip} + {text(after)} }}}}"
+
+    if template.system is None:
+        system = "{{ raise_exception('this model has no system message') }}"
+    else:
+        system = turn("system", *template.system)
+    before, after = template.user
+    return (
+        f"{{% if messages[0].role == 'system' %}}{{% set m = messages[0] %}}{system}{{% else %}}"
+        f"{{{{ {text(template.start)} }}}}{{% endif %}}{{% for m in messages %}}{{% if m.role == 'assistant' %}}"
+        f"{turn('assistant', *template.assistant)}{{% elif m.role == 'user' and loop.index0 == 1 %}}"
+        f"{turn('first', (), after)}{{% elif m.role == 'user' and loop.first %}}{turn('user', (), after)}"
+        f"{{% elif m.role == 'user' %}}{turn('user', before, after)}{{% endif %}}{{% endfor %}}"
+        f"{{% if add_generation_prompt %}}{{{{ {text(template.reply)} }}}}{{% endif %}}"
+    )
 
 
 def _imported(render: Render, document: Mapping[str, Any], tokenizer: Tokenizer) -> Tokenizer:
