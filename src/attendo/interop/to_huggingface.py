@@ -136,7 +136,7 @@ def _tokenizer(bundle: Bundle) -> dict[str, Any]:
         marks = {int(i): piece for i, piece in document["marks"].items()}
         document = document["source"]["library"]
     else:
-        marks = dict(enumerate(SPECIALS))
+        marks = dict[int, str](enumerate(SPECIALS))
         if bundle.tokenizer.chat is not None:
             document = document["library"]
             marks |= enumerate(CHAT_TOKENS, bundle.tokenizer.vocab_size - len(CHAT_TOKENS))

@@ -128,14 +128,21 @@ def jinja_of(template: ChatTemplate, entries: Sequence[str]) -> str:
     else:
         system = turn("system", *template.system)
     before, after = template.user
-    return (
-        f"{{% if messages[0].role == 'system' %}}{{% set m = messages[0] %}}{system}{{% else %}}"
-        f"{{{{ {text(template.start)} }}}}{{% endif %}}{{% for m in messages %}}{{% if m.role == 'assistant' %}}"
-        f"{turn('assistant', *template.assistant)}{{% elif m.role == 'user' and loop.index0 == 1 %}}"
-        f"{turn('first', (), after)}{{% elif m.role == 'user' and loop.first %}}{turn('user', (), after)}"
-        f"{{% elif m.role == 'user' %}}{turn('user', before, after)}{{% endif %}}{{% endfor %}}"
-        f"{{% if add_generation_prompt %}}{{{{ {text(template.reply)} }}}}{{% endif %}}"
+    turns = {
+        "m.role == 'assistant'": turn("assistant", *template.assistant),
+        "m.role == 'user' and loop.first": turn("user", (), after),
+        "m.role == 'user' and loop.index == 2": turn("first", (), after),  # after a system message
+        "m.role == 'user' and loop.index > 2": turn("user", before, after),
+    }
+    parts = {
+        "messages[0].role == 'system'": f"{{% set m = messages[0] %}}{system}",
+        "messages[0].role != 'system'": f"{{{{ {text(template.start)} }}}}",
+    }
+    opening, body = (
+        "".join(f"{{%if {when}%}}{said}{{%endif%}}" for when, said in one.items()) for one in (parts, turns)
     )
+    reply = f"{{%if add_generation_prompt%}}{{{{ {text(template.reply)} }}}}{{%endif%}}"
+    return f"{opening}{{%for m in messages%}}{body}{{%endfor%}}{reply}"
 
 
 def _imported(render: Render, document: Mapping[str, Any], tokenizer: Tokenizer) -> Tokenizer:
