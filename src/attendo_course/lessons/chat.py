@@ -146,7 +146,7 @@ def side_by_side(
 
 def stage_table(exams: Sequence[Exam]) -> Table:
     """Return a table with the measures after each stage."""
-    columns = ("stage", "loss (nats)", "perplexity", "ended", "correct", "full sentence", "wins")
+    columns = ("stage", "loss (nats)", "perplexity", "ended", "correct", "sentence", "wins")
     rows: list[tuple[Cell, ...]] = []
     for stage, exam, before in zip(STAGES, exams, [None, *exams], strict=False):
         shares = [f"{share:.1%}" for share in (exam.ended, exam.correct, exam.full)]
