@@ -220,8 +220,12 @@ async def _parts(
                 yield f"<span{title}>{escape(event.piece)}</span>"
     except (AttendoError, DeadlineExceeded) as error:
         alert = f"<p class=alert role=alert>{escape(str(error) or TOO_LATE)}</p>"
-    yield f"</bdi></article>{page.copy() if reply.strip() else ''}{alert}"
+    yield "</bdi></article>"
     if reply.strip():
-        yield page.end([*asked, Message("assistant", reply)], marked_text(page.tokenizer, text.prompt_ids))
+        yield (
+            page.copy()
+            + alert
+            + page.end([*asked, Message("assistant", reply)], marked_text(page.tokenizer, text.prompt_ids))
+        )
     else:
-        yield page.form(asked[:-1], asked[-1].content)
+        yield alert + page.form(asked[:-1], asked[-1].content)

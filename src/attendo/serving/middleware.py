@@ -347,9 +347,11 @@ def _keys_of(headers: Mapping[str, str], *, basic: bool) -> list[bytes]:
     [[b'key'], []]
     """
     scheme, _, sent = headers.get("authorization", "").partition(" ")
-    key = {"bearer": sent.strip().encode("latin-1"), "basic": _password(sent) if basic else b""}.get(
-        scheme.lower(), b""
-    )
+    key = b""
+    if scheme.lower() == "bearer":
+        key = sent.strip().encode("latin-1")
+    elif scheme.lower() == "basic" and basic:
+        key = _password(sent)
     return [one for one in (key, headers.get("x-api-key", "").encode("latin-1")) if one]
 
 

@@ -13,7 +13,7 @@ from attendo.display.width import fitted
 from attendo.models import parameter_count
 from attendo_course.book import passage, translated
 from attendo_course.lessons.arrays import Training, loss_curves
-from attendo_course.lessons.chat_stages import BETA, BULLETINS, PAIRS, TALKS, Assistant
+from attendo_course.lessons.chat_stages import BETA, BULLETINS, PAIRS, TALKS, Assistant, loss_of
 from attendo_course.lessons.chat_talks import TOWNS, Question, day_text
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 
@@ -36,7 +36,7 @@ class Exam:
 
     Attributes:
         loss: The mean loss in nats per token of the full sentences.
-        answers: The greedy answers, and whether each answer ends by itself.
+        answers: The greedy answers, and whether each answer has its end mark.
         grades: The grade of each answer (`Question.grade`).
     """
 
@@ -50,8 +50,7 @@ class Exam:
         asked, language = assistant.held_out, assistant.language
         answers = assistant.answers(asked)
         grades = [one.grade(said, language) for one, (said, _) in zip(asked, answers, strict=True)]
-        task = assistant.task([])
-        return cls(task.evaluate(assistant.model).measures["loss"], answers, grades)
+        return cls(loss_of(assistant.model, assistant.tokenizer, assistant.test), answers, grades)
 
     @property
     def correct(self) -> float:

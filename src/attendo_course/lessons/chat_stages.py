@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any, cast
 
@@ -144,11 +145,15 @@ class Assistant:
 
     def task(self, texts: Sequence[Turns]) -> TextTask:
         """Return a task on these texts, evaluated by the loss of the full answers to the held-out questions."""
-        test = [self.turns(question, question.answers(self.language)[1]) for question in self.held_out]
-        return TextTask(texts, test, self.tokenizer)
+        return TextTask(texts, self.test, self.tokenizer)
+
+    @cached_property
+    def test(self) -> list[Turns]:
+        """The full answers to the held-out questions, as token ids."""
+        return [self.turns(question, question.answers(self.language)[1]) for question in self.held_out]
 
     def answers(self, asked: Sequence[Question]) -> list[tuple[str, bool]]:
-        """Return a greedy answer to each question, and whether the answer ends by itself."""
+        """Return a greedy answer to each question, and whether the answer has its end mark."""
         encode, generator = template_of(self.tokenizer).encode, Generator(self.model.eval(), self.tokenizer)
         prompts = [encode(self.tokenizer, one.messages(self.language), True)[0] for one in asked]
         return greedy_answers(generator, prompts, LONGEST_ANSWER)

@@ -57,11 +57,9 @@ def kind_of(table: Mapping[str, Any]) -> str:
 
 def _llama3(omega: Omega, table: Mapping[str, Any]) -> Omega:
     """Return ω / factor for long wavelengths, ω for short ones, and a mixture between (Llama 3.1, 2024)."""
-    lengths = (
-        table["original_max_position_embeddings"] * omega / (2 * math.pi)
-    )  # periods in the original context
+    n_periods = table["original_max_position_embeddings"] * omega / (2 * math.pi)  # in the original context
     low, high = table["low_freq_factor"], table["high_freq_factor"]
-    kept = ((lengths - low) / (high - low)).clamp(0.0, 1.0)
+    kept = ((n_periods - low) / (high - low)).clamp(0.0, 1.0)
     return (1 - kept) * omega / table["factor"] + kept * omega
 
 
@@ -80,9 +78,8 @@ def _yarn(omega: Omega, base: float, table: Mapping[str, Any], longest: int) -> 
     first, last = max(first, 0), min(last, width - 1)
     ramp = (torch.arange(len(omega)) - first) / max(last - first, 0.001)
     kept = 1 - ramp.double().clamp(0.0, 1.0)
-    return omega / factor * (1 - kept) + omega * kept, table.get("attention_factor") or _temperature(
-        factor, table
-    )
+    of_heads = table.get("attention_factor") or _temperature(factor, table)
+    return omega / factor * (1 - kept) + omega * kept, of_heads
 
 
 def _temperature(factor: float, table: Mapping[str, Any]) -> float:
@@ -101,11 +98,12 @@ def described(omega: Sequence[float], base: float) -> dict[str, Any]:
     """
     plain = frequencies(len(omega), 2 * len(omega), base)
     factors = plain / torch.tensor(omega, dtype=torch.float64)
+    factor = round(float(factors[-1]), 9)
     if torch.allclose(factors, factors[-1]):
-        return {"rope_type": "linear", "factor": round(float(factors[-1]), 9)}
+        return {"rope_type": "linear", "factor": factor}
     return {
         "rope_type": "llama3",
-        "factor": round(float(factors[-1]), 9),
+        "factor": factor,
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
