@@ -54,7 +54,7 @@ def turns(options, talks):
 
     torch.set_num_threads(1)
     compiled = Generator.load(options.run).prepare()
-    eager = dataclasses.replace(compiled, _reader=eager_decoder(laid_out(compiled.model, int8=False)))
+    eager = dataclasses.replace(compiled, _reader=eager_decoder(laid_out(compiled.model, 32)))
     figures = {}
     for name, generator in (("compiled", compiled), ("eager", eager)):
         ratios, cost = {True: [], False: []}, {True: [], False: []}

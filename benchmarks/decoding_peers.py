@@ -80,7 +80,11 @@ def attendo_search(file, form):
     from attendo.decoding.options import SpecialIds
 
     model = attendo_model(file)
-    member = eager_backend(model, PAD) if form == "plain" else best_backend(model, PAD, int8=form == "int8")
+    member = (
+        eager_backend(model, PAD)
+        if form == "plain"
+        else best_backend(model, PAD, bits=8 if form == "int8" else 32)
+    )
     special = SpecialIds(bos_id=BOS, eos_id=EOS, banned_ids=(PAD, BOS))
 
     def forced(token_ids, cache):

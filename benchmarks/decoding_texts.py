@@ -45,7 +45,7 @@ def attendo_texts(run, form):
         translator.decoding, length_norm="plain", length_penalty=ALPHA, batch_tokens=BATCH_TOKENS
     )
     if form != "plain":
-        translator.prepare(int8=form == "int8")
+        translator.prepare(8 if form == "int8" else 32)
     return lambda lines, beam: [
         found.text for found in translator.translate(lines, beam=beam, segment="none")
     ]

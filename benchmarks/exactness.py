@@ -49,7 +49,7 @@ def translator_of(run, form):
     if form == "float64":
         translator.model.double()
         return translator
-    return translator if form == "plain" else translator.prepare(int8=form == "int8")
+    return translator if form == "plain" else translator.prepare(8 if form == "int8" else 32)
 
 
 class Searched:
@@ -61,7 +61,7 @@ class Searched:
         self.member = (
             eager_backend(model, tokenizer.pad_id)
             if form == "float64"
-            else best_backend(model, tokenizer.pad_id, int8=form == "int8")
+            else best_backend(model, tokenizer.pad_id, bits=8 if form == "int8" else 32)
         )
         never = tokenizer.pad_id, tokenizer.bos_id
         self.special = SpecialIds(bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id, banned_ids=never)

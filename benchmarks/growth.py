@@ -63,12 +63,12 @@ def searched(kind, form, narrow=False):
         ).eval()
         if form == "plain":
             return Searched(lambda n, beam, room: made.start(n * beam, room), made.step, made)
-        compiled = CompiledModel(made, int8=form == "int8")
+        compiled = CompiledModel(made, bits=8 if form == "int8" else 32)
         return Searched(lambda n, beam, room: compiled.start([[]] * n, beam, room), compiled.step, None)
     made = EncoderDecoder(ModelConfig(n_encoder_layers=3, n_decoder_layers=3, **sizes)).eval()
     if form == "plain":
         return Searched(lambda n, beam, room: made.start(src[:n], None, beam, room), made.step, made)
-    member = best_backend(made, 0, int8=form == "int8")
+    member = best_backend(made, 0, bits=8 if form == "int8" else 32)
     if member.why is not None:
         raise SystemExit(f"there is no compiled form here: {member.why}")
     return Searched(lambda n, beam, room: member.start(src[:n].tolist(), beam, room), member.step, None)

@@ -101,7 +101,7 @@ def measure(options):
         translators = {kind: translator_of(tokenizer, size) for kind in ("with", "without")}
         translators["with"].shortlist = shortlist
         for translator in translators.values():
-            translator.prepare(int8=bits == 8)
+            translator.prepare(bits)
         assert not any(translator.why_not_compiled for translator in translators.values())
         for name, beam in product(options.cases, (1, 4)):
             facts = {"size": size, "bits": bits, "texts": name, "beam": beam}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
 
 from attendo.config import LONGEST, bounded_int, build, dump_toml, read_toml
 from attendo.custom_modules import (
@@ -157,8 +157,11 @@ class Bundle:
             insert_custom_modules(self.own_parts, model)
         return model
 
-    def sized_model(self, where: Path, stored: Mapping[str, Sequence[int]]) -> Model:
-        """Return a new model. Raises AttendoError if its shapes differ from the shapes `stored` in the file `where`."""
+    def sized_model(self, where: Path, stored: Mapping[str, Sequence[int]], *, empty: bool = False) -> Model:
+        """Return a new model. Raises AttendoError if its shapes differ from the shapes `stored` in the file `where`.
+
+        With `empty`, the parameters have no memory if the model has neither custom modules nor buffers.
+        """
         config = self.model_config
         if config.n_encoder_layers + config.n_decoder_layers > len(stored):
             raise AttendoError(
@@ -174,6 +177,8 @@ class Bundle:
                     f"config.toml [model] next to {where} has invalid sizes: {words}. Restore the file"
                 ) from None
             self.require_shapes(where, stored, paper)
+            if empty and not any(True for _ in paper.buffers()):
+                return paper
         model = self.new_model()
         self.require_shapes(where, stored, model)
         return model
@@ -246,8 +251,13 @@ def examples_of(folder: Path | None) -> list[str]:
 
 
 def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> None:
-    """Save model.safetensors atomically. The header contains the step and hashes of config, tokenizer and weights."""
+    """Save model.safetensors atomically. The header contains the step and hashes of config, tokenizer and weights.
+
+    The weights are stored in bfloat16 if this changes none of them, as for most imported language models.
+    """
     tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
+    if all(torch.equal(tensor.bfloat16().to(tensor.dtype), tensor) for tensor in tensors.values()):
+        tensors = {name: tensor.bfloat16() for name, tensor in tensors.items()}
     header = {"format": f"attendo {FORMAT}", "step": str(step), **_hashes(bundle)}
     data = save(tensors, header)
     write_atomic(
@@ -345,8 +355,18 @@ def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]
     return tables
 
 
-def load_model(folder: Path, bundle: Bundle) -> Model:
-    """Return a run folder's trained model in evaluation mode. Raises AttendoError for missing or damaged weights."""
+def load_model(folder: Path, bundle: Bundle, *, mapped: bool = False) -> Model:
+    """Return a run folder's trained model in evaluation mode, in float32 (or in float64, if the file is).
+
+    Args:
+        folder: Path of the run folder.
+        bundle: The description of the run.
+        mapped: Whether the parameters have the type of the file, and are read from disk only when they are used. A
+            model with custom modules or with buffers is always loaded as a whole.
+
+    Raises:
+        AttendoError: The weights are missing or damaged.
+    """
     path = folder / "model.safetensors"
     if not path.is_file():
         raise AttendoError(
@@ -373,12 +393,29 @@ def load_model(folder: Path, bundle: Bundle) -> Model:
                         f"{path}: {name} has type {found.get_dtype()} (expected F32). Restore the file"
                     )
             stored = {name: found.get_shape() for name, found in slices.items()}
-            model = bundle.sized_model(path, stored)
-            for name, parameter in model.named_parameters():
-                parameter.data = file.get_tensor(name).clone()  # a copy: the file may be replaced
+            model = bundle.sized_model(path, stored, empty=mapped)
+            if next(model.parameters()).is_meta:
+                _map(model, {name: file.get_tensor(name) for name in stored})
+            else:
+                for name, parameter in model.named_parameters():
+                    found = file.get_tensor(name)
+                    wide = found.dtype in (torch.float32, torch.float64)
+                    parameter.data = (
+                        found.clone() if wide else found.float()
+                    )  # a copy: the file may be replaced
     except (SafetensorError, *_UNREADABLE) as error:
         raise AttendoError(f"{path} is damaged ({error}). Restore the file, or resume the run") from None
     return model.eval()
+
+
+def _map(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Replace all parameters of a model, which may have several places, by tensors."""
+    new = {
+        id(old): nn.Parameter(tensors[name], requires_grad=False) for name, old in model.named_parameters()
+    }
+    for module in model.modules():
+        for name, old in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            setattr(module, name, new[id(old)])
 
 
 def weights_hash(folder: Path) -> str:
@@ -393,11 +430,13 @@ def weights_hash(folder: Path) -> str:
         raise AttendoError(f"{path} is damaged ({error}). Restore the file, or resume the run") from None
 
 
-def load_as(kind: type[ModelT], folder: str | Path, device: str = "cpu") -> tuple[Bundle, ModelT]:
+def load_as(
+    kind: type[ModelT], folder: str | Path, device: str = "cpu", *, mapped: bool = False
+) -> tuple[Bundle, ModelT]:
     """Return the bundle and the model of a run folder. Raises AttendoError if the model is not of the class `kind`."""
     folder = Path(folder)
     bundle = load_bundle(folder)
-    model = load_model(folder, bundle).to(device)
+    model = load_model(folder, bundle, mapped=mapped).to(device)
     if not isinstance(model, kind):
         task = bundle.card.get("task", "another task")
         does = use_of(task, bundle.model_config.architecture)

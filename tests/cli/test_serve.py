@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
         (["--max-cost", "0"], "--max-cost"),
         (["--port", "65536"], "--port"),
         (["--host", ""], "--host is empty"),
-        (["--int8", "--device", "cuda"], "--int8"),
+        (["--bits", "8", "--device", "cuda"], "--bits"),
         (["--log-format", "xml"], "--log-format"),
         (["--host", "no.such.host.invalid", "--no-key"], "--host"),
     ],

@@ -68,7 +68,7 @@ except NoLibrary:
 
 def member(form: str, shortlist: Shortlist | None, of: EncoderDecoder = BIASED) -> Any:
     if form != "torch":
-        return best_backend(of, 0, int8=form == "8 bits", shortlist=shortlist)
+        return best_backend(of, 0, bits=8 if form == "8 bits" else 32, shortlist=shortlist)
     plain = eager_backend(of, 0)
     if shortlist is None:
         return plain
@@ -220,7 +220,7 @@ def test_models_together_keep_to_their_list():
 @pytest.mark.skipif(FORMS == ["torch"], reason="nothing is compiled here")
 def test_only_the_listed_outputs_are_computed():
     shortlist, compiled = random_shortlist(6, 2), CompiledModel(BIASED)
-    short = ShortlistedModel(compiled, BIASED.output_proj, shortlist, int8=False)
+    short = ShortlistedModel(compiled, BIASED.output_proj, shortlist)
     sources = [[7, 2], [8, 2]]
     cache = short.start(sources, 1, 4)
     short.step(torch.tensor([[1], [1]]), cache)

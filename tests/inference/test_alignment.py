@@ -260,5 +260,5 @@ def test_coverage_from_the_command_line(run_folder):
     covered = json.loads(attendo(*arguments, "--set", "decoding.coverage_penalty=0.2").out)["translations"][0]
     plain = json.loads(attendo(*arguments).out)["translations"][0]
     assert covered["score"] < plain["score"]
-    said = refused(*arguments, "--int8", "--set", "decoding.coverage_penalty=0.2")
-    assert "--int8 and decoding.coverage_penalty cannot be combined. Leave one of them out" in said
+    said = refused(*arguments, "--bits", "8", "--set", "decoding.coverage_penalty=0.2")
+    assert "--bits and decoding.coverage_penalty cannot be combined. Leave one of them out" in said

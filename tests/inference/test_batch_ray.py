@@ -273,7 +273,7 @@ def test_the_command_gives_what_it_gives_alone(ray, run_folder, tmp_path, monkey
             os.kill(killed[0], signal.SIGKILL)
         show(self, progress)
 
-    options = ["--n-best", "2", "--alignments", "--longest", "40", "--int8"]
+    options = ["--n-best", "2", "--alignments", "--longest", "40", "--bits", "8"]
     options += ["--set", "decoding.min_length=3", "--threads", "1"]
     command = ["translate", run_folder, "--input", source, *options, "--output"]
     assert attendo(*command, tmp_path / "alone").code == 0
@@ -291,8 +291,8 @@ def test_the_command_gives_what_it_gives_alone(ray, run_folder, tmp_path, monkey
         (["--ray-workers", "2", "rain"], "--ray-address and --ray-workers require --ray"),
         (["--ray-address", "auto", "rain"], "--ray-address and --ray-workers require --ray"),
         (
-            ["--ray", "--int8", "--device", "cuda", "--input", "F", "--output", "G"],
-            "--int8 runs only on the CPU",
+            ["--ray", "--bits", "8", "--device", "cuda", "--input", "F", "--output", "G"],
+            "--bits is for the CPU",
         ),
     ],
     ids=str,

@@ -105,7 +105,7 @@ def test_a_prepared_search_finds_the_same(kind):
 
 
 def test_8_bits_are_near_and_their_scores_are_their_own():
-    plain, small = tiny_translator(tiny_tokenizer()), tiny_translator(tiny_tokenizer()).prepare(int8=True)
+    plain, small = tiny_translator(tiny_tokenizer()), tiny_translator(tiny_tokenizer()).prepare(8)
     one, other = (translator.translate(["rain"], beam=1)[0] for translator in (plain, small))
     assert other.score != one.score and other.score == pytest.approx(one.score, rel=0.2)
     pairs = [("rain", "雨")]

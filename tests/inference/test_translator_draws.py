@@ -325,6 +325,6 @@ def test_options_that_do_go_together(run_folder):
     )  # fmt: skip
     text, links = found.out.rstrip("\n").split("\t")
     assert found.code == 0 and text and 4 <= len(links.split()) <= 6
-    assert attendo("translate", run_folder, "rain", "--stream", "--beam", "1", "--int8").code == 0
+    assert attendo("translate", run_folder, "rain", "--stream", "--beam", "1", "--bits", "8").code == 0
     example = 'runs/mine "It will rain." --temperature 0.8'
     assert example in " ".join(attendo("translate", "--help").out.split())

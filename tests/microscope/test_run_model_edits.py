@@ -67,7 +67,7 @@ def test_a_changed_compiled_model_is_the_edited_view(config, int8, data):
         assert (found - wanted).abs().max() <= 2e-5 * wanted.abs().max().clamp_min(1.0)
         assert torch.equal(logits(compiled), plain)
         assert torch.equal(logits(compiled.changed({})), plain)
-        eight = logits(CompiledModel(model, int8=True).changed(changes)) if int8 else found
+        eight = logits(CompiledModel(model, 8).changed(changes)) if int8 else found
         assert (eight - wanted).abs().max() <= 0.25 * wanted.abs().max()
 
 

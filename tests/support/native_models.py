@@ -36,13 +36,16 @@ def configs(draw) -> ModelConfig:
         "dropout": 0.2,
         "attention_scale": draw(st.sampled_from([None, 0.7])),
         "attention_bias": draw(st.booleans()),
+        "attention_norm": draw(st.booleans()),
         "attention_out_bias": draw(st.sampled_from([None, True, False])),
         "norm": draw(st.sampled_from(["layer", "rms"])),
         "norm_first": draw(st.booleans()),
         "activation": draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "silu"])),
         "feed_forward_gated": draw(st.booleans()),
         "feed_forward_bias": draw(st.booleans()),
-        "positions": draw(st.sampled_from(["learned", "sinusoidal", "rotary", "alibi", "ramp", "none"])),
+        "positions": draw(
+            st.sampled_from(["learned", "sinusoidal", "rotary", "alibi", "relative", "ramp", "none"])
+        ),
         "embedding_scale": draw(st.booleans()),
         "embedding_norm_eps": draw(st.sampled_from([None, 1e-5])),
         "tie": draw(st.sampled_from(["all", "none"])),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from attendo.cli.generate import WritingOptions
-from attendo.cli.options import Folder, Machine, make_ready, option, with_groups
+from attendo.cli.options import Folder, Machine, bits_option, make_ready, option, with_groups
 from attendo.cli.reporting import numbered_chunks, say, stdin_bytes
+from attendo.decoding.options import Bits
 from attendo.display.formats import plural
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def chat(
     folder: Folder,
     system: str | None = option("TEXT", "System message, with instructions for the assistant."),
     writing: WritingOptions,
+    bits: Bits = bits_option(),
     machine: Machine,
 ) -> int:
     """Talk to an assistant. Each line is a message, and the reply is printed while it is generated.
@@ -41,11 +43,11 @@ def chat(
     from attendo.data.chat import Message
     from attendo.inference import Generator
 
-    generator = Generator.load(folder, machine.chosen())
+    generator = Generator.load(folder, machine.chosen(bits), bits)
     talk = [] if system is None else [Message("system", system)]
     generator.config(writing.given())
     generator.reply([*talk, Message("user", "a")], generator.decoding)  # fails before the first line is typed
-    make_ready(generator)
+    make_ready(generator, bits)
     _Talk(generator, talk, writing.given()).run()
     return 0
 

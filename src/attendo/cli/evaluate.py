@@ -19,6 +19,7 @@ from attendo.cli.options import (
     OneJson,
     OptionGroup,
     Penalty,
+    bits_option,
     flag,
     make_ready,
     option,
@@ -28,6 +29,7 @@ from attendo.cli.options import (
 )
 from attendo.cli.reporting import one_line, say, wrote
 from attendo.data.row_report import RowReport
+from attendo.decoding.options import Bits
 from attendo.display.formats import plural
 from attendo.display.tables import table_lines
 from attendo.display.width import shown
@@ -68,6 +70,7 @@ class TaskOptions(OptionGroup):
     curves: Path | None = option(
         "F", "New file for a classifier's curves: a picture (.png or .svg) or the numbers (.json)."
     )
+    bits: Bits | None = bits_option(None)
 
 
 @with_groups
@@ -101,12 +104,13 @@ def evaluate(
     for new in (options.out, options.curves):
         if new is not None:
             _check_out(new)
-    user = load(folder, machine.chosen())
+    bits = options.bits or 32
+    user = load(folder, machine.chosen(bits), bits=bits)
     began = time.process_time(), time.monotonic()
     match user:
         case Translator():
-            make_ready(user)
-            only(options, "tokenize", "beam", "length_penalty", "columns", "header", "out")
+            make_ready(user, bits)
+            only(options, "tokenize", "beam", "length_penalty", "columns", "header", "out", "bits")
             facts, lines = _translations(user, folder, files, options)
         case Classifier():
             only(options, "columns", "header", "out", "curves")
@@ -115,7 +119,7 @@ def evaluate(
             only(options, "columns", "header", "out")
             facts, lines = _answers(user, folder, files, options)
         case Generator():
-            only(options, "context", "stride", "column", "header")
+            only(options, "context", "stride", "column", "header", "bits")
             facts, lines = _perplexity(user, folder, files, options)
         case _:
             raise AttendoError(NO_MEASURE.format(folder))
@@ -350,7 +354,7 @@ def _perplexity(
     if context > longest:
         say(f"note: the model was trained with at most {longest:,} tokens of context, fewer than {context:,}")
     found = text_loss(
-        generator.model, stream.documents(), context, options.stride, specials=generator.tokenizer.specials
+        generator.scorer(), stream.documents(), context, options.stride, specials=generator.tokenizer.specials
     )
     facts = dataclasses.asdict(found) | {"reading": reading.as_json(), "perplexity": found.perplexity}
     facts |= {"nats_per_character": found.nats_per_character, "bits_per_byte": found.bits_per_byte}

@@ -19,6 +19,7 @@ from attendo.cli.options import (
     OptionGroup,
     Output,
     argument,
+    bits_option,
     both_files,
     file_done,
     make_ready,
@@ -28,6 +29,7 @@ from attendo.cli.options import (
     with_groups,
 )
 from attendo.cli.reporting import one_line, refuse_file_name, say, stdin_text
+from attendo.decoding.options import Bits
 from attendo.display.formats import plural
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ def generate(
     source: Input = None,
     out: Output = None,
     as_json: bool = switch("--json", "Print one JSON object, or one per line with --input."),
+    bits: Bits = bits_option(),
     machine: Machine,
 ) -> int:
     """Generate text that continues a prompt. The text is printed while it is generated.
@@ -84,8 +87,8 @@ def generate(
     refuse_if(context.args, f'put the prompt in quotes: attendo generate {folder} "{words}"')
     refuse_file_name([prompt] if prompt else None, "use --input FILE --output G", "PROMPT")
     text = stdin_text() if prompt == "-" else prompt or ""
-    generator = Generator.load(folder, machine.chosen())
-    make_ready(generator)
+    generator = Generator.load(folder, machine.chosen(bits), bits)
+    make_ready(generator, bits)
     given = writing.given()
     if stop := given.pop("stop", None):
         given["stop"] = tuple(stop)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_type_hi
 import typer
 
 from attendo.cli.reporting import say
+from attendo.decoding.options import Bits
 from attendo.display.formats import duration
 from attendo.display.i18n import Language, Localized
 from attendo.display.progress import ProgressLine
@@ -49,6 +50,12 @@ def switch(name: str, help: str, default: Any = False) -> Any:
 def argument(metavar: str, help: str, default: Any = ...) -> Any:
     """Return a positional argument with the placeholder `metavar` in the help."""
     return typer.Argument(default, metavar=metavar, help=help)
+
+
+def bits_option(default: Bits | None = 32) -> Any:
+    """Return the Typer option for the bits of each weight."""
+    words = "Bits of each weight on the CPU: 32, 16, 8 or 4. Fewer are faster and less exact."
+    return option("N", words, "--bits", default=default, show_default=False)
 
 
 class OptionGroup:
@@ -107,6 +114,7 @@ def refuse_if(is_wrong: object, message: str) -> None:
         raise typer.BadParameter(message)
 
 
+BITS_ON_GPU = "--bits is for the CPU. Leave out --bits or --device"
 RUN_FILES = ("config.toml", "tokenizer.json", "card.json", "model.safetensors")
 
 
@@ -118,7 +126,7 @@ class Elsewhere:
     decoding: DecodingConfig
     n_runs: int
     shortlist: bool
-    int8: bool
+    bits: Bits
     device: str
     threads: int
 
@@ -135,7 +143,7 @@ class Elsewhere:
         translator.decoding = self.decoding
         if self.shortlist:
             translator.shortlist = load_shortlist(folder / "shortlist", translator.tokenizer)
-        return dataclasses.replace(self.work, translator=translator.prepare(int8=self.int8))
+        return dataclasses.replace(self.work, translator=translator.prepare(self.bits))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,19 +156,16 @@ class RayOptions(OptionGroup):
     )
     ray_workers: int | None = option("N", "Number of Ray workers (default: as many as fit).", min=1)
 
-    def check(self, in_files: bool, int8: bool, device: str) -> None:
+    def check(self, in_files: bool, bits: Bits, device: str) -> None:
         """Raise BadParameter if options of the group cannot be combined."""
         has_cluster = self.ray_address is not None or self.ray_workers is not None
         refuse_if(has_cluster and not self.ray, "--ray-address and --ray-workers require --ray")
         refuse_if(self.ray and not in_files, "--ray requires --input and --output")
-        refuse_if(
-            self.ray and int8 and device == "cuda",
-            "--int8 runs only on the CPU. Leave out --int8 or --device",
-        )
+        refuse_if(self.ray and bits != 32 and device == "cuda", BITS_ON_GPU)
 
     @contextmanager
     def cluster(
-        self, work: Any, runs: Sequence[Path], shortlist: Path | None, int8: bool, machine: Machine
+        self, work: Any, runs: Sequence[Path], shortlist: Path | None, bits: Bits, machine: Machine
     ) -> Iterator[Ahead]:
         """Start or join a Ray cluster, and yield a function that does `work` on the Ray workers."""
         from attendo.inference.batch_ray import Cluster, on_ray
@@ -173,7 +178,7 @@ class RayOptions(OptionGroup):
             decoding=work.translator.decoding,
             n_runs=len(runs),
             shortlist=shortlist is not None,
-            int8=int8,
+            bits=bits,
             device="cuda" if on_gpu else "cpu",
             threads=threads,
         )
@@ -212,9 +217,11 @@ class Machine(OptionGroup):
     device: UsingDevice = "cpu"
     threads: Threads = None
 
-    def chosen(self) -> str:
-        """Set the number of threads and return the device. Raise AttendoError if the device does not exist."""
-        return chosen_device(self.device, self.threads)
+    def chosen(self, bits: Bits = 32) -> str:
+        """Set the number of threads and return the device. Raise an error if it does not exist or has other weights."""
+        device = chosen_device(self.device, self.threads)
+        refuse_if(bits != 32 and device == "cuda", BITS_ON_GPU)
+        return device
 
 
 OneJson = Annotated[bool, switch("--json", "Print one JSON object.", default=...)]
@@ -360,16 +367,14 @@ Output = Annotated[
 ]
 
 
-def make_ready(user: Translator | Generator, *, int8: bool = False) -> None:
+def make_ready(user: Translator | Generator, bits: Bits = 32) -> None:
     """Prepare a model for fast search. Print a message if preparing is slow or compiled search is unavailable."""
     from attendo.decoding.native.library import is_to_be_made
 
     on_cpu = user.device.type == "cpu"
     if on_cpu and is_to_be_made():
         say("compiling the search for this CPU (once, a few seconds)")
-    if int8 and not on_cpu:
-        raise typer.BadParameter("--int8 runs only on the CPU. Leave out --int8 or --device")
-    user.prepare(int8=int8)
+    user.prepare(bits)
     if on_cpu and (why := user.why_not_compiled) is not None:
         say(f"note: the search runs on PyTorch only, which is slower: {why}")
 

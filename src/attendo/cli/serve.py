@@ -14,15 +14,18 @@ from typing import Annotated, Literal
 import typer
 
 from attendo.cli.options import (
+    BITS_ON_GPU,
     Machine,
     OptionGroup,
     Segmented,
     argument,
+    bits_option,
     option,
     refuse_if,
     switch,
     with_groups,
 )
+from attendo.decoding.options import Bits
 from attendo.errors import AttendoError, install_command
 
 NEEDED = (
@@ -79,7 +82,7 @@ def serve(
         "ORIGIN", "Web origin allowed by CORS, for example https://a.org; repeatable."
     ),
     segment: Segmented = "sentence",
-    int8: bool = switch("--int8", "Compute with 8-bit integers, which is faster and slightly less exact."),
+    bits: Bits = bits_option(),
     limits: Limits,
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="Format of the log on stderr, one line per request.")
@@ -111,7 +114,7 @@ def serve(
         value = getattr(limits, name)
         if value is not None and not 0 < value < float("inf"):
             raise typer.BadParameter(f"--{name} {value:g} must be a number of seconds above 0")
-    refuse_if(int8 and machine.device == "cuda", "--int8 runs only on the CPU. Leave out --int8 or --device")
+    refuse_if(bits != 32 and machine.device == "cuda", BITS_ON_GPU)
     refuse_if(not host, "--host is empty (expected an address: 127.0.0.1, or 0.0.0.0 for all interfaces)")
     from attendo.data.languages import require_code
 
@@ -140,7 +143,7 @@ def serve(
         device=machine.chosen(),
         source=source,
         target=target,
-        int8=int8,
+        bits=bits,
         segment=segment,
         examples=is_loopback(host) if examples is None else examples,
     )

@@ -28,6 +28,7 @@ from attendo.cli.options import (
     Segmented,
     Texts,
     With,
+    bits_option,
     both_files,
     drawing_of,
     file_done,
@@ -40,6 +41,7 @@ from attendo.cli.options import (
     with_groups,
 )
 from attendo.cli.reporting import Counter, arguments_as_lines, lines_given, one_line, refuse_file_name, say
+from attendo.decoding.options import Bits
 
 if TYPE_CHECKING:
     from attendo.data.segments import Segment
@@ -161,7 +163,7 @@ def translate(
     ),
     segment: Segmented = "sentence",
     others: With = None,
-    int8: bool = switch("--int8", "Compute with 8-bit integers, which is faster and slightly less exact."),
+    bits: Bits = bits_option(),
     shortlist: Path | None = option(
         "F", "Shortlist file, which speeds up the translation of few texts at a time."
     ),
@@ -219,7 +221,7 @@ def translate(
         refuse_if(len(texts or []) != 1, "--stream requires exactly one TEXT on the command line")
         shown = {"--temperature": drawing is not None, "--json": as_json, "--alignments": alignments}
         refuse("--stream", searched | {"--beam": beam not in (None, 1)} | shown, set_ or [], OF_STREAMS)
-    cluster.check(files is not None, int8, machine.device)
+    cluster.check(files is not None, bits, machine.device)
     loading = dataclasses.replace(machine, device="cpu") if cluster.ray else machine
     translator = Translator.load(folder, loading.chosen(), others or ())
     _set_search(translator, set_ or [])
@@ -229,23 +231,23 @@ def translate(
         translator.shortlist = load_shortlist(shortlist, translator.tokenizer)
     config = translator.config(beam, n_best, length_penalty)
     refuse_if(
-        int8 and config.coverage_penalty and not (drawing or stream),
-        "--int8 and decoding.coverage_penalty cannot be combined. Leave one of them out",
+        bits != 32 and config.coverage_penalty and not (drawing or stream),
+        "--bits and decoding.coverage_penalty cannot be combined. Leave one of them out",
     )
     work = TranslationLines(
         translator, config, longest, segment, n_best or 1, as_json, prefix or "", alignments, drawing
     )
-    make_ready(translator, int8=int8)
+    make_ready(translator, bits)
     if texts and stream:
         [(_, [text])] = arguments_as_lines(texts)
         show(translator.stream(text, longest=longest, segment=segment, prefix=prefix or None))
         return 0
     if files:
-        request = work.request(folder, others or [], shortlist) | {"int8": int8}
+        request = work.request(folder, others or [], shortlist) | {"bits": bits}
         if not cluster.ray:
             return file_done(*files, work, request, work.notes)
         runs = [folder, *(others or [])]
-        with cluster.cluster(work, runs, shortlist, int8, machine) as ahead:
+        with cluster.cluster(work, runs, shortlist, bits, machine) as ahead:
             return file_done(*files, ahead, request, work.notes)
     counter = Counter("lines")
     counts = Counts[str]()

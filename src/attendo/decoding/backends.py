@@ -21,6 +21,7 @@ from attendo.decoding.native.compiled import (
     log_probs_of_floats,
 )
 from attendo.decoding.native.library import NoLibrary
+from attendo.decoding.options import Bits
 from attendo.decoding.protocols import AttendingStep, Cache, TokenRows, join_rows
 from attendo.decoding.searcher import SearchBackend
 from attendo.decoding.shortlist import Shortlist, ShortlistedModel, masked
@@ -121,6 +122,7 @@ class DecoderBackend:
         device: Device of the token ids that are passed to `step`.
         why: The reason why the model is not compiled, in one line (default: None).
         changed: Function that returns a copy of the backend with changed layers (None: the model is not compiled).
+        compiled: The compiled model (None: the model is not compiled).
         block: The number of tokens that are read together, if the rounding of a token's keys and values depends on it
             (None: it does not).
     """
@@ -131,6 +133,7 @@ class DecoderBackend:
     device: torch.device
     why: str | None = None
     changed: Callable[[Mapping[str, Change]], DecoderBackend] | None = None
+    compiled: CompiledModel | None = None
     block: int | None = None
 
 
@@ -155,25 +158,25 @@ def in_bfloat16(model: ModelT) -> ModelT:
     return copy.deepcopy(model).bfloat16().eval()
 
 
-def laid_out(model: ModelT, *, int8: bool) -> ModelT:
+def laid_out(model: ModelT, bits: Bits) -> ModelT:
     """Return a copy of the model in its fastest form: bfloat16 on a GPU, `prepared` on a CPU."""
     on_gpu = any(parameter.is_cuda for parameter in model.parameters())
-    return in_bfloat16(model) if on_gpu else prepared(model, int8=int8)
+    return in_bfloat16(model) if on_gpu else prepared(model, bits)
 
 
-def best_decoder(model: DecoderLM, *, int8: bool = False) -> DecoderBackend:
+def best_decoder(model: DecoderLM, bits: Bits = 32) -> DecoderBackend:
     """Return the fastest available backend for a decoder-only model.
 
     The model is compiled for this CPU if possible. Otherwise, the backend runs its PyTorch modules.
 
     Args:
         model: The decoder-only model. After further training, create a new backend, because the weights are copied.
-        int8: Whether the CPU uses 8-bit weight matrices.
+        bits: The bits of each weight on a CPU.
     """
     try:
-        compiled = CompiledModel(model, int8=int8)
+        compiled = CompiledModel(model, bits)
     except NoLibrary as reason:
-        return eager_decoder(laid_out(model, int8=int8), str(reason))
+        return eager_decoder(laid_out(model, bits), str(reason))
     return _compiled_decoder(compiled, model.config.max_len)
 
 
@@ -184,7 +187,7 @@ def _compiled_decoder(model: CompiledModel, max_len: int) -> DecoderBackend:
     def changed(changes: Mapping[str, Change]) -> DecoderBackend:
         return _compiled_decoder(model.changed(changes), max_len)
 
-    return DecoderBackend(start, model.step, max_len, torch.device("cpu"), changed=changed)
+    return DecoderBackend(start, model.step, max_len, torch.device("cpu"), changed=changed, compiled=model)
 
 
 def eager_backend(model: EncoderDecoder, pad_id: int, why: str | None = None) -> SearchBackend:
@@ -212,25 +215,25 @@ def eager_backend(model: EncoderDecoder, pad_id: int, why: str | None = None) ->
 
 
 def best_backend(
-    model: EncoderDecoder, pad_id: int, *, int8: bool = False, shortlist: Shortlist | None = None
+    model: EncoderDecoder, pad_id: int, *, bits: Bits = 32, shortlist: Shortlist | None = None
 ) -> SearchBackend:
     """Return the fastest available backend for an encoder-decoder model.
 
     The model is compiled for this CPU if possible (`native`). Otherwise, the matrices of the model are rearranged
-    (`prepared`) or, on a GPU, converted to bfloat16. Without `int8` and `shortlist`, all results equal those of `model`
-    up to rounding. The results of a compiled model are bit-identical in any batch.
+    (`prepared`) or, on a GPU, converted to bfloat16. With 32 bits and without `shortlist`, all results equal those of
+    `model` up to rounding. The results of a compiled model are bit-identical in any batch.
 
     Args:
         model: The encoder-decoder model. After further training, create a new backend, because the weights are copied.
         pad_id: Token id that pads the shorter sources of a batch.
-        int8: Whether the CPU uses 8-bit weight matrices.
+        bits: The bits of each weight on a CPU.
         shortlist: The target tokens that a search considers for each source (default: the whole vocabulary). The
             function `forced` always uses the whole vocabulary.
     """
     try:
-        compiled = CompiledModel(model, int8=int8)
+        compiled = CompiledModel(model, bits)
     except NoLibrary as reason:
-        member = eager_backend(laid_out(model, int8=int8), pad_id, str(reason))
+        member = eager_backend(laid_out(model, bits), pad_id, str(reason))
         if shortlist is None:
             return member
         start, step = masked(member.start, member.step, shortlist)
@@ -239,7 +242,7 @@ def best_backend(
     member = _compiled_backend(compiled)
     if shortlist is None:
         return member
-    narrowed = ShortlistedModel(compiled, model.output_proj, shortlist, int8=int8)
+    narrowed = ShortlistedModel(compiled, model.output_proj, shortlist)
     return replace(member, start=narrowed.start, step=narrowed.step, changed=None)
 
 

@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Float, Int8
 from torch import Tensor, nn
 
+from attendo.decoding.options import Bits
+
 ModelT = TypeVar("ModelT", bound=nn.Module)
 FEW = 3
 """Largest number of input rows for which reading the matrix once limits the speed of a multiplication."""
@@ -133,10 +135,11 @@ def has_blocks() -> bool:
 
 
 @torch.inference_mode()
-def prepared(model: ModelT, *, int8: bool = False) -> ModelT:
+def prepared(model: ModelT, bits: Bits = 32) -> ModelT:
     """Return a copy of the model whose linear layers are rearranged for this CPU, or quantized to 8 bits.
 
-    The copy is for inference only. After further training, prepare the model again. Only linear layers in float32 on a
+    There are no faster linear layers of 16 and 4 bits in PyTorch, so these have 32 and 8 bits. The copy is for
+    inference only. After further training, prepare the model again. Only linear layers in float32 on a
     CPU are replaced.
     """
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
@@ -149,6 +152,6 @@ def prepared(model: ModelT, *, int8: bool = False) -> ModelT:
         and module.weight.dtype == torch.float32
     }
     for path, plain in linear.items():
-        eight = int8 and plain.in_features > 1
+        eight = bits <= 8 and plain.in_features > 1
         ready.set_submodule(path, Int8Linear(plain) if eight else FastLinear(plain))
     return ready

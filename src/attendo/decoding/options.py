@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 LengthNorm = Literal["gnmt", "plain"]
+Bits = Literal[32, 16, 8, 4]
+"""The bits of each weight: 32 (float32), 16 (bfloat16), or 8 or 4 (integers with scales)."""
 _RANGES = {
     "beam": (1, 10_000),
     "length_penalty": (-20, 20),

@@ -106,10 +106,9 @@ class ShortlistedModel:
     Logits are computed only for tokens on a shortlist of the batch, and are bit-identical to those of the full model.
     """
 
-    def __init__(self, compiled: CompiledModel, output: nn.Linear, shortlist: Shortlist, *, int8: bool):
+    def __init__(self, compiled: CompiledModel, output: nn.Linear, shortlist: Shortlist):
         self._compiled = compiled
         self._shortlist = shortlist
-        self._int8 = int8
         self.vocab_size = output.out_features
         self._weight = output.weight.detach()
         self._bias = None if output.bias is None else output.bias.detach()
@@ -162,7 +161,7 @@ class ShortlistedModel:
         place = np.full(self.vocab_size, -1)
         place[union] = np.arange(len(union))
         kept = torch.from_numpy(union)
-        arena = TensorArena(int8=self._int8)
+        arena = TensorArena(self._compiled.output.bits)
         bias = None if self._bias is None else self._bias[kept]
         return _Packed(arena.product(self._weight[kept], bias), arena, place, rows)
 

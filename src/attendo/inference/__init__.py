@@ -7,6 +7,7 @@ from typing import Any
 
 from attendo.bundle import load_bundle, load_model
 from attendo.custom_modules import CustomModules
+from attendo.decoding.options import Bits
 from attendo.errors import AttendoError
 from attendo.inference.alignment import Link
 from attendo.inference.classifier import Classification, Classifier
@@ -42,13 +43,16 @@ _KINDS: dict[str, Any] = {
 _KINDS |= {"chat": Generator, "preference": Generator}
 
 
-def load(folder: str | Path, device: str = "cpu", own_parts: CustomModules | None = None) -> Any:
+def load(
+    folder: str | Path, device: str = "cpu", own_parts: CustomModules | None = None, bits: Bits = 32
+) -> Any:
     """Load the trained model of a run folder, ready to use.
 
     Args:
         folder: Path of the run folder.
         device: Device of the model, "cpu" or "cuda".
         own_parts: The function that adds the custom modules of the run (default: no custom modules).
+        bits: The bits of each weight of a translator or a language model on a CPU: 32, 16, 8 or 4.
 
     Returns:
         A Translator, Classifier, MultiLabelClassifier, Regressor, Tagger or Generator, depending on the task in
@@ -62,4 +66,7 @@ def load(folder: str | Path, device: str = "cpu", own_parts: CustomModules | Non
         return Embedder.from_bundle(bundle, load_model(Path(folder), bundle).to(device)).prepare()
     if task not in _KINDS:
         raise AttendoError(f"unknown task {task!r} (expected {', '.join(_KINDS)})")
-    return _KINDS[task].from_bundle(bundle, load_model(Path(folder), bundle).to(device))
+    kind: Any = _KINDS[task]
+    mapped = bits < 32 and kind is Generator
+    user = kind.from_bundle(bundle, load_model(Path(folder), bundle, mapped=mapped).to(device))
+    return user.prepare(bits) if bits < 32 and kind in (Generator, Translator) else user

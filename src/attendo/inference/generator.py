@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any, ClassVar, TypedDict, Unpack
 
 import torch
+from torch import nn
 
 from attendo.bundle import Bundle, TaskName, TextModel, load_as
 from attendo.config import build
 from attendo.data.tokenizers import Tokenizer, require_list
 from attendo.decoding.backends import DecoderBackend, best_decoder, eager_decoder
+from attendo.decoding.options import Bits
 from attendo.decoding.prefix_cache import PrefixCache
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
 from attendo.inference.conversations import Messages, conversation, fitted
 from attendo.inference.generation import Generation, Writing, WrittenText, all_written, written
+from attendo.inference.perplexity import CompiledReader
 from attendo.inspecting.recording import Recording, recording
 from attendo.models import DecoderLM
 
@@ -102,22 +105,26 @@ class Generator(TextModel):
     folder: Path | None = None
     _record: Recording[DecoderLM] | None = dataclasses.field(default=None, repr=False)
     _reader: DecoderBackend | None = dataclasses.field(default=None, repr=False)
+    _bits: Bits = 32
     _prefixes: PrefixCache = dataclasses.field(default_factory=PrefixCache, repr=False)
     _final: bool = dataclasses.field(default=False, repr=False)  # the model is not trained any more
 
     @classmethod
-    def load(cls, folder: Path, device: str = "cpu") -> Generator:
+    def load(cls, folder: Path, device: str = "cpu", bits: Bits = 32) -> Generator:
         """Load and return the generator of a run folder.
 
         Args:
             folder: Path of the run folder.
             device: Device of the model, "cpu" or "cuda".
+            bits: The bits of each weight on a CPU: 32, 16, 8 or 4. Fewer are faster and less exact, and need less
+                memory, because the weights in the file are not copied as a whole.
 
         Raises:
             AttendoError: A file is missing or damaged, or the run has another task.
         """
-        generator = cls.from_bundle(*load_as(DecoderLM, folder, device))
+        generator = cls.from_bundle(*load_as(DecoderLM, folder, device, mapped=bits < 32))
         generator._final = True
+        generator._bits = bits
         return generator
 
     @classmethod
@@ -131,24 +138,36 @@ class Generator(TextModel):
         decoding = build(SamplingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
         return cls(model, bundle.tokenizer, decoding, bundle.card, bundle.folder)
 
-    def prepare(self, *, int8: bool = False) -> Generator:
+    def prepare(self, bits: Bits = 32) -> Generator:
         """Convert the model to its fastest form (`decoding.backends`) and return the generator.
 
-        A loaded generator is prepared when it is first used. Without `int8`, the results differ from those of the
+        A loaded generator is prepared when it is first used. With 32 bits, the results differ from those of the
         original model only by rounding errors. After further training, prepare the generator again.
 
         Args:
-            int8: Whether the CPU uses 8-bit weight matrices, which are faster and slightly less exact.
+            bits: The bits of each weight on a CPU: 32, 16, 8 or 4. Fewer are faster and less exact.
         """
-        self._reader = best_decoder(self.model, int8=int8)
+        self._reader = best_decoder(self.model, bits)
+        self._bits = bits
         self._prefixes = PrefixCache()
         return self
 
     def reader(self) -> DecoderBackend:
         """Return the backend that decodes token by token, in prepared form if the generator is prepared."""
         if self._reader is None and self._final:
-            self.prepare()
+            self.prepare(self._bits)
         return eager_decoder(self.model) if self._reader is None else self._reader
+
+    def scorer(self) -> nn.Module:
+        """Return the model whose losses `text_loss` computes: the compiled one if it has fewer than 32 bits."""
+        if self._bits == 32:
+            return self.model
+        reader = self.reader()
+        if reader.compiled is None:
+            raise AttendoError(
+                f"`bits`={self._bits} cannot be measured without the compiled step: {reader.why}"
+            )
+        return CompiledReader(reader.compiled)
 
     def writing(self) -> Writing:
         """Return an empty batch of texts. Texts can be added at any time, and a step generates one token per text."""

@@ -10,12 +10,13 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import nn
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from attendo import metrics
 from attendo.data.token_stream import Document
 from attendo.data.tokenizers import OWN, SpecialTokens
+from attendo.decoding.native.compiled import CompiledModel
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM
 from attendo.training.distributed import Ranks
@@ -78,6 +79,35 @@ class TextLoss:
             f" {self.bits_per_byte:.4f} bits per byte (context {self.context}, stride {self.stride},"
             f" {self.n_targets:,} tokens{unknown})"
         )
+
+
+class CompiledReader(nn.Module):
+    """A compiled language model, whose loss `text_loss` computes.
+
+    Args:
+        compiled: The compiled model.
+    """
+
+    def __init__(self, compiled: CompiledModel):
+        super().__init__()
+        self.compiled = compiled
+        self.output_proj = _CompiledOutput(compiled)
+
+    def hidden(self, token_ids: Int[Tensor, "rows len"]) -> Float[Tensor, "rows len d_model"]:
+        """Return the states from which the next tokens are predicted."""
+        rows, n = token_ids.shape
+        return self.compiled.states(token_ids, self.compiled.start([[]] * rows, 1, n))
+
+
+class _CompiledOutput(nn.Module):
+    def __init__(self, compiled: CompiledModel):
+        super().__init__()
+        self.compiled = compiled
+        self.weight = torch.empty(0)  # on the device of the model
+        self.out_features = compiled.vocab_size
+
+    def forward(self, states: Float[Tensor, "n d_model"]) -> Float[Tensor, "n vocab"]:
+        return self.compiled.logits(states)
 
 
 class Window(NamedTuple):

@@ -20,7 +20,7 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import best_backend, eager_backend, ensemble, mean_log_probs
 from attendo.decoding.beam import DecodingConfig, length_norm, log_probs_of
 from attendo.decoding.logit_filters import SamplingConfig
-from attendo.decoding.options import SpecialIds
+from attendo.decoding.options import Bits, SpecialIds
 from attendo.decoding.protocols import Hypothesis
 from attendo.decoding.sampling import configs_of_parts, configs_of_texts
 from attendo.decoding.searcher import ContinuousSearch, SearchBackend, Searcher
@@ -112,17 +112,17 @@ class Translator(TextModel):
         decoding = build(DecodingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
         return cls(model, bundle.tokenizer, decoding, bundle.card, folder=bundle.folder)
 
-    def prepare(self, *, int8: bool = False) -> Translator:
+    def prepare(self, bits: Bits = 32) -> Translator:
         """Convert the models to their fastest form (`decoding.backends`) and return the translator.
 
-        A loaded translator is prepared when it is first used. Without `int8` and `shortlist`, the results change only
-        by rounding errors. Recordings, alignments and a search with a coverage penalty use the original models. After
-        further training or a change of `shortlist`, prepare the translator again.
+        A loaded translator is prepared when it is first used. With 32 bits and without `shortlist`, the results change
+        only by rounding errors. Recordings, alignments and a search with a coverage penalty use the original models.
+        After further training or a change of `shortlist`, prepare the translator again.
 
         Args:
-            int8: Whether the CPU uses 8-bit weight matrices, which are faster and slightly less exact.
+            bits: The bits of each weight on a CPU: 32, 16, 8 or 4. Fewer are faster and less exact.
         """
-        own = partial(best_backend, pad_id=self.tokenizer.pad_id, int8=int8, shortlist=self.shortlist)
+        own = partial(best_backend, pad_id=self.tokenizer.pad_id, bits=bits, shortlist=self.shortlist)
         self._searching = tuple(map(own, self._models))
         return self
 

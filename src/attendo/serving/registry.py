@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attendo.bundle import EXAMPLES, TaskName, examples_of
 from attendo.data.segments import Segment
+from attendo.decoding.options import Bits
 from attendo.errors import AttendoError
 from attendo.inference import Embedder, Generator, Translator, load
 from attendo.inference.ngram_classifier import NGRAMS
@@ -74,7 +75,7 @@ class ModelRegistry:
         device: The device of all models, "cpu" or "cuda".
         source: The source language of translators whose run has no languages.
         target: The target language of translators whose run has no languages.
-        int8: Whether to compute with 8-bit integer weights.
+        bits: Bits of each weight on a CPU: 32, 16, 8 or 4.
         segment: The default unit of translation: "sentence", "paragraph" or "none".
         examples: Whether clients may see the example texts of the runs, which can be private.
     """
@@ -87,7 +88,7 @@ class ModelRegistry:
         device: str = "cpu",
         source: str | None = None,
         target: str | None = None,
-        int8: bool = False,
+        bits: Bits = 32,
         segment: Segment = "sentence",
         examples: bool = False,
     ) -> None:
@@ -102,7 +103,7 @@ class ModelRegistry:
                     f"{self.folders[name]} and {folder} have the same name {name}. Rename one of them"
                 )
             self.folders[name] = folder
-        self._options = {"rows": rows, "device": device, "source": source, "target": target, "int8": int8}
+        self._options = {"rows": rows, "device": device, "source": source, "target": target, "bits": bits}
         self._segment: Segment = segment
         self._examples = examples
         self._served: dict[str, ServedModel] = {}
@@ -168,9 +169,9 @@ class ModelRegistry:
     def _loaded(self, name: str) -> ServedModel:
         folder = self.folders[name]
         options = self._options
-        user = load(folder, options["device"])
-        if isinstance(user, Translator | Generator):
-            user.prepare(int8=options["int8"])
+        user = load(folder, options["device"], bits=options["bits"])
+        if isinstance(user, Translator | Generator) and options["bits"] == 32:
+            user.prepare()
         if isinstance(user, Translator):
             user.segment = self._segment
         languages = getattr(user, "card", {}).get("languages", {}) if isinstance(user, Translator) else {}

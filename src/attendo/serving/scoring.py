@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,10 +19,10 @@ from attendo.errors import NOT_NUMBERS, AttendoError
 from attendo.inference import Generator, Translator
 from attendo.inference.alignment import teacher_forced
 from attendo.inference.perplexity import Window, document_windows
-from attendo.models import DecoderLM
 from attendo.serving.dependencies import ApiRequest
 from attendo.serving.engine import PASS_CHARACTERS
 from attendo.serving.registry import ServedModel
+from attendo.training.losses import Trainable
 
 TOKENS_AT_ONCE = 1000
 """The approximate number of tokens in a batch of scoring chunks (see `engine.PASS_CHARACTERS`)."""
@@ -68,7 +68,7 @@ def scoring_chunks(
 
 def text_scores(generator: Generator, parts: Sequence[ScoringChunk], n: int) -> list[list[TokenScore]]:
     """Return the scores of the tokens of each window, with the n most probable tokens at each position."""
-    model = generator.model
+    model = cast("Trainable", generator.scorer())
     found = []
     for part in parts:
         assert part.window is not None
@@ -78,7 +78,7 @@ def text_scores(generator: Generator, parts: Sequence[ScoringChunk], n: int) -> 
     return found
 
 
-def _logits(model: DecoderLM, token_ids: np.ndarray) -> Float[Tensor, "len vocab"]:
+def _logits(model: Trainable, token_ids: np.ndarray) -> Float[Tensor, "len vocab"]:
     row = torch.from_numpy(token_ids)[None].to(model.output_proj.weight.device)
     return model.output_proj(model.hidden(token_ids=row)[0])
 

@@ -1,5 +1,7 @@
 """The compiled functions are the modules: equal numbers, and the same bits whatever else is in a batch."""
 
+import ctypes
+
 import numpy as np
 import pytest
 import torch
@@ -9,9 +11,8 @@ from native_models import VOCAB, configs, model_of, sources, translator
 
 from attendo.decoding.backends import best_backend, eager_backend, in_bfloat16
 from attendo.decoding.beam import DecodingConfig, best_tokens
-from attendo.decoding.cpu_linear import prepared
 from attendo.decoding.native.compiled import CompiledModel, best_of_floats, log_probs_of_floats
-from attendo.decoding.native.library import NoLibrary
+from attendo.decoding.native.library import Matrix, NoLibrary, TensorArena, library
 from attendo.decoding.options import SpecialIds
 from attendo.decoding.searcher import Searcher
 from attendo.errors import AttendoError
@@ -48,9 +49,9 @@ def test_compiled_and_modules_give_equal_logits(config, n, beta):
 
 
 @settings(max_examples=20, deadline=None)
-@given(int8=st.booleans(), n=st.integers(2, 40), threads=st.integers(1, 3), data=st.data())
-def test_a_row_is_the_same_bits_in_any_batch_and_on_any_number_of_threads(int8, n, threads, data):
-    compiled, rows = CompiledModel(translator(), int8=int8), sources(n)
+@given(bits=st.sampled_from([32, 16, 8, 4]), n=st.integers(2, 40), threads=st.integers(1, 3), data=st.data())
+def test_a_row_is_the_same_bits_in_any_batch_and_on_any_number_of_threads(bits, n, threads, data):
+    compiled, rows = CompiledModel(translator(), bits), sources(n)
     tokens = torch.from_numpy(np.random.default_rng(n).integers(3, VOCAB, (n, 3)))
     before = torch.get_num_threads()
     try:
@@ -74,17 +75,62 @@ def test_the_angles_of_a_long_source_stay_when_a_short_target_follows():
     assert torch.equal(stepped(compiled, [long], tokens), first)
 
 
-def test_8_bits_are_those_of_the_prepared_modules():
+def multiplied(matrix: Matrix, x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty(len(x), matrix.n_out)
+    library().attendo_product(ctypes.byref(matrix), x.data_ptr(), len(x), out.data_ptr(), 1)
+    return out
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    bits=st.sampled_from([16, 8, 4]),
+    n_in=st.integers(1, 100),
+    n_out=st.integers(1, 140),
+    rows=st.integers(1, 9),
+)
+def test_a_product_of_few_bits_is_that_of_rounded_numbers(bits, n_in, n_out, rows):
+    draw = torch.Generator().manual_seed(n_in)
+    weight = torch.randn(n_out, n_in, generator=draw)
+    weight[:, : n_in // 2] *= 0.01  # groups of their own scale
+    x = torch.randn(rows, n_in, generator=draw)
+    arena = TensorArena(bits)
+    matrix = arena.product(weight, None)
+    rounded = multiplied(matrix, torch.eye(n_in)).T  # ones are exact in every number of bits
+    groups = torch.nn.functional.pad(weight, (0, -n_in % 32)).unflatten(1, (-1, 32))
+    of_group = groups.abs().amax(2).repeat_interleave(32, 1)[:, :n_in]
+    most = {16: weight.abs() / 256, 8: weight.abs().amax(1, keepdim=True) / 254, 4: of_group / 7}[bits]
+    assert ((rounded - weight).abs() <= 1.01 * most).all()
+    inputs = x
+    if bits <= 8:
+        parts = torch.nn.functional.pad(x, (0, -n_in % 32)).unflatten(1, (-1, 32))
+        scale = parts.abs().amax(2, keepdim=True) / 127
+        inputs = ((parts / scale).round() * scale).nan_to_num().flatten(1)[:, :n_in]
+    assert torch.allclose(multiplied(matrix, x), inputs @ rounded.T, atol=2e-3 if bits <= 8 else 1e-4)
+
+
+def test_4_bits_have_no_larger_error_than_the_simplest_rule():
+    weight = torch.randn(64, 256, generator=torch.Generator().manual_seed(0))
+    groups = weight.view(64, 8, 32)
+    most = groups.gather(2, groups.abs().argmax(2, keepdim=True))  # the largest number becomes -8
+    simple = (groups / (most / -8)).round().clamp(-8, 7) * (most / -8)
+    arena = TensorArena(4)
+    found = multiplied(arena.product(weight, None), torch.eye(256)).T.view(64, 8, 32)
+    assert ((found - groups) ** 2).sum() < 0.92 * ((simple - groups) ** 2).sum()
+
+
+def test_fewer_bits_are_less_exact():
     model = translator()
-    modules, compiled = prepared(model, int8=True), CompiledModel(model, int8=True)
-    tokens = torch.randint(3, VOCAB, (1, 6), generator=torch.Generator().manual_seed(2))
-    (row,) = sources(1)
-    with torch.inference_mode():
-        wanted, exact = modules(torch.tensor([row]), tokens), model(torch.tensor([row]), tokens)
-        found = stepped(compiled, [row], tokens)
-    apart = (wanted - exact).abs().mean()
-    assert (found - wanted).abs().mean() < 0.2 * apart  # a rounding may fall the other way; most do not
-    assert apart > 0
+    (row,), tokens = sources(1), torch.arange(4, 20)[None]
+    exact = stepped(CompiledModel(model), [row], tokens)
+    errors = [
+        float((stepped(CompiledModel(model, bits), [row], tokens) - exact).std()) for bits in (16, 8, 4)
+    ]
+    assert 0 < errors[0] < errors[1] < errors[2] < 0.3 * float(exact.std())
+
+
+def test_a_cache_of_few_bits_has_half_the_bytes():
+    sizes = [CompiledModel(translator(), bits).start([[4]], 1, 64).cache.nbytes for bits in (32, 4)]
+    assert sizes[0] == 2 * sizes[1]
 
 
 def test_rows_move_as_those_of_the_modules_cache():
@@ -177,10 +223,10 @@ def test_the_best_tokens_are_those_of_torch(logits, k, never):
     assert (tokens[possible] == wanted[possible]).all()
 
 
-@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("bits", [32, 16, 8, 4])
 @pytest.mark.parametrize("beam", [1, 3])
-def test_a_given_text_has_exactly_the_log_probabilities_that_the_search_gave_it(int8, beam):
-    member, rows = best_backend(translator(), 0, int8=int8), sources(5)
+def test_a_given_text_has_exactly_the_log_probabilities_that_the_search_gave_it(bits, beam):
+    member, rows = best_backend(translator(), 0, bits=bits), sources(5)
     config, special = (
         DecodingConfig(beam=beam, n_best=beam),
         SpecialIds(bos_id=1, eos_id=2, banned_ids=(0, 1)),

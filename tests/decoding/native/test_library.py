@@ -78,8 +78,8 @@ def test_a_processor_that_it_is_not_for_is_refused():
         library()
     except NoLibrary as reason:
         pytest.skip(f"nothing is compiled here: {reason}")
-    with pytest.raises(NoLibrary, match="16-bit matrix products are not faster"):
-        require_suited(16)
+    with pytest.raises(NoLibrary, match="2-bit matrix products are not faster"):
+        require_suited(2)
 
 
 FORKING = """

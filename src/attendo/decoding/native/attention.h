@@ -55,7 +55,9 @@ inline void normalize(const Norm& norm, const float* x, float* out) {
 struct Heads {
     int64_t n, n_kv, width, value_width;  // query heads, key and value heads, width of a key, width of a value
     double scale;
-    const float* slopes;  // ALiBi: slope of each head, or null
+    const float* biases;  // bias of each score by key position - query position: [n][2 span + 1], or null
+    int64_t span;
+    Norm query_norm, key_norm;  // of each head
     const float* turns;   // rotary positions: [positions][width / 2][cos, sin], or null
     const float* betas;   // factor of each head's scores, including the bias, or null for 1
     const float* gains;   // factor of each head's output, or null for 1
@@ -79,16 +81,26 @@ inline void turn(const Heads& heads, int64_t n, float* x, int64_t position) {
         }
 }
 
+// Normalizes and rotates the queries of a token, and the keys after them: `n` heads in total.
+inline void prepare(const Heads& heads, int64_t n, float* x, int64_t position) {
+    for (int64_t head = 0; head < n; head++) {
+        float* own = x + head * heads.width;
+        normalize(head < heads.n ? heads.query_norm : heads.key_norm, own, own);
+    }
+    if (heads.turns != nullptr) turn(heads, n, x, position);
+}
+
 // The places of the keys and values that a query attends to. Without `slots`, the positions follow each other from
 // `base` on. With `slots`, position p is in slot `slots[p]`, because the rows of a beam share their common past.
+template <class Number>
 struct Places {
-    const float* base;
+    const Number* base;
     int64_t stride;  // distance between positions, in numbers
     int64_t n;       // positions attended to: 0 .. n - 1
     const int32_t* slots;
     int64_t capacity;
 
-    const float* operator()(int64_t position) const {
+    const Number* operator()(int64_t position) const {
         return base + stride * (slots == nullptr ? position : slots[position] * capacity + position);
     }
 };
@@ -114,9 +126,10 @@ constexpr int64_t BLOCK = 16;  // positions whose keys and values are read toget
 
 // The attention of one query, for all heads, block by block with the softmax of the positions so far (Milakov &
 // Gimelshein 2018). `room` is memory for the weights.
+template <class Number>
 class Attention {
    public:
-    Attention(const Heads& heads, const Places& at, float* out, std::vector<float>& room)
+    Attention(const Heads& heads, const Places<Number>& at, float* out, std::vector<float>& room)
         : heads_(heads), at_(at), group_(heads.n / heads.n_kv), out_(out) {
         const int64_t n = heads.n;
         if (static_cast<int64_t>(room.size()) < n * (BLOCK + 3)) room.resize(n * (BLOCK + 3));
@@ -150,7 +163,7 @@ class Attention {
         const float scale = static_cast<float>(heads_.scale);
         int64_t t = first_;
         for (; t + LANES <= last_; t += LANES) {
-            const float* rows[LANES];
+            const Number* rows[LANES];
             for (int64_t j = 0; j < LANES; j++) {
                 rows[j] = at_(t + j);
                 const int64_t soon = t + LANES + j;
@@ -163,7 +176,7 @@ class Attention {
         }
         for (; t < last_; t++)
             for (int64_t head = 0; head < heads_.n; head++) {
-                const float* key = at_(t) + head / group_ * heads_.width;
+                const Number* key = at_(t) + head / group_ * heads_.width;
                 *weight(head, t) = scale * dot(query + head * heads_.width, key, heads_.width);
             }
     }
@@ -173,9 +186,10 @@ class Attention {
     void softmax(int64_t head, int64_t position) {
         float* row = weight(head, first_);
         const int64_t n = last_ - first_, padded = (n + LANES - 1) / LANES * LANES;
-        if (heads_.slopes != nullptr)
-            for (int64_t t = 0; t < n; t++)
-                row[t] -= heads_.slopes[head] * std::fabs(static_cast<float>(position - first_ - t));
+        if (heads_.biases != nullptr) {
+            const float* bias = heads_.biases + head * (2 * heads_.span + 1) + heads_.span + first_ - position;
+            for (int64_t t = 0; t < n; t++) row[t] += bias[t];
+        }
         if (heads_.betas != nullptr)
             for (int64_t t = 0; t < n; t++) row[t] *= heads_.betas[head];
         std::fill(row + n, row + padded, -std::numeric_limits<float>::infinity());
@@ -206,9 +220,9 @@ class Attention {
             for (int j = 0; j < VECTORS; j++)
                 sums[head - first][j] = load(output(head, from + j * LANES)) * shares_[head];
         for (int64_t t = first_; t < last_; t++) {
-            const float* values = at_(t) + heads_.keys() + from;
+            const Number* values = at_(t) + heads_.keys() + from;
             for (int64_t head = first; head < last; head++) {
-                const float* value = values + head / group_ * heads_.value_width;
+                const Number* value = values + head / group_ * heads_.value_width;
                 for (int j = 0; j < VECTORS; j++)
                     sums[head - first][j] += *weight(head, t) * load(value + j * LANES);
             }
@@ -228,24 +242,15 @@ class Attention {
     }
 
     // Prefetches numbers that are read soon.
-    static void fetch(const float* from, int64_t n) {
-        for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(from + i, 0, 2);
+    static void fetch(const Number* from, int64_t n) {
+        for (int64_t i = 0; i < n; i += 64 / sizeof(Number)) __builtin_prefetch(from + i, 0, 2);
     }
 
     float* weight(int64_t head, int64_t t) { return weights_ + head * BLOCK + t - first_; }
     float* output(int64_t head, int64_t i) { return out_ + head * heads_.value_width + i; }
 
     const Heads& heads_;
-    const Places& at_;
+    const Places<Number>& at_;
     int64_t group_, first_ = 0, last_ = 0;  // query heads per key head, and the positions of a block
     float *out_, *weights_, *shares_, *tops_, *totals_;
 };
-
-// The attention of one query, for all heads.
-inline void attend(
-    const Heads& heads, const float* query, int64_t position, const Places& at, float* out, std::vector<float>& room
-) {
-    Attention attention(heads, at, out, room);
-    attention.add(query, position);
-    attention.end();
-}

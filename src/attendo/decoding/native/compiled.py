@@ -29,6 +29,7 @@ from attendo.decoding.native.library import (
     library,
     require_suited,
 )
+from attendo.decoding.options import Bits
 from attendo.decoding.protocols import TokenRows
 from attendo.errors import NOT_NUMBERS, diverged
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, Model
@@ -80,26 +81,29 @@ class CompiledModel:
     """A model that runs with compiled C++ functions, for decoding (`start` and `step`) or encoder states (`encoded`).
 
     The results of a row do not depend on the other rows of the batch, bit for bit. The weights of the model are copied.
-    With `int8`, weights and inputs are quantized to 8 bits, with one scale per output and per input row. Raises
+    With fewer than 32 bits, the embeddings and the KV cache are bfloat16. With 16 bits, so are the weights. With 8
+    bits, the weights are integers with one scale per output. With 4 bits, they have one scale per 32 inputs, except for
+    the output layer, which has 8 bits. Integer weights multiply inputs of 8 bits with one scale per 32 inputs. Raises
     NoLibrary if the model, its device or this CPU is not supported.
     """
 
-    def __init__(self, model: Model, *, int8: bool = False):
+    def __init__(self, model: Model, bits: Bits = 32):
         weight = next(model.parameters())
-        if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
             raise NoLibrary(
-                f"the model is {weight.dtype} on {weight.device.type} (expected float32 on a CPU)"
+                f"the model is {weight.dtype} on {weight.device.type} (expected float32 or bfloat16 on a CPU)"
             )
         _require_known(model)
-        require_suited(8 if int8 else 32)
-        self._keeper = keeper = TensorArena(int8=int8)
+        require_suited(bits)
+        self.bits: Bits = bits
+        self._keeper = keeper = TensorArena(bits)
         self._original: CompiledModel | None = None  # the owner of the weights, if it is another model
         config = model.config
         self.width = config.d_model
         self.vocab_size = config.vocab_size
         # only a decoder is limited to max_len; an encoder accepts any length that fits into memory
         self._position_end = min(config.max_len + 1, _POSITIONS_AHEAD)
-        self._turned = 0  # positions for which the angles of rotary heads are computed
+        self._prepared = 0  # positions for which angles and biases are computed
         self._stacks: dict[str, tuple[Stack, Encoder | Decoder]] = {}
         self._memory: list[Matrix] = []
         if not isinstance(model, DecoderLM):
@@ -108,15 +112,14 @@ class CompiledModel:
             self._source = model.source_embedding
             self._target = model.target_embedding
             crosses = [block.cross_attention for block in model.decoder.blocks]
-            self._memory = [
-                keeper.matrix(cross.k_proj, cross.v_proj) for cross in crosses if cross is not None
-            ]
+            self._crosses = [cross for cross in crosses if cross is not None]
+            self._memory = [keeper.matrix(cross.k_proj, cross.v_proj) for cross in self._crosses]
         else:
             self._target = self._source = model.embedding
         self._embeddings: dict[int, tuple[int, Embedding]] = {}
         if isinstance(model, EncoderDecoder | DecoderLM):
             self._stacks["decoder"] = self._stack(model.decoder), model.decoder
-            self.output = keeper.matrix(model.output_proj)
+            self.output = keeper.matrix(model.output_proj, bits=8 if bits == 4 else bits)
             first = model.decoder.blocks[0].self_attention
             self._cache_width = first.n_kv_heads * (first.head_dim + first.value_dim)
 
@@ -124,7 +127,7 @@ class CompiledModel:
         """Return a model with changed layers and the weights of this model. The keys of `changes` are module paths."""
         twin = copy.copy(self)
         twin._original = self
-        twin._keeper = TensorArena(int8=self._keeper.int8)
+        twin._keeper = TensorArena(self.bits)
         twin._embeddings = dict(self._embeddings)
         twin._stacks = {name: (_copied(stack), module) for name, (stack, module) in self._stacks.items()}
         for path, change in changes.items():
@@ -150,13 +153,16 @@ class CompiledModel:
         )
         if "encoder" in self._stacks and n:
             states = self.encoded(sources)
-            for matrix, place in zip(self._memory, memory, strict=True):
+            for cross, matrix, place in zip(self._crosses, self._memory, memory, strict=True):
                 library().attendo_product(
                     ctypes.byref(matrix), states.data_ptr(), n, place.data_ptr(), _threads()
                 )
+                keys = place[:, : cross.k_proj.out_features].unflatten(1, (cross.n_kv_heads, -1))
+                keys.copy_(cross.k_norm(keys))
         return SlotKVCache(
-            memory, lengths, rows_per_source=rows_per_source, capacity=capacity, width=self._cache_width
-        )
+            memory, lengths, rows_per_source=rows_per_source, capacity=capacity, width=self._cache_width,
+            dtype=torch.float32 if self.bits == 32 else torch.bfloat16,
+        )  # fmt: skip
 
     def step(self, token_ids: Int[Tensor, "rows n"], cache: SlotKVCache) -> Float[Tensor, "rows vocab"]:
         """Feed the next `n` tokens of every row, and return the logits after the last of these tokens.
@@ -253,12 +259,13 @@ class CompiledModel:
                 end = self._position_end if end <= self._position_end else 2 * end
         if table is not None:
             end, width = table.shape
-        self._turn_up_to(end)
+        self._prepare_positions(end)
         weight = module.tokens.weight
         keeper = self._keeper
+        dtype = torch.float32 if self.bits == 32 else torch.bfloat16
         made = Embedding(
-            weight.shape[0], keeper.pointer(weight), module.tokens.scale, keeper.pointer(table), width,
-            keeper.norm(module.norm),
+            weight.shape[0], 8 * dtype.itemsize, keeper.pointer(weight, dtype), module.tokens.scale,
+            keeper.pointer(table), width, keeper.norm(module.norm),
         )  # fmt: skip
         self._embeddings[id(module)] = end, made
         return made
@@ -285,36 +292,38 @@ class CompiledModel:
         keeper = self._keeper
         if attend.inverse_temperature == float("inf"):
             raise NoLibrary("its attention is hard (expected softmax)")
-        if not (isinstance(attention.q_norm, nn.Identity) and isinstance(attention.k_norm, nn.Identity)):
-            raise NoLibrary("its queries and keys are normalized (attention_norm)")
-        if isinstance(attention.positions, RelativeBias):
-            raise NoLibrary("its attention uses a trained relative position bias (positions='relative')")
+        norms = [keeper.norm(norm) for norm in (attention.q_norm, attention.k_norm)]
         if attention.positions is not None and not of_itself:
             raise NoLibrary("its cross-attention has positions of its own")
         scale = attention.head_dim**-0.5 if attend.scale is None else attend.scale
         beta = float(attend.inverse_temperature)
         projections = [attention.q_proj, attention.k_proj, attention.v_proj][: 3 if of_itself else 1]
-        slopes = attention.positions.slopes if isinstance(attention.positions, Alibi) else None
         heads = Heads(
-            attention.n_heads, attention.n_kv_heads, attention.head_dim, attention.value_dim, scale,
-            keeper.pointer(slopes), None, None if beta == 1 else keeper.pointer(torch.full((attention.n_heads,), beta)),
-            None, None,
+            attention.n_heads, attention.n_kv_heads, attention.head_dim, attention.value_dim, scale, None, 0, *norms,
+            betas=None if beta == 1 else keeper.pointer(torch.full((attention.n_heads,), beta)),
         )  # fmt: skip
         out = cast("nn.Linear", attention.out_proj)
         return Attending(keeper.matrix(*projections), keeper.matrix(out), keeper.norm(norm), heads)
 
-    def _turn_up_to(self, end: int) -> None:
-        """Compute the cos and sin of each rotary angle at each position, which is the rotation of (1, 0)."""
-        if end <= self._turned:  # another embedding may have computed more
+    def _prepare_positions(self, end: int) -> None:
+        """Compute the biases of all distances, and cos and sin of each rotary angle: the rotation of (1, 0)."""
+        if end <= self._prepared:  # another embedding may have computed more
             return
-        self._turned = end
+        self._prepared = end
+        biases: dict[int, int | None] = {}  # layers may share a module
         for stack, module in self._stacks.values():
             for number, block in enumerate(module.blocks):
-                attention = block.self_attention
-                if isinstance(attention.positions, Rotary):
+                attention, heads = block.self_attention, stack.blocks[number].attention.heads
+                positions = attention.positions
+                if isinstance(positions, Rotary):
                     apart = torch.tensor([1.0, 0.0]).repeat(attention.head_dim // 2)
-                    turns = attention.positions(apart.expand(1, 1, end, -1), torch.arange(end)[None])[0, 0]
-                    stack.blocks[number].attention.heads.turns = self._keeper.pointer(turns)
+                    turns = positions(apart.expand(1, 1, end, -1), torch.arange(end)[None])[0, 0]
+                    heads.turns = self._keeper.pointer(turns)
+                elif positions is not None:
+                    if id(positions) not in biases:
+                        every = positions(torch.tensor([[end]]), torch.arange(2 * end + 1))[0, :, 0]
+                        biases[id(positions)] = self._keeper.pointer(every)
+                    heads.biases, heads.span = biases[id(positions)], end
 
     def _feed_forward(self, net: FeedForwardModule, norm: nn.Module) -> FeedForward:
         keeper = self._keeper
@@ -414,6 +423,7 @@ class SlotKVCache:
         rows_per_source: int,
         capacity: int,
         width: int,
+        dtype: torch.dtype = torch.float32,
     ):
         n_sources = len(source_lengths)
         self.capacity = capacity
@@ -427,7 +437,7 @@ class SlotKVCache:
         self.lengths: Int[np.ndarray, " rows"] = np.zeros(rows, dtype=np.int64)
         self.own = np.arange(rows, dtype=np.int32)
         self.slots = np.zeros((rows, capacity), dtype=np.int32)
-        self.cache = torch.empty(memory.shape[0], rows, capacity, width)
+        self.cache = torch.empty(memory.shape[0], rows, capacity, width, dtype=dtype)
         self.logits = torch.empty(0, 0)  # logits of the last step
         self._longest = 0
         self._tokens: Tokens | None = None
@@ -445,7 +455,7 @@ class SlotKVCache:
     @property
     def bytes(self) -> int:
         """The allocated memory in bytes, for the positions of all rows and the tokens of all sources."""
-        return 4 * (self.cache.numel() + self.memory.numel()) + self.slots.nbytes
+        return self.cache.nbytes + self.memory.nbytes + self.slots.nbytes
 
     def tokens(self) -> Tokens:
         """Return the C structure `Tokens` for one new token per row. The caller sets the token ids."""
@@ -453,10 +463,10 @@ class SlotKVCache:
             self._numbers = np.arange(self.rows)
             self._tokens = Tokens(
                 n=self.rows, apart=1, positions=address(self.lengths), rows=address(self._numbers),
-                cache=self.cache.data_ptr(), block_stride=self.cache.stride(0), capacity=self.capacity,
-                slots=address(self.slots), own_slot=address(self.own), memory=self.memory.data_ptr(),
-                memory_stride=self.memory.stride(0), memory_start=address(self.memory_start),
-                memory_length=address(self.memory_length),
+                cache=self.cache.data_ptr(), cache_bits=8 * self.cache.itemsize, block_stride=self.cache.stride(0),
+                capacity=self.capacity, slots=address(self.slots), own_slot=address(self.own),
+                memory=self.memory.data_ptr(), memory_stride=self.memory.stride(0),
+                memory_start=address(self.memory_start), memory_length=address(self.memory_length),
             )  # fmt: skip
         return self._tokens
 
@@ -522,7 +532,7 @@ class SlotKVCache:
     def _grow(self, n_slots: int, capacity: int) -> None:
         """Allocate memory for more slots and positions. Pages that are never written use no physical memory."""
         blocks, n_old, held, width = self.cache.shape
-        cache = torch.empty(blocks, n_slots, capacity, width)
+        cache = self.cache.new_empty(blocks, n_slots, capacity, width)
         used = self._longest
         cache[:, :n_old, :used] = self.cache[:, :, :used]
         if capacity > held:

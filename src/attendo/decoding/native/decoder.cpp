@@ -9,6 +9,7 @@
 
 #include "attention.h"
 #include "candidates.h"
+#include "packing.h"
 #include "products.h"
 
 struct SelfAttention {
@@ -45,7 +46,8 @@ struct Stack {
 
 struct Embedding {
     int64_t n;  // ids from 0 to n - 1
-    const float* weight;
+    int64_t bits;  // of the weights: 32 or 16
+    const void* weight;
     double scale;
     const float* positions;  // [positions][position_width], or null
     int64_t position_width;  // width; or 1, a single number that is added to all entries
@@ -59,8 +61,8 @@ struct Tokens {
     int64_t apart;  // 1: each token is from another row, so no token needs another
     const int64_t *ids, *positions, *rows;
     const int64_t *text_start, *text_length;  // encoder: the tokens of each row in this call
-    float* cache;                             // decoder: [blocks][slots][capacity][key, value]
-    int64_t block_stride, capacity;
+    void* cache;                              // decoder: [blocks][slots][capacity][key, value]
+    int64_t cache_bits, block_stride, capacity;
     int32_t* slots;                           // [rows][capacity]: the slot of each position of a row
     const int32_t* own_slot;                  // [rows]: the slot that a row writes to
     const float* memory;                      // [blocks][source tokens][key, value]
@@ -73,7 +75,10 @@ namespace {
 // Memory that a thread reuses in its next call.
 struct Workspace {
     std::vector<float> states, normed, projected, mixed, inner, gate, scale;
-    std::vector<uint8_t> numbers;
+    std::vector<int8_t> numbers;
+    std::vector<int32_t> sums;
+
+    Quantized quantized() { return {numbers.data(), scale.data(), sums.data()}; }
 };
 
 // Runs one sublayer after the other. Each member of the team has a share of the tokens. In a matrix multiplication, it
@@ -88,14 +93,14 @@ class Run {
     void embed(const Embedding& embedding) {
         const int64_t width = stack_.width;
         for (int64_t i = first_; i < last_; i++) {
-            const float* row = embedding.weight + tokens_.ids[i] * width;
             const float* place = embedding.positions == nullptr
                 ? nullptr
                 : embedding.positions + tokens_.positions[i] * embedding.position_width;
             const float scale = static_cast<float>(embedding.scale);
             float* out = state(i);
-            for (int64_t k = 0; k < width; k++) {
-                out[k] = row[k] * scale;
+            for (int64_t k = 0, at = tokens_.ids[i] * width; k < width; k++, at++) {
+                out[k] = scale * (embedding.bits == 16 ? static_cast<const Bfloat*>(embedding.weight)[at]
+                                                       : static_cast<const float*>(embedding.weight)[at]);
                 if (place != nullptr) out[k] += place[embedding.position_width == 1 ? 0 : k];
             }
             if (embedding.norm.kind != NONE) normalize(embedding.norm, out, out);
@@ -138,14 +143,13 @@ class Run {
     }
 
     void prepare(const Matrix& matrix, const float* x, int64_t i) {
-        if (matrix.bits == 8)
-            quantize(x, matrix.n_in, space_.numbers.data() + i * 4 * quads(matrix.n_in), space_.scale[i]);
+        if (matrix.bits <= 8) quantize(x, matrix.n_in, space_.quantized().row(i, matrix.n_in));
     }
 
     void multiply_by(const Matrix& matrix, const float* x, float* out, const float* add) {
         const Target to{out, matrix.n_out, add};
-        if (matrix.bits == 8)
-            product(member_, matrix, Quantized{space_.numbers.data(), space_.scale.data()}, tokens_.n, to);
+        if (matrix.bits <= 8)
+            product(member_, matrix, space_.quantized(), tokens_.n, to);
         else
             product(member_, matrix, x, tokens_.n, to);
     }
@@ -153,19 +157,27 @@ class Run {
     const float* entered() { return stack_.norm_first ? space_.normed.data() : space_.states.data(); }
 
     void self_attention(const SelfAttention& attention, int64_t number) {
+        if (tokens_.cache_bits == 16)
+            self_attention<Bfloat>(attention, number);
+        else
+            self_attention<float>(attention, number);
+    }
+
+    template <class Number>
+    void self_attention(const SelfAttention& attention, int64_t number) {
         const Heads& heads = attention.heads;
         enter(attention.norm, attention.project);
         multiply_by(attention.project, entered(), space_.projected.data(), nullptr);
         member_.wait();
         const int64_t stride = attention.project.n_out;
-        float* cache = tokens_.cache + number * tokens_.block_stride;
+        Number* cache = static_cast<Number*>(tokens_.cache) + number * tokens_.block_stride;
         for (int64_t i = first_; i < last_; i++) {
             float* query = space_.projected.data() + i * stride;
             const int64_t row = tokens_.rows[i], position = tokens_.positions[i];
-            if (heads.turns != nullptr) turn(heads, heads.n + heads.n_kv, query, position);
+            ::prepare(heads, heads.n + heads.n_kv, query, position);
             if (tokens_.text_start != nullptr) continue;
             const int64_t place = tokens_.own_slot[row] * tokens_.capacity + position;
-            std::memcpy(cache + place * heads.memory(), query + heads.queries(), sizeof(float) * heads.memory());
+            copy(cache + place * heads.memory(), query + heads.queries(), heads.memory());
             if (number == 0) tokens_.slots[row * tokens_.capacity + position] = tokens_.own_slot[row];
         }
         member_.wait();
@@ -174,11 +186,11 @@ class Run {
             const int64_t row = tokens_.rows[i], position = tokens_.positions[i];
             if (tokens_.text_start != nullptr) {
                 const float* keys = space_.projected.data() + tokens_.text_start[row] * stride + heads.queries();
-                mix(heads, attention.out, query, i, Places{keys, stride, tokens_.text_length[row], nullptr, 0});
+                mix(heads, attention.out, query, i, Places<float>{keys, stride, tokens_.text_length[row], nullptr, 0});
             } else {
                 const int32_t* slots = tokens_.slots + row * tokens_.capacity;
                 mix(heads, attention.out, query, i,
-                    Places{cache, heads.memory(), position + 1, slots, tokens_.capacity});
+                    Places<Number>{cache, heads.memory(), position + 1, slots, tokens_.capacity});
             }
         }
         back(attention.out, attention.norm, space_.mixed);
@@ -193,15 +205,20 @@ class Run {
         for (int64_t i = first_; i < last_; i++) {
             const int64_t row = tokens_.rows[i];
             const float* keys = memory + tokens_.memory_start[row] * heads.memory();
-            mix(heads, attention.out, space_.projected.data() + i * heads.queries(), i,
-                Places{keys, heads.memory(), tokens_.memory_length[row], nullptr, 0});
+            float* query = space_.projected.data() + i * heads.queries();
+            ::prepare(heads, heads.n, query, tokens_.positions[i]);
+            mix(heads, attention.out, query, i,
+                Places<float>{keys, heads.memory(), tokens_.memory_length[row], nullptr, 0});
         }
         back(attention.out, attention.norm, space_.mixed);
     }
 
-    void mix(const Heads& heads, const Matrix& out, const float* query, int64_t i, const Places& places) {
+    template <class Number>
+    void mix(const Heads& heads, const Matrix& out, const float* query, int64_t i, const Places<Number>& places) {
         float* mixed = space_.mixed.data() + i * heads.mixed();
-        attend(heads, query, tokens_.positions[i], places, mixed, room_);
+        Attention<Number> attention(heads, places, mixed, room_);
+        attention.add(query, tokens_.positions[i]);
+        attention.end();
         prepare(out, mixed, i);
     }
 
@@ -246,8 +263,13 @@ Number* at_least(std::vector<Number>& numbers, int64_t n) {
     return numbers.data();
 }
 
+void make_room(int64_t rows, int64_t width, Workspace& space) {
+    at_least(space.scale, rows * groups(width)), at_least(space.sums, rows * groups(width));
+    at_least(space.numbers, rows * groups(width) * GROUP);
+}
+
 void make_room(const Matrix& matrix, int64_t rows, Workspace& space) {
-    at_least(space.scale, rows), at_least(space.numbers, rows * 4 * quads(matrix.n_in));
+    make_room(rows, matrix.n_in, space);
 }
 
 void make_room(const Stack& stack, int64_t n, Workspace& space) {
@@ -262,10 +284,10 @@ void make_room(const Stack& stack, int64_t n, Workspace& space) {
     at_least(space.states, n * stack.width), at_least(space.normed, n * stack.width);
     at_least(space.projected, n * projected), at_least(space.mixed, n * mixed);
     at_least(space.inner, n * inner), at_least(space.gate, n * inner);
-    at_least(space.scale, n), at_least(space.numbers, n * 4 * quads(widest));
+    make_room(n, widest, space);
 }
 
-int64_t bytes(const Matrix& matrix) { return matrix.n_in * matrix.n_out * matrix.bits / 8; }
+int64_t bytes(const Matrix& matrix) { return panels(matrix.n_out) * panel_bytes(matrix.n_in, matrix.bits); }
 
 // The number of threads for which the work of each thread outweighs the waiting. The work is measured in bytes of
 // weights, which are read once for a few rows.
@@ -307,9 +329,9 @@ int64_t attendo_panel() { return PANEL; }
 // Whether multiplications of matrices with this number of bits are fast on the CPU that this file was compiled for.
 int64_t attendo_suits(int64_t bits) {
 #if defined(__AVX2__) && defined(__FMA__)
-    return bits == 32 || bits == 8;
+    return bits == 32 || bits == 16 || bits == 8 || bits == 4;
 #elif defined(__aarch64__)
-    return bits == 32;
+    return bits == 32 || bits == 16;
 #else
     return bits == 0;
 #endif
@@ -324,43 +346,32 @@ void attendo_large_pages(char* from, int64_t bytes) {
 #endif
 }
 
-// Packs W [n_out][n_in] into panels of floats. Columns after the last column are 0.
-void attendo_pack(const float* w, int64_t n_out, int64_t n_in, float* packed) {
-    for (int64_t column = 0; column < panels(n_out) * PANEL; column++)
-        for (int64_t k = 0; k < n_in; k++)
-            packed[column / PANEL * PANEL * n_in + k * PANEL + column % PANEL] =
-                column < n_out ? w[column * n_in + k] : 0.0f;
+// Returns the bytes of W [n_out][n_in] in panels.
+int64_t attendo_packed_bytes(int64_t n_out, int64_t n_in, int64_t bits) {
+    return panels(n_out) * panel_bytes(n_in, bits);
 }
 
-// Packs the integers W [n_out][n_in] into panels, four inputs at a time. `sums` receives 128 times the sum of each
-// output's weights.
-void attendo_pack_bytes(const int8_t* w, int64_t n_out, int64_t n_in, int8_t* packed, int32_t* sums) {
-    const int64_t n_quads = quads(n_in);
-    for (int64_t column = 0; column < panels(n_out) * PANEL; column++) {
-        sums[column] = 0;
-        for (int64_t k = 0; k < 4 * n_quads; k++) {
-            const int8_t number = column < n_out && k < n_in ? w[column * n_in + k] : 0;
-            sums[column] += 128 * number;
-            packed[(column / PANEL * n_quads + k / 4) * 4 * PANEL + column % PANEL * 4 + k % 4] = number;
-        }
-    }
+// Packs W [n_out][n_in] into panels. In 8 bits, `scale` receives the scale of each output.
+void attendo_pack(const float* w, int64_t n_out, int64_t n_in, int64_t bits, uint8_t* packed, float* scale) {
+    for (int64_t first = 0; first < n_out; first += PANEL, packed += panel_bytes(n_in, bits))
+        pack_panel(w + first * n_in, std::min(PANEL, n_out - first), n_in, bits, packed, scale + first);
 }
 
 // out [rows][n_out] = x Wᵀ + b.
 void attendo_product(const Matrix* w, const float* x, int64_t rows, float* out, int64_t threads) {
     const auto multiply = [&](int64_t first, int64_t last, Workspace& space, Member& member) {
         const Target to{out + first * w->n_out, w->n_out, nullptr};
-        const int64_t mine = last - first, width = 4 * quads(w->n_in);
-        if (w->bits == 32) {
+        const int64_t mine = last - first;
+        if (w->bits > 8) {
             product(member, *w, x + first * w->n_in, mine, to);
             return;
         }
         int64_t from, until;
         member.share(mine, from, until);
         for (int64_t i = from; i < until; i++)
-            quantize(x + (first + i) * w->n_in, w->n_in, space.numbers.data() + i * width, space.scale[i]);
+            quantize(x + (first + i) * w->n_in, w->n_in, space.quantized().row(i, w->n_in));
         member.wait();
-        product(member, *w, Quantized{space.numbers.data(), space.scale.data()}, mine, to);
+        product(member, *w, space.quantized(), mine, to);
     };
     if (rows >= ROWS * threads) {  // each thread computes the rows that it also reads in attendo_best
         Team::work(threads, [&](Member& member) {

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attendo.cache import cache_folder, opened_or_built, private
-from attendo.decoding.cpu_linear import quantized
+from attendo.decoding.options import Bits
 from attendo.errors import AttendoError
 from attendo.files import verify_manifest, write_manifest
 
@@ -48,10 +48,10 @@ SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         None,
         (c_void_p, c_int64, c_int64, c_void_p, c_int64),
     ),
-    "attendo_pack": (None, (c_void_p, c_int64, c_int64, c_void_p)),
-    "attendo_pack_bytes": (
+    "attendo_packed_bytes": (c_int64, (c_int64, c_int64, c_int64)),
+    "attendo_pack": (
         None,
-        (c_void_p, c_int64, c_int64, c_void_p, c_void_p),
+        (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p),
     ),
     "attendo_product": (
         None,
@@ -195,7 +195,7 @@ class Matrix(ctypes.Structure):
 
     _fields_ = [
         ("n_in", c_int64), ("n_out", c_int64), ("bits", c_int64), ("weight", c_void_p), ("scale", c_void_p),
-        ("sums", c_void_p), ("bias", c_void_p),
+        ("bias", c_void_p),
     ]  # fmt: skip
 
 
@@ -216,7 +216,8 @@ class Heads(ctypes.Structure):
 
     _fields_ = [
         ("n", c_int64), ("n_kv", c_int64), ("width", c_int64), ("value_width", c_int64), ("scale", c_double),
-        ("slopes", c_void_p), ("turns", c_void_p), ("betas", c_void_p), ("gains", c_void_p), ("means", c_void_p),
+        ("biases", c_void_p), ("span", c_int64), ("query_norm", Norm), ("key_norm", Norm), ("turns", c_void_p),
+        ("betas", c_void_p), ("gains", c_void_p), ("means", c_void_p),
     ]  # fmt: skip
 
 
@@ -250,7 +251,7 @@ class Embedding(ctypes.Structure):
     """The C structure `Embedding` of decoder.cpp."""
 
     _fields_ = [
-        ("n", c_int64), ("weight", c_void_p), ("scale", c_double), ("positions", c_void_p),
+        ("n", c_int64), ("bits", c_int64), ("weight", c_void_p), ("scale", c_double), ("positions", c_void_p),
         ("position_width", c_int64), ("norm", Norm),
     ]  # fmt: skip
 
@@ -260,9 +261,9 @@ class Tokens(ctypes.Structure):
 
     _fields_ = [
         ("n", c_int64), ("apart", c_int64), ("ids", c_void_p), ("positions", c_void_p), ("rows", c_void_p),
-        ("text_start", c_void_p), ("text_length", c_void_p), ("cache", c_void_p), ("block_stride", c_int64),
-        ("capacity", c_int64), ("slots", c_void_p), ("own_slot", c_void_p), ("memory", c_void_p),
-        ("memory_stride", c_int64), ("memory_start", c_void_p), ("memory_length", c_void_p),
+        ("text_start", c_void_p), ("text_length", c_void_p), ("cache", c_void_p), ("cache_bits", c_int64),
+        ("block_stride", c_int64), ("capacity", c_int64), ("slots", c_void_p), ("own_slot", c_void_p),
+        ("memory", c_void_p), ("memory_stride", c_int64), ("memory_start", c_void_p), ("memory_length", c_void_p),
     ]  # fmt: skip
 
 
@@ -272,49 +273,54 @@ def address(array: np.ndarray) -> int:
 
 
 class TensorArena:
-    """A builder of C structures from PyTorch modules, which owns the memory that the structures refer to."""
+    """A builder of C structures from PyTorch modules, which owns the memory that the structures refer to.
 
-    def __init__(self, *, int8: bool):
-        self.int8 = int8
+    Args:
+        bits: The bits of each weight: 32, 16 (bfloat16), or 8 or 4 (integers).
+    """
+
+    def __init__(self, bits: Bits):
+        self.bits: Bits = bits
         self._kept: list[Tensor] = []
         self._left = torch.empty(0, dtype=torch.uint8)
 
-    def pointer(self, tensor: Tensor | None) -> int | None:
-        """Return the address of a contiguous copy of a tensor, in float32 unless the tensor contains integers."""
+    def pointer(self, tensor: Tensor | None, dtype: torch.dtype = torch.float32) -> int | None:
+        """Return the address of a tensor, or of a contiguous copy of another type."""
         if tensor is None:
             return None
-        floats = tensor.detach().float() if tensor.is_floating_point() else tensor
-        self._kept.append(floats.contiguous())
+        self._kept.append(tensor.detach().to(dtype).contiguous())
         return self._kept[-1].data_ptr()
 
-    def matrix(self, *layers: nn.Linear) -> Matrix:
+    def matrix(self, *layers: nn.Linear, bits: Bits | None = None) -> Matrix:
         """Return the C structure of the stacked weights of several linear layers with the same input."""
         biases = [torch.zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers]
         bias = torch.cat(biases) if any(layer.bias is not None for layer in layers) else None
-        return self.product(torch.cat([layer.weight.detach() for layer in layers]), bias)
+        return self.product(torch.cat([layer.weight.detach() for layer in layers]), bias, bits)
 
-    def product(self, weight: Float[Tensor, "n_out n_in"], bias: Float[Tensor, " n_out"] | None) -> Matrix:
-        """Return the C structure of a linear layer W x + b, packed for this CPU in float32 or in 8 bits."""
-        weight = weight.float().contiguous()
+    def product(
+        self,
+        weight: Float[Tensor, "n_out n_in"],
+        bias: Float[Tensor, " n_out"] | None,
+        bits: Bits | None = None,
+    ) -> Matrix:
+        """Return the C structure of a linear layer W x + b, packed for this CPU (default: in the bits of the arena)."""
+        bits = bits or self.bits
         n_out, n_in = weight.shape
-        added = self.pointer(bias)
         panel = library().attendo_panel()
-        columns = -(-n_out // panel) * panel
-        if not self.int8:
-            packed = self._room(4 * columns * n_in).view(torch.float32)
-            library().attendo_pack(weight.data_ptr(), n_out, n_in, packed.data_ptr())
-            return Matrix(n_in, n_out, 32, self.pointer(packed), None, None, added)
-        numbers, scale = quantized(weight)
-        packed = self._room(columns * -(-n_in // 4) * 4).view(torch.int8)
-        sums = torch.empty(columns, dtype=torch.int32)
-        library().attendo_pack_bytes(numbers.data_ptr(), n_out, n_in, packed.data_ptr(), sums.data_ptr())
-        scales = torch.zeros(columns)
-        scales[:n_out] = scale.flatten()
-        return Matrix(n_in, n_out, 8, self.pointer(packed), self.pointer(scales), self.pointer(sums), added)
+        packed = self._room(library().attendo_packed_bytes(n_out, n_in, bits))
+        scale = torch.zeros(-(-n_out // panel) * panel if bits == 8 else 0)
+        for first in range(0, n_out, 64 * panel):  # in parts, because each part needs a copy in float32
+            part = weight[first : first + 64 * panel].float().contiguous()
+            at = library().attendo_packed_bytes(first, n_in, bits)
+            library().attendo_pack(
+                part.data_ptr(), len(part), n_in, bits, packed.data_ptr() + at, scale[first:].data_ptr()
+            )
+        self._kept += [packed, scale]
+        return Matrix(n_in, n_out, bits, packed.data_ptr(), scale.data_ptr(), self.pointer(bias))
 
     def given(self, output: Float[Tensor, " n_out"]) -> Matrix:
         """Return the C structure of a linear layer whose output is always the given vector."""
-        return Matrix(0, len(output), 32, None, None, None, self.pointer(output))
+        return Matrix(0, len(output), 32, None, None, self.pointer(output))
 
     def _room(self, n_bytes: int) -> Int[Tensor, " bytes"]:
         """Return memory for weights from large pages. Address lookups of thousands of small pages would be slower."""

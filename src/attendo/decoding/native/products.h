@@ -1,33 +1,46 @@
-// x Wᵀ + b for few and for many rows of x, in 32 bits and in 8 bits.
+// x Wᵀ + b for few and for many rows of x. W has 32 or 16 bits (floats), or 8 or 4 bits (integers).
 //
 // W is stored in panels of PANEL outputs and is therefore read sequentially. The inputs of an output are summed one
 // after the other, in an order that is equal for every number of rows. A row's result thus never depends on other rows.
 #pragma once
+
+#include <algorithm>
 
 #include "team.h"
 #include "vectors.h"
 
 struct Matrix {
     int64_t n_in, n_out;  // n_out 0: no matrix; n_in 0: the output is the bias
-    int64_t bits;         // 32 or 8
+    int64_t bits;         // 32, 16 (bfloat16), 8 or 4
     const void* weight;   // in panels
     const float* scale;   // 8 bits: scale of each output
-    const int32_t* sums;  // 8 bits: 128 times the sum of each output's weights
     const float* bias;    // or null
 };
 
 constexpr int64_t CHUNK = 16 * ROWS;  // rows whose inputs remain in the cache while all panels are read
+constexpr int64_t GROUP = 32;         // inputs with a common scale, in x and in W of 4 bits
 
 inline int64_t panels(int64_t n_out) { return (n_out + PANEL - 1) / PANEL; }
-inline int64_t quads(int64_t n_in) { return (n_in + 3) / 4; }
+inline int64_t groups(int64_t n_in) { return (n_in + GROUP - 1) / GROUP; }
 
-// Rows in 8 bits: numbers from -127 to 127 with an offset of 128, and the scale of each row.
+// The bytes of a panel. In 4 bits, the scales of each group follow its numbers, in bfloat16.
+inline int64_t panel_bytes(int64_t n_in, int64_t bits) {
+    if (bits >= 16) return n_in * PANEL * bits / 8;
+    return groups(n_in) * (GROUP * PANEL * bits / 8 + (bits == 4 ? 2 * PANEL : 0));
+}
+
+// Rows in 8 bits: numbers from -127 to 127, and the scale of each group and the sum of its numbers.
 struct Quantized {
-    uint8_t* numbers;  // [rows][4 quads]
-    float* scale;      // [rows]
+    int8_t* numbers;  // [rows][groups][GROUP]
+    float* scale;     // [rows][groups]
+    int32_t* sums;    // [rows][groups]
+
+    Quantized row(int64_t i, int64_t n_in) const {
+        return {numbers + i * groups(n_in) * GROUP, scale + i * groups(n_in), sums + i * groups(n_in)};
+    }
 };
 
-inline void quantize(const float* x, int64_t n, uint8_t* numbers, float& scale) {
+inline float largest_size(const float* x, int64_t n) {
     Floats most{};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -36,19 +49,27 @@ inline void quantize(const float* x, int64_t n, uint8_t* numbers, float& scale) 
     }
     float size = largest(most);
     for (; i < n; i++) size = std::max(size, std::fabs(x[i]));
-    scale = std::max(size, 1e-18f) / 127.0f;
-    const Floats magic = all(12582912.0f), step = all(scale);
-    for (i = 0; i < n; i += LANES) {
-        float rest[LANES] = {};
-        const float* from = x + i;
-        const int64_t left = std::min(LANES, n - i);
-        if (left < LANES) from = static_cast<float*>(std::memcpy(rest, from, sizeof(float) * left));
-        const Ints rounded = __builtin_convertvector((load(from) / step + magic) - magic, Ints) + 128;
-        typedef uint8_t Bytes __attribute__((vector_size(LANES)));
-        const Bytes bytes = __builtin_convertvector(rounded, Bytes);
-        std::memcpy(numbers + i, &bytes, left);
+    return size;
+}
+
+inline void quantize(const float* x, int64_t n, const Quantized& to) {
+    const Floats magic = all(12582912.0f);  // adding it rounds to an integer
+    for (int64_t group = 0; group < groups(n); group++) {
+        float some[GROUP] = {};
+        std::memcpy(some, x + group * GROUP, sizeof(float) * std::min(GROUP, n - group * GROUP));
+        const float scale = std::max(largest_size(some, GROUP), 1e-18f) / 127.0f;
+        Ints total{};
+        for (int64_t i = 0; i < GROUP; i += LANES) {
+            const Ints rounded = __builtin_convertvector((load(some + i) / all(scale) + magic) - magic, Ints);
+            typedef int8_t Bytes __attribute__((vector_size(LANES)));
+            const Bytes bytes = __builtin_convertvector(rounded, Bytes);
+            std::memcpy(to.numbers + group * GROUP + i, &bytes, LANES);
+            total += rounded;
+        }
+        to.scale[group] = scale;
+        to.sums[group] = 0;
+        for (int64_t i = 0; i < LANES; i++) to.sums[group] += total[i];
     }
-    for (i = n; i < 4 * quads(n); i++) numbers[i] = 128;
 }
 
 // total plus, in each lane, the sum of the four products of the unsigned bytes a and the signed bytes b.
@@ -79,17 +100,41 @@ inline Ints dot4(Ints total, Ints a, Ints b) {
 #endif
 }
 
-// R rows times one panel, in floats.
-template <int R>
-inline void multiply(const float* x, int64_t n_in, const float* panel, Floats (&total)[R][WIDE]) {
+// The sums of a group of 8-bit or 4-bit weights. The weights of 4 bits are so small that 16 bits hold the sums, two per
+// lane.
+template <int64_t BITS>
+struct Sums {
+    static constexpr int32_t offset = 128;  // of the unsigned weights
+    Ints lanes;
+    void add(Ints weights, Ints x) { lanes = dot4(lanes, weights, x); }
+    Ints whole() const { return lanes; }
+};
+
+template <>
+struct Sums<4> {
+    static constexpr int32_t offset = 8;
+    Ints lanes;
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
+    void add(Ints weights, Ints x) {
+        lanes = (Ints)_mm256_add_epi16((__m256i)lanes, _mm256_maddubs_epi16((__m256i)weights, (__m256i)x));
+    }
+    Ints whole() const { return (Ints)_mm256_madd_epi16((__m256i)lanes, _mm256_set1_epi16(1)); }
+#else
+    void add(Ints weights, Ints x) { lanes = dot4(lanes, weights, x); }
+    Ints whole() const { return lanes; }
+#endif
+};
+
+// R rows times one panel of floats or of bfloat16.
+template <int R, class Number>
+inline void multiply(const float* x, int64_t n_in, const Number* panel, Floats (&total)[R][WIDE]) {
     for (auto& row : total)
         for (auto& lanes : row) lanes = Floats{};
     for (int64_t k = 0; k < n_in; k++, panel += PANEL) {
         Floats weights[WIDE];
         if (R > 1 && R < ROWS)  // enough work to hide the latency, and no later rows that reuse the panel
             for (int j = 0; j < WIDE; j++) __builtin_prefetch(panel + 48 * PANEL + j * LANES, 0, 3);
-#pragma GCC unroll 4
-        for (int j = 0; j < WIDE; j++) weights[j] = load(panel + j * LANES);
+        load_panel(panel, weights);
 #pragma GCC unroll 6
         for (int r = 0; r < R; r++) {
             const Floats input = all(x[r * n_in + k]);
@@ -99,23 +144,46 @@ inline void multiply(const float* x, int64_t n_in, const float* panel, Floats (&
     }
 }
 
-// R rows times one panel, in exact integer sums.
-template <int R>
-inline void multiply(const uint8_t* x, int64_t n_quads, const int8_t* panel, Ints (&total)[R][WIDE]) {
+// R rows times one panel of integers, in exact sums within a group.
+template <int R, int64_t BITS>
+inline void multiply(const Quantized (&x)[R], int64_t n_in, const uint8_t* panel, Floats (&total)[R][WIDE]) {
+    constexpr int64_t parts = 8 / BITS;  // numbers per byte
     for (auto& row : total)
-        for (auto& lanes : row) lanes = Ints{};
-    for (int64_t k = 0; k < n_quads; k++, panel += 4 * PANEL) {
-        Ints weights[WIDE];
+        for (auto& lanes : row) lanes = Floats{};
+    for (int64_t group = 0; group < groups(n_in); group++) {
+        Sums<BITS> sums[R][WIDE] = {};
+        for (int64_t at = 0; at < GROUP / 4; at += parts, panel += 4 * PANEL) {
+            Ints input[R][parts];
+            for (int r = 0; r < R; r++)
+                for (int64_t part = 0; part < parts; part++) {
+                    int32_t four;
+                    std::memcpy(&four, x[r].numbers + group * GROUP + 4 * (at + part), 4);
+                    input[r][part] = Ints{} + four;
+                }
 #pragma GCC unroll 4
-        for (int j = 0; j < WIDE; j++) std::memcpy(&weights[j], panel + j * sizeof(Ints), sizeof(Ints));
+            for (int64_t j = 0; j < WIDE; j++) {
+                Ints weights;
+                std::memcpy(&weights, panel + j * sizeof(Ints), sizeof(Ints));
+                if (BITS == 8) {
 #pragma GCC unroll 6
-        for (int r = 0; r < R; r++) {
-            int32_t four;
-            std::memcpy(&four, x + 4 * (r * n_quads + k), 4);
-            const Ints input = Ints{} + four;
-#pragma GCC unroll 4
-            for (int j = 0; j < WIDE; j++) total[r][j] = dot4(total[r][j], input, weights[j]);
+                    for (int r = 0; r < R; r++) sums[r][j].add(weights, input[r][0]);
+                } else {
+                    const Ints low = weights & 0x0f0f0f0f, high = (weights >> 4) & 0x0f0f0f0f;
+#pragma GCC unroll 6
+                    for (int r = 0; r < R; r++) sums[r][j].add(low, input[r][0]), sums[r][j].add(high, input[r][parts - 1]);
+                }
+            }
         }
+#pragma GCC unroll 4
+        for (int64_t j = 0; j < WIDE; j++)
+#pragma GCC unroll 6
+            for (int r = 0; r < R; r++) {
+                const Ints whole = sums[r][j].whole() - Sums<BITS>::offset * x[r].sums[group];
+                Floats scale = all(x[r].scale[group]);
+                if (BITS == 4) scale *= load(reinterpret_cast<const Bfloat*>(panel) + j * LANES);
+                total[r][j] += __builtin_convertvector(whole, Floats) * scale;
+            }
+        if (BITS == 4) panel += 2 * PANEL;
     }
 }
 
@@ -149,36 +217,40 @@ inline void finish(const Matrix& w, const Target& to, int64_t row, int64_t colum
     }
 }
 
+inline const uint8_t* panel_of(const Matrix& w, int64_t column) {
+    return static_cast<const uint8_t*>(w.weight) + column / PANEL * panel_bytes(w.n_in, w.bits);
+}
+
 template <int R>
 inline void block(const Matrix& w, const float* x, int64_t row, int64_t column, const Target& to) {
     Floats total[R][WIDE];
-    const float* panel = static_cast<const float*>(w.weight) + column * w.n_in;
-    multiply<R>(x + row * w.n_in, w.n_in, panel, total);
+    const uint8_t* panel = panel_of(w, column);
+    if (w.bits == 16)
+        multiply<R>(x + row * w.n_in, w.n_in, reinterpret_cast<const Bfloat*>(panel), total);
+    else
+        multiply<R>(x + row * w.n_in, w.n_in, reinterpret_cast<const float*>(panel), total);
     for (int r = 0; r < R; r++) finish(w, to, row + r, column, total[r]);
 }
 
 template <int R>
 inline void block(const Matrix& w, const Quantized& x, int64_t row, int64_t column, const Target& to) {
-    Ints total[R][WIDE];
-    const int64_t n_quads = quads(w.n_in);
-    const int8_t* panel = static_cast<const int8_t*>(w.weight) + column * 4 * n_quads;
-    multiply<R>(x.numbers + row * 4 * n_quads, n_quads, panel, total);
+    Floats total[R][WIDE];
+    Quantized rows[R];
+    for (int r = 0; r < R; r++) rows[r] = x.row(row + r, w.n_in);
+    if (w.bits == 4)
+        multiply<R, 4>(rows, w.n_in, panel_of(w, column), total);
+    else
+        multiply<R, 8>(rows, w.n_in, panel_of(w, column), total);
     for (int r = 0; r < R; r++) {
-        Floats scaled[WIDE];
-        for (int64_t j = 0; j < WIDE; j++) {
-            Ints offset;
-            std::memcpy(&offset, w.sums + column + j * LANES, sizeof offset);
-            const Floats whole = __builtin_convertvector(total[r][j] - offset, Floats);
-            scaled[j] = whole * load(w.scale + column + j * LANES) * x.scale[row + r];
-        }
-        finish(w, to, row + r, column, scaled);
+        for (int64_t j = 0; j < WIDE && w.bits == 8; j++) total[r][j] *= load(w.scale + column + j * LANES);
+        finish(w, to, row + r, column, total[r]);
     }
 }
 
 // Prefetches part `part` of `parts` of the panel at `column` during the work on the panel before it.
 inline void fetch_ahead(const Matrix& w, int64_t column, int64_t part, int64_t parts) {
-    const int64_t bytes = w.bits == 8 ? 4 * quads(w.n_in) * PANEL : 4 * w.n_in * PANEL;
-    const char* panel = static_cast<const char*>(w.weight) + column / PANEL * bytes;
+    const int64_t bytes = panel_bytes(w.n_in, w.bits);
+    const uint8_t* panel = panel_of(w, column);
     for (int64_t at = bytes * part / parts / 64 * 64; at < bytes * (part + 1) / parts; at += 64)
         __builtin_prefetch(panel + at, 0, 2);
 }

@@ -29,6 +29,62 @@ inline Floats load(const float* from) {
 
 inline void store(float* to, Floats v) { std::memcpy(to, &v, sizeof v); }
 
+// The upper half of a float: the same range with 8 significant bits.
+struct Bfloat {
+    uint16_t bits;
+
+    operator float() const {
+        const uint32_t whole = static_cast<uint32_t>(bits) << 16;
+        float x;
+        std::memcpy(&x, &whole, sizeof x);
+        return x;
+    }
+};
+
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
+
+inline Floats load(const Bfloat* from) {
+    Halves half;
+    std::memcpy(&half, from, sizeof half);
+    return (Floats)(__builtin_convertvector(half, Ints) << 16);
+}
+
+// Rounds to the nearest bfloat16, and to an even one between two.
+inline void store(Bfloat* to, Floats v) {
+    const Ints whole = (Ints)v;
+    const Halves half = __builtin_convertvector((whole + 0x7fff + ((whole >> 16) & 1)) >> 16, Halves);
+    std::memcpy(to, &half, sizeof half);
+}
+
+// Loads COUNT vectors of a panel. In bfloat16, two vectors share the halves of their lanes, which are split faster.
+template <int64_t COUNT>
+inline void load_panel(const float* from, Floats (&to)[COUNT]) {
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < COUNT; j++) to[j] = load(from + j * LANES);
+}
+
+template <int64_t COUNT>
+inline void load_panel(const Bfloat* from, Floats (&to)[COUNT]) {
+#pragma GCC unroll 2
+    for (int64_t j = 0; j < COUNT; j += 2) {
+        Ints both;
+        std::memcpy(&both, from + j * LANES, sizeof both);
+        to[j] = (Floats)(both << 16), to[j + 1] = (Floats)(both & static_cast<int32_t>(0xffff0000));
+    }
+}
+
+template <class Number>
+inline void copy(Number* to, const float* from, int64_t n) {
+    for (int64_t i = 0; i < n; i += LANES) {
+        float rest[LANES] = {};
+        Number numbers[LANES];
+        const int64_t left = n - i < LANES ? n - i : LANES;
+        std::memcpy(rest, from + i, sizeof(float) * left);
+        store(numbers, load(rest));
+        std::memcpy(to + i, numbers, sizeof(Number) * left);
+    }
+}
+
 inline Floats all(float x) { return Floats{} + x; }
 
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
@@ -137,7 +193,8 @@ inline void each(float* out, const float* in, int64_t n, Function function) {
 }
 
 // The dot product of a and b.
-inline float dot(const float* a, const float* b, int64_t n) {
+template <class Number>
+inline float dot(const float* a, const Number* b, int64_t n) {
     Floats total{};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) total += load(a + i) * load(b + i);
@@ -147,7 +204,8 @@ inline float dot(const float* a, const float* b, int64_t n) {
 }
 
 // The dot products of a with LANES rows. The numbers of each row begin at index `from`.
-inline Floats dots(const float* a, const float* const* rows, int64_t from, int64_t n) {
+template <class Number>
+inline Floats dots(const float* a, const Number* const* rows, int64_t from, int64_t n) {
     Floats totals[LANES] = {};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
