@@ -17,8 +17,10 @@ struct Matrix {
     const float* bias;    // or null
 };
 
+constexpr int64_t MANY = 2 * ROWS;    // with more rows, bfloat16 is converted to floats first
 constexpr int64_t CHUNK = 16 * ROWS;  // rows whose inputs remain in the cache while all panels are read
 constexpr int64_t GROUP = 32;         // inputs with a common scale, in x and in W of 4 bits
+constexpr int64_t DEPTH = 128;        // inputs of a part of a panel, which remains in the L1 cache
 
 inline int64_t panels(int64_t n_out) { return (n_out + PANEL - 1) / PANEL; }
 inline int64_t groups(int64_t n_in) { return (n_in + GROUP - 1) / GROUP; }
@@ -36,7 +38,8 @@ struct Quantized {
     int32_t* sums;    // [rows][groups]
 
     Quantized row(int64_t i, int64_t n_in) const {
-        return {numbers + i * groups(n_in) * GROUP, scale + i * groups(n_in), sums + i * groups(n_in)};
+        const int64_t n = i * groups(n_in);
+        return {numbers + n * GROUP, scale + n, sums + n};
     }
 };
 
@@ -125,31 +128,27 @@ struct Sums<4> {
 #endif
 };
 
-// R rows times one panel of floats or of bfloat16.
+// Adds R rows times n inputs of a panel of floats or of bfloat16. The rows have a distance of `stride`.
 template <int R, class Number>
-inline void multiply(const float* x, int64_t n_in, const Number* panel, Floats (&total)[R][WIDE]) {
-    for (auto& row : total)
-        for (auto& lanes : row) lanes = Floats{};
-    for (int64_t k = 0; k < n_in; k++, panel += PANEL) {
+inline void multiply(const float* x, int64_t stride, int64_t n, const Number* panel, Floats (&total)[R][WIDE]) {
+    for (int64_t k = 0; k < n; k++, panel += PANEL) {
         Floats weights[WIDE];
         if (R > 1 && R < ROWS)  // enough work to hide the latency, and no later rows that reuse the panel
             for (int j = 0; j < WIDE; j++) __builtin_prefetch(panel + 48 * PANEL + j * LANES, 0, 3);
         load_panel(panel, weights);
 #pragma GCC unroll 6
         for (int r = 0; r < R; r++) {
-            const Floats input = all(x[r * n_in + k]);
+            const Floats input = all(x[r * stride + k]);
 #pragma GCC unroll 4
             for (int j = 0; j < WIDE; j++) total[r][j] += input * weights[j];
         }
     }
 }
 
-// R rows times one panel of integers, in exact sums within a group.
+// Adds R rows times one panel of integers, in exact sums within a group.
 template <int R, int64_t BITS>
 inline void multiply(const Quantized (&x)[R], int64_t n_in, const uint8_t* panel, Floats (&total)[R][WIDE]) {
     constexpr int64_t parts = 8 / BITS;  // numbers per byte
-    for (auto& row : total)
-        for (auto& lanes : row) lanes = Floats{};
     for (int64_t group = 0; group < groups(n_in); group++) {
         Sums<BITS> sums[R][WIDE] = {};
         for (int64_t at = 0; at < GROUP / 4; at += parts, panel += 4 * PANEL) {
@@ -222,29 +221,34 @@ inline const uint8_t* panel_of(const Matrix& w, int64_t column) {
 }
 
 template <int R>
+inline void finish(const Matrix& w, const Target& to, int64_t row, int64_t column, Floats (&total)[R][WIDE]) {
+    for (int r = 0; r < R; r++) {
+        for (int64_t j = 0; j < WIDE && w.bits == 8; j++) total[r][j] *= load(w.scale + column + j * LANES);
+        finish(w, to, row + r, column, total[r]);
+    }
+}
+
+template <int R>
 inline void block(const Matrix& w, const float* x, int64_t row, int64_t column, const Target& to) {
-    Floats total[R][WIDE];
+    Floats total[R][WIDE] = {};
     const uint8_t* panel = panel_of(w, column);
     if (w.bits == 16)
-        multiply<R>(x + row * w.n_in, w.n_in, reinterpret_cast<const Bfloat*>(panel), total);
+        multiply<R>(x + row * w.n_in, w.n_in, w.n_in, reinterpret_cast<const Bfloat*>(panel), total);
     else
-        multiply<R>(x + row * w.n_in, w.n_in, reinterpret_cast<const float*>(panel), total);
-    for (int r = 0; r < R; r++) finish(w, to, row + r, column, total[r]);
+        multiply<R>(x + row * w.n_in, w.n_in, w.n_in, reinterpret_cast<const float*>(panel), total);
+    finish<R>(w, to, row, column, total);
 }
 
 template <int R>
 inline void block(const Matrix& w, const Quantized& x, int64_t row, int64_t column, const Target& to) {
-    Floats total[R][WIDE];
+    Floats total[R][WIDE] = {};
     Quantized rows[R];
     for (int r = 0; r < R; r++) rows[r] = x.row(row + r, w.n_in);
     if (w.bits == 4)
         multiply<R, 4>(rows, w.n_in, panel_of(w, column), total);
     else
         multiply<R, 8>(rows, w.n_in, panel_of(w, column), total);
-    for (int r = 0; r < R; r++) {
-        for (int64_t j = 0; j < WIDE && w.bits == 8; j++) total[r][j] *= load(w.scale + column + j * LANES);
-        finish(w, to, row + r, column, total[r]);
-    }
+    finish<R>(w, to, row, column, total);
 }
 
 // Prefetches part `part` of `parts` of the panel at `column` during the work on the panel before it.
@@ -254,6 +258,45 @@ inline void fetch_ahead(const Matrix& w, int64_t column, int64_t part, int64_t p
     for (int64_t at = bytes * part / parts / 64 * 64; at < bytes * (part + 1) / parts; at += 64)
         __builtin_prefetch(panel + at, 0, 2);
 }
+
+// R rows times n inputs of a panel, of which `from` is the first. `totals` has the sums of the inputs before.
+template <int R>
+inline void block(
+    const Matrix& w, const float* x, int64_t row, int64_t column, int64_t from, int64_t n, const float* panel,
+    float (*totals)[PANEL], const Target& to
+) {
+    Floats total[R][WIDE] = {};
+    for (int r = 0; r < R && from > 0; r++)
+        for (int64_t j = 0; j < WIDE; j++) total[r][j] = load(totals[r] + j * LANES);
+    multiply<R>(x + row * w.n_in + from, w.n_in, n, panel, total);
+    if (from + n == w.n_in) {
+        finish<R>(w, to, row, column, total);
+        return;
+    }
+    for (int r = 0; r < R; r++)
+        for (int64_t j = 0; j < WIDE; j++) store(totals[r] + j * LANES, total[r][j]);
+}
+
+// Many rows times a panel of bfloat16, whose parts are converted to floats once. The sums are those of rows_of_panel,
+// bit for bit.
+inline void many_rows(const Matrix& w, const float* x, int64_t first, int64_t last, int64_t column, const Target& to) {
+    float part[DEPTH * PANEL], totals[CHUNK][PANEL];
+    const Bfloat* panel = reinterpret_cast<const Bfloat*>(panel_of(w, column));
+    for (int64_t from = 0; from < w.n_in; from += DEPTH) {
+        const int64_t n = std::min(DEPTH, w.n_in - from);
+        for (int64_t k = 0; k < n; k++) {
+            Floats weights[WIDE];
+            load_panel(panel + (from + k) * PANEL, weights);
+            for (int64_t j = 0; j < WIDE; j++) store(part + k * PANEL + j * LANES, weights[j]);
+        }
+        int64_t row = first;
+        for (; row + ROWS <= last; row += ROWS)
+            block<ROWS>(w, x, row, column, from, n, part, totals + (row - first), to);
+        for (; row < last; row++) block<1>(w, x, row, column, from, n, part, totals + (row - first), to);
+    }
+}
+
+inline void many_rows(const Matrix&, const Quantized&, int64_t, int64_t, int64_t, const Target&) {}
 
 template <class Input>
 inline void rows_of_panel(
@@ -280,6 +323,11 @@ inline void product(const Member& member, const Matrix& w, const Input& x, int64
     int64_t first, last;
     member.share(panels(w.n_out), first, last);
     for (int64_t chunk = 0; chunk < rows; chunk += CHUNK)
-        for (int64_t panel = first; panel < last; panel++)
-            rows_of_panel(w, x, chunk, std::min(rows, chunk + CHUNK), panel * PANEL, to, panel + 1 < last);
+        for (int64_t panel = first; panel < last; panel++) {
+            const int64_t end = std::min(rows, chunk + CHUNK);
+            if (w.bits == 16 && end - chunk > MANY)
+                many_rows(w, x, chunk, end, panel * PANEL, to);
+            else
+                rows_of_panel(w, x, chunk, end, panel * PANEL, to, panel + 1 < last);
+        }
 }
