@@ -346,6 +346,17 @@ void attendo_large_pages(char* from, int64_t bytes) {
 #endif
 }
 
+// Allows the system to drop whole pages of a mapped file from memory. They are read again when they are used.
+void attendo_release(char* from, int64_t bytes) {
+#if defined(__linux__) && defined(MADV_PAGEOUT)
+    constexpr int64_t page = 4096;
+    char* first = from + (page - reinterpret_cast<intptr_t>(from) % page) % page;
+    if (from + bytes > first) madvise(first, (from + bytes - first) / page * page, MADV_PAGEOUT);
+#else
+    (void)from, (void)bytes;
+#endif
+}
+
 // Returns the bytes of W [n_out][n_in] in panels.
 int64_t attendo_packed_bytes(int64_t n_out, int64_t n_in, int64_t bits) {
     return panels(n_out) * panel_bytes(n_in, bits);

@@ -43,6 +43,7 @@ FLAGS = (
 SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "attendo_panel": (c_int64, ()),
     "attendo_large_pages": (None, (c_void_p, c_int64)),
+    "attendo_release": (None, (c_void_p, c_int64)),
     "attendo_suits": (c_int64, (c_int64,)),
     "attendo_log_sums": (
         None,
@@ -295,7 +296,11 @@ class TensorArena:
         """Return the C structure of the stacked weights of several linear layers with the same input."""
         biases = [torch.zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers]
         bias = torch.cat(biases) if any(layer.bias is not None for layer in layers) else None
-        return self.product(torch.cat([layer.weight.detach() for layer in layers]), bias, bits)
+        packed = self.product(torch.cat([layer.weight.detach() for layer in layers]), bias, bits)
+        for weight in (layer.weight for layer in layers):
+            if not weight.requires_grad:  # it may be mapped (`load_model`)
+                library().attendo_release(weight.data_ptr(), weight.nbytes)
+        return packed
 
     def product(
         self,
