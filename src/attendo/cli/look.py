@@ -217,9 +217,7 @@ def look(
         is_chosen = chosen != (None, None, None)
         opened = View(look_at(user, request, folder)).opened(*chosen) if is_chosen else None
         state = _state_of(request, ask_for(user, ""), opened)
-        port = PORT if options.port is None else options.port
-        rows = None if options.probe is None else labelled_rows(user, folder, options.probe, language)
-        return _serve(user, folder, state, port, options.open_, language, rows)
+        return _serve(user, folder, state, options, language)
     view = View(look_at(user, request, folder))
     steps = None if options.query is None else view.steps(options.query - 1, *chosen)
     shows = steps or ("heads" if options.heads else "map" if out is None else "answer")
@@ -250,12 +248,8 @@ def _check_together(given: dict[str, bool], as_json: bool) -> None:
         refuse("--query", {name: given[name] for name in ("--heads", "--out", "--serve")})
     if given["--target"]:
         refuse("--target", {name: given[name] for name in ("--beam", "--max-tokens")})
-    for name, way in (
-        ("--alignments", "--over"),
-        ("--port", "--serve"),
-        ("--open", "--serve"),
-        ("--probe", "--serve"),
-    ):
+    for name in ("--alignments", "--port", "--open", "--probe"):
+        way = "--over" if name == "--alignments" else "--serve"
         alone = given[name] and not given[way]
         refuse_if(alone, f"{name} requires {way}")
     for name in ("--stack", "--layer", "--head", "--query"):
@@ -313,15 +307,7 @@ def _check_file(out: Path) -> None:
 # ---- the live page
 
 
-def _serve(
-    user: User,
-    folder: Path,
-    state: str,
-    port: int,
-    open_: bool,
-    language: Language,
-    rows: list[tuple[str, str]] | None,
-) -> int:
+def _serve(user: User, folder: Path, state: str, options: LookOptions, language: Language) -> int:
     """Serve the page until Ctrl-C (exit code 130) or SIGTERM (143)."""
     from attendo.display.i18n import Localized
     from attendo.microscope.probes import probes_of
@@ -330,14 +316,15 @@ def _serve(
     from attendo.training.run import stopping
 
     session = Session.prepared(user, folder)
-    session.probes = None if rows is None else probes_of(session.user, rows)
-    server = LookServer(session, port, language)
+    if options.probe is not None:
+        session.probes = probes_of(user, labelled_rows(user, folder, options.probe, language))
+    server = LookServer(session, PORT if options.port is None else options.port, language)
     address = server.address + state
     with stopping(server.stop) as stopped:
         print(address, flush=True)
         hint = Localized("(press Ctrl-C to stop)", "（終了するには Ctrl-C を押してください）")
         say(hint.text(language))
-        if open_:
+        if options.open_:
             import webbrowser
 
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

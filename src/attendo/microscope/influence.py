@@ -159,7 +159,8 @@ def attribution_answer(result: LookResult, position: int, other: int | None = No
         )
     logits = result.logits[position].double()
     likely = logits.topk(min(OTHERS + 1, vocab_size)).indices.tolist()
-    token = likely[0] if result.wanted[position] is None else result.wanted[position]
+    wanted = result.wanted[position]
+    token = likely[0] if wanted is None else wanted
     found = contributions(result.model, result.record, token, other, position)
     with_heads = {part.path for part in found if part.head is not None}
     parts: list[LogitPart] = [{"path": BIASES, "head": None, "value": 0.0}]
