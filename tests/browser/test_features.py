@@ -137,7 +137,7 @@ def test_attribution_and_probes(visit, served, sessions, tokenizer):
     head = panel.locator("tbody button").first
     name = head.text_content()
     head.click()
-    assert at.state("view") == "attention" and page.text_content("#head-line").startswith(name)
+    at.says(page.locator("#view-attention #head-line"), name)
     at.open_tab("layers")
     page.click("#part-probes")
     cells = page.locator("#layers-probes tbody td").all_text_contents()
