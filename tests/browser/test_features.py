@@ -118,6 +118,33 @@ def test_a_saved_page_of_a_changed_model_shows_the_change(visit, sessions, token
     at.visit.check()
 
 
+def test_attribution_and_probes(visit, served, sessions, tokenizer):
+    session = Session(sessions["translation"].user)
+    shares = {"accuracy": [0.5, 0.88, 1.0], "control": [0.5, 0.4, 0.3], "majority": 0.6}
+    session.probes = {"stack": "encoder", **shares, "n_train": 75, "n_test": 25}
+    edits = [{"kind": "off", "path": "decoder.blocks.1.self_attention", "head": 1, "how": "zero", "beta": 1}]
+    address = address_of(served(session), text=text_of(tokenizer, 8), position=2, edits=edits)
+    at = Looking(visit(address, bypass_csp=True), session)
+    page, panel = at.page, at.page.locator("#layers-attribution")
+    page.click("#link-logit")
+    logits, token = at.seen().logits[2], at.seen().wanted[2]
+    at.says(panel, f"is {logits[token]:.4f}".replace("-", "−"))
+    titles = panel.locator("td[title]").evaluate_all("all => all.map(one => one.title.replace('−', '-'))")
+    assert sum(map(float, titles)) == pytest.approx(float(logits[token]), abs=1e-3)
+    other = int(page.select_option("#logit-other", index=1)[0])
+    at.says(panel, f"is {logits[token] - logits[other]:.4f}".replace("-", "−"))
+    assert found_by_axe(page, "#layers-attribution") == []
+    head = panel.locator("tbody button").first
+    name = head.text_content()
+    head.click()
+    at.says(page.locator("#view-attention #head-line"), name)
+    at.open_tab("layers")
+    page.click("#part-probes")
+    cells = page.locator("#layers-probes tbody td").all_text_contents()
+    assert [cell.strip() for cell in cells[2:4]] == ["88% ± 7.1%", "40%"]
+    at.visit.check()
+
+
 class Window(DistanceBias):
     """The first head sees the keys next to a query alone, the second all."""
 

@@ -338,6 +338,8 @@ def test_the_live_page_until_a_signal(run, monkeypatch, number):
         ),
         ([TEXT, "--port", "0"], "--port requires --serve"),
         ([TEXT, "--open"], "--open requires --serve"),
+        ([TEXT, "--probe", "F"], "--probe requires --serve"),
+        (["--serve", "--probe", "nowhere.tsv"], "nowhere.tsv: no such file"),
         ([TEXT, "--target", "a", "--beam", "2"], "--target and --beam cannot be combined"),
         (
             [TEXT, "--max-tokens", "3"],

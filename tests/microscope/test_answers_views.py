@@ -10,7 +10,7 @@ import torch
 from tiny_looks import FAMILIES, PAIRS, TOKENIZER, tiny_look, tiny_user
 
 from attendo.errors import AttendoError
-from attendo.inspecting.attribution import integrated_gradients, log_prob
+from attendo.inspecting.attribution import integrated_gradients, log_prob, logit_attribution
 from attendo.inspecting.edits import Patch
 from attendo.inspecting.measures import rollout
 from attendo.inspecting.recording import Given, recording
@@ -24,7 +24,7 @@ from attendo.microscope.answers import (
     positions_answer,
 )
 from attendo.microscope.effects import effects_answer, pooled_shares, tokens_answer
-from attendo.microscope.influence import STEPS, influence_answer
+from attendo.microscope.influence import BIASES, STEPS, attribution_answer, influence_answer
 from attendo.microscope.protocol import EditRequest
 from attendo.microscope.search_answers import tree_answer, why_answer
 from attendo.nn.layers import pool
@@ -273,6 +273,39 @@ def test_influence_by_integrated_gradients():
         influence_answer(tiny_look("classification"), "encoder", "gradients")
 
 
+@pytest.mark.parametrize("family", ["translation", "language-model"])
+def test_the_parts_of_a_logit_are_its_direct_attribution(family):
+    off = EditRequest(kind="off", path="decoder.blocks.1.self_attention", head=1)
+    seen = tiny_look(family, edits=(off,))
+    token, place = seen.wanted[2], 2
+    answer = attribution_answer(seen, place)
+    other = answer["others"][0]["id"]
+    assert answer["token"]["id"] == token not in [one["id"] for one in answer["others"]]
+    for found, against in ((answer, None), (attribution_answer(seen, place, other), other)):
+        own = logit_attribution(seen.model, seen.inputs, token, against, place, edits=seen.edits)
+        logit = seen.logits[place, token] - (0.0 if against is None else seen.logits[place, against])
+        assert found["logit"] == pytest.approx(float(logit), abs=1e-6)
+        assert sum(part["value"] for part in found["parts"]) == pytest.approx(found["logit"], abs=1e-4)
+        parts = {(part["path"], part["head"]): part["value"] for part in found["parts"]}
+        biases = [part.value for part in own if (part.path, part.head) not in parts]
+        heads = {(part.path, part.head): part.value for part in own if part.head is not None}
+        assert len(heads) == (8 if family == "translation" else 4) and heads[off.path, off.head] == 0.0
+        assert {head: parts[head] for head in heads} == pytest.approx(heads, abs=1e-5)
+        assert parts[BIASES, None] == pytest.approx(sum(biases), abs=1e-5)
+        nets = {f"decoder.blocks.{n}.feed_forward" for n in range(2)}
+        embedding = "target_embedding" if family == "translation" else "embedding"
+        assert {path for path, head in parts if head is None} == {BIASES, embedding, *nets}
+
+
+def test_the_attribution_of_an_unwritten_token_is_that_of_the_most_probable():
+    seen = tiny_look("language-model", max_tokens=0)
+    last = len(seen.target) - 1
+    assert attribution_answer(seen, last)["token"]["id"] == int(seen.logits[last].argmax())
+    for position, other in ((last + 1, None), (0, 10**9)):
+        with pytest.raises(AttendoError, match=r"position \d+ must be"):
+            attribution_answer(seen, position, other)
+
+
 def test_integrated_gradients_of_a_label_are_its_log_probability_and_bounded(monkeypatch):
     user = tiny_user("classification", scale=0.3, activation="gelu", norm_first=True)
     seen = tiny_look("classification", user=user)
@@ -330,6 +363,7 @@ def test_every_answer_is_json_or_a_plain_sentence(family):
         "tokens": lambda: tokens_answer(seen),
         "influence": lambda: influence_answer(seen, path.partition(".")[0]),
         "matrices": lambda: matrices_answer(seen, path),
+        "attribution": lambda: attribution_answer(seen, 0),
     }
     refused = {}
     for name, ask in questions.items():
@@ -337,6 +371,9 @@ def test_every_answer_is_json_or_a_plain_sentence(family):
             json.dumps(ask(), allow_nan=False)
         except AttendoError as error:
             refused[name] = str(error)
-    without = {"classification": {"next", "tree", "why"}, "masked-language-model": {"tree", "why", "tokens"}}
+    without = {
+        "classification": {"next", "tree", "why", "attribution"},
+        "masked-language-model": {"tree", "why", "tokens", "attribution"},
+    }
     assert set(refused) == without.get(family, {"tokens"})
     assert not any("\n" in sentence for sentence in refused.values())

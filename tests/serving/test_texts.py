@@ -229,7 +229,7 @@ def test_the_microscope_answers_where_it_was_asked_for():
 
 QUESTIONS = [
     *("model", "look", "tensor", "matrices", "effects", "film", "lens", "influence", "next", "tree", "why"),
-    *("positions", "tokens", "nothing"),
+    *("positions", "tokens", "attribution", "nothing"),
 ]
 odd = st.one_of(
     st.text(max_size=5),
@@ -242,7 +242,7 @@ odd = st.one_of(
 )
 FIELDS = [
     *("text", "search", "beam", "target", "prefix_ids", "max_tokens", "edits", "path", "head", "stack"),
-    *("position", "n", "side"),
+    *("position", "n", "side", "other"),
 ]
 
 

@@ -54,11 +54,8 @@ def _rows(user: User, folder: Path, file: Path, language: Language) -> list[Any]
     from attendo.cli.evaluate import pairs_of, warn_of_order
     from attendo.data.corpora import read_lines
     from attendo.data.data_files import require_file
-    from attendo.data.labelled import read_labelled
     from attendo.data.row_report import RowReport
     from attendo.inference import Classifier, Translator
-    from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import CLASSIFICATION
 
     require_file(file)
     match user:
@@ -67,12 +64,26 @@ def _rows(user: User, folder: Path, file: Path, language: Language) -> list[Any]
             rows: list[Any] = [(source, target) for _, source, target in numbered]
             warn_of_order(user.card.get("languages") or {}, rows, are_parallel=False)
         case Classifier():
-            source = data_of(CLASSIFICATION, folder).source(file, None, None)
-            row_report = RowReport(source.name)
-            rows = [(row.text, row.label) for row in read_labelled(source, row_report=row_report)]
+            return labelled_rows(user, folder, file, language)
         case _:
             row_report = RowReport(str(file))
             rows = [line for _, line in read_lines(file, row_report=row_report)]
+    say(row_report.line(language))
+    return rows
+
+
+def labelled_rows(user: User, folder: Path, file: Path, language: Language) -> list[tuple[str, str]]:
+    """Return the texts and the labels of a file, and print their number. A classifier reads the columns of its run."""
+    from attendo.data.labelled import LabelledSource, read_labelled
+    from attendo.data.row_report import RowReport
+    from attendo.inference import Classifier
+    from attendo.runs.settings import data_of
+    from attendo.runs.task_specs import CLASSIFICATION
+
+    is_classifier = isinstance(user, Classifier)
+    source = data_of(CLASSIFICATION, folder).source(file) if is_classifier else LabelledSource(file)
+    row_report = RowReport(source.name)
+    rows = [(row.text, row.label) for row in read_labelled(source, row_report=row_report)]
     say(row_report.line(language))
     return rows
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attendo.cli.head_ranking import rank
+from attendo.cli.head_ranking import labelled_rows, rank
 from attendo.cli.look_text import Stack, json_text, text_lines
 from attendo.cli.options import (
     Folder,
@@ -142,6 +142,9 @@ class LookOptions(OptionGroup):
         "P", f"Port of --serve; 0 selects a free port (default: {PORT}).", min=0, max=65535
     )
     open_: bool = switch("--open", "Open the page of --serve in the browser.")
+    probe: Path | None = option(
+        "FILE", "Labeled texts for --serve, to show what linear probes read from each layer."
+    )
     over: Path | None = option("FILE", "Rank the attention heads by their effect on the rows of FILE.")
     alignments: Path | None = option(
         "GOLD", "File with word alignments for --over, one line per row, for example 0-0 1?2."
@@ -214,8 +217,7 @@ def look(
         is_chosen = chosen != (None, None, None)
         opened = View(look_at(user, request, folder)).opened(*chosen) if is_chosen else None
         state = _state_of(request, ask_for(user, ""), opened)
-        port = PORT if options.port is None else options.port
-        return _serve(user, folder, state, port, options.open_, language)
+        return _serve(user, folder, state, options, language)
     view = View(look_at(user, request, folder))
     steps = None if options.query is None else view.steps(options.query - 1, *chosen)
     shows = steps or ("heads" if options.heads else "map" if out is None else "answer")
@@ -246,7 +248,8 @@ def _check_together(given: dict[str, bool], as_json: bool) -> None:
         refuse("--query", {name: given[name] for name in ("--heads", "--out", "--serve")})
     if given["--target"]:
         refuse("--target", {name: given[name] for name in ("--beam", "--max-tokens")})
-    for name, way in (("--alignments", "--over"), ("--port", "--serve"), ("--open", "--serve")):
+    for name in ("--alignments", "--port", "--open", "--probe"):
+        way = "--over" if name == "--alignments" else "--serve"
         alone = given[name] and not given[way]
         refuse_if(alone, f"{name} requires {way}")
     for name in ("--stack", "--layer", "--head", "--query"):
@@ -304,20 +307,24 @@ def _check_file(out: Path) -> None:
 # ---- the live page
 
 
-def _serve(user: User, folder: Path, state: str, port: int, open_: bool, language: Language) -> int:
+def _serve(user: User, folder: Path, state: str, options: LookOptions, language: Language) -> int:
     """Serve the page until Ctrl-C (exit code 130) or SIGTERM (143)."""
     from attendo.display.i18n import Localized
+    from attendo.microscope.probes import probes_of
     from attendo.microscope.server import LookServer
     from attendo.microscope.session import Session
     from attendo.training.run import stopping
 
-    server = LookServer(Session.prepared(user, folder), port, language)
+    session = Session.prepared(user, folder)
+    if options.probe is not None:
+        session.probes = probes_of(user, labelled_rows(user, folder, options.probe, language))
+    server = LookServer(session, PORT if options.port is None else options.port, language)
     address = server.address + state
     with stopping(server.stop) as stopped:
         print(address, flush=True)
         hint = Localized("(press Ctrl-C to stop)", "（終了するには Ctrl-C を押してください）")
         say(hint.text(language))
-        if open_:
+        if options.open_:
             import webbrowser
 
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -241,11 +242,18 @@ def logit_attribution(
     >>> bool(abs(sum(part.value for part in parts) - model(**inputs)[0, -1, 4]) < 1e-5)
     True
     """
+    record, _ = _run(model, inputs, ["*.output", "*.mixed"], edits)
+    return contributions(model, record, token, other, position)
+
+
+@torch.no_grad()
+def contributions(
+    model: Model, record: Recording[Any], token: int, other: int | None = None, position: int = -1
+) -> list[Contribution]:
+    """Return the result of `logit_attribution` for a recorded run with the parts "output" and "mixed"."""
     if not isinstance(model, DecoderLM | EncoderDecoder):
         raise AttendoError(f"{type(model).__name__} has no decoder, so its logits have no direct attribution")
     embedding = embedding_of(model, "decoder")[1]
-    keep = [f"{embedding}.output", "decoder.blocks.*.output", "decoder.blocks.*.mixed"]
-    record, _ = _run(model, inputs, keep, edits)
     names: list[tuple[str, int | None]] = [(embedding, None)]
     parts = record[embedding].output[0, position, None].double()
 
@@ -269,13 +277,13 @@ def logit_attribution(
         if not _is_close(parts.sum(0), state[0]):  # an edit or a custom block replaced the state
             names[:], parts = [(block, None)], state
     normalized("decoder.norm")
-    rows = model.output_proj.weight.double()
-    biases = torch.zeros(len(rows)) if model.output_proj.bias is None else model.output_proj.bias.double()
-    direction, bias = rows[token], biases[token]
-    if other is not None:
-        direction, bias = direction - rows[other], bias - biases[other]
+
+    def chosen(rows: Float[Tensor, "vocab *d"]) -> Float[Tensor, "*d"]:
+        return rows[token].double() - (0.0 if other is None else rows[other].double())
+
     names.append(("output_proj", None))
-    values = [*(parts @ direction).tolist(), float(bias)]
+    bias = 0.0 if model.output_proj.bias is None else float(chosen(model.output_proj.bias))
+    values = [*(parts @ chosen(model.output_proj.weight)).tolist(), bias]
     return [Contribution(*name, value) for name, value in zip(names, values, strict=True)]
 
 

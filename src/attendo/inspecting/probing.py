@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from attendo.errors import AttendoError
 from attendo.inspecting.attribution import Inputs, block_paths, embedding_of
@@ -16,6 +18,9 @@ from attendo.inspecting.edits import Edit
 from attendo.inspecting.recording import recording
 from attendo.inspecting.residual_stream import Stack
 from attendo.models import Model
+
+TEXTS = 64
+"""The number of texts whose outputs of all layers are in memory at the same time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,16 +130,20 @@ def _states(
     edits: Sequence[Edit],
 ) -> list[tuple[str, Float[np.ndarray, "rows d_model"]]]:
     """Return the states at the places (text, position) of each layer. The position None is the mean of a text."""
-    paths = [embedding, *block_paths(model, stack)]
-    with recording(model, [f"{path}.output" for path in paths], edits) as record:
-        for given in inputs:
-            record.model.eval()(**given)
-    found = []
-    for path in paths:
-        outputs = [call.output[0].float().cpu() for call in record.calls(path)]
-        rows = [outputs[text].mean(0) if at is None else outputs[text][at] for text, at in places]
-        found.append((path, torch.stack(rows).numpy()))
-    return found
+    rows: dict[str, list[Tensor]] = {path: [] for path in (embedding, *block_paths(model, stack))}
+    # texts are recorded in groups, because the outputs of all texts may not fit into memory
+    for _, group in groupby(places, key=lambda place: place[0] // TEXTS):
+        chosen = list(group)
+        texts = dict.fromkeys(text for text, _ in chosen)
+        with recording(model, [f"{path}.output" for path in rows], edits) as record:
+            for text in texts:
+                record.model.eval()(**inputs[text])
+        for path, found in rows.items():
+            states = dict(
+                zip(texts, [call.output[0].float().cpu() for call in record.calls(path)], strict=True)
+            )
+            found += [states[text].mean(0) if at is None else states[text][at] for text, at in chosen]
+    return [(path, torch.stack(found).numpy()) for path, found in rows.items()]
 
 
 def _fitted(states: Float[np.ndarray, "rows d_model"], labels: np.ndarray) -> Any:

@@ -11,6 +11,7 @@ from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inference.conversations import marked_ids
 from attendo.inspecting.attribution import (
     Metric,
+    contributions,
     embedding_of,
     integrated_gradients,
     log_prob,
@@ -19,7 +20,7 @@ from attendo.inspecting.attribution import (
 from attendo.inspecting.measures import cross_rollout, rollout
 from attendo.inspecting.residual_stream import Stack
 from attendo.microscope.answers import encoded, stack_weights
-from attendo.microscope.protocol import Influence, InfluenceAnswer
+from attendo.microscope.protocol import AttributionAnswer, Influence, InfluenceAnswer, LogitPart
 from attendo.microscope.run_model import LookResult, Reading, masked_ids
 from attendo.models import parameter_count
 
@@ -135,3 +136,43 @@ def _inputs_of(result: LookResult, text: str) -> dict[str, Tensor]:
         case Embedder():
             source = specials.text(masked_ids(result.tokenizer, text))
     return Reading(tuple(source), tuple(target), ()).inputs(result.family, user.device)
+
+
+BIASES = "biases"
+"""The path of the sum of all biases in the parts of a logit."""
+
+OTHERS = 10
+"""The number of other tokens that an answer offers for comparison."""
+
+
+def attribution_answer(result: LookResult, position: int, other: int | None = None) -> AttributionAnswer:
+    """Return the direct contributions of all parts to the logit of the token that is predicted at a position.
+
+    See `logit_attribution`. If a position predicts no token, the token is the most probable token. The biases of all
+    layers are one part. If `other` is an id, the logit of this token is subtracted. `others` are the most probable
+    other tokens. Raise AttendoError if the model has no decoder, or if `position` or `other` is out of range.
+    """
+    n_positions, vocab_size = len(result.wanted), result.model.config.vocab_size
+    if not 0 <= position < n_positions or not 0 <= (other or 0) < vocab_size:
+        raise AttendoError(
+            f"position {position} must be 0 to {n_positions - 1}, and other={other} must be below {vocab_size}"
+        )
+    logits = result.logits[position].double()
+    likely = logits.topk(min(OTHERS + 1, vocab_size)).indices.tolist()
+    wanted = result.wanted[position]
+    token = likely[0] if wanted is None else wanted
+    found = contributions(result.model, result.record, token, other, position)
+    with_heads = {part.path for part in found if part.head is not None}
+    parts: list[LogitPart] = [{"path": BIASES, "head": None, "value": 0.0}]
+    for part in found:
+        is_rest = part.head is None and part.path in with_heads
+        if is_rest or part.path.endswith(("norm", "output_proj")):
+            parts[0]["value"] += part.value
+        else:
+            parts.append({"path": part.path, "head": part.head, "value": part.value})
+    return {
+        "token": result.token(token),
+        "others": [result.token(one) for one in likely if one != token][:OTHERS],
+        "logit": float(logits[token] - (0.0 if other is None else logits[other])),
+        "parts": parts,
+    }

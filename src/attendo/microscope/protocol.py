@@ -157,6 +157,14 @@ class InfluenceRequest(KeyRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AttributionRequest(KeyRequest):
+    """A request for the direct contributions to the logit of the token after a position, minus that of `other`."""
+
+    position: From0
+    other: From0 | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class NextRequest(KeyRequest):
     """A request for the n most probable tokens at a position."""
 
@@ -195,6 +203,7 @@ REQUESTS: dict[str, type] = {
     "film": FilmRequest,
     "lens": StackRequest,
     "influence": InfluenceRequest,
+    "attribution": AttributionRequest,
     "next": NextRequest,
     "tree": TreeRequest,
     "why": WhyRequest,
@@ -384,6 +393,17 @@ class ModelStack(TypedDict):
     heads: int
 
 
+class Probes(TypedDict):
+    """The held-out accuracy of linear probes of the embedding and of each block of a stack (see `probes_of`)."""
+
+    stack: Literal["encoder", "decoder"]
+    accuracy: list[float]
+    control: list[float]
+    majority: float
+    n_train: int
+    n_test: int
+
+
 class ModelAnswer(TypedDict):
     """The facts about a model that the page shows. `examples` are texts to try."""
 
@@ -398,6 +418,7 @@ class ModelAnswer(TypedDict):
     checkpoints: list[int]
     effects: list[str]
     examples: list[str]
+    probes: Probes | None
 
 
 class MatricesAnswer(TypedDict):
@@ -462,6 +483,23 @@ class InfluenceAnswer(TypedDict):
     k_len: int
     data: str
     source: str
+
+
+class LogitPart(TypedDict):
+    """The direct contribution of an attention head, or of another part of the model, to a logit."""
+
+    path: str
+    head: int | None
+    value: float
+
+
+class AttributionAnswer(TypedDict):
+    """The direct contributions to the logit of a token, and other probable tokens (see `attribution_answer`)."""
+
+    token: Token
+    others: list[Token]
+    logit: float
+    parts: list[LogitPart]
 
 
 class NextAnswer(TypedDict):
@@ -544,6 +582,7 @@ ANSWERS: dict[str, Any] = {
     "film": FilmAnswer,
     "lens": LensAnswer,
     "influence": InfluenceAnswer,
+    "attribution": AttributionAnswer,
     "next": NextAnswer,
     "tree": TreeAnswer,
     "why": WhyAnswer,

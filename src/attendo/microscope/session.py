@@ -28,8 +28,8 @@ from attendo.microscope.answers import (
     tokens_of,
 )
 from attendo.microscope.effects import effects_answer, is_quick, opened_head, tokens_answer
-from attendo.microscope.influence import influence_answer
-from attendo.microscope.protocol import LookAnswer, LookRequest, ModelAnswer, request_of
+from attendo.microscope.influence import attribution_answer, influence_answer
+from attendo.microscope.protocol import LookAnswer, LookRequest, ModelAnswer, Probes, request_of
 from attendo.microscope.run_model import (
     LookResult,
     User,
@@ -60,6 +60,7 @@ ANSWER_OF: dict[str, Callable[..., Answer]] = {
     "film": film_answer,
     "lens": lens_answer,
     "influence": influence_answer,
+    "attribution": attribution_answer,
     "next": next_answer,
     "tree": tree_answer,
     "why": why_answer,
@@ -82,6 +83,7 @@ class Session:
         require_shown(user)
         self.user, self.folder = user, folder
         self.examples = examples_of(folder or user.folder) if examples is None else list(examples)
+        self.probes: Probes | None = None  # of texts with labels, if there are any
         self._turn = threading.Lock()
         self._results: OrderedDict[str, LookResult] = OrderedDict()
         self._requests: dict[str, LookRequest] = {}
@@ -160,6 +162,7 @@ class Session:
             "checkpoints": [int(path.name.removeprefix("step-")) for path in self._checkpoints()],
             "effects": effect_paths(model),
             "examples": self.examples,
+            "probes": self.probes,
         }
 
     def usual_answers(
@@ -195,9 +198,11 @@ class Session:
                 yield "matrices", {"path": layer["path"]}
             yield "lens", {"stack": stack["name"]}
             yield "influence", {"stack": stack["name"], "way": "rollout"}
-        if max(len(found["source"]), len(found["target"])) <= LONGEST_SWEEP:
-            for path in effect_paths(self.user.model):
-                yield "effects", {"path": path}
+        is_short = max(len(found["source"]), len(found["target"])) <= LONGEST_SWEEP
+        for path in effect_paths(self.user.model) if is_short else ():
+            yield "effects", {"path": path}
+        for position in range(len(found["target"])) if is_short else ():
+            yield "attribution", {"position": position}
         for side in ("source", "target"):
             if found[side]:
                 yield "positions", {"side": side}

@@ -1,8 +1,19 @@
 // @ts-check
 // The view "Arithmetic": one query of the open head, step by step: scores, scaled, masked, softmax, mixed values. Colors
 // show the numbers; a switch shows all of them.
-import { barOf, largest, scrolled, signedBarOf, tableHead } from "../shared/bars.js";
-import { afterPause, button, clear, el, formatted, ordinal, percent, pieceElement, pieceText } from "../shared/dom.js";
+import { barOf, largest, scrolled, signedBarOf, tableHead, tableRow } from "../shared/bars.js";
+import {
+  afterPause,
+  button,
+  checkbox,
+  clear,
+  el,
+  formatted,
+  ordinal,
+  percent,
+  pieceElement,
+  pieceText,
+} from "../shared/dom.js";
 import { partName, say } from "../shared/words.js";
 import { divergingColor, ink, rgbText } from "./colors.js";
 import { dot } from "./numbers.js";
@@ -105,14 +116,8 @@ function rowOf(app, shown) {
 function queryBar(app, row) {
   const { layer, query } = row;
   const go = (to) => app.state.set({ query: Math.min(layer.q_len - 1, Math.max(0, to)), key: null });
-  const numbers = el("input", {
-    type: "checkbox",
-    class: "switch",
-    role: "switch",
-    id: "steps-numbers",
-    checked: app.state.get("numbers"),
-    onchange: () => app.state.set({ numbers: numbers.checked }),
-  });
+  const show = (numbers) => app.state.set({ numbers });
+  const numbers = checkbox("steps-numbers", app.state.get("numbers"), show, { class: "switch", role: "switch" });
   const step = (id, text, by, end) =>
     button(text, () => go(query + by), { id, class: "quiet", "aria-label": say(id), disabled: query === end });
   return el(
@@ -187,37 +192,22 @@ function cardTable(row, point, hold) {
   const columns = [[say("steps-key")], ...names.map((name, n) => [`${n + 1}. ${say(name)}`])];
   const rows = row.keys
     .filter((one) => kept.has(one.j))
-    .map((one) =>
-      el(
-        "tr",
-        { class: `${one.may ? "" : "masked"} ${one.j === row.key ? "here" : ""}`, onpointerenter: () => point(one.j) },
-        el("th", { scope: "row" }, keyButton(one, point, hold)),
-        el("td", { title: formatted(one.product) }, signedBarOf(one.product, most), ` ${formatted(one.product, 1)}`),
-        el(
-          "td",
-          { title: formatted(one.score) },
-          one.may ? [signedBarOf(one.score, scaled), ` ${formatted(one.score, 1)}`] : "",
-        ),
-        el("td", {}, one.may ? "✓" : say("masked")),
-        el("td", { title: formatted(one.weight) }, barOf(one.weight), ` ${percent(one.weight)}`),
-        el("td", {}, mixed(weightedValue(row, one))),
-      ),
-    );
+    .map((one) => {
+      const { product, score, may, weight } = one;
+      const cells = [
+        el("td", { title: formatted(product) }, signedBarOf(product, most), ` ${formatted(product, 1)}`),
+        el("td", { title: formatted(score) }, may ? [signedBarOf(score, scaled), ` ${formatted(score, 1)}`] : ""),
+        may ? "✓" : say("masked"),
+        el("td", { title: formatted(weight) }, barOf(weight), ` ${percent(weight)}`),
+        mixed(weightedValue(row, one)),
+      ];
+      return keyRow(row, one, cells, point, hold);
+    });
   const share = rest.reduce((sum, one) => sum + one.weight, 0);
-  if (rest.length)
-    rows.push(
-      el(
-        "tr",
-        {},
-        el("td", { class: "note", colSpan: 6 }, say("steps-rest-keys", { n: rest.length, p: percent(share) })),
-      ),
-    );
-  const sum = el(
-    "tr",
-    {},
-    el("th", { scope: "row", colSpan: 5 }, formula("o = Σ_j α_j v_j")),
-    el("td", {}, mixed(row.mixed)),
-  );
+  const others = say("steps-rest-keys", { n: rest.length, p: percent(share) });
+  if (rest.length) rows.push(el("tr", {}, el("td", { class: "note", colSpan: 6 }, others)));
+  const name = el("th", { scope: "row", colSpan: 5 }, formula("o = Σ_j α_j v_j"));
+  const sum = el("tr", {}, name, el("td", {}, mixed(row.mixed)));
   const off = layer.off.includes(head) ? el("p", { class: "alert" }, say("steps-off")) : "";
   const table = el("table", { class: "cards" }, tableHead(columns), el("tbody", {}, rows), el("tfoot", {}, sum));
   return el("div", {}, off, scrolled(say("steps-table"), table));
@@ -233,7 +223,8 @@ function keyButton(one, point, hold) {
 function weightTable(row, all, point, hold) {
   const { layer, beta } = row;
   const kept = new Set([...heaviest(row, MOST_KEYS).map((one) => one.j), row.key]);
-  const rows = row.keys.filter((one) => all || kept.has(one.j)).map((one) => keyRow(row, one, point, hold));
+  const shown = row.keys.filter((one) => all || kept.has(one.j));
+  const rows = shown.map((one) => keyRow(row, one, numbersOf(row, one), point, hold));
   const added = layer.slopes ? `−${formatted(layer.slopes[row.head])}·|i−j|` : layer.biases ? "b(j−i)" : "";
   const plus = added ? " + b" : "";
   const scaled = `= q·k × ${formatted(layer.scale)}${plus}`;
@@ -252,19 +243,8 @@ function weightTable(row, all, point, hold) {
   const heads = columns.map(([name, ...texts]) =>
     el("th", { scope: "col" }, el("span", { class: "formula" }, name), ...texts.map(formula)),
   );
-  const total = el(
-    "tr",
-    {},
-    el("th", { scope: "row" }, say("steps-total")),
-    added && el("td", {}),
-    el("td", {}),
-    el("td", {}),
-    el("td", {}),
-    el("td", {}),
-    el("td", {}, formatted(row.powers)),
-    el("td", {}, formatted(row.keys.reduce((sum, one) => sum + one.weight, 0))),
-    el("td", {}),
-  );
+  const sums = [row.powers, row.keys.reduce((sum, one) => sum + one.weight, 0)].map((sum) => formatted(sum));
+  const total = tableRow(say("steps-total"), [...Array(added ? 5 : 4).fill(""), ...sums, ""]);
   const head = el("thead", {}, el("tr", {}, ...heads));
   return scrolled(say("steps-table"), el("table", {}, head, el("tbody", {}, ...rows), el("tfoot", {}, total)));
 }
@@ -274,26 +254,26 @@ function isRoot({ scale, head_dim: width }) {
   return Math.abs(scale * Math.sqrt(width) - 1) < 1e-6;
 }
 
-function keyRow(row, one, point, hold) {
+// A row of a table of keys, which selects the key
+function keyRow(row, one, cells, point, hold) {
+  const kind = `${one.may ? "" : "masked"} ${one.j === row.key ? "here" : ""}`;
+  return tableRow(keyButton(one, point, hold), cells, { class: kind, onpointerenter: () => point(one.j) });
+}
+
+function numbersOf(row, one) {
   const { layer } = row;
   const none = one.may ? null : say("steps-masked");
   const size = Math.sqrt(dot(row.numbers.value(row.head, one.j), row.numbers.value(row.head, one.j)));
-  return el(
-    "tr",
-    {
-      class: `${one.may ? "" : "masked"} ${one.j === row.key ? "here" : ""}`,
-      onpointerenter: () => point(one.j),
-    },
-    el("th", { scope: "row" }, keyButton(one, point, hold)),
-    el("td", {}, formatted(one.product)),
-    (layer.slopes || layer.biases) && el("td", {}, one.bias === -Infinity ? "−∞" : formatted(one.bias)),
-    el("td", {}, formatted(one.score)),
-    el("td", {}, none ?? say("steps-kept")),
-    el("td", {}, none ? "−∞" : row.beta === Infinity ? "∞·s" : formatted(one.tempered)),
-    el("td", {}, formatted(one.power)),
-    el("td", {}, formatted(one.weight), " ", barOf(one.weight)),
-    el("td", {}, formatted(one.weight * size)),
-  );
+  return [
+    formatted(one.product),
+    ...(layer.slopes || layer.biases ? [formatted(one.bias)] : []),
+    formatted(one.score),
+    none ?? say("steps-kept"),
+    none ? "−∞" : row.beta === Infinity ? "∞·s" : formatted(one.tempered),
+    formatted(one.power),
+    [formatted(one.weight), " ", barOf(one.weight)],
+    formatted(one.weight * size),
+  ];
 }
 
 // q·k of one key, with its largest terms

@@ -3,6 +3,7 @@
 import {
   afterPause,
   button,
+  checkbox,
   clear,
   el,
   field,
@@ -12,7 +13,7 @@ import {
   pieceElement,
   select,
 } from "../shared/dom.js";
-import { tableHead, scrolled } from "../shared/bars.js";
+import { scrolled, tableHead, tableRow } from "../shared/bars.js";
 import { makeSheet, term } from "../shared/sheet.js";
 import { partName, say } from "../shared/words.js";
 import { headLine, sentenceOf } from "./roles.js";
@@ -127,31 +128,13 @@ function pictureSettings({ state, openLayer }) {
     say(`shows-${name}`) + (name === "scores" ? biased : ""),
   ]);
   const colors = ["auto", "linear", "root"].map((name) => [name, say(`color-${name}`)]);
-  const hide = el("input", {
-    type: "checkbox",
-    id: "hide-ends",
-    checked: state.get("hideEnds"),
-    onchange: () => state.set({ hideEnds: hide.checked }),
-  });
-  return [
-    el(
-      "p",
-      {},
-      field(
-        say("shows"),
-        select(shows, state.get("shows"), (name) => state.set({ shows: name }), { id: "shows" }),
-      ),
-    ),
-    el(
-      "p",
-      {},
-      field(
-        say("color"),
-        select(colors, state.get("root"), (name) => state.set({ root: name }), { id: "color" }),
-      ),
-    ),
-    el("p", {}, el("label", { class: "field" }, hide, el("span", {}, say("hide-ends")))),
+  const hide = checkbox("hide-ends", state.get("hideEnds"), (hideEnds) => state.set({ hideEnds }));
+  const choices = [
+    field(say("shows"), select(shows, state.get("shows"), (name) => state.set({ shows: name }), { id: "shows" })),
+    field(say("color"), select(colors, state.get("root"), (root) => state.set({ root }), { id: "color" })),
+    el("label", { class: "field" }, hide, el("span", {}, say("hide-ends"))),
   ];
+  return choices.map((choice) => el("p", {}, choice));
 }
 
 // b: the position bias
@@ -188,12 +171,7 @@ function fillRow(app, box) {
     const weight = weights[query * layer.k_len + j];
     const score = numbers.allowed(query, j) ? formatted(numbers.scores(head)[query * layer.k_len + j]) : "−∞";
     const cells = [percent(weight), formatted(weight), score, formatted(weight * numbers.valueNorm(head, j))];
-    return el(
-      "tr",
-      {},
-      el("th", { scope: "row" }, `${ordinal(j)} `, pieceElement(token)),
-      ...cells.map((text) => el("td", {}, text)),
-    );
+    return tableRow([`${ordinal(j)} `, pieceElement(token)], cells);
   });
   const names = [say("token"), "%", say("weight"), scoreName(layer), "α·‖v Wᵒ‖"].map((name) => [name]);
   const caption = el("caption", { class: "note" }, pieceElement(app.rowTokens(layer)[query]), ` ${ordinal(query)}`);

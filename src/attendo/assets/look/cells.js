@@ -1,7 +1,7 @@
 // @ts-check
 // A heat map of any matrix, with the value under the pointer or the keyboard focus, and its color scale.
 import { say } from "../shared/words.js";
-import { el, fitText, formatted, hasModifier, oncePerFrame, ordinal, pieceText, sized } from "../shared/dom.js";
+import { el, fitText, formatted, keyCanvas, movedTo, oncePerFrame, ordinal, pieceText, sized } from "../shared/dom.js";
 import { cssColor, divergingColor, ink, picture, weightColor } from "./colors.js";
 
 const MAP_HIGH = 380; // height in CSS pixels of a heat map whose cells can be larger than 1 pixel
@@ -13,12 +13,7 @@ const NAMED_CELL = 13; // cell size from which rows and columns are labeled with
 // full color. root: square root scale for small values. trained: number of rows (and columns, if square)
 // seen in training; a dashed line is drawn after them. first: the number of the first row and column.
 export function cellMap(name, onPick = null) {
-  const canvas = el("canvas", {
-    tabIndex: 0,
-    role: "application",
-    "aria-roledescription": say("cells-role"),
-    dataset: { name },
-  });
+  const canvas = keyCanvas(name, say("cells-role"));
   const mark = el("div", { class: "cells-mark", hidden: true });
   const value = el("output", { class: "cells-value note" }, say("cells-keys"));
   const node = el(
@@ -146,24 +141,11 @@ function markCell(map) {
 }
 
 function walkCells(map, event) {
-  if (!map.shown || hasModifier(event)) return;
-  const { rows, columns } = map.shown;
-  const [row, column] = map.at;
-  const moves = {
-    ArrowUp: [row - 1, column],
-    ArrowDown: [row + 1, column],
-    ArrowLeft: [row, column - 1],
-    ArrowRight: [row, column + 1],
-    Home: [row, 0],
-    End: [row, columns - 1],
-    PageUp: [0, column],
-    PageDown: [rows - 1, column],
-  };
-  if (event.key === "Enter" && map.onPick) map.onPick(row, column);
-  else if (!(event.key in moves)) return;
-  event.preventDefault();
-  const [down, across] = moves[event.key] ?? map.at;
-  map.at = [Math.max(0, Math.min(rows - 1, down)), Math.max(0, Math.min(columns - 1, across))];
+  if (!map.shown) return;
+  if (event.key === "Enter") map.onPick?.(...map.at);
+  const to = movedTo(event, map.at, [map.shown.rows, map.shown.columns]);
+  if (!to) return;
+  map.at = to;
   markCell(map);
   map.mark.scrollIntoView({ block: "nearest", inline: "nearest" });
 }

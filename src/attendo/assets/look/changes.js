@@ -1,21 +1,20 @@
 // @ts-check
 // The view "Switch off": what is switched off, what that changes, and which parts matter for the answer.
-import { largest, signedBarOf, tableHead } from "../shared/bars.js";
+import { largest, signedBarOf, tableHead, tableRow } from "../shared/bars.js";
 import { button, clear, el, field, percent, pieceElement, roving, select, signed } from "../shared/dom.js";
 import { term } from "../shared/sheet.js";
 import { partName, pathName, say, sayWith } from "../shared/words.js";
-import { effectControls, effectsOf, rankingTable } from "./effects.js";
+import { effectControls, effectsOf } from "./effects.js";
 import { makeMatrices } from "./matrices.js";
+import { drawRanking } from "./ranking.js";
 import { makeCurves } from "./sharpness.js";
 import { decimals, drawWhenShown, onlyLive } from "./views.js";
 
-const MOST_ROWS = 12; // rows of the ranking before "all"
-
 export function makeChanges(app, root) {
-  const view = { whole: false, controls: effectControls(app) };
+  const view = { controls: effectControls(app) };
   for (const name of ["chosen", "off", "change", "ranking"]) view[name] = el("div", { class: `off-${name}` });
   const kinds = ["heads", "layers", "all"].map((kind) => [kind, say(`ranking-${kind}`)]);
-  view.kinds = select(kinds, "heads", () => drawRanking(app, view));
+  view.kinds = select(kinds, "heads", () => drawEffects(app, view));
   root.append(
     el("h2", {}, say("changes-title")),
     onlyLive(app, el("p", { class: "note" }, say("changes-intro"))),
@@ -34,12 +33,12 @@ export function makeChanges(app, root) {
     makeCurves(app, "off"),
     makeMatrices(app),
   );
-  const ranking = drawWhenShown(root, () => drawRanking(app, view));
+  const ranking = drawWhenShown(root, () => drawEffects(app, view));
   const draw = drawWhenShown(root, () => {
     drawOff(app, view);
     drawChosen(app, view);
     drawChange(app, view);
-    drawRanking(app, view);
+    drawEffects(app, view);
     app.drew("changes");
   });
   effectsOf(app).on(ranking);
@@ -112,7 +111,7 @@ function changeOfLabels({ outcome, baseline }) {
   const rows = outcome.labels.map(({ label, probability }) => {
     const change = probability - before.get(label);
     const cells = [percent(before.get(label)), percent(probability), [signedBarOf(change, 1), ` ${signed(change)}`]];
-    return el("tr", {}, el("th", { scope: "row" }, label), ...cells.map((cell) => el("td", {}, cell)));
+    return tableRow(label, cells);
   });
   const columns = ["label", "before", "after", "change"].map((key) => [say(key)]);
   return el("table", {}, tableHead(columns), el("tbody", {}, rows));
@@ -138,18 +137,10 @@ function changeByToken(app, { baseline: { deltas, tokens }, prompt_tokens: promp
   );
 }
 
-function drawRanking(app, view) {
+function drawEffects(app, view) {
   view.controls.update();
   const kinds = { heads: ["head"], layers: ["layer", "net"], all: ["head", "layer", "net"] }[view.kinds.value];
-  const { n, node } = rankingTable(app, kinds, view.whole ? Infinity : MOST_ROWS, (row) =>
-    offButton(app, row.path, row.head),
-  );
-  view.kinds.parentElement.hidden = !n;
-  clear(view.ranking).append(node);
-  if (n <= MOST_ROWS) return;
-  const more = () => {
-    view.whole = !view.whole;
-    drawRanking(app, view);
-  };
-  view.ranking.append(button(say(view.whole ? "ranking-less" : "ranking-more", { n }), more, { class: "link" }));
+  const rows = effectsOf(app).rows.filter((row) => kinds.includes(row.kind));
+  view.kinds.parentElement.hidden = !rows.length;
+  drawRanking(app, view.ranking, rows, "ranking-number", ({ path, head }) => offButton(app, path, head));
 }

@@ -8,6 +8,9 @@ const CURVE_ROWS = 48; // number of rows in the entropy curve
 export const MEASURED = [0, 0.25, 0.5, 1, 2, 4, 16, Infinity];
 const [WIDE, HIGH, EDGE] = [640, 200, 58]; // width, height and margin of a plot
 
+const xOf = (place) => EDGE + place * (WIDE - EDGE - 12);
+const pathOf = (points) => points.map(([x, y], n) => `${n ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+
 // The slider's position, 0 to 1, and β: the scale is symmetric around 1, so β and 1/β mirror each other
 export function betaAt(place) {
   return place >= 1 ? Infinity : place / (1 - place);
@@ -40,25 +43,13 @@ export function showEntropy(box, { points, top }, beta) {
     const part = place * (points.length - 1) - n;
     return points[n][name] * (1 - part) + points[n + 1][name] * part;
   };
-  const [x, y] = [(at) => EDGE + at * (WIDE - EDGE - 12), (height) => 10 + (1 - height / top) * (HIGH - 40)];
-  const line = (name) =>
-    points.map((point, n) => `${n ? "L" : "M"}${x(point.place).toFixed(1)} ${y(point[name]).toFixed(1)}`).join("");
-  const svg = plotFrame(
-    x,
-    [
-      [0, y(0)],
-      [top, y(top)],
-    ],
-    place,
-  );
-  svg.append(
-    svgEl("path", { class: "curve", d: line("mean") }),
-    svgEl("path", { class: "curve second", d: line("row") }),
-  );
-  svg.append(
-    svgEl("circle", { class: "dot", cx: x(place), cy: y(value("mean")), r: 5 }),
-    svgEl("circle", { class: "dot second", cx: x(place), cy: y(value("row")), r: 5 }),
-  );
+  const y = (height) => 10 + (1 - height / top) * (HIGH - 40);
+  const svg = plotFrame([0, top], y, place);
+  for (const [name, second] of Object.entries({ mean: "", row: " second" })) {
+    const d = pathOf(points.map((point) => [xOf(point.place), y(point[name])]));
+    svg.append(svgEl("path", { class: `curve${second}`, d }));
+    svg.append(svgEl("circle", { class: `dot${second}`, cx: xOf(place), cy: y(value(name)), r: 5 }));
+  }
   const told = { x: formatted(value("mean")), beta: formatted(beta, 2) };
   svg.setAttribute("aria-label", say("beta-entropy-name", told));
   clear(box).append(
@@ -74,22 +65,22 @@ export function showEntropy(box, { points, top }, beta) {
   );
 }
 
-// Axes of a plot over the slider's scale; heights: [number, y] of the grid lines
-function plotFrame(x, heights, place) {
+// Axes of a plot over the slider's scale; heights: the numbers of the grid lines; y(number): their place
+function plotFrame(heights, y, place) {
   const svg = svgEl("svg", { class: "plot", viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img" });
   for (const beta of MEASURED) {
-    const at = x(placeOf(beta));
+    const at = xOf(placeOf(beta));
     svg.append(
       svgEl("line", { class: "rule", x1: at, x2: at, y1: 10, y2: HIGH - 30 }),
       svgEl("text", { x: at, y: HIGH - 12, "text-anchor": "middle" }, beta === Infinity ? "∞" : String(beta)),
     );
   }
-  for (const [number, y] of heights)
+  for (const number of heights)
     svg.append(
-      svgEl("line", { class: "axis", x1: EDGE, x2: WIDE - 12, y1: y, y2: y }),
-      svgEl("text", { x: EDGE - 6, y: y + 4, "text-anchor": "end" }, formatted(number, 2)),
+      svgEl("line", { class: "axis", x1: EDGE, x2: WIDE - 12, y1: y(number), y2: y(number) }),
+      svgEl("text", { x: EDGE - 6, y: y(number) + 4, "text-anchor": "end" }, formatted(number, 2)),
     );
-  svg.append(svgEl("line", { class: "axis", x1: x(place), x2: x(place), y1: 10, y2: HIGH - 30 }));
+  svg.append(svgEl("line", { class: "axis", x1: xOf(place), x2: xOf(place), y1: 10, y2: HIGH - 30 }));
   return svg;
 }
 
@@ -98,18 +89,12 @@ export function curvePlot(points, beta) {
   const values = sorted.map(([, value]) => value);
   const [low, high] = [Math.min(0, ...values), Math.max(0, ...values)];
   const span = high - low || 1;
-  const [x, y] = [(at) => EDGE + at * (WIDE - EDGE - 12), (value) => 10 + ((high - value) / span) * (HIGH - 40)];
-  const svg = plotFrame(
-    x,
-    [...new Set([low, 0, high])]
-      .filter((value) => value === 0 || Math.abs(y(value) - y(0)) > 16)
-      .map((value) => [value, y(value)]),
-    placeOf(beta),
-  );
-  const at = ([b, value]) => `${x(placeOf(b)).toFixed(1)} ${y(value).toFixed(1)}`;
-  svg.append(svgEl("path", { class: "curve", d: sorted.map((point, n) => `${n ? "L" : "M"}${at(point)}`).join("") }));
+  const y = (value) => 10 + ((high - value) / span) * (HIGH - 40);
+  const heights = [...new Set([low, 0, high])].filter((value) => value === 0 || Math.abs(y(value) - y(0)) > 16);
+  const svg = plotFrame(heights, y, placeOf(beta));
+  svg.append(svgEl("path", { class: "curve", d: pathOf(sorted.map(([b, value]) => [xOf(placeOf(b)), y(value)])) }));
   for (const [b, value] of sorted) {
-    const dot = svgEl("circle", { class: "dot", cx: x(placeOf(b)), cy: y(value), r: 4 });
+    const dot = svgEl("circle", { class: "dot", cx: xOf(placeOf(b)), cy: y(value), r: 4 });
     dot.append(svgEl("title", {}, `β = ${formatted(b, 2)}: ${signed(value)}`));
     svg.append(dot);
   }

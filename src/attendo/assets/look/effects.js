@@ -1,10 +1,8 @@
 // @ts-check
 // The effects of heads and layers: each is switched off alone, layer by layer. The model column, the ranking and the
 // sentences use the results.
-import { largest, scrolled, signedBarOf, tableHead } from "../shared/bars.js";
-import { button, el, formatted, signed } from "../shared/dom.js";
-import { partName, pathName, say } from "../shared/words.js";
-import { decimals } from "./views.js";
+import { button, el } from "../shared/dom.js";
+import { say } from "../shared/words.js";
 
 /** @import { App } from "../types/page.js" */
 
@@ -20,7 +18,7 @@ function makeEffects(app) {
   const listeners = [];
   const effects = {
     key: "",
-    rows: [], // { path, head or null, kind: "head" | "layer" | "net", delta }
+    rows: [], // { path, head or null, kind: "head" | "layer" | "net", value }
     done: 0,
     total: 0,
     running: false,
@@ -56,8 +54,8 @@ async function measure(app, effects) {
       const answer = await app.source.ask("effects", { key, path });
       if (!isMine()) break;
       const kind = path.endsWith("feed_forward") ? "net" : "layer";
-      for (const { head, delta } of answer.heads ?? []) effects.rows.push({ path, head, kind: "head", delta });
-      effects.rows.push({ path, head: null, kind, delta: answer.layer.delta });
+      for (const { head, delta } of answer.heads ?? []) effects.rows.push({ path, head, kind: "head", value: delta });
+      effects.rows.push({ path, head: null, kind, value: answer.layer.delta });
       effects.done += 1;
       if (effects.done < effects.total && effects.done % 4 === 0) effects.tell();
     }
@@ -92,37 +90,4 @@ export function effectControls(app) {
     how.textContent = effects.running ? say("effects-done", { n: effects.done, of: effects.total }) : "";
   };
   return { node, update };
-}
-
-// The strongest effects of some kinds of parts as a table; action(row): a button of a row
-export function rankingTable(app, kinds, most, action = (/** @type {any} */ _) => null) {
-  const wanted = effectsOf(app)
-    .rows.filter((row) => kinds.includes(row.kind))
-    .sort((a, b) => Math.abs(b.delta) - Math.abs(a.delta));
-  const top = largest(wanted.map((row) => row.delta));
-  const rows = wanted.slice(0, most).map((row, i) =>
-    el(
-      "tr",
-      {},
-      el("td", {}, String(i + 1)),
-      el("th", { scope: "row" }, rankedName(app, row)),
-      el("td", {}, signedBarOf(row.delta, top)),
-      el("td", { title: formatted(row.delta) }, signed(row.delta, decimals(top))),
-      el("td", {}, action(row)),
-    ),
-  );
-  const columns = ["rank", "part", "effect", "number"].map((key) => [say(`ranking-${key}`), `of-${key}`]);
-  const table = el("table", { class: "ranking" }, tableHead([...columns, [""]]), el("tbody", {}, rows));
-  return { n: wanted.length, node: wanted.length ? scrolled(say("ranking-title"), table) : "" };
-}
-
-// The name of a part, which opens the head in the picture
-function rankedName(app, { path, head, kind }) {
-  if (kind === "net") return partName(path);
-  const name = head === null ? say("off-whole", { name: pathName(path) }) : partName(path, head);
-  const open = () => {
-    app.choose(path, head ?? 0);
-    app.state.set({ view: "attention" });
-  };
-  return button(name, open, { class: "link", title: say("ranking-choose") });
 }

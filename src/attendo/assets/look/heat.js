@@ -1,7 +1,7 @@
 // @ts-check
 // The heat map of the open head: rows are queries, columns are keys. A second canvas shows the cell under the
 // pointer.
-import { cutText, el, fitText, formatted, hasModifier, oncePerFrame, sized, svgEl } from "../shared/dom.js";
+import { cutText, el, fitText, formatted, keyCanvas, movedTo, oncePerFrame, sized, svgEl } from "../shared/dom.js";
 import { pathName, say } from "../shared/words.js";
 import { cssColor, ink, palette, rgbText } from "./colors.js";
 import { cellColor, cellsPicture, isLong, labelsOf, shownMatrix } from "./shown.js";
@@ -13,12 +13,7 @@ const TURN = Math.PI / 3; // rotation of the labels above
 
 export function makeHeat(app, root) {
   const { state } = app;
-  const canvas = el("canvas", {
-    tabIndex: 0,
-    role: "application",
-    "aria-roledescription": say("heat-role"),
-    dataset: { name: "heat" },
-  });
+  const canvas = keyCanvas("heat", say("heat-role"));
   const over = el("canvas", { class: "over", "aria-hidden": "true", dataset: { name: "heat-marks" } });
   const stage = el("div", { class: "stage" }, canvas, over);
   root.append(stage);
@@ -82,28 +77,15 @@ export function makeHeat(app, root) {
 }
 
 function onHeatKey(app, layer, event) {
-  if (hasModifier(event)) return;
   const { query, key } = app.spot();
-  const to = {
-    ArrowUp: [query - 1, key],
-    ArrowDown: [query + 1, key],
-    ArrowLeft: [query, key - 1],
-    ArrowRight: [query, key + 1],
-    PageUp: [query - 10, key],
-    PageDown: [query + 10, key],
-    Home: [query, 0],
-    End: [query, layer.k_len - 1],
-  }[event.key];
+  const to = movedTo(event, [query, key], [layer.q_len, layer.k_len]);
   if (to) {
     app.point(null);
-    app.state.set({ query: clamped(to[0], layer.q_len), key: clamped(to[1], layer.k_len) });
-  } else if (event.key === "Enter" || event.key === " ") app.hold({ query, key });
-  else return;
-  event.preventDefault();
-}
-
-function clamped(i, n) {
-  return Math.min(n - 1, Math.max(0, i));
+    app.state.set({ query: to[0], key: to[1] });
+  } else if (event.key === "Enter" || event.key === " ") {
+    event.preventDefault();
+    app.hold({ query, key });
+  }
 }
 
 // The width of each label, up to a maximum in pixels

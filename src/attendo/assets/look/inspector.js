@@ -1,9 +1,10 @@
 // @ts-check
 // The column of the chosen token and the open head: other next words, on or off, sharpness, and ways to look further.
-import { barOf, tableHead } from "../shared/bars.js";
+import { barOf, tableHead, tableRow } from "../shared/bars.js";
 import {
   afterPause,
   button,
+  checkbox,
   clear,
   el,
   formatted,
@@ -29,21 +30,11 @@ export function makeInspector(app, root) {
     ...(model.family === "classification" && { "link-label": { view: "label" } }),
     "link-arithmetic": { view: "arithmetic" },
     ...(app.isWriter && app.source.live && { "link-why": { view: "search" } }),
+    ...(app.isWriter && { "link-logit": { view: "layers", part: "attribution" } }),
     "link-off": { view: "off" },
   };
-  root.append(
-    el(
-      "ul",
-      { class: "links" },
-      Object.entries(links).map(([key, some]) =>
-        el(
-          "li",
-          {},
-          button(`${say(key)} →`, () => go(some, key), { class: "link", id: key }),
-        ),
-      ),
-    ),
-  );
+  const link = ([key, some]) => button(`${say(key)} →`, () => go(some, key), { class: "link", id: key });
+  root.append(el("ul", { class: "links" }, ...Object.entries(links).map((one) => el("li", {}, link(one)))));
   function go(some, key) {
     state.set(some);
     if (key === "link-why") document.getElementById("why-text")?.focus();
@@ -130,13 +121,8 @@ function drawNext(app, view, tokens, position, { tokens: found, entropy: nats, a
   const { look } = app;
   const masked = look.family === "masked-language-model";
   const here = masked ? tokens[position] : (tokens[position].out ?? null);
-  clear(view.title).append(
-    ...(here && !masked
-      ? sayWith("next-at", { piece: el("bdi", { class: "hot" }, pieceText(here)) })
-      : sayWith(masked ? "next-masked" : "next-after", {
-          piece: el("bdi", { class: "hot" }, pieceText(tokens[position])),
-        })),
-  );
+  const piece = el("bdi", { class: "hot" }, pieceText(here ?? tokens[position]));
+  clear(view.title).append(...sayWith(`next-${masked ? "masked" : here ? "at" : "after"}`, { piece }));
   const inPrompt = !masked && prefixFor(look, position, 0) === null;
   const can = app.source.live && !masked && !inPrompt;
   const rows = found.slice(0, view.more ? NEXT_TOKENS : SHOWN_TOKENS).map(({ id, p, cumulative, ...token }) => {
@@ -152,14 +138,9 @@ function drawNext(app, view, tokens, position, { tokens: found, entropy: nats, a
           })
         : el("span");
     made.append(name);
-    return el(
-      "tr",
-      { class: isHere ? "best" : "" },
-      el("th", { scope: "row" }, made),
-      el("td", { class: "wide" }, barOf(p)),
-      el("td", { title: formatted(p) }, percent(p)),
-      view.more ? el("td", { class: "note" }, percent(cumulative)) : "",
-    );
+    const cells = [el("td", { class: "wide" }, barOf(p)), el("td", { title: formatted(p) }, percent(p))];
+    if (view.more) cells.push(el("td", { class: "note" }, percent(cumulative)));
+    return tableRow(made, cells, { class: isHere ? "best" : "" });
   });
   const columns = ["token", "p", "", ...(view.more ? ["sum"] : [])].map((key) => [key && say(`next-column-${key}`)]);
   const head = tableHead(columns);
@@ -210,9 +191,9 @@ function choose(app, position) {
 
 function headPart(app) {
   const { state } = app;
-  const on = el("input", { type: "checkbox", class: "switch", id: "head-on", role: "switch" });
+  const set = (checked) => app.setOff(state.get("layer"), state.get("head"), !checked);
+  const on = checkbox("head-on", true, set, { class: "switch", role: "switch" });
   const onField = onlyLive(app, el("label", { class: "field wide-field" }, el("span", {}, say("head-on")), on));
-  on.addEventListener("change", () => app.setOff(state.get("layer"), state.get("head"), !on.checked));
   // a head that is off with its whole layer has no switch of its own
   const update = () => {
     const [path, head] = [state.get("layer"), state.get("head")];

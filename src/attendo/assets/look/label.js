@@ -17,13 +17,13 @@ import {
 import { say, sayWith } from "../shared/words.js";
 import { colorScale, inkOf } from "./cells.js";
 import { divergingColor, weightColor } from "./colors.js";
-import { effectControls, effectsOf, rankingTable } from "./effects.js";
+import { effectControls, effectsOf } from "./effects.js";
+import { drawRanking } from "./ranking.js";
 import { pointsAt } from "./ribbons.js";
 import { decimals, drawWhenShown, questions } from "./views.js";
 
 const CLASS_WAYS = ["left_out", "integrated_gradients", "gradient_times_input", "rollout", "pooled"];
 const SIGNED_WAYS = CLASS_WAYS.slice(0, 3);
-const CLASS_HEADS = 8;
 
 export function makeLabel(app, root) {
   const view = { answer: null, key: null, controls: effectControls(app) };
@@ -126,5 +126,6 @@ function spotOfToken(app, i) {
 
 function drawClassHeads(app, view) {
   view.controls.update();
-  clear(view.heads).append(rankingTable(app, ["head"], CLASS_HEADS).node);
+  const heads = effectsOf(app).rows.filter(({ kind }) => kind === "head");
+  drawRanking(app, view.heads, heads, "ranking-number");
 }

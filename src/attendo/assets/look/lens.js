@@ -1,7 +1,7 @@
 // @ts-check
 // The logit lens: the prediction of each layer at each position, as if the layer were the last.
 import { inJapanese, say } from "../shared/words.js";
-import { button, clear, el, formatted, hasModifier, ordinal, percent, pieceElement, pieceText } from "../shared/dom.js";
+import { button, clear, el, formatted, movedTo, ordinal, percent, pieceElement, pieceText } from "../shared/dom.js";
 import { weightColor } from "./colors.js";
 import { drawWhenShown, questions, stackChoice } from "./views.js";
 import { colorScale, inkOf } from "./cells.js";
@@ -213,23 +213,12 @@ function markQuery(app, view) {
 
 function walkLens(event, table) {
   const cell = event.target.closest("td");
-  if (!cell || hasModifier(event)) return;
-  const rows = [...table.tBodies[0].rows];
-  const [row, column] = [rows.indexOf(cell.parentElement), cell.cellIndex];
-  const last = rows[row].cells.length - 1;
-  const moves = {
-    ArrowUp: [row - 1, column],
-    ArrowDown: [row + 1, column],
-    ArrowLeft: [row, column - 1],
-    ArrowRight: [row, column + 1],
-    Home: [row, 1],
-    End: [row, last],
-  };
+  if (!cell) return;
   if (event.key === "Enter") return void cell.click();
-  if (!(event.key in moves)) return;
-  event.preventDefault();
-  const [down, across] = moves[event.key];
-  const next = rows[down]?.cells[Math.max(1, Math.min(last, across))];
+  const rows = [...table.tBodies[0].rows];
+  const columns = cell.parentElement.cells.length - 1; // without the header of the row
+  const to = movedTo(event, [rows.indexOf(cell.parentElement), cell.cellIndex - 1], [rows.length, columns]);
+  const next = to && rows[to[0]].cells[to[1] + 1];
   if (!next) return;
   cell.tabIndex = -1;
   next.tabIndex = 0;

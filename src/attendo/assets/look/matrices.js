@@ -1,6 +1,6 @@
 // @ts-check
 // The matrices of a layer's heads, loaded when the section is opened.
-import { barOf, largest, scrolled, tableHead } from "../shared/bars.js";
+import { barOf, largest, scrolled, tableHead, tableRow } from "../shared/bars.js";
 import { clear, el, formatted, pieceElement } from "../shared/dom.js";
 import { pathName, say } from "../shared/words.js";
 import { questions } from "./views.js";
@@ -38,15 +38,10 @@ async function loadMatrices(app, view) {
   const shares = answer.contribution.map((row) => row[query]);
   const most = [answer.norms, shares].map(largest);
   const columns = ["head", "rank", "norm", "share"].map((key) => [say(`matrices-${key}`)]);
-  const rows = answer.rank.map((rank, h) =>
-    el(
-      "tr",
-      { class: h === app.state.get("head") ? "here" : "" },
-      el("th", { scope: "row" }, say("head", { n: h + 1 })),
-      el("td", {}, String(rank)),
-      ...[answer.norms[h], shares[h]].map((x, i) => el("td", {}, barOf(x, most[i]), ` ${formatted(x)}`)),
-    ),
-  );
+  const rows = answer.rank.map((rank, h) => {
+    const bars = [answer.norms[h], shares[h]].map((x, i) => [barOf(x, most[i]), ` ${formatted(x)}`]);
+    return tableRow(say("head", { n: h + 1 }), [rank, ...bars], { class: h === app.state.get("head") ? "here" : "" });
+  });
   clear(view.matrix).append(
     el(
       "p",

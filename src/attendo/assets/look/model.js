@@ -94,7 +94,7 @@ export function makeModel(app, root) {
     if (!app.look) return;
     const measure = state.get("measure");
     const value = (layer, head) =>
-      measure === "effect" ? effectsOf(app).rowOf(layer.path, head)?.delta : layer.measures[measure]?.[head];
+      measure === "effect" ? effectsOf(app).rowOf(layer.path, head)?.value : layer.measures[measure]?.[head];
     const all = app.layers().flatMap((layer) => Array.from({ length: layer.heads }, (_, head) => value(layer, head)));
     const known = all.filter(Number.isFinite).map(Math.abs);
     const most = Math.max(["effect", "entropy", "distance"].includes(measure) ? 0 : 1, ...known) || 1;

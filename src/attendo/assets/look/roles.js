@@ -34,8 +34,8 @@ function roleOf(app, layer, head) {
 function effectText(app, path, head) {
   const row = effectsOf(app).rowOf(path, head);
   if (!row) return "";
-  const size = formatted(Math.abs(row.delta), Math.abs(row.delta) < 0.1 ? 3 : 2);
-  return say(row.delta < -LEAST_EFFECT ? "effect-loses" : row.delta > LEAST_EFFECT ? "effect-gains" : "effect-none", {
+  const size = formatted(Math.abs(row.value), Math.abs(row.value) < 0.1 ? 3 : 2);
+  return say(row.value < -LEAST_EFFECT ? "effect-loses" : row.value > LEAST_EFFECT ? "effect-gains" : "effect-none", {
     x: size,
   });
 }
@@ -74,11 +74,11 @@ export function headLine(app, layer, head, name) {
   const row = effectsOf(app).rowOf(layer.path, head);
   const sink = () => sayWith("role-sink-line", { ...values, sink: term("sink") });
   const parts = [[name], key === "role-sink" ? sink() : [say(key, values)]];
-  if (row && Math.abs(row.delta) <= LEAST_EFFECT) parts.push([say("effect-none")]);
+  if (row && Math.abs(row.value) <= LEAST_EFFECT) parts.push([say("effect-none")]);
   else if (row && !layer.off.includes(head))
     parts.push(
-      sayWith(row.delta < 0 ? "line-loses" : "line-gains", {
-        x: formatted(Math.abs(row.delta), 2),
+      sayWith(row.value < 0 ? "line-loses" : "line-gains", {
+        x: formatted(Math.abs(row.value), 2),
         nats: term("nats"),
       }),
     );

@@ -43,7 +43,7 @@ const DEFAULTS = {
 const CHOICES = {
   view: ["", "label", "attention", "arithmetic", "layers", "search", "off", "training"],
   search: ["", "greedy", "beam", "forced"],
-  part: ["predictions", "influence", "positions"],
+  part: ["predictions", "influence", "attribution", "probes", "positions"],
   influence: ["rollout", "gradients", "patching"],
   picture: ["both", "ribbons", "matrix"],
   betaScope: ["head", "layer", "all"],

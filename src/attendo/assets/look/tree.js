@@ -8,6 +8,7 @@ import {
   field,
   formatted,
   hasModifier,
+  keyCanvas,
   oncePerFrame,
   percent,
   pieceText,
@@ -79,12 +80,7 @@ function treeParts(app, root) {
   view.files = treeButtons(() => view.tree, files);
   view.said = el("p", { class: "note" });
   view.best = el("p", { class: "tree-best" });
-  view.canvas = el("canvas", {
-    tabIndex: 0,
-    role: "application",
-    "aria-roledescription": say("tree-role"),
-    dataset: { name: "tree" },
-  });
+  view.canvas = keyCanvas("tree", say("tree-role"));
   view.space = el("div", { class: "tree-space" }, view.canvas);
   view.scroller = el("div", { class: "tree-scroll" }, view.space);
   view.read = el("output", { class: "tree-read" });

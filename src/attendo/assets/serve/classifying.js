@@ -3,7 +3,7 @@
 import { afterPause, button, clear, el, percent } from "../shared/dom.js";
 import { say } from "../shared/words.js";
 import { makeLatest } from "../shared/asking.js";
-import { barOf, shareTable, tableHead } from "../shared/bars.js";
+import { barOf, shareTable, tableHead, tableRow } from "../shared/bars.js";
 import { saveCsv } from "../shared/files.js";
 import { lookLink, makeCounter, makeUnder } from "./tools.js";
 import { inChunks, linesOf, makeKept } from "./lines.js";
@@ -119,14 +119,10 @@ function tableOf(rows, open, detailOf, onToggle) {
     const isOpen = n === open;
     const toggle = () => onToggle(n);
     const name = button(text, toggle, { class: "link", dir: "auto", "aria-expanded": String(isOpen) });
-    const cells = [
-      el("th", { scope: "row" }, name),
-      el("td", {}, el("bdi", { dir: "auto" }, given)),
-      el("td", {}, barOf(probability), " ", percent(probability)),
-    ];
+    const cells = [el("bdi", { dir: "auto" }, given), [barOf(probability), " ", percent(probability)]];
     const onclick = ({ target }) => target !== name && toggle();
     const details = isOpen && el("tr", {}, el("td", { colSpan: 3, class: "inside" }, detailOf(row)));
-    return [el("tr", { class: isOpen ? "row open" : "row", onclick }, ...cells), details];
+    return [tableRow(name, cells, { class: isOpen ? "row open" : "row", onclick }), details];
   });
   const head = tableHead([[say("serve-line")], [say("label")], [say("probability")]]);
   return el("table", { class: "rows" }, head, el("tbody", {}, made));

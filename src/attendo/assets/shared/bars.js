@@ -18,16 +18,18 @@ export function signedBarOf(number, most) {
 
 // A table of names with their probabilities: rows [{ name, share, note, best }…], so screen readers announce pairs
 export function shareTable(rows, properties = {}) {
-  const body = rows.map(({ name, share, note, best }) =>
-    el(
-      "tr",
-      { class: best ? "best" : "" },
-      el("th", { scope: "row" }, typeof name === "string" ? el("bdi", { dir: "auto" }, name) : name),
-      el("td", { class: "wide" }, barOf(share)),
-      el("td", {}, percent(share), note ? ` ${note}` : ""),
-    ),
-  );
+  const body = rows.map(({ name, share, note, best }) => {
+    const title = typeof name === "string" ? el("bdi", { dir: "auto" }, name) : name;
+    const cells = [el("td", { class: "wide" }, barOf(share)), [percent(share), note ? ` ${note}` : ""]];
+    return tableRow(title, cells, { class: best ? "best" : "" });
+  });
   return el("table", { ...properties, class: `share-table ${properties.class ?? ""}` }, el("tbody", {}, body));
+}
+
+// A row of a table: its header, and its other cells, each as a cell or as the content of a cell
+export function tableRow(name, cells, properties = {}) {
+  const made = cells.map((cell) => (cell instanceof HTMLTableCellElement ? cell : el("td", {}, cell)));
+  return el("tr", properties, el("th", { scope: "row" }, name), ...made);
 }
 
 // The header of a table, from [text, class] of each column

@@ -51,6 +51,18 @@ export function select(options, chosen, onchange, properties = {}) {
   return made;
 }
 
+// A check box; onchange(checked)
+export function checkbox(id, checked, onchange, properties = {}) {
+  const made = el("input", { type: "checkbox", id, checked, onchange: () => onchange(made.checked), ...properties });
+  return made;
+}
+
+// A canvas for the keyboard; role: a description for screen readers
+export function keyCanvas(name, role) {
+  const roles = { role: "application", "aria-roledescription": role };
+  return el("canvas", { tabIndex: 0, ...roles, dataset: { name } });
+}
+
 // removes the sign of -0.0000
 export function formatted(number, digits = 4) {
   if (number === Infinity || number === -Infinity) return number > 0 ? "∞" : "−∞";
@@ -172,6 +184,23 @@ export function afterPause(fn, wait) {
 // Whether a key belongs to a shortcut of the browser or the system
 export function hasModifier({ ctrlKey, altKey, metaKey }) {
   return ctrlKey || altKey || metaKey;
+}
+
+// The row and the column to which a key moves in a grid of [rows, columns], or null
+export function movedTo(event, [row, column], [rows, columns]) {
+  const to = {
+    ArrowUp: [row - 1, column],
+    ArrowDown: [row + 1, column],
+    ArrowLeft: [row, column - 1],
+    ArrowRight: [row, column + 1],
+    PageUp: [row - 10, column],
+    PageDown: [row + 10, column],
+    Home: [row, 0],
+    End: [row, columns - 1],
+  }[event.key];
+  if (!to || hasModifier(event)) return null;
+  event.preventDefault();
+  return [rows, columns].map((n, i) => Math.min(n - 1, Math.max(0, to[i])));
 }
 
 // stops: the elements of a row, which the arrow keys, Home and End focus in order; one of them is in the Tab order

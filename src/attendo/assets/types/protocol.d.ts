@@ -10,11 +10,27 @@ export interface Answers {
   film: FilmAnswer;
   lens: LensAnswer;
   influence: InfluenceAnswer;
+  attribution: AttributionAnswer;
   next: NextAnswer;
   tree: TreeAnswer;
   why: WhyAnswer;
   positions: PositionsAnswer;
   tokens: TokensAnswer;
+}
+
+/** The direct contributions to the logit of a token, and other probable tokens (see `attribution_answer`). */
+export interface AttributionAnswer {
+  token: Token;
+  others: Token[];
+  logit: number;
+  parts: LogitPart[];
+}
+
+/** A request for the direct contributions to the logit of the token after a position, minus that of `other`. */
+export interface AttributionRequest {
+  key: string;
+  position: number;
+  other?: number | null;
 }
 
 /** The output of the unchanged model as an `Outcome`, and its changes caused by the edits (see `compared`). */
@@ -148,6 +164,13 @@ export interface LikelyToken {
   rank?: number;
 }
 
+/** The direct contribution of an attention head, or of another part of the model, to a logit. */
+export interface LogitPart {
+  path: string;
+  head: number | null;
+  value: number;
+}
+
 /** The data that the microscope page shows about a result. `key` identifies the result in further requests. */
 export interface LookAnswer {
   ask: Record<string, unknown>;
@@ -198,6 +221,7 @@ export interface ModelAnswer {
   checkpoints: number[];
   effects: string[];
   examples: string[];
+  probes: Probes | null;
 }
 
 /** A request for facts about the model, such as its size and its attention layers. */
@@ -273,6 +297,16 @@ export interface PositionsRequest {
   side: "source" | "target";
 }
 
+/** The held-out accuracy of linear probes of the embedding and of each block of a stack (see `probes_of`). */
+export interface Probes {
+  stack: "encoder" | "decoder";
+  accuracy: number[];
+  control: number[];
+  majority: number;
+  n_train: number;
+  n_test: number;
+}
+
 /** The requests by name. */
 export interface Requests {
   model: ModelRequest;
@@ -283,6 +317,7 @@ export interface Requests {
   film: FilmRequest;
   lens: StackRequest;
   influence: InfluenceRequest;
+  attribution: AttributionRequest;
   next: NextRequest;
   tree: TreeRequest;
   why: WhyRequest;
