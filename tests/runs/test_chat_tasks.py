@@ -271,8 +271,8 @@ def test_a_failing_reward_function_is_named_with_its_row(tmp_path, assistant):
     with pytest.raises(Interrupted):
         task.reward(row, "5", True)
     command = ("train", "reward", "--train", file, "--init-from", assistant, "--out", tmp_path / "out")
-    for name in ("score.py:other", "none.py:score", "score"):
-        said = refused(*command, "--reward", tmp_path / name)
+    for name, code in {"score.py:other": 2, "none.py:score": 1}.items():
+        said = refused(*command, "--reward", tmp_path / name, code=code)
         assert f"{name} cannot be loaded" in said and "Set reward.function to FILE.py:NAME" in said
 
 

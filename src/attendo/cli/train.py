@@ -165,7 +165,9 @@ Pairs = Annotated[
 ]
 Talks = Annotated[
     list[str] | None,
-    option("F", "Conversations or preferences: a file, a folder or a pattern (.jsonl, .csv …).", default=...),
+    option(
+        "F", "Conversations, preferences or prompts: a file, a folder or a pattern (.jsonl …).", default=...
+    ),
 ]
 ValidTexts = Annotated[
     list[str] | None, option("F", "Validation data (default: part of the training data).", default=...)
@@ -431,7 +433,7 @@ def reward(
     last message is from the assistant, it is the reference answer.
 
     --init-from names the assistant. --set reward.answers=8 is the number of answers per prompt, and --set
-    reward.max_tokens=128 their maximum length. An answer that does not end gets the reward 0 (reward.unfinished).
+    reward.max_tokens=128 is their maximum length. An answer that does not end gets the reward 0 (reward.unfinished).
 
     Example: attendo train reward --train prompts.jsonl --reward score.py:score --init-from runs/assistant --out runs/b
     """

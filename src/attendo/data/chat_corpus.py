@@ -101,10 +101,10 @@ def question(row: LabelledRow) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ChatData(RowData):
-    """The conversations or preferences of a run. The run stores absolute paths, so it can be resumed from any folder.
+    """The conversations, preferences or prompts of a run. Its paths are absolute, so it can be resumed from any folder.
 
     Attributes:
-        train: A file of conversations or preferences, or a folder or pattern of such files.
+        train: A file of conversations, preferences or prompts, or a folder or pattern of such files.
         valid: A validation file, folder or pattern (default: a share of the training rows is held out).
         valid_share: Share of the training rows that is held out without `valid`: 100 to 2,000 rows, at most a fifth.
         columns: Column of the messages, or columns such as `question=q,answer=a` or `prompt=p,chosen=a,rejected=b`.
