@@ -19,11 +19,12 @@ from attendo.data.chat_corpus import preference_batch
 from attendo.errors import AttendoError
 from attendo.inference.generator import Generator
 from attendo.runs.chat_tasks import REFERENCE, answers_of
-from attendo.runs.resume import resumed_run, verify_resume
+from attendo.runs.resume import joined_run, resumed_run, verify_resume
 from attendo.runs.task_specs import family_of
 from attendo.runs.training_run import new_run
+from attendo.training.distributed import ALONE
 from attendo.training.losses import batch_loss
-from attendo.training.run import Interrupted
+from attendo.training.run import Clock, Interrupted
 
 TINY = {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_decoder_layers": 1, "max_len": 320, "dropout": 0.0}
 LEARNING = {"learning_rate": 0.01, "warmup_steps": 2, "batch_tokens": 1024}
@@ -204,7 +205,8 @@ def test_rewards_rise_and_a_stopped_run_resumes_exactly(tmp_path, base):
     file = numbers(tmp_path)
     finished(tuned_run(tmp_path / "chat", file, base, training={"steps": 40, "evaluate_every": 40}))
     function = function_file(tmp_path, "return '7' in answer")
-    tables = {"training": {"steps": 12, "batch_tokens": 2048, "learning_rate": 0.02}, "lora": {"rank": 4}}
+    training = {"steps": 12, "batch_tokens": 2048, "learning_rate": 0.02, "products": "torch"}
+    tables = {"training": training, "lora": {"rank": 4}}
     start = tmp_path / "chat"
     reports = list(rewarded_run(tmp_path / "whole", file, start, function, **tables).reports())
     losses = [report.loss for report in reports if report.kind == "step"]
@@ -250,6 +252,8 @@ def test_a_failing_reward_function_is_named_with_its_row(tmp_path, assistant):
     file = numbers(tmp_path)
     run = rewarded_run(tmp_path / "run", file, assistant, function_file(tmp_path, "return math.exp(answer)"))
     task, row = run.run.task, run.run.task.material.rows[0]
+    other = joined_run(tmp_path / "run", lambda line: None, "cpu", Clock(), ALONE)  # of another process
+    assert other.run.progress.evaluation_due and run.run.progress.evaluation_due
     with pytest.raises(AttendoError) as found:
         task.reward(row, "5", True)
     assert str(found.value).startswith(
