@@ -45,6 +45,7 @@ TASKS = {
     "language-model": "言語モデル",
     "chat": "会話",
     "preference": "選好",
+    "reward": "報酬",
     "masked-language-model": "マスク言語モデル",
 }
 KINDS = {

@@ -45,6 +45,7 @@ TaskName = Literal[
     "language-model",
     "chat",
     "preference",
+    "reward",
     "masked-language-model",
 ]
 
@@ -88,7 +89,7 @@ def use_of(task: str | None, architecture: Architecture) -> str:
     >>> use_of("embedding", "classifier"), use_of("classification", "classifier"), use_of("chat", "decoder")
     ('embed', 'classify', 'chat')
     """
-    own = {"embedding": "embed", "chat": "chat", "preference": "chat"}
+    own = {"embedding": "embed", "chat": "chat", "preference": "chat", "reward": "chat"}
     return own.get(task or "", USES[architecture])
 
 

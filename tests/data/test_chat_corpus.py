@@ -1,6 +1,7 @@
 """Files of conversations: their forms, the account of their rows, and windows of whole conversations."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,11 @@ from attendo.data.chat_corpus import (
     ChatCorpus,
     ChatData,
     PreferenceData,
+    PromptData,
+    RewardConfig,
     best_fit,
     chat_batch,
+    prompt,
     versions,
 )
 from attendo.data.labelled import read_labelled
@@ -66,6 +70,23 @@ def test_conversations_and_preferences_are_read_from_parquet(tmp_path):
     parquet.write_table(table.table(columns), tmp_path / "b.parquet")
     found = rows_of(tmp_path / "b.parquet", data=PreferenceData)
     assert found == [[QA, [QA[0], Message("assistant", "No.")]]]
+
+
+def test_prompts_may_end_with_a_reference_answer(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    talks = [QA[:1], QA, [*QA, QA[0]]]
+    path.write_text("\n".join(json.dumps({"messages": [one._asdict() for one in talk]}) for talk in talks))
+    corpus = ChatCorpus(PromptData(train=(str(path),), valid=(str(path),)), lambda line: None)
+    assert [prompt(row) for row in corpus.rows()] == [(QA[:1], None), (QA[:1], "So."), (talks[2], None)]
+    tokenizer = train_tokenizer(["a"], TokenizerConfig(kind="byte")).with_chat()
+    material = corpus.material(tokenizer, len(tokenizer.chat.encode(tokenizer, QA[:1], True)[0]) - 1)
+    assert [row.number for row in material.rows] == [1, 2]  # the third is too long
+    material = replace(material, config=RewardConfig(function="", answers=2, max_tokens=9))
+    [batch] = material.batches(1000, 0, 0)  # with the longest possible answers
+    assert batch.ids.tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
+    assert (batch.targets != batch.pad_id).sum(1).tolist() == [9] * 4 and batch.n_targets == 4
+    assert len({*map(tuple, batch.inputs["token_ids"].tolist())}) == 4  # so the coach can compare the heads
+    assert len(list(material.batches(1, 0, 0))) == 2
 
 
 def test_each_unusable_row_is_counted_with_its_reason(tmp_path):

@@ -1,6 +1,7 @@
 """Assistants in the training loop: supervised fine-tuning and DPO, from a run or an imported model, with resuming."""
 
 import math
+import random
 import shutil
 
 import numpy as np
@@ -8,19 +9,22 @@ import pytest
 import torch
 from chat_formats import FORMATS, tokenizer_folder
 from command_line import attendo, refused
-from cut_runs import finished
+from cut_runs import finished, stopped_at, traces
 from safetensors.torch import load_file
 from tiny_talks import preferences_file, talks_file
 from tiny_texts import text_file
 
 from attendo.data.chat import Message
 from attendo.data.chat_corpus import preference_batch
+from attendo.errors import AttendoError
 from attendo.inference.generator import Generator
-from attendo.runs.chat_tasks import REFERENCE, greedy_answers
-from attendo.runs.resume import verify_resume
+from attendo.runs.chat_tasks import REFERENCE, answers_of
+from attendo.runs.resume import joined_run, resumed_run, verify_resume
 from attendo.runs.task_specs import family_of
 from attendo.runs.training_run import new_run
+from attendo.training.distributed import ALONE
 from attendo.training.losses import batch_loss
+from attendo.training.run import Clock, Interrupted
 
 TINY = {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_decoder_layers": 1, "max_len": 320, "dropout": 0.0}
 LEARNING = {"learning_rate": 0.01, "warmup_steps": 2, "batch_tokens": 1024}
@@ -173,6 +177,109 @@ def test_preference_loss_and_its_parts_equal_the_formula(assistant):
     assert sum(batch_loss(model, part, 0.0, 0.5).item() for part in parts) == pytest.approx(loss.item())
 
 
+def numbers(folder, n=60):
+    """Questions for a number, which random numbers answer."""
+    digits = random.Random(1)
+    talks = [
+        [
+            {"role": "user", "content": f"Number {i}?"},
+            {"role": "assistant", "content": str(digits.randrange(100, 1000))},
+        ]
+        for i in range(100, 100 + n)
+    ]
+    return talks_file(folder, talks, "numbers.jsonl")
+
+
+def function_file(folder, body, name="score.py"):
+    path = folder / name
+    path.write_text(f"import math\n\n\ndef score(messages, answer, reference):\n    {body}\n")
+    return path
+
+
+def rewarded_run(folder, file, start, function, **tables):
+    tables["reward"] = {"function": f"{function}:score", "max_tokens": 6, **tables.get("reward", {})}
+    return tuned_run(folder, file, start, "reward", **tables)
+
+
+def test_rewards_rise_and_a_stopped_run_resumes_exactly(tmp_path, base):
+    file = numbers(tmp_path)
+    finished(tuned_run(tmp_path / "chat", file, base, training={"steps": 40, "evaluate_every": 40}))
+    function = function_file(tmp_path, "return '7' in answer")
+    training = {"steps": 12, "batch_tokens": 2048, "learning_rate": 0.02, "products": "torch"}
+    tables = {"training": training, "lora": {"rank": 4}}
+    start = tmp_path / "chat"
+    reports = list(rewarded_run(tmp_path / "whole", file, start, function, **tables).reports())
+    losses = [report.loss for report in reports if report.kind == "step"]
+    measures = [report.evaluation.measures for report in reports if report.evaluation]
+    assert losses[0] > -0.3 and losses[-1] < -0.6  # the loss is minus the mean reward of the samples
+    assert measures[0]["reward"] < 0.5 and measures[-1]["reward"] > 0.8 and measures[-1]["ended"] > 0.9
+    assert stopped_at(rewarded_run(tmp_path / "cut", file, start, function, **tables), 8)
+    finished(resumed_run(tmp_path / "cut"))
+    whole, cut = traces(tmp_path / "whole"), traces(tmp_path / "cut")
+    assert (whole["files"], whole["best"]) == (cut["files"], cut["best"])
+    function.write_text(function.read_text().replace("7", "8"))
+    with pytest.raises(AttendoError, match=r"score\.py has changed since the run started"):
+        resumed_run(tmp_path / "cut")
+
+
+def test_the_gradient_of_rewards_equals_the_formula(tmp_path, assistant):
+    function = function_file(tmp_path, "return 1.0")
+    reward = {"answers": 3, "max_tokens": 4}
+    task = rewarded_run(tmp_path / "run", numbers(tmp_path), assistant, function, reward=reward).run.task
+    model = task.generator.model.double()
+    rewards = np.array([0.5, 2.0, -1.0, 0.7, 0.7, 0.7], np.float32)
+    answers = [[60, 61, 262], [62, 262], [63, 64, 65, 66], [60, 262], [61], [262]]
+    batch = task.material.answered(np.array([0, 0, 0, 1, 1, 1]), answers, rewards)
+    assert batch.n_targets == 6 and batch.part(slice(0, 2)).n_targets == 2
+    expected = torch.zeros(())
+    for i, baseline in enumerate(
+        [0.5, -0.25, 1.25]
+    ):  # mean rewards of the other two answers to the first prompt
+        ids = [*task.material.store.text(0).tolist(), *answers[i]]
+        log_probs = model(torch.tensor([ids[:-1]]))[0].log_softmax(-1)
+        start = len(ids) - len(answers[i])
+        log_prob = sum(log_probs[at - 1, ids[at]] for at in range(start, len(ids)))
+        expected = expected + (rewards[i].item() - baseline) * log_prob / 6
+    gradients = torch.autograd.grad(expected, model.output_proj.weight)
+    loss = batch_loss(model, batch, 0.0, 1 / batch.n_targets)
+    assert loss.item() == pytest.approx(-rewards.mean(), rel=1e-6)
+    torch.testing.assert_close(torch.autograd.grad(loss, model.output_proj.weight)[0], -gradients[0])
+    equal = batch_loss(model, batch.part(slice(3, 6)), 0.0, 1.0)  # answers with equal rewards
+    assert not torch.autograd.grad(equal, model.output_proj.weight)[0].any()
+
+
+def test_a_failing_reward_function_is_named_with_its_row(tmp_path, assistant):
+    file = numbers(tmp_path)
+    run = rewarded_run(tmp_path / "run", file, assistant, function_file(tmp_path, "return math.exp(answer)"))
+    task, row = run.run.task, run.run.task.material.rows[0]
+    other = joined_run(tmp_path / "run", lambda line: None, "cpu", Clock(), ALONE)  # of another process
+    assert other.run.progress.evaluation_due and run.run.progress.evaluation_due
+    with pytest.raises(AttendoError) as found:
+        task.reward(row, "5", True)
+    assert str(found.value).startswith(
+        f"the reward function failed for row {row.number} (TypeError: must be real"
+    )
+    assert task.reward(row, "5", False) == 0.0  # it is not called for an unfinished answer
+    given = {"None": None, "nan": math.nan, "'1'": "1"}
+    for shown, value in given.items():
+        vars(task)["function"] = lambda *_, value=value: value
+        with pytest.raises(AttendoError, match=rf"returned {shown}, expected a finite number"):
+            task.reward(row, "5", True)
+    vars(task)["function"] = lambda messages, answer, reference: int(reference) + len(messages)
+    assert task.reward(row, "5", True) == int(row.text.split()[-1]) + 1
+
+    def stop(*_):
+        raise Interrupted
+
+    vars(task)["function"] = stop
+    with pytest.raises(Interrupted):
+        task.reward(row, "5", True)
+    command = ("train", "reward", "--train", file, "--init-from", assistant, "--out", tmp_path / "out")
+    for name, code in {"score.py:other": 2, "none.py:score": 1}.items():
+        said = refused(*command, "--reward", tmp_path / name, code=code)
+        assert f"{name} cannot be loaded" in said and "Set reward.function to FILE.py:NAME" in said
+
+
 def test_greedy_answers_end_with_the_end_mark(assistant):
     loaded = Generator.load(assistant)
     generator = Generator(loaded.model, loaded.tokenizer)  # not prepared, because the weights change
@@ -181,9 +288,10 @@ def test_greedy_answers_end_with_the_end_mark(assistant):
     bias = torch.zeros(generator.tokenizer.vocab_size)
     generator.model.output_proj.bias = torch.nn.Parameter(bias, requires_grad=False)
     generator.model.output_proj.bias[generator.tokenizer.encode("A")[0]] = 5.0
-    assert greedy_answers(generator, [[2, 5]], 3) == [("AAA", False)]
+    a = generator.tokenizer.encode("A")[0]
+    assert answers_of(generator, [[2, 5]], 3) == [("AAA", False, [a] * 3)]
     generator.model.output_proj.bias[end] = 9.0
-    assert greedy_answers(generator, [[2, 5], [2]], 3) == [("", True), ("", True)]
+    assert answers_of(generator, [[2, 5], [2]], 3) == [("", True, [end])] * 2
 
 
 def test_the_command_shows_the_mask_and_names_errors(tmp_path, base):

@@ -165,7 +165,9 @@ Pairs = Annotated[
 ]
 Talks = Annotated[
     list[str] | None,
-    option("F", "Conversations or preferences: a file, a folder or a pattern (.jsonl, .csv …).", default=...),
+    option(
+        "F", "Conversations, preferences or prompts: a file, a folder or a pattern (.jsonl …).", default=...
+    ),
 ]
 ValidTexts = Annotated[
     list[str] | None, option("F", "Validation data (default: part of the training data).", default=...)
@@ -197,6 +199,7 @@ def train_app() -> typer.Typer:
     }
     for name, (short, help) in (texts | talks).items():
         train.command(name, short_help=short)((_text_task if name in texts else _talk_task)(name, help))
+    train.command("reward", short_help="Train an assistant with a reward function.")(reward)
     return train
 
 
@@ -409,6 +412,33 @@ computed once and saved in the run folder. --set preference.beta=0.1 is the weig
 
 Example: attendo train preference --train pairs.jsonl --init-from runs/assistant --out runs/better
 """
+
+
+@with_groups
+def reward(
+    *,
+    out: Out = None,
+    train: Talks = None,
+    valid: ValidTexts = None,
+    reward: str | None = option("FILE.py:NAME", "Reward function in a Python file, which is executed."),
+    chosen: SettingOptions,
+    columns: str | None = option("C", "Column of messages, or columns such as question=q,answer=a."),
+    training: TrainingOptions,
+    print_config: PrintConfig = False,
+) -> int:
+    """Train an assistant with a reward function (REINFORCE with a leave-one-out baseline).
+
+    The assistant answers prompts, and answers with a high reward become more probable. The reward function receives the
+    messages, an answer and the reference answer, and returns a number. Prompts have the format of conversations. If the
+    last message is from the assistant, it is the reference answer.
+
+    --init-from names the assistant. --set reward.answers=8 is the number of answers per prompt, and --set
+    reward.max_tokens=128 is their maximum length. An answer that does not end gets the reward 0 (reward.unfinished).
+
+    Example: attendo train reward --train prompts.jsonl --reward score.py:score --init-from runs/assistant --out runs/b
+    """
+    data = {"data.train": train, "data.valid": valid, "data.columns": columns, "reward.function": reward}
+    return _begin("reward", chosen, data, training, out, print_config)
 
 
 def _text_task(task: TaskName, help: str) -> Callable[..., int]:

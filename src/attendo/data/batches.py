@@ -174,6 +174,10 @@ class Batch:
             answers under the reference model `[pairs]`. The targets are then the pairs, and `weights` contains β.
         n_tokens: The number of tokens from which the displayed speed is computed (default: `n_targets`).
         contrastive: Whether the loss compares the vectors of the rows.
+        rewards: For sampled answers, the reward of each row `[batch]`. The targets are then the rows, and `weights`
+            contains their advantages.
+        sample: A function that returns the batch to use in place of this batch. It is called immediately before the
+            update, when the model has the weights from which answers are sampled.
     """
 
     inputs: dict[str, Tensor]
@@ -185,6 +189,8 @@ class Batch:
     n_tokens: int | None = None
     contrastive: bool = False
     reference: Tensor | None = None
+    rewards: Tensor | None = None
+    sample: "Callable[[], Batch] | None" = None
 
     def part(self, rows: slice) -> "Batch":
         """Return a batch of the selected rows only. The padding is unchanged, and `n_targets` is counted again.
@@ -199,10 +205,11 @@ class Batch:
             self,
             inputs={name: tensor[rows] for name, tensor in self.inputs.items()},
             targets=targets,
-            n_targets=n_targets if self.reference is None else len(targets),
+            n_targets=n_targets if self.reference is None and self.rewards is None else len(targets),
             ids=self.ids[rows],
             weights=None if self.weights is None else self.weights[rows],
             reference=None if self.reference is None else self.reference[rows],
+            rewards=None if self.rewards is None else self.rewards[rows],
             n_tokens=None,
         )
 
@@ -241,6 +248,7 @@ class Batch:
             targets=change(self.targets),
             weights=None if self.weights is None else change(self.weights),
             reference=None if self.reference is None else change(self.reference),
+            rewards=None if self.rewards is None else change(self.rewards),
         )
 
 

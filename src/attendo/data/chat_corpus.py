@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -35,7 +35,7 @@ Turns = tuple[Any, Any]
 """The ids of a conversation, and whether each token belongs to an answer, as lists or arrays."""
 
 
-def _row(fields: Fields) -> Fields | RowError:
+def _row(fields: Fields, answered: bool) -> Fields | RowError:
     """Return the versions of a conversation as JSON without white space, and their contents as text.
 
     Each of the fields is a text or a list of messages in JSON: the question, the answer and the worse answer, if any.
@@ -54,7 +54,7 @@ def _row(fields: Fields) -> Fields | RowError:
     talks = [[*question, *answer] for answer in answers or [[]]]
     if error := next(filter(None, map(message_error, talks)), None):
         return error
-    if all(role != "assistant" for role, _ in talks[0]):
+    if answered and all(role != "assistant" for role, _ in talks[0]):
         return RowError("no answer")
     if len(answers) == 2 and answers[0] == answers[1]:
         return RowError("equal answers")
@@ -62,7 +62,7 @@ def _row(fields: Fields) -> Fields | RowError:
     return table, "\n".join(content for _, content in (*talks[0], *(talk[-1] for talk in talks[1:])))
 
 
-def _read(path: Path, wanted: Wanted) -> Iterator[RawRow]:
+def _read(path: Path, wanted: Wanted, answered: bool = True) -> Iterator[RawRow]:
     """Yield the conversation of each row of a table (see `_row`). A .jsonl file can also have the key messages."""
     has_lists = suffix(path) in (".jsonl", ".parquet")
     both = suffix(path) == ".jsonl" and wanted.columns is None and wanted.roles == TALKS.roles
@@ -73,17 +73,25 @@ def _read(path: Path, wanted: Wanted) -> Iterator[RawRow]:
         found = fields
         if not isinstance(found, RowError):
             found = (found[:1] if found[0] else found[1:]) if both else found
-            found = _row(found) if any(found) else RowError("missing key", f"no {' or '.join(columns or ())}")
+            missing = RowError("missing key", f"no {' or '.join(columns or ())}")
+            found = _row(found, answered) if any(found) else missing
         yield number, found
 
 
 TALKS = RowForm(("question", "answer"), _read)
 PREFERENCES = RowForm(("prompt", "chosen", "rejected"), _read)
+PROMPTS = RowForm(TALKS.roles, partial(_read, answered=False))
 
 
 def versions(row: LabelledRow) -> list[list[Message]]:
     """Return the conversation of a row. For a preference, the same conversation with the worse answer follows."""
     return [[Message(*turn) for turn in talk] for talk in json.loads(row.label)]
+
+
+def prompt(row: LabelledRow) -> tuple[list[Message], str | None]:
+    """Return the messages before the reference answer of a row, and this answer, if the last message is an answer."""
+    talk = versions(row)[0]
+    return (talk[:-1], talk[-1].content) if talk[-1].role == "assistant" else (talk, None)
 
 
 def question(row: LabelledRow) -> str:
@@ -93,10 +101,10 @@ def question(row: LabelledRow) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ChatData(RowData):
-    """The conversations or preferences of a run. The run stores absolute paths, so it can be resumed from any folder.
+    """The conversations, preferences or prompts of a run. Its paths are absolute, so it can be resumed from any folder.
 
     Attributes:
-        train: A file of conversations or preferences, or a folder or pattern of such files.
+        train: A file of conversations, preferences or prompts, or a folder or pattern of such files.
         valid: A validation file, folder or pattern (default: a share of the training rows is held out).
         valid_share: Share of the training rows that is held out without `valid`: 100 to 2,000 rows, at most a fifth.
         columns: Column of the messages, or columns such as `question=q,answer=a` or `prompt=p,chosen=a,rejected=b`.
@@ -107,7 +115,7 @@ class ChatData(RowData):
     form: ClassVar[RowForm] = TALKS
 
     def source(self, file: Path, columns: str | None = None, header: bool | None = None) -> LabelledSource:
-        if self.columns and "," not in self.columns and self.form is TALKS:
+        if self.columns and "," not in self.columns and self.form is not PREFERENCES:
             return LabelledSource(file, (self.columns.strip(),), self.header, self.form)
         return super().source(file, columns, header)
 
@@ -116,6 +124,12 @@ class PreferenceData(ChatData):
     """The preferences of a run, with the settings of conversations."""
 
     form = PREFERENCES
+
+
+class PromptData(ChatData):
+    """The prompts of a run with rewards, with the settings of conversations. Reference answers are optional."""
+
+    form = PROMPTS
 
 
 class ChatCorpus(RowCorpus[LabelledRow]):
@@ -161,15 +175,20 @@ class ChatCorpus(RowCorpus[LabelledRow]):
         """
         name = self.data.train[0] if rows is None or not self.data.valid else self.data.valid[0]
         form, n_valid = self.data.form, None if rows is None else len(rows)
-        options = {"chat": [form.roles, context, self.data.valid_share, n_valid]}
+        kind = "prompts" if form is PROMPTS else "chat"
+        options = {kind: [form.roles, context, self.data.valid_share, n_valid]}
         key = self._store_key(self.data.source(Path(name)).paths(), options, tokenizer)
         report = RowReport(name)
-        turns = _encoded(self.rows(report) if rows is None else rows, tokenizer, context)
+        turns = _encoded(self.rows(report) if rows is None else rows, tokenizer, context, form is PROMPTS)
         as_is = SimpleNamespace(vocab_size=tokenizer.vocab_size, encode_batch=list)  # the rows are encoded
         store = labelled_store(turns, report, lambda row: row[1], as_is, key)
         material = ChatDataset(store, context, tokenizer.specials)
         if form is PREFERENCES:
             material = PreferenceDataset(store, context, tokenizer.specials)
+        if form is PROMPTS:
+            by_number = {row.number: row for row in (self.rows() if rows is None else rows)}
+            kept = [by_number[number] for number in store.row_numbers.tolist()]
+            material = PromptDataset(store, context, tokenizer.specials, kept)
         n_rows = self.n_rows if n_valid is None else n_valid
         n_long = n_rows - material.n_rows
         long = f"{n_long:,} of {plural(n_rows, self.noun)} have more than {context:,} tokens"
@@ -189,10 +208,13 @@ class ChatCorpus(RowCorpus[LabelledRow]):
         return read_labelled(self.data.source(Path(self.data.valid[0])), self.data.strict)
 
 
-def _encoded(rows: Iterable[LabelledRow], tokenizer: Tokenizer, context: int) -> Iterator[tuple[Any, ...]]:
-    """Yield row number, mask and ids of the versions of each row that fit into the context."""
+def _encoded(
+    rows: Iterable[LabelledRow], tokenizer: Tokenizer, context: int, prompts: bool
+) -> Iterator[tuple[Any, ...]]:
+    """Yield row number, mask and ids of the versions of each row that fit into the context, or of its prompt."""
     for row in rows:
-        found = [template_of(tokenizer).encode(tokenizer, talk) for talk in versions(row)]
+        talks = [prompt(row)[0]] if prompts else versions(row)
+        found = [template_of(tokenizer).encode(tokenizer, talk, prompts) for talk in talks]
         if max(len(ids) for ids, _ in found) <= context + 1:  # the last id is only a target
             yield from ((row.number, mask, ids) for ids, mask in found)
 
@@ -336,3 +358,62 @@ def preference_batch(
         weights=torch.full((len(rows),), beta),
         reference=torch.from_numpy(reference),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardConfig:
+    """The settings of reinforcement learning with a reward function (Ahmadian et al. 2024).
+
+    Attributes:
+        function: The reward function, as FILE.py:NAME.
+        answers: Number of answers that are sampled for each prompt of an update.
+        max_tokens: Largest number of tokens of an answer, at most half of the context length.
+        unfinished: Reward of an answer without an end mark, for which the function is not called.
+    """
+
+    function: str
+    answers: int = 8
+    max_tokens: int = 128
+    unfinished: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.answers < 2 or self.max_tokens < 1:
+            raise ValueError(f"answers={self.answers} must be above 1, max_tokens={self.max_tokens} above 0")
+
+
+@dataclass(frozen=True, eq=False)
+class PromptDataset(ChatDataset):
+    """The prompts of a run with rewards as token ids. `rows` contains the row of each prompt."""
+
+    rows: Sequence[LabelledRow] = ()
+    config: RewardConfig = RewardConfig(function="")
+
+    def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
+        longest = self.store.lengths[:] + self.config.max_tokens
+        rows = token_batches(longest, None, max(1, batch_tokens // self.config.answers), seed, epoch)
+        return EpochBatches(rows, self._collate)
+
+    def _collate(self, rows: Rows) -> Batch:
+        """Return prompts with random answers of the maximum length, for estimates of memory and time."""
+        random, rows = np.random.default_rng(0), np.repeat(rows, self.config.answers)
+        answers = [random.choice(self.store.text(row), self.config.max_tokens) for row in rows.tolist()]
+        return self.answered(rows, answers, np.zeros(len(rows), np.float32))
+
+    def answered(self, rows: Rows, answers: Sequence[Any], rewards: NDArray[np.float32]) -> Batch:
+        """Return answers with their rewards as a batch. The answers to a prompt follow one another.
+
+        The advantage of an answer is its reward minus the mean reward of the other answers to its prompt.
+        """
+        prompts = [self.store.text(row).tolist() for row in rows.tolist()]
+        turns = [
+            [([*start, *answer], [False] * len(start) + [True] * len(answer))]
+            for start, answer in zip(prompts, answers, strict=True)
+        ]
+        n, groups = self.config.answers, rewards.reshape(-1, self.config.answers)
+        advantages = (n * groups - groups.sum(1, keepdims=True)).ravel() / (n - 1)
+        return replace(
+            chat_batch(turns, rows, self.specials),
+            n_targets=len(rows),
+            weights=torch.from_numpy(advantages),
+            rewards=torch.from_numpy(rewards),
+        )

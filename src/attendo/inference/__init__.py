@@ -40,7 +40,7 @@ _KINDS: dict[str, Any] = {
     kind.task: kind
     for kind in (Translator, Classifier, MultiLabelClassifier, Regressor, Tagger, Generator, Embedder)
 }
-_KINDS |= {"chat": Generator, "preference": Generator}
+_KINDS |= {"chat": Generator, "preference": Generator, "reward": Generator}
 
 
 def load(

@@ -1,11 +1,14 @@
-"""The tasks of assistants for the training loop: supervised fine-tuning on conversations, and preferences (DPO)."""
+"""The tasks of assistants for the training loop: conversations, preferences (DPO) and rewards (REINFORCE)."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from numbers import Real
+from pathlib import Path
+from runpy import run_path
 from typing import Any, cast
 
 import numpy as np
@@ -14,10 +17,18 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 from torch import Tensor, nn
 
-from attendo.data.batches import Batch
-from attendo.data.chat_corpus import ChatDataset, PreferenceDataset, template_of, versions
+from attendo.data.batches import Batch, EpochBatches, Rows
+from attendo.data.chat_corpus import (
+    ChatDataset,
+    PreferenceDataset,
+    PromptDataset,
+    prompt,
+    template_of,
+    versions,
+)
 from attendo.data.labelled import LabelledRow
 from attendo.decoding.sampling import SamplingConfig
+from attendo.errors import AttendoError
 from attendo.inference.generation import WrittenText, all_written
 from attendo.inference.generator import Generator
 from attendo.runs.tasks import DatasetT, TokenTask
@@ -29,20 +40,28 @@ PROMPTS, MOST_ANSWERED = 16, 256
 """The number of validation conversations that an evaluation answers, and the maximum tokens of an answer."""
 REFERENCE = "reference.safetensors"
 """The file in a run folder with the log-probabilities of the reference model."""
+SOURCE = "reward.py"
+"""The file in a run folder with a copy of the file of the reward function."""
 
 
-def greedy_answers(generator: Generator, prompts: Sequence[list[int]], most: int) -> list[tuple[str, bool]]:
-    """Return a greedy answer to each prompt, and whether the answer has its end mark within `most` tokens."""
+def answers_of(
+    generator: Generator, prompts: Sequence[list[int]], most: int, seeds: Sequence[int] = ()
+) -> list[tuple[str, bool, list[int]]]:
+    """Return an answer of at most `most` tokens to each prompt, whether it has its end mark, and its token ids.
+
+    The answers are greedy, or sampled if there is a seed for each prompt.
+    """
     tokenizer, context = generator.tokenizer, generator.model.config.max_len
-    template = template_of(tokenizer)
-    config = SamplingConfig(temperature=0.0, max_tokens=most)
-    texts = [WrittenText(tokenizer, context, ids, config, template) for ids in prompts]
-    found = all_written(generator.writing(), texts, len(texts))
-    return [(answer.text.strip(), answer.finished_by == "end") for answer in found]
+    template, greedy = template_of(tokenizer), SamplingConfig(temperature=0.0, max_tokens=most)
+    configs = [replace(greedy, temperature=1.0, seed=seed) for seed in seeds] or [greedy] * len(prompts)
+    pairs = zip(prompts, configs, strict=True)
+    texts = [WrittenText(tokenizer, context, ids, config, template) for ids, config in pairs]
+    found = zip(all_written(generator.writing(), texts, len(texts)), texts, strict=True)
+    return [(answer.text.strip(), answer.finished_by == "end", text.drawn_ids) for answer, text in found]
 
 
 @dataclass(frozen=True, eq=False)
-class _AnswerTask(TokenTask[DatasetT], ABC):
+class _AnswerTask(TokenTask[DatasetT]):
     """Batches of conversations, and evaluation on validation conversations and on greedy answers to `rows`."""
 
     material: DatasetT
@@ -52,17 +71,13 @@ class _AnswerTask(TokenTask[DatasetT], ABC):
     batch_tokens: int
     higher_is_better = False
 
-    def measured(self, n: int, ranks: Ranks) -> list[float]:
-        """Return the sums of the `n` values of `values_of` over all validation batches, which the ranks share."""
+    def measured(self, values_of: Callable[[Batch], list[float]], n: int, ranks: Ranks) -> list[float]:
+        """Return the sums of `n` values of each batch over all validation batches, which the ranks share."""
         sums = torch.zeros(n, dtype=torch.float64)
         for number, batch in enumerate(self.validation.batches(self.batch_tokens, 0, 0)):
             if number % ranks.world == ranks.rank:
-                sums += torch.tensor(self.values_of(batch.to(self.generator.device)), dtype=torch.float64)
+                sums += torch.tensor(values_of(batch.to(self.generator.device)), dtype=torch.float64)
         return ranks.total(sums).tolist()
-
-    @abstractmethod
-    def values_of(self, batch: Batch) -> list[float]:
-        """Return the values of a batch that are summed over all validation batches."""
 
     def answers(self) -> list[tuple[tuple[str, str, str], bool]]:
         """Return the question, the true answer and a greedy answer of some conversations, and whether it ends."""
@@ -73,10 +88,10 @@ class _AnswerTask(TokenTask[DatasetT], ABC):
             (talk, encode(tokenizer, talk[:-1], True)[0]) for talk in talks if talk[-1].role == "assistant"
         ]
         asked = [(talk, ids) for talk, ids in asked if len(ids) <= most][:PROMPTS]
-        found = greedy_answers(self.generator, [ids for _, ids in asked], min(MOST_ANSWERED, most))
+        found = answers_of(self.generator, [ids for _, ids in asked], min(MOST_ANSWERED, most))
         return [
             ((talk[-2].content, talk[-1].content, answer), ended)
-            for (talk, _), (answer, ended) in zip(asked, found, strict=True)
+            for (talk, _), (answer, ended, _) in zip(asked, found, strict=True)
         ]
 
     def describe(self) -> dict[str, Any]:
@@ -100,7 +115,7 @@ class ChatTask(_AnswerTask[ChatDataset]):
         The end marks of answers are included in the loss. The share of answers that end by themselves is measured on
         greedy answers to PROMPTS conversations.
         """
-        loss, n, n_bytes = self.measured(3, ranks)
+        loss, n, n_bytes = self.measured(self.values_of, 3, ranks)
         measures = {"loss": loss / n, "perplexity": math.exp(loss / n)}
         measures["bits_per_byte"] = loss / math.log(2) / n_bytes
         if answers := self.answers():
@@ -161,7 +176,7 @@ class PreferenceTask(_AnswerTask[PreferenceDataset]):
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
         """Compute the DPO loss, and the share of pairs whose better answer gained more probability (accuracy)."""
-        loss, right, n = self.measured(3, ranks)
+        loss, right, n = self.measured(self.values_of, 3, ranks)
         samples = [sample for sample, _ in self.answers()]
         return Evaluation({"loss": loss / n, "accuracy": right / n}, "loss", samples)
 
@@ -177,3 +192,95 @@ class PreferenceTask(_AnswerTask[PreferenceDataset]):
         train, valid = self.material.reference, self.validation.reference
         assert train is not None and valid is not None
         return {REFERENCE: save({"train": train, "valid": valid})}
+
+
+class RewardTask(_AnswerTask[PromptDataset]):
+    """Batches of prompts, whose answers are sampled immediately before each update, and evaluation by the mean reward.
+
+    An update maximizes the mean reward r of the answers y to the prompts x with the policy gradient (REINFORCE with a
+    leave-one-out baseline; Kool et al. 2019, Ahmadian et al. 2024):
+
+        1/n Σᵢ (rᵢ - bᵢ) ∇ ln p(yᵢ | xᵢ), where bᵢ is the mean reward of the other answers to xᵢ
+
+    Each answer is used for a single update with the weights from which it was sampled, so importance ratios and
+    clipping are not needed. The distance from the model at the start is not penalized. Samples depend only on the
+    weights, the seed, the epoch and the row, so a run resumes exactly.
+    """
+
+    higher_is_better = True
+    evaluate_first = True
+
+    @cached_property
+    def function(self) -> Callable[[list[dict[str, str]], str, str | None], float]:
+        """The reward function. Raises AttendoError if it cannot be loaded or has changed since the run started."""
+        place = self.material.config.function
+        file, _, name = place.rpartition(":")
+        copy = Path(self.generator.folder or file) / SOURCE  # a new run has no folder yet
+        try:
+            changed = copy.exists() and copy.read_bytes() != Path(file).read_bytes()
+            function = run_path(file)[name]
+        except Exception as error:
+            problem = f"the reward function {place} cannot be loaded ({type(error).__name__}: {error})"
+            raise AttendoError(f"{problem}. Set reward.function to FILE.py:NAME") from error
+        if changed:
+            raise AttendoError(f"{file} has changed since the run started. Restore it (a copy is {copy})")
+        return function
+
+    def files(self) -> dict[str, bytes]:
+        """Return the file of the reward function for the run folder."""
+        return {SOURCE: Path(self.material.config.function.rpartition(":")[0]).read_bytes()}
+
+    def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
+        """Return the batches of an epoch from number `start` on, which are sampled before their update."""
+        prompts = super().batches(seed, epoch, start)
+
+        def collate(rows: Rows) -> Batch:
+            return replace(prompts.collate(rows), sample=partial(self.sampled, seed, epoch, rows))
+
+        return EpochBatches(prompts.rows, collate)
+
+    def sampled(self, seed: int, epoch: int, rows: Rows) -> Batch:
+        """Return a batch of answers of the present model to the prompts of some rows, with their rewards."""
+        random = np.random.default_rng((seed, epoch, rows[0]))
+        rows = np.repeat(rows, self.material.config.answers)
+        answers = self.rewarded(self.material, rows, random.integers(2**53, size=len(rows)).tolist())
+        rewards = np.array([reward for *_, reward in answers], np.float32)
+        return self.material.answered(rows, [ids for _, _, ids, _ in answers], rewards)
+
+    def rewarded(
+        self, data: PromptDataset, rows: Rows, seeds: Sequence[int] = ()
+    ) -> list[tuple[str, bool, list[int], float]]:
+        """Return an answer to the prompt of each row as in `answers_of`, with its reward."""
+        self.generator.model.eval()
+        prompts = [data.store.text(row).tolist() for row in rows.tolist()]
+        found = answers_of(self.generator, prompts, self.material.config.max_tokens, seeds)
+        pairs = zip(rows.tolist(), found, strict=True)
+        return [(*answer, self.reward(data.rows[row], *answer[:2])) for row, answer in pairs]
+
+    def reward(self, row: LabelledRow, answer: str, ended: bool) -> float:
+        """Return the reward of an answer. Raises AttendoError if the function fails or returns no finite number."""
+        if not ended:
+            return self.material.config.unfinished
+        messages, reference = prompt(row)
+        try:
+            reward = self.function([message._asdict() for message in messages], answer, reference)
+            if not isinstance(reward, Real | np.bool_) or not math.isfinite(reward):
+                raise ValueError(f"returned {reward!r}, expected a finite number")
+            return float(reward)
+        except Exception as error:
+            problem = f"the reward function failed for row {row.number} ({type(error).__name__}: {error})"
+            raise AttendoError(
+                f"{problem}. Fix {self.material.config.function}: messages={messages[-1].content[:40]!r},"
+                f" answer={answer[:40]!r}, reference={reference and reference[:40]!r}"
+            ) from error
+
+    def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
+        """Compute the mean reward of greedy answers to the validation prompts, and the share of answers that end."""
+        answers = self.rewarded(self.validation, np.arange(self.validation.n_rows))
+        texts, ended, _, rewards = zip(*answers, strict=True)
+        samples = [
+            (prompt(row)[0][-1].content, prompt(row)[1] or text, text)
+            for row, text in zip(self.validation.rows[:PROMPTS], texts, strict=False)
+        ]
+        measures = {"reward": sum(rewards) / len(rewards), "ended": sum(ended) / len(ended)}
+        return Evaluation(measures, "reward", samples)

@@ -144,13 +144,16 @@ def data_of(family: TaskSpec, folder: Path) -> Any:
 
 
 def with_absolute_files(tables: Tables) -> dict[str, dict[str, Any]]:
-    """Return the tables with absolute paths in [data]. The run can then be resumed from any folder."""
+    """Return the tables with absolute paths of files. The run can then be resumed from any folder."""
     result = {name: dict(table) for name, table in tables.items()}
     data = result.get("data", {})
     for name in ("train", "valid", "against"):
         files = data.get(name)
         if isinstance(files, list | tuple) and not (files and files[0] in EMBEDDED):
             data[name] = [str(Path(file).absolute()) for file in files]
+    for table in result.values():
+        if "function" in table:  # a reward function, FILE.py:NAME
+            table["function"] = str(Path(table["function"]).absolute())
     return result
 
 

@@ -17,6 +17,9 @@ from attendo.data.chat_corpus import (
     ChatDataset,
     PreferenceData,
     PreferenceDataset,
+    PromptData,
+    PromptDataset,
+    RewardConfig,
     question,
     template_of,
 )
@@ -41,7 +44,7 @@ from attendo.inference.multi_label import MultiLabelClassifier, Regressor
 from attendo.inference.tagger import Tagger
 from attendo.inference.translator import Translator
 from attendo.model_config import Architecture, ModelConfig
-from attendo.runs.chat_tasks import ChatTask, PreferenceConfig, PreferenceTask
+from attendo.runs.chat_tasks import ChatTask, PreferenceConfig, PreferenceTask, RewardTask
 from attendo.runs.tasks import (
     MOST_EVALUATED,
     SHOWN_TOKENS,
@@ -368,18 +371,22 @@ LANGUAGE_MODEL = TaskSpec(
 # ---- assistants
 
 
-def _questions(corpus: ChatCorpus, task: ChatTask | PreferenceTask) -> Iterator[str]:
+def _questions(corpus: ChatCorpus, task: Any) -> Iterator[str]:
     return iter(sorted(map(question, task.rows), key=source_hash))
 
 
 def _answer_task(
     corpus: ChatCorpus, material: ChatDataset, generator: Generator, training: TrainingConfig
-) -> ChatTask | PreferenceTask:
+) -> Task:
     rows, _ = corpus.validation(training.evaluate_rows)
     valid = corpus.material(generator.tokenizer, material.context, rows)
     if isinstance(material, PreferenceDataset) and isinstance(valid, PreferenceDataset):
         task = PreferenceTask(material, generator, valid, rows[:64], training.batch_tokens)
         return task.with_reference()
+    if isinstance(material, PromptDataset) and isinstance(valid, PromptDataset):
+        task = RewardTask(material, generator, valid, rows[:64], training.batch_tokens)
+        _ = task.function  # raises an error if it cannot be loaded
+        return task
     return ChatTask(material, generator, valid, rows[:64], training.batch_tokens)
 
 
@@ -417,6 +424,26 @@ PREFERENCE = replace(
     default_epochs=1,
     files=PreferenceTask.files,
     adapt=lambda tokenizer: tokenizer,
+)
+
+
+def _prompts(corpus: ChatCorpus, tokenizer: Tokenizer, tables: _Tables) -> PromptDataset:
+    config = build(RewardConfig, tables.get("reward", {}), "the settings [reward]")
+    template_of(tokenizer)  # raises an error for a model that is not an assistant
+    context = tables["model"]["max_len"]
+    config = replace(config, max_tokens=min(config.max_tokens, context // 2))
+    material = corpus.material(tokenizer, context - config.max_tokens)
+    return replace(cast(PromptDataset, material), config=config)
+
+
+REWARD = replace(
+    PREFERENCE,
+    name="reward",
+    training={**PREFERENCE.training, "batch_tokens": 8192, "evaluate_rows": 256},
+    extra={**CHAT.extra, "reward": RewardConfig},
+    data=PromptData,
+    material=_prompts,
+    files=RewardTask.files,
 )
 
 # ---- masked language modelling
@@ -473,6 +500,7 @@ TASK_SPECS = {
         LANGUAGE_MODEL,
         CHAT,
         PREFERENCE,
+        REWARD,
         MASKED_LANGUAGE_MODEL,
     )
 }

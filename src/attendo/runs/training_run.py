@@ -273,7 +273,6 @@ def new_run(
         f" {facts['batches_per_epoch']:,} batches per epoch{padding}"
     )
     trained = TrainingRun(folder, loop_run(folder, config, model, task, clock, ranks), bundle)
-    trained.run.progress.evaluation_due = getattr(task, "evaluate_first", False)
     trained.log.clear()
     return trained
 
@@ -369,9 +368,11 @@ def loop_run(
     if ranks.rank:
         seed_rank(config.training.seed, 0, ranks.rank)
     place = folder / "checkpoints"
-    return Run(
+    run = Run(
         model, task, config.training, config.checkpoint, place, clock=clock, ranks=ranks, lora=config.lora
     )
+    run.progress.evaluation_due = getattr(task, "evaluate_first", False)
+    return run
 
 
 def say_unknown_words(tokenizer: Tokenizer, corpus: Corpus[Any], say: Say) -> None:

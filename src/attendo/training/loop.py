@@ -265,6 +265,9 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
     Raises Interrupted if the run has to stop before the last batch; the state is then the state before the update.
     """
     progress, config = run.progress, run.training
+    if samplers := [batch.sample for batch in micro_batches if batch.sample is not None]:
+        with run.executor.whole():
+            micro_batches = [sample() for sample in samplers]
     run.executor.trained_model.train()
     before = torch_states()
     too_large = progress.too_large

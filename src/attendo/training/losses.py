@@ -39,13 +39,18 @@ class Trainable(Protocol):
 def batch_loss(model: nn.Module, batch: Batch, label_smoothing: float, factor: float) -> Float[Tensor, ""]:
     """Return `factor` times the summed cross-entropy of the targets of a batch, with the batch's class weights if any.
 
-    Padding is left out, and its logits are never computed. The loss of preferences is `preference_losses`.
+    Padding is left out, and its logits are never computed. The loss of preferences is `preference_losses`. The
+    loss of sampled answers is minus their reward.
     """
     reader = cast(Trainable, model)
     batch = batch.to(reader.output_proj.weight.device)
     if batch.reference is not None and batch.weights is not None:
         better, worse = answer_log_probs(reader, batch).unbind(1)
         return factor * preference_losses(better - worse, batch.reference, batch.weights).sum()
+    if batch.rewards is not None and batch.weights is not None:
+        # the value is minus the reward, and the gradient is that of REINFORCE: -advantage · ∇ ln p (Williams 1992)
+        log_probs = answer_log_probs(reader, batch)
+        return factor * (batch.weights * (log_probs.detach() - log_probs) - batch.rewards).sum()
     hidden = reader.hidden(**batch.inputs).flatten(0, -2)
     targets = batch.targets.flatten()
     if batch.contrastive:  # the output layer has gradients of 0, because it is fitted in evaluations
@@ -84,13 +89,13 @@ def contrastive_losses(
     return -(log_probs * others).sum(-1) / others.sum(-1).clamp(min=1)
 
 
-def answer_log_probs(model: Trainable, batch: Batch) -> Float[Tensor, "pairs 2"]:
-    """Return the log-probabilities of the better and the worse answer of each pair in nats."""
-    hidden = model.hidden(**{name: tensor.flatten(0, 1) for name, tensor in batch.inputs.items()})
-    targets = batch.targets.flatten(0, 1)
+def answer_log_probs(model: Trainable, batch: Batch) -> Float[Tensor, "*answers"]:
+    """Return the log-probability of each answer in nats. The answers of preferences are `[pairs, 2]`."""
+    hidden = model.hidden(**{name: tensor.flatten(0, -2) for name, tensor in batch.inputs.items()})
+    targets = batch.targets.flatten(0, -2)
     real = targets != batch.pad_id
     losses = token_losses(model.output_proj(hidden[real]).float(), targets[real])
-    return -losses.new_zeros(targets.shape).masked_scatter(real, losses).sum(1).view(-1, 2)
+    return -losses.new_zeros(targets.shape).masked_scatter(real, losses).sum(1).view(batch.targets.shape[:-1])
 
 
 def preference_losses(

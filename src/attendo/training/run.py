@@ -173,8 +173,11 @@ class Report:
     done: float = 0.0
 
 
-class Interrupted(Exception):
-    """Exception that stops work which can be interrupted at any time, because the run has to stop."""
+class Interrupted(BaseException):
+    """Exception that stops work which can be interrupted at any time, because the run has to stop.
+
+    It is no `Exception`, so a user's reward function does not catch it.
+    """
 
 
 @dataclass
@@ -428,6 +431,7 @@ _FORMS: dict[str, Callable[[float], str]] = {
     "r2": "R² {:.3f}".format,
     "precision": lambda share: f"precision {100 * share:.1f}%",
     "recall": lambda share: f"recall {100 * share:.1f}%",
+    "reward": "reward {:.3f}".format,
     "ended": lambda share: f"ended {100 * share:.0f}%",
     "ece": lambda share: f"calibration error {100 * share:.1f}%",
 }

@@ -21,7 +21,7 @@ from attendo.display.i18n import Language
 from attendo.inference.generator import Generator
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM
-from attendo.runs.chat_tasks import greedy_answers
+from attendo.runs.chat_tasks import answers_of
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.losses import Trainable, answer_log_probs, token_losses
 from attendo.training.run import Evaluation
@@ -156,7 +156,7 @@ class Assistant:
         """Return a greedy answer to each question, and whether the answer has its end mark."""
         encode, generator = template_of(self.tokenizer).encode, Generator(self.model.eval(), self.tokenizer)
         prompts = [encode(self.tokenizer, one.messages(self.language), True)[0] for one in asked]
-        return greedy_answers(generator, prompts, LONGEST_ANSWER)
+        return [found[:2] for found in answers_of(generator, prompts, LONGEST_ANSWER)]
 
     def learn(self, task: TextTask, steps: int, rate: float, seed: int = 1) -> Training:
         """Train the model in place with Adam, a short warm-up, and a linear decay over the last half."""
