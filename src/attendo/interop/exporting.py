@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -18,11 +20,18 @@ from attendo.files import atomic_folder, write_atomic
 from attendo.interop.parity import examples_of, measured
 from attendo.interop.requirements import require_new
 from attendo.interop.to_ctranslate2 import Quantization
+from attendo.interop.to_gguf import FILE, GgufQuantization
 from attendo.models import ModelConfig
 
-Target = Literal["huggingface", "ctranslate2", "argos", "onnx"]
+Target = Literal["huggingface", "ctranslate2", "argos", "onnx", "gguf"]
 TARGETS: tuple[Target, ...] = get_args(Target)
-_TAKEN = {"ctranslate2": ("quantization",), "argos": ("languages", "quantization")}
+_TAKEN = {
+    "ctranslate2": ("quantization",),
+    "argos": ("languages", "quantization"),
+    "gguf": ("quantization",),
+}
+_ONLY = {"argos": "encoder-decoder", "gguf": "decoder"}
+"""The architecture of the models that a format is meant for."""
 REPORT = "attendo-parity.json"
 _USUAL_KINDS = ("bpe", "unigram")
 _SIZES = {"vocab_size", "d_model", "d_ff", "n_heads", "n_encoder_layers", "n_decoder_layers", "max_len"}
@@ -37,11 +46,11 @@ class ExportOptions:
     """The settings of an export.
 
     Attributes:
-        quantization: Number format of the weights, for CTranslate2 and Argos Translate.
+        quantization: Number format of the weights, for CTranslate2, Argos Translate and GGUF.
         languages: Language codes of source and target, for Argos Translate (default: the languages of the run).
     """
 
-    quantization: Quantization = "float32"
+    quantization: Quantization | GgufQuantization = "float32"
     languages: tuple[str, str] | None = None
 
 
@@ -92,7 +101,7 @@ def _reasons(config: ModelConfig, kind: Kind) -> dict[str, list[str]]:
     """Return the targets by the reason why they do not support the model. Supported targets have the reason ""."""
     found: dict[str, list[str]] = {}
     for target in TARGETS:
-        if target != "argos" or config.architecture == "encoder-decoder":
+        if _ONLY.get(target, config.architecture) == config.architecture:
             found.setdefault(exportable(config, kind, target) or "", []).append(target)
     return found
 
@@ -123,11 +132,11 @@ def export(
     most: int = 500,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Export the model of a run folder to a new folder, and compare the results of the exported model and attendo.
+    """Export the model of a run folder, and compare the results of the exported model and attendo.
 
     Args:
         folder: The run folder.
-        out: The folder to create. If the export fails, the folder is removed.
+        out: The folder to create, or the file of the format gguf. If the export fails, nothing is left.
         target: The export format.
         options: The options of the export format.
         valid: Data files for the comparison (default: see `examples_of`).
@@ -135,7 +144,7 @@ def export(
         say: The function that receives progress messages.
 
     Returns:
-        The parity report, which is also written to `attendo-parity.json` in `out`.
+        The parity report, which is also written to `attendo-parity.json` if `out` is a folder.
 
     Raises:
         AttendoError: The format does not support the model, `out` is not empty, a package is missing, or the exported
@@ -162,10 +171,10 @@ def export(
         raise AttendoError(
             f"{folder} cannot be exported to {target}: {why}{f'. {goes} supports it' if goes else ''}"
         )
-    require_new(out)
+    require_new(out, is_file=target == "gguf")
     model = load_model(folder, bundle)
     examples = examples_of(bundle, valid, most)
-    with atomic_folder(out) as fresh:
+    with _place(out, target) as fresh:
         _module(target).write(folder, bundle, model, fresh, **_settings(target, options))
         say(f"comparing both models on {examples.name}")
         report = {"target": target, **measured(bundle, model, _module(target).opened(fresh), examples)}
@@ -176,6 +185,18 @@ def export(
             )
         write_atomic(fresh / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     return report
+
+
+@contextmanager
+def _place(out: Path, target: Target) -> Iterator[Path]:
+    """Yield the new folder `out`, or for the format gguf a temporary folder, whose file becomes `out`."""
+    if target != "gguf":
+        with atomic_folder(out) as fresh:
+            yield fresh
+        return
+    with tempfile.TemporaryDirectory(prefix=".", dir=out.parent) as place:
+        yield Path(place)
+        Path(place, FILE).replace(out)
 
 
 def _encoder_card(card: Mapping[str, Any]) -> dict[str, Any]:

@@ -60,51 +60,85 @@ def sentencepiece_document(path: Path) -> dict[str, Any]:
     attendo.errors.AttendoError: none.model: no such file
     """
     proto = sentencepiece_proto(path)
-    names = [piece.piece for piece in proto.pieces]
-    kinds = [piece.type for piece in proto.pieces]
-    scores = [piece.score for piece in proto.pieces]
+    rules, trained = proto.normalizer_spec, proto.trainer_spec
+    prefixed = bool(rules.add_dummy_prefix)
+    document = pieces_document(
+        [piece.piece for piece in proto.pieces],
+        [piece.type for piece in proto.pieces],
+        [piece.score for piece in proto.pieces],
+        prefixed=prefixed,
+        is_unigram=trained.model_type == _UNIGRAM,
+    )
+    document["model"]["byte_fallback"] = bool(trained.byte_fallback)
+    normalizer = _normalizer(prefixed, rules.precompiled_charsmap, bool(rules.remove_extra_whitespaces))
+    return document | {"normalizer": normalizer}
+
+
+def pieces_document(
+    names: Sequence[str],
+    kinds: Sequence[int],
+    scores: Sequence[float],
+    *,
+    prefixed: bool,
+    is_unigram: bool = False,
+) -> dict[str, Any]:
+    """Return the document for the pieces of a SentencePiece model without rules of normalization.
+
+    Args:
+        names: The pieces.
+        kinds: The types of the pieces in SentencePiece.
+        scores: The scores of the pieces.
+        prefixed: Whether a space is added before each text.
+        is_unigram: Whether the model is a Unigram model (default: BPE).
+
+    >>> pieces_document(["<unk>", "▁", "a", "▁a"], [2, 1, 1, 1], [0, -9, -9, 0], prefixed=True)["model"]["merges"]
+    [['▁', 'a']]
+    """
     unk_id = kinds.index(_UNKNOWN) if _UNKNOWN in kinds else 0
-    fallback = bool(proto.trainer_spec.byte_fallback)
-    if proto.trainer_spec.model_type == _UNIGRAM:
+    if is_unigram:
         model = {
             "type": "Unigram",
             "unk_id": unk_id,
             "vocab": [list(pair) for pair in zip(names, scores, strict=True)],
-            "byte_fallback": fallback,
+            "byte_fallback": True,
         }
     else:
         model = {
             "type": "BPE",
             "unk_token": names[unk_id],
             "fuse_unk": True,
-            "byte_fallback": fallback,
+            "byte_fallback": True,
             "vocab": {piece: i for i, piece in enumerate(names)},
             "merges": _merges(names, scores),
         }
-    apart = (_UNKNOWN, _CONTROL, _UNUSED, _USER_DEFINED)
     return library_document(
         model,
-        added=[
-            added_token(i, names[i], special=kind != _USER_DEFINED)
-            for i, kind in enumerate(kinds)
-            if kind in apart
-        ],
-        normalizer=_normalizer(proto.normalizer_spec),
+        added=added_tokens(names, kinds),
+        normalizer=_normalizer(prefixed),
         cuts=None,
-        decoder=_decoder(bool(proto.normalizer_spec.add_dummy_prefix)),
+        decoder=_decoder(prefixed),
     )
 
 
-def _normalizer(spec: Any) -> dict[str, Any]:
+def added_tokens(names: Sequence[str], kinds: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the added tokens for pieces whose types in SentencePiece are not text."""
+    apart = (_UNKNOWN, _CONTROL, _UNUSED, _USER_DEFINED)
+    return [
+        added_token(i, names[i], special=kind != _USER_DEFINED)
+        for i, kind in enumerate(kinds)
+        if kind in apart
+    ]
+
+
+def _normalizer(prefixed: bool, charsmap: bytes = b"", is_clean: bool = False) -> dict[str, Any]:
     """Return the normalizer: it maps characters, removes extra spaces, adds a space at the start, and marks spaces."""
     parts: list[dict[str, Any]] = []
-    if spec.precompiled_charsmap:
-        charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
-        parts.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
-    if spec.remove_extra_whitespaces:
+    if charsmap:
+        parts.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap).decode()})
+    if is_clean:
         parts.append({"type": "Replace", "pattern": {"Regex": rf"\A +|[ {MARK}]+\z"}, "content": ""})
         parts.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-    if spec.add_dummy_prefix:
+    if prefixed:
         parts.append({"type": "Prepend", "prepend": MARK})
     parts.append({"type": "Replace", "pattern": {"String": " "}, "content": MARK})
     return {"type": "Sequence", "normalizers": parts}
@@ -170,7 +204,7 @@ def sentencepiece_model(tokenizer: Tokenizer, file: Path) -> bytes:
     proto = required("sentencepiece.sentencepiece_model_pb2")
     model = json.loads(file.read_text(encoding="utf-8"))["model"]
     found = proto.ModelProto()
-    scores = _merge_scores(model) if tokenizer.kind == "bpe" else dict(model["vocab"])
+    scores = merge_scores(model) if tokenizer.kind == "bpe" else dict(model["vocab"])
     kinds = proto.ModelProto.SentencePiece
     for number, entry in enumerate(tokenizer.entries):
         piece = found.pieces.add(piece=entry, score=scores.get(entry, -float(len(scores) + number)))
@@ -193,7 +227,7 @@ def sentencepiece_model(tokenizer: Tokenizer, file: Path) -> bytes:
     return found.SerializeToString(deterministic=True)
 
 
-def _merge_scores(model: dict[str, Any]) -> dict[str, float]:
+def merge_scores(model: dict[str, Any]) -> dict[str, float]:
     """Return the score of each merged subword. Subwords that were learned earlier have higher scores."""
     scores: dict[str, float] = {}
     for rank, (first, second) in enumerate(model["merges"]):
