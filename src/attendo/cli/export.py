@@ -18,8 +18,7 @@ def export(
     ),
     quantization: str = option(
         "Q",
-        "Number format of the weights. ctranslate2, argos: float32, int8, float16 …; gguf: float32, float16, "
-        "bfloat16, q8_0, q4_0.",
+        "Number format of the weights, for ctranslate2, argos and gguf: float32, int8, q8_0 …",
         default="float32",
     ),
     languages: str | None = option("en,de", "Source and target language for argos (default: as in the run)."),
@@ -59,5 +58,5 @@ def export(
     )
     report = exported(folder, out, cast("Any", target), options, valid=valid or (), most=rows, say=say)
     print(shown("\n".join(parity_lines(report))))
-    say(f"{out}: {target}{'' if target == 'gguf' else ', with attendo-parity.json'}")
+    say(f"{out}: {target}{', with attendo-parity.json' if out.is_dir() else ''}")
     return 0

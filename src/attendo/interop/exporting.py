@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -25,18 +24,11 @@ from attendo.models import ModelConfig
 
 Target = Literal["huggingface", "ctranslate2", "argos", "onnx", "gguf"]
 TARGETS: tuple[Target, ...] = get_args(Target)
-_TAKEN = {
-    "ctranslate2": ("quantization",),
-    "argos": ("languages", "quantization"),
-    "gguf": ("quantization",),
-}
+_QUANTIZED = ("quantization",)
+_TAKEN = {"ctranslate2": _QUANTIZED, "argos": ("languages", "quantization"), "gguf": _QUANTIZED}
 _ONLY = {"argos": "encoder-decoder", "gguf": "decoder"}
 """The architecture of the models that a format is meant for."""
 REPORT = "attendo-parity.json"
-_USUAL_KINDS = ("bpe", "unigram")
-_SIZES = {"vocab_size", "d_model", "d_ff", "n_heads", "n_encoder_layers", "n_decoder_layers", "max_len"}
-_ANYWHERE = _SIZES | {"norm_first", "dropout"}
-"""The options that never prevent an export: with defaults for all others, a translator supports every target."""
 TOO_FAR = 0.02
 """The maximum difference in nats between the results of an unquantized export and those of attendo."""
 
@@ -82,19 +74,11 @@ def not_exportable(config: ModelConfig, kind: Kind) -> str | None:
     >>> not_exportable(ModelConfig(vocab_size=11, value_dim=32, norm_eps=0.0), "bpe")[:54]
     'export: to onnx; not to huggingface: no model of trans'
     """
-    if _is_usual(config, kind):
-        return None
     reasons = _reasons(config, kind)
     goes = reasons.pop("", [])
     said = [f"to {', '.join(goes)}"] if goes else []
     said += [f"not to {', '.join(targets)}: {why}" for why, targets in reasons.items()]
     return f"export: {'; '.join(said)}" if reasons else None
-
-
-def _is_usual(config: ModelConfig, kind: Kind) -> bool:
-    """Return whether this is a translator with default options, which all targets support."""
-    own = {field.name for field in fields(config) if getattr(config, field.name) != field.default}
-    return config.architecture == "encoder-decoder" and kind in _USUAL_KINDS and own <= _ANYWHERE
 
 
 def _reasons(config: ModelConfig, kind: Kind) -> dict[str, list[str]]:
@@ -171,10 +155,10 @@ def export(
         raise AttendoError(
             f"{folder} cannot be exported to {target}: {why}{f'. {goes} supports it' if goes else ''}"
         )
-    require_new(out, is_file=target == "gguf")
+    require_new(out)
     model = load_model(folder, bundle)
     examples = examples_of(bundle, valid, most)
-    with _place(out, target) as fresh:
+    with atomic_folder(out) as fresh:
         _module(target).write(folder, bundle, model, fresh, **_settings(target, options))
         say(f"comparing both models on {examples.name}")
         report = {"target": target, **measured(bundle, model, _module(target).opened(fresh), examples)}
@@ -184,19 +168,11 @@ def export(
                 f"warning: the export has the encoder alone. In attendo, n-grams have {1 - share:.0%} of the decision"
             )
         write_atomic(fresh / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    if target == "gguf":  # a file without a folder
+        file = (out / FILE).rename(out.with_name(f".{out.name}"))
+        shutil.rmtree(out)
+        file.rename(out)
     return report
-
-
-@contextmanager
-def _place(out: Path, target: Target) -> Iterator[Path]:
-    """Yield the new folder `out`, or for the format gguf a temporary folder, whose file becomes `out`."""
-    if target != "gguf":
-        with atomic_folder(out) as fresh:
-            yield fresh
-        return
-    with tempfile.TemporaryDirectory(prefix=".", dir=out.parent) as place:
-        yield Path(place)
-        Path(place, FILE).replace(out)
 
 
 def _encoder_card(card: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from attendo.errors import AttendoError, install_command
 from attendo.model_config import ModelConfig
 
 
-def require_new(out: Path, *, is_file: bool = False) -> None:
-    """Raise AttendoError unless the folder is empty or can be created, or unless the file does not exist.
+def require_new(out: Path) -> None:
+    """Raise AttendoError unless the folder is empty or can be created.
 
     >>> require_new(Path("nowhere/out"))
     Traceback (most recent call last):
@@ -20,8 +20,6 @@ def require_new(out: Path, *, is_file: bool = False) -> None:
     """
     if not out.absolute().parent.is_dir():
         raise AttendoError(f"{out}: there is no folder {out.parent}. Create it first")
-    if is_file and out.exists():
-        raise AttendoError(f"{out} already exists. Give the name of a new file")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise AttendoError(f"{out} already exists. Give a folder that is new or empty")
 

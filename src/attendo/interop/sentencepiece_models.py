@@ -13,7 +13,8 @@ from attendo.errors import AttendoError
 from attendo.interop.requirements import required
 
 _UNIGRAM, _BPE = 1, 2
-_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
+UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 2, 3, 4, 5, 6
+"""The kinds of pieces that are not ordinary text. GGUF has the same numbers."""
 
 
 def added_token(token_id: int, content: str, *, special: bool = True) -> dict[str, Any]:
@@ -59,86 +60,58 @@ def sentencepiece_document(path: Path) -> dict[str, Any]:
     Traceback (most recent call last):
     attendo.errors.AttendoError: none.model: no such file
     """
-    proto = sentencepiece_proto(path)
-    rules, trained = proto.normalizer_spec, proto.trainer_spec
-    prefixed = bool(rules.add_dummy_prefix)
-    document = pieces_document(
-        [piece.piece for piece in proto.pieces],
-        [piece.type for piece in proto.pieces],
-        [piece.score for piece in proto.pieces],
-        prefixed=prefixed,
-        is_unigram=trained.model_type == _UNIGRAM,
-    )
-    document["model"]["byte_fallback"] = bool(trained.byte_fallback)
-    normalizer = _normalizer(prefixed, rules.precompiled_charsmap, bool(rules.remove_extra_whitespaces))
-    return document | {"normalizer": normalizer}
+    return document_of(sentencepiece_proto(path))
 
 
-def pieces_document(
-    names: Sequence[str],
-    kinds: Sequence[int],
-    scores: Sequence[float],
-    *,
-    prefixed: bool,
-    is_unigram: bool = False,
-) -> dict[str, Any]:
-    """Return the document for the pieces of a SentencePiece model without rules of normalization.
-
-    Args:
-        names: The pieces.
-        kinds: The types of the pieces in SentencePiece.
-        scores: The scores of the pieces.
-        prefixed: Whether a space is added before each text.
-        is_unigram: Whether the model is a Unigram model (default: BPE).
-
-    >>> pieces_document(["<unk>", "▁", "a", "▁a"], [2, 1, 1, 1], [0, -9, -9, 0], prefixed=True)["model"]["merges"]
-    [['▁', 'a']]
-    """
-    unk_id = kinds.index(_UNKNOWN) if _UNKNOWN in kinds else 0
-    if is_unigram:
+def document_of(proto: Any) -> dict[str, Any]:
+    """Convert the parsed contents of a SentencePiece model to a document of the `tokenizers` library."""
+    names = [piece.piece for piece in proto.pieces]
+    kinds = [piece.type for piece in proto.pieces]
+    scores = [piece.score for piece in proto.pieces]
+    unk_id = kinds.index(UNKNOWN) if UNKNOWN in kinds else 0
+    fallback = bool(proto.trainer_spec.byte_fallback)
+    if proto.trainer_spec.model_type == _UNIGRAM:
         model = {
             "type": "Unigram",
             "unk_id": unk_id,
             "vocab": [list(pair) for pair in zip(names, scores, strict=True)],
-            "byte_fallback": True,
+            "byte_fallback": fallback,
         }
     else:
         model = {
             "type": "BPE",
             "unk_token": names[unk_id],
             "fuse_unk": True,
-            "byte_fallback": True,
+            "byte_fallback": fallback,
             "vocab": {piece: i for i, piece in enumerate(names)},
             "merges": _merges(names, scores),
         }
     return library_document(
         model,
         added=added_tokens(names, kinds),
-        normalizer=_normalizer(prefixed),
+        normalizer=_normalizer(proto.normalizer_spec),
         cuts=None,
-        decoder=_decoder(prefixed),
+        decoder=_decoder(bool(proto.normalizer_spec.add_dummy_prefix)),
     )
 
 
 def added_tokens(names: Sequence[str], kinds: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the added tokens for pieces whose types in SentencePiece are not text."""
-    apart = (_UNKNOWN, _CONTROL, _UNUSED, _USER_DEFINED)
-    return [
-        added_token(i, names[i], special=kind != _USER_DEFINED)
-        for i, kind in enumerate(kinds)
-        if kind in apart
-    ]
+    """Return the added tokens of a document: the pieces whose kind in SentencePiece is not text."""
+    apart = (UNKNOWN, CONTROL, UNUSED, USER_DEFINED)
+    rows = enumerate(zip(names, kinds, strict=True))
+    return [added_token(i, name, special=kind != USER_DEFINED) for i, (name, kind) in rows if kind in apart]
 
 
-def _normalizer(prefixed: bool, charsmap: bytes = b"", is_clean: bool = False) -> dict[str, Any]:
+def _normalizer(spec: Any) -> dict[str, Any]:
     """Return the normalizer: it maps characters, removes extra spaces, adds a space at the start, and marks spaces."""
     parts: list[dict[str, Any]] = []
-    if charsmap:
-        parts.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap).decode()})
-    if is_clean:
+    if spec.precompiled_charsmap:
+        charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
+        parts.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+    if spec.remove_extra_whitespaces:
         parts.append({"type": "Replace", "pattern": {"Regex": rf"\A +|[ {MARK}]+\z"}, "content": ""})
         parts.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-    if prefixed:
+    if spec.add_dummy_prefix:
         parts.append({"type": "Prepend", "prepend": MARK})
     parts.append({"type": "Replace", "pattern": {"String": " "}, "content": MARK})
     return {"type": "Sequence", "normalizers": parts}
