@@ -2,13 +2,14 @@
 
     python benchmarks/gguf_parity.py RUN TEXT
 
-RUN is a run folder, TEXT a text file. The environment has attendo[interop] and llama-cpp-python. For each number format,
-attendo imports the exported file again, and both programs compute the text in windows of 128 tokens, one thread.
-llama.cpp stores keys and values in float32. It also rounds the activations if the weights are quantized.
+RUN is a run folder, TEXT a text file. The environment has attendo[interop] and llama-cpp-python. For each number
+format, attendo imports the exported file again, and both programs compute the text in windows of 128 tokens, one
+thread. llama.cpp stores keys and values in float32. It also rounds the activations if the weights are quantized.
 """
 
 import argparse
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -17,56 +18,88 @@ import torch
 from llama_cpp import Llama
 
 import attendo
+from attendo.data.tokenizers import Tokenizer
 from attendo.interop import ExportOptions, export, import_model
 from attendo.interop.to_gguf import GgufQuantization
+from attendo.metrics import log_softmax
 
-WINDOW, PROMPTS, NEW = 128, 20, 40
+WINDOW, MOST, PROMPTS, NEW = 128, 60, 20, 40
+Logits = Callable[[Sequence[int]], np.ndarray]
+"""A function from a row of ids to the logits after each of them."""
 
 
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    logits = logits.astype(np.float64)
-    return (
-        logits
-        - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
-        - logits.max(-1, keepdims=True)
+def of_attendo(model: torch.nn.Module) -> Logits:
+    """Return the logits of attendo."""
+
+    @torch.inference_mode()
+    def logits(row: Sequence[int]) -> np.ndarray:
+        return model(torch.tensor([row]))[0].numpy()
+
+    return logits
+
+
+def of_llama_cpp(peer: Llama) -> Logits:
+    """Return the logits of llama.cpp."""
+
+    def logits(row: Sequence[int]) -> np.ndarray:
+        peer.reset()
+        peer.eval(row)
+        return peer.scores[: len(row)].copy()
+
+    return logits
+
+
+def greedy(logits: Logits, row: Sequence[int]) -> list[int]:
+    """Return a row with the ids that greedy search adds."""
+    found = list(row)
+    for _ in range(NEW):
+        found.append(int(logits(found)[-1].argmax()))
+    return found
+
+
+def compare_ids(tokenizer: Tokenizer, peer: Llama, text: str) -> None:
+    """Print the numbers of lines, and of 20 lines in a row, with equal ids."""
+    lines = text.splitlines()
+    rows = {
+        "lines": lines,
+        "20 lines in a row": ["\n".join(lines[n : n + 20]) for n in range(0, len(lines), 20)],
+    }
+    for name, texts in rows.items():
+        pairs = [
+            (text, tokenizer.encode(text), peer.tokenize(text.encode(), add_bos=False, special=False))
+            for text in filter(None, texts)
+        ]
+        differing = [pair for pair in pairs if pair[1] != pair[2]]
+        print(f"ids: {len(pairs) - len(differing)} of {len(pairs)} {name} are equal")
+        for text, *both in differing[:3]:
+            place = next(n for n, (one, other) in enumerate(zip(*both, strict=False)) if one != other)
+            print(
+                f"  {text[:60]!r}", *([tokenizer.entries[i] for i in ids[place : place + 4]] for ids in both)
+            )
+    begun = peer.tokenize(b"It is", add_bos=True) == tokenizer.specials.prompt(tokenizer.encode("It is"))
+    print(f"ids: the begin token is {'the same' if begun else 'another one'}")
+
+
+def compare(kind: str, size: float, windows: Sequence[Sequence[int]], both: Sequence[Logits]) -> None:
+    """Print the differences of log-probabilities, the losses and the number of equal texts."""
+    same, largest, loss = [], 0.0, np.zeros(2)
+    for row in windows:
+        here, there = (log_softmax(logits(row).astype(np.float64)) for logits in both)
+        same += (here.argmax(-1) == there.argmax(-1)).tolist()
+        largest = max(largest, float(np.abs(here - there).max()))
+        loss -= [found[np.arange(len(row) - 1), row[1:]].mean() for found in (here, there)]
+    loss /= len(windows)
+    prompts = [row[:32] for row in windows[:PROMPTS]]
+    equal = sum(greedy(both[0], row) == greedy(both[1], row) for row in prompts)
+    print(
+        f"{kind}: {size:.1f} MB, largest difference of a log-probability {largest:.1e}, equal best choices "
+        f"{np.mean(same):.2%}, nats per token {loss[0]:.4f} (attendo) and {loss[1]:.4f} (llama.cpp), "
+        f"{equal} of {len(prompts)} greedy texts of {NEW} tokens are equal"
     )
 
 
-def ids_of(peer: Llama, text: str, begin: bool = False) -> list[int]:
-    return peer.tokenize(text.encode(), add_bos=begin, special=False)
-
-
-def logits_of(peer: Llama, ids: list[int]) -> np.ndarray:
-    peer.reset()
-    peer.eval(ids)
-    return peer.scores[: len(ids)].copy()
-
-
-def greedy(step, ids: list[int]) -> list[int]:
-    """The ids that follow, where `step` returns the logits after a row of ids."""
-    found = list(ids)
-    for _ in range(NEW):
-        found.append(int(step(found).argmax()))
-    return found[len(ids) :]
-
-
-def compare_ids(tokenizer, peer: Llama, text: str) -> None:
-    """Print the shares of equal tokenizations: of lines, of words, and of stretches of 20 lines."""
-    lines = text.splitlines()
-    stretches = ["\n".join(lines[n : n + 20]) for n in range(0, len(lines), 20)]
-    for name, texts in (("lines", lines), ("stretches of 20 lines", stretches)):
-        texts = [text for text in texts if text]
-        differing = [one for one in texts if tokenizer.encode(one) != ids_of(peer, one)]
-        print(f"ids: {len(texts) - len(differing)} of {len(texts)} {name} are equal")
-        for one in differing[:3]:
-            print(f"  {one[:70]!r}")
-            pair = tokenizer.encode(one), ids_of(peer, one)
-            place = next((n for n, (a, b) in enumerate(zip(*pair, strict=False)) if a != b), 0)
-            for ids in pair:
-                print("   ", [tokenizer.entries[i] for i in ids[max(0, place - 1) : place + 5]])
-
-
 def main() -> None:
+    """Compare both programs for each number format."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -74,57 +107,21 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    text = given.text.read_text(encoding="utf-8")
+    tokenizer, text = attendo.load(given.run).tokenizer, given.text.read_text(encoding="utf-8")
+    ids, begin = tokenizer.encode(text), tokenizer.specials.prompt([])
+    width = WINDOW - len(begin)
+    windows = [begin + ids[n : n + width] for n in range(0, len(ids) - width, width)][:MOST]
+    options = {"n_threads": 1, "n_threads_batch": 1, "type_k": 0, "type_v": 0, "verbose": False}
     with tempfile.TemporaryDirectory() as place:
         for number, kind in enumerate(get_args(GgufQuantization)):
-            file = Path(place, f"{kind}.gguf")
+            file, run = Path(place, f"{kind}.gguf"), Path(place, kind)
             export(given.run, file, "gguf", ExportOptions(quantization=kind), most=3)
-            import_model(file, Path(place, kind))
-            found = attendo.load(Path(place, kind))
-            peer = Llama(
-                str(file),
-                n_ctx=512,
-                logits_all=True,
-                n_threads=1,
-                n_threads_batch=1,
-                type_k=0,
-                type_v=0,
-                verbose=False,
-            )
-            model, tokenizer = found.model.eval(), attendo.load(given.run).tokenizer
-            if not number:
+            import_model(file, run)
+            peer = Llama(str(file), n_ctx=2 * WINDOW, logits_all=True, **options)
+            if number == 0:
                 compare_ids(tokenizer, peer, text)
-                print(
-                    "prompt:",
-                    tokenizer.specials.prompt(tokenizer.encode("It is")) == ids_of(peer, "It is", True),
-                )
-            ids = tokenizer.encode(text[:60_000])
-            begin, length = tokenizer.specials.prompt([]), WINDOW - len(tokenizer.specials.prompt([]))
-            windows = [begin + ids[n : n + length] for n in range(0, len(ids) - length, length)][:60]
-            same, largest, loss = 0, 0.0, np.zeros(2)
-            for row in windows:
-                with torch.inference_mode():
-                    here = log_softmax(model(torch.tensor([row]))[0].numpy())
-                there = log_softmax(logits_of(peer, row))
-                same += (here.argmax(-1) == there.argmax(-1)).sum()
-                largest = max(largest, np.abs(here - there).max())
-                loss += [-one[np.arange(len(row) - 1), row[1:]].sum() for one in (here, there)]
-            count = len(windows) * WINDOW
-            loss /= count - len(windows)
-
-            def own_step(row: list[int]) -> torch.Tensor:
-                with torch.inference_mode():
-                    return model(torch.tensor([row]))[0, -1]
-
-            prompts = [row[:32] for row in windows[:PROMPTS]]
-            texts = sum(
-                greedy(own_step, row) == greedy(lambda row: logits_of(peer, row)[-1], row) for row in prompts
-            )
-            print(
-                f"{kind}: {file.stat().st_size / 1e6:.1f} MB, largest difference of a log-probability {largest:.1e}, "
-                f"equal best choices {same / count:.2%}, nats per token {loss[0]:.4f} attendo, {loss[1]:.4f} llama.cpp, "
-                f"{texts} of {len(prompts)} greedy texts equal"
-            )
+            both = of_attendo(attendo.load(run).model.eval()), of_llama_cpp(peer)
+            compare(kind, file.stat().st_size / 1e6, windows, both)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ class GgufFile:
         self._width = self._own.get("attention.key_length", width)
         self._rows = rows_of(self.architecture, self._own["block_count"])
         names = {name: row.theirs for name, row in self._rows.items()}
-        self.tensors = {names.get(one.name, one.name): one for one in reader.tensors}
+        self.tensors: dict[str, Any] = {names.get(one.name, one.name): one for one in reader.tensors}
         self._factors = self.tensors.pop(ROPE_FACTORS, None)
 
     def get_tensor(self, name: str) -> Tensor:

@@ -91,9 +91,7 @@ def _type_of(name: str, array: np.ndarray, quantization: str) -> str:
     return "Q8_0" if quantization == "q4_0" and not name.startswith("blk.") else _TYPES[quantization]
 
 
-def _model(
-    theirs: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _model(theirs: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the keys and the tensors of a GGUF file for config.json and the tensors of a Hugging Face model."""
     architecture, rope = theirs["model_type"], theirs["rope_parameters"]
     width = theirs.get("head_dim") or theirs["hidden_size"] // theirs["num_attention_heads"]
@@ -173,7 +171,6 @@ def opened(out: Path) -> ForeignModel:
     """Read an exported file as a model of `transformers`. Raise AttendoError if a package is missing."""
     file, transformers = GgufFile(out / FILE), required("transformers")
     model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**file.config()))
-    model.load_state_dict(
-        {name: file.get_tensor(name) for name in file.tensors}, strict=False
-    )  # a tied output
+    tensors = {name: file.get_tensor(name) for name in file.tensors}
+    model.load_state_dict(tensors, strict=False)  # a tied output has no tensor
     return ForeignModel(model.eval(), None)
