@@ -33,6 +33,7 @@ CASES = {
     "qwen2 Q8_0": ("Qwen2", {"rope_parameters": YARN}),
     "qwen3 F16": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
 }
+IDS = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
 TEXTS = ["the quick brown fox", "it won't  rain\n in Łódź 2025 !", " 猫 は", "", "x\t🙂 YES'LL"]
 SCALE = {"F32": 0, "F16": 1, "BF16": 32}
 NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
@@ -116,7 +117,7 @@ def llama_tokenizer(folder):
         for i in ids
     ]
     tokens, scores = [pieces.id_to_piece(i) for i in ids], [pieces.get_score(i) for i in ids]
-    return {"model": "llama", "tokens": tokens, "scores": scores, "token_type": kinds}, pieces.encode
+    return {"model": "llama", "tokens": tokens, "scores": scores, "token_type": kinds, **IDS}, pieces.encode
 
 
 def byte_level_tokenizer(folder, pre):
@@ -178,13 +179,13 @@ def test_a_damaged_or_unknown_file_is_refused_in_one_line_and_nothing_is_written
         assert "is not a valid model (" in refused(whole[:size]), size
     for old, new, words in (
         (b"GGUF", b"GGML", "magic"),
-        (b"qwen3", b"gemma", "general.architecture must be one of ('llama', 'qwen2', 'qwen3'), but is gemma"),
+        (b"qwen3", b"gemma", "general.architecture=gemma is unknown (expected ('llama', 'qwen2', 'qwen3'))"),
         (
             b"tokenizer.ggml.pre",
             b"tokenizer.ggml.prx",
-            "unsupported tokenizer: model gpt2 with pre-tokenizer None",
+            "tokenizer gpt2 with pre-tokenizer None is unknown",
         ),
-        (b"qwen3.block_count", b"qwen3.block_cOUNT", "qwen3.block_count"),
+        (b"qwen3.block_count", b"qwen3.block_cOUNT", "(KeyError: 'block_count')"),
         (
             b"qwen3.attention.key_length",
             b"qwen3.rope.scaling.new_one",

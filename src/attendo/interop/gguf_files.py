@@ -91,27 +91,27 @@ class GgufFile:
     def __init__(self, path: Path) -> None:
         self._gguf: Any = required("gguf")
         reader = self._gguf.GGUFReader(path, "c")  # copy-on-write, because torch requires writable memory
-        self._values = {key: field.contents() for key, field in reader.fields.items()}
-        self.architecture = self._values["general.architecture"]
+        values = {key: field.contents() for key, field in reader.fields.items()}
+        self.architecture = values["general.architecture"]
         if self.architecture not in ARCHITECTURES:
             raise AttendoError(
-                f"general.architecture must be one of {ARCHITECTURES}, but is {self.architecture}"
+                f"general.architecture={self.architecture} is unknown (expected {ARCHITECTURES})"
             )
-        if self._values.get("split.count", 1) > 1:
-            raise AttendoError(
-                "the file is a part of a model. First merge the parts: llama-gguf-split --merge"
-            )
-        self._own = {key: self._values[f"{self.architecture}.{key}"] for key in KEYS}
-        start = f"{self.architecture}."
-        self._own |= {
-            key.removeprefix(start): self._values[key] for key in self._values if key.startswith(start)
+        if values.get("split.count", 1) > 1:
+            raise AttendoError("the model has several files. First merge them: llama-gguf-split --merge")
+        self._values = {
+            key.removeprefix(f"{self.architecture}.").removeprefix("tokenizer.ggml."): value
+            for key, value in values.items()
         }
-        width = self._own["embedding_length"] // self._own["attention.head_count"]
-        self._width = self._own.get("attention.key_length", width)
-        self._rows = rows_of(self.architecture, self._own["block_count"])
+        width = self._values["embedding_length"] // self._values["attention.head_count"]
+        self._width = self._values.get("attention.key_length", width)
+        self._rows = rows_of(self.architecture, self._values["block_count"])
         names = {name: row.theirs for name, row in self._rows.items()}
-        self.tensors: dict[str, Any] = {names.get(one.name, one.name): one for one in reader.tensors}
+        self.tensors: dict[str, Any] = {names.get(one.name) or one.name: one for one in reader.tensors}
         self._factors = self.tensors.pop(ROPE_FACTORS, None)
+        roles = _pairs("bos=bos eos=eos unk=unknown pad=padding").items()
+        ids = {role: self._values.get(f"{name}_token_id") for role, name in roles}
+        self._special = {role: i for role, i in ids.items() if i is not None}
 
     def get_tensor(self, name: str) -> Tensor:
         """Return a tensor by its name in a Hugging Face model. Quantized tensors are returned in float32."""
@@ -130,20 +130,22 @@ class GgufFile:
         return {
             "model_type": self.architecture,
             "_name_or_path": self._values.get("general.name"),
-            **{theirs: self._own[name] for name, theirs in KEYS.items()},
-            **{f"{role}_token_id": i for role, i in self._special().items()},
+            **{theirs: self._values[name] for name, theirs in KEYS.items()},
+            **{f"{role}_token_id": i for role, i in self._special.items()},
             "head_dim": self._width,
             "vocab_size": int(self.tensors["model.embed_tokens.weight"].shape[1]),
             "tie_word_embeddings": "lm_head.weight" not in self.tensors,
             "attention_bias": "model.layers.0.self_attn.q_proj.bias" in self.tensors,
             "mlp_bias": "model.layers.0.mlp.up_proj.bias" in self.tensors,
-            "partial_rotary_factor": self._own.get("rope.dimension_count", self._width) / self._width,
-            "rope_parameters": self._rope(self._own.get("rope.freq_base", 10000.0)),
+            "partial_rotary_factor": self._values.get("rope.dimension_count", self._width) / self._width,
+            "rope_parameters": self._rope(self._values.get("rope.freq_base", 10000.0)),
         }
 
     def _rope(self, base: float) -> dict[str, Any]:
         start = "rope.scaling."
-        given = {key.removeprefix(start): value for key, value in self._own.items() if key.startswith(start)}
+        given = {
+            key.removeprefix(start): value for key, value in self._values.items() if key.startswith(start)
+        }
         if unknown := given.keys() - _SCALING.keys() - {"finetuned"}:
             raise AttendoError(f"{self.architecture}.{start}{min(unknown)} is not supported")
         names = () if given.get("type") == "none" else _SCALING.keys() & given.keys()
@@ -151,25 +153,16 @@ class GgufFile:
         if self._factors is not None:
             factors, width = torch.from_numpy(self._factors.data), self._width
             table |= described((frequencies(width // 2, width, base) / factors).tolist(), base)
-            if (rope_factors(table, width, self._own["context_length"]) / factors - 1).abs().max() > 1e-4:
-                raise AttendoError(
-                    f"{ROPE_FACTORS} contains neither the scaling of Llama 3 nor linear scaling"
-                )
+            again = rope_factors(table, width, self._values["context_length"])
+            if not torch.allclose(again, factors, rtol=1e-4):
+                raise AttendoError(f"{ROPE_FACTORS} is neither the scaling of Llama 3 nor linear scaling")
         return table
-
-    def _special(self) -> dict[str, int]:
-        """Return the ids of special tokens, by role."""
-        found = {"bos": 1, "eos": 2, "unk": 0} if self._values["tokenizer.ggml.model"] == "llama" else {}
-        for role, name in _pairs("bos=bos eos=eos unk=unknown pad=padding").items():
-            if (i := self._values.get(f"tokenizer.ggml.{name}_token_id")) is not None:
-                found[role] = i
-        return found
 
     def tokenizer(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the contents of tokenizer.json and tokenizer_config.json."""
-        values = {key.removeprefix("tokenizer.ggml."): value for key, value in self._values.items()}
-        tokens, kind, pre = values["tokens"], values["model"], values.get("pre", "")
-        kinds, pre, special = values["token_type"], _ALIASES.get(pre, pre), self._special()
+        values, special = self._values, self._special
+        tokens, kinds, kind = values["tokens"], values["token_type"], values["model"]
+        pre = _ALIASES.get(values.get("pre", ""), values.get("pre"))
         if kind == "llama":
             proto = required("sentencepiece.sentencepiece_model_pb2").ModelProto()
             for token, number, score in zip(tokens, kinds, values["scores"], strict=True):
@@ -189,10 +182,8 @@ class GgufFile:
                 decoder=_LEVEL,
             )
         else:
-            known = f"expected llama, or gpt2 with one of {', '.join(PRE_TOKENIZERS)}"
-            raise AttendoError(
-                f"unsupported tokenizer: model {kind} with pre-tokenizer {pre or None} ({known})"
-            )
+            known = f"llama, gpt2 with {', '.join(PRE_TOKENIZERS)}"
+            raise AttendoError(f"tokenizer {kind} with pre-tokenizer {pre} is unknown (expected {known})")
         if values.get("add_bos_token", kind == "llama" or pre == "llama-bpe"):
             document["post_processor"] = template(((special["bos"],), ()), tokens)
         config = {f"{role}_token": tokens[i] for role, i in special.items()}
