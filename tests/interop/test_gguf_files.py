@@ -34,7 +34,14 @@ CASES = {
     "qwen3 F16": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
 }
 IDS = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
-TEXTS = ["the quick brown fox", "it won't  rain\n in Łódź 2025 !", " 猫 は", "", "x\t🙂 YES'LL"]
+TEXTS = [
+    "the quick brown fox",
+    "e\u0301 fox",
+    "it won't  rain\n in Łódź 2025 !",
+    " 猫 は",
+    "",
+    "x\t🙂 YES'LL",
+]
 SCALE = {"F32": 0, "F16": 1, "BF16": 32}
 NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
 NAMES |= {f"self_attn.{x}_proj": f"attn_{'output' if x == 'o' else x}" for x in "qkvo"}

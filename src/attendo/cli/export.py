@@ -16,11 +16,7 @@ def export(
     target: str = option(
         "T", "Export format: huggingface, ctranslate2, argos, onnx or gguf.", "--to", default=...
     ),
-    quantization: str = option(
-        "Q",
-        "Number format of the weights, for ctranslate2, argos and gguf: float32, int8, q8_0 …",
-        default="float32",
-    ),
+    quantization: str = option("Q", "Number format of weights: float32, int8, q8_0 …", default="float32"),
     languages: str | None = option("en,de", "Source and target language for argos (default: as in the run)."),
     valid: list[Path] | None = option("F", "Data for the comparison (default: the run's validation set)."),
     rows: int = option("N", "Maximum number of rows for the comparison.", min=1, default=500),
@@ -42,10 +38,7 @@ def export(
     from attendo.interop.to_gguf import GgufQuantization
 
     formats = get_args(GgufQuantization if target == "gguf" else Quantization)
-    for name, value, known in (
-        ("--to", target, TARGETS),
-        ("--quantization", quantization, formats),
-    ):
+    for name, value, known in (("--to", target, TARGETS), ("--quantization", quantization, formats)):
         refuse_if(value not in known, f"{name} {value} is unknown (expected {', '.join(known)})")
     source, comma, into = (languages or "").partition(",")
     refuse_if(
