@@ -21,7 +21,7 @@ from attendo.interop.huggingface.rotary_scaling import described, scaled
 from attendo.interop.huggingface.table import Row
 from attendo.interop.huggingface.tokenizers import template
 from attendo.interop.requirements import required
-from attendo.interop.sentencepiece_models import added_tokens, document_of
+from attendo.interop.sentencepiece_models import added_token, sentencepiece_document
 from attendo.nn.positions import frequencies
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -44,7 +44,11 @@ ROPE_FACTORS = "rope_freqs.weight"
 
 
 def rows_of(architecture: str, n_layers: int) -> dict[str, Row]:
-    """Return the description of each tensor of a Hugging Face model, by its name in a GGUF file."""
+    """Return the description of each tensor of a Hugging Face model, by its name in a GGUF file.
+
+    >>> rows_of("llama", 1)["blk.0.attn_q.weight"].theirs
+    'model.layers.0.self_attn.q_proj.weight'
+    """
     gguf: Any = required("gguf")
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], n_layers)
     rows = [
@@ -56,7 +60,11 @@ def rows_of(architecture: str, n_layers: int) -> dict[str, Row]:
 
 
 def rope_factors(table: Mapping[str, Any], width: int, longest: int) -> Tensor:
-    """Return the factors by which a rope table divides the frequencies of a head. `longest` is the context length."""
+    """Return the factors by which a rope table divides the frequencies of a head. `longest` is the context length.
+
+    >>> rope_factors({"rope_theta": 1e4, "rope_type": "linear", "factor": 4.0}, 4, 99)
+    tensor([4., 4.])
+    """
     base = table["rope_theta"]
     return (frequencies(width // 2, width, base) / scaled(table, width, base, longest)[0]).float()
 
@@ -158,8 +166,8 @@ class GgufFile:
                 raise AttendoError(f"{ROPE_FACTORS} is neither the scaling of Llama 3 nor linear scaling")
         return table
 
-    def tokenizer(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the contents of tokenizer.json and tokenizer_config.json."""
+    def tokenizer(self, place: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the contents of tokenizer.json and tokenizer_config.json. Other files are written to a folder."""
         values, special = self._values, self._special
         tokens, kinds, kind = values["tokens"], values["token_type"], values["model"]
         pre = _ALIASES.get(values.get("pre", ""), values.get("pre"))
@@ -170,13 +178,15 @@ class GgufFile:
             proto.trainer_spec.model_type, proto.trainer_spec.byte_fallback = proto.trainer_spec.BPE, True
             proto.normalizer_spec.add_dummy_prefix = values.get("add_space_prefix", True)
             proto.normalizer_spec.remove_extra_whitespaces = False
-            document = document_of(proto)
+            (place / "tokenizer.model").write_bytes(proto.SerializeToString())
+            document = sentencepiece_document(place / "tokenizer.model")
         elif kind == "gpt2" and pre in PRE_TOKENIZERS:
-            model = {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}}
-            model |= {"merges": [merge.split(" ") for merge in values["merges"]]}
+            vocab = {token: i for i, token in enumerate(tokens)}
+            merges = [merge.split(" ") for merge in values["merges"]]
+            user = self._gguf.TokenType.USER_DEFINED
             document = library_document(
-                model | {"ignore_merges": pre == "llama-bpe"},
-                added=added_tokens(tokens, kinds),
+                {"type": "BPE", "vocab": vocab, "merges": merges, "ignore_merges": pre == "llama-bpe"},
+                added=[added_token(i, tokens[i], special=k != user) for i, k in enumerate(kinds) if k > 1],
                 normalizer={"type": "NFC"} if pre == "qwen2" else None,
                 cuts=PRE_TOKENIZERS[pre],
                 decoder=_LEVEL,
@@ -192,11 +202,17 @@ class GgufFile:
 
 @contextmanager
 def hugging_face_files(path: Path) -> Iterator[tuple[Path, GgufFile]]:
-    """Yield a temporary folder with config.json and the tokenizer of a GGUF file, and the opened file."""
+    """Yield a temporary folder with config.json and the tokenizer of a GGUF file, and the opened file.
+
+    >>> with hugging_face_files(Path("none.gguf")):
+    ...     pass
+    Traceback (most recent call last):
+    FileNotFoundError: [Errno 2] No such file or directory: 'none.gguf'
+    """
     with tempfile.TemporaryDirectory() as place:
         try:
             file = GgufFile(path)
-            document, names = file.tokenizer()
+            document, names = file.tokenizer(Path(place))
             tables = {"config": file.config(), "tokenizer": document, "tokenizer_config": names}
             for name, table in tables.items():
                 write_atomic(Path(place, f"{name}.json"), json.dumps(table))

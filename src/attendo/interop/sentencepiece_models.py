@@ -13,8 +13,7 @@ from attendo.errors import AttendoError
 from attendo.interop.requirements import required
 
 _UNIGRAM, _BPE = 1, 2
-UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 2, 3, 4, 5, 6
-"""The kinds of pieces that are not ordinary text. GGUF has the same numbers."""
+_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
 
 
 def added_token(token_id: int, content: str, *, special: bool = True) -> dict[str, Any]:
@@ -60,15 +59,11 @@ def sentencepiece_document(path: Path) -> dict[str, Any]:
     Traceback (most recent call last):
     attendo.errors.AttendoError: none.model: no such file
     """
-    return document_of(sentencepiece_proto(path))
-
-
-def document_of(proto: Any) -> dict[str, Any]:
-    """Convert the parsed contents of a SentencePiece model to a document of the `tokenizers` library."""
+    proto = sentencepiece_proto(path)
     names = [piece.piece for piece in proto.pieces]
     kinds = [piece.type for piece in proto.pieces]
     scores = [piece.score for piece in proto.pieces]
-    unk_id = kinds.index(UNKNOWN) if UNKNOWN in kinds else 0
+    unk_id = kinds.index(_UNKNOWN) if _UNKNOWN in kinds else 0
     fallback = bool(proto.trainer_spec.byte_fallback)
     if proto.trainer_spec.model_type == _UNIGRAM:
         model = {
@@ -86,20 +81,18 @@ def document_of(proto: Any) -> dict[str, Any]:
             "vocab": {piece: i for i, piece in enumerate(names)},
             "merges": _merges(names, scores),
         }
+    apart = (_UNKNOWN, _CONTROL, _UNUSED, _USER_DEFINED)
     return library_document(
         model,
-        added=added_tokens(names, kinds),
+        added=[
+            added_token(i, names[i], special=kind != _USER_DEFINED)
+            for i, kind in enumerate(kinds)
+            if kind in apart
+        ],
         normalizer=_normalizer(proto.normalizer_spec),
         cuts=None,
         decoder=_decoder(bool(proto.normalizer_spec.add_dummy_prefix)),
     )
-
-
-def added_tokens(names: Sequence[str], kinds: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the added tokens of a document: the pieces whose kind in SentencePiece is not text."""
-    apart = (UNKNOWN, CONTROL, UNUSED, USER_DEFINED)
-    rows = enumerate(zip(names, kinds, strict=True))
-    return [added_token(i, name, special=kind != USER_DEFINED) for i, (name, kind) in rows if kind in apart]
 
 
 def _normalizer(spec: Any) -> dict[str, Any]:
@@ -201,7 +194,11 @@ def sentencepiece_model(tokenizer: Tokenizer, file: Path) -> bytes:
 
 
 def merge_scores(model: dict[str, Any]) -> dict[str, float]:
-    """Return the score of each merged subword. Subwords that were learned earlier have higher scores."""
+    """Return the score of each merged subword. Subwords that were learned earlier have higher scores.
+
+    >>> merge_scores({"merges": [["a", "b"], ["ab", "c"]]})
+    {'ab': -0.0, 'abc': -1.0}
+    """
     scores: dict[str, float] = {}
     for rank, (first, second) in enumerate(model["merges"]):
         scores.setdefault(first + second, -float(rank))

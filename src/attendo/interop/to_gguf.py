@@ -21,7 +21,7 @@ from attendo.interop.gguf_files import PRE_TOKENIZERS, GgufFile
 from attendo.interop.huggingface.chat_templates import jinja_of
 from attendo.interop.huggingface.model_files import place_of, read_json, write_model
 from attendo.interop.requirements import required
-from attendo.interop.sentencepiece_models import BYTE, CONTROL, UNKNOWN, UNUSED, USER_DEFINED, merge_scores
+from attendo.interop.sentencepiece_models import merge_scores
 from attendo.interop.to_huggingface import ForeignModel, library_document_of
 from attendo.models import Model, ModelConfig
 
@@ -61,6 +61,10 @@ def write(
 
     Biases, norms, and matrices whose rows are no multiple of 32 are not quantized. With q4_0, the embeddings and the
     output layer are stored as q8_0.
+
+    >>> write(Path("run"), Bundle({}, None), None, Path("none"))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    FileNotFoundError: [Errno 2] No such file or directory: 'none/...
     """
     gguf: Any = required("gguf")
     with tempfile.TemporaryDirectory(dir=out) as place:
@@ -134,17 +138,18 @@ def _cut(document: Mapping[str, Any]) -> list[str]:
 
 
 def _vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
+    types: Any = required("gguf").TokenType
     document, marks = library_document_of(tokenizer)
     model, words = document["model"], _cut(document)
     known = {token["content"] for token in document["added_tokens"]}
     tokens, kinds = list(tokenizer.entries), [1] * tokenizer.vocab_size
     for i, token in enumerate(tokens):
         if i in marks:
-            kinds[i] = UNKNOWN if i == tokenizer.unk_id else CONTROL
+            kinds[i] = types.UNKNOWN if i == tokenizer.unk_id else types.CONTROL
         elif i in tokenizer.not_text:  # a row of the embedding matrix without a token
-            tokens[i], kinds[i] = f"[PAD{i}]", UNUSED
+            tokens[i], kinds[i] = f"[PAD{i}]", types.UNUSED
         elif token in known:
-            kinds[i] = USER_DEFINED
+            kinds[i] = types.USER_DEFINED
     plain = {"normalizer": None, "added_tokens": []}
     for pre, cuts in PRE_TOKENIZERS.items():
         if model["type"] == "BPE" and _cut({**document, **plain, "pre_tokenizer": cuts}) == words:
@@ -161,14 +166,21 @@ def _vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "model": "llama",
         "tokens": tokens,
-        "token_type": [BYTE if token in BYTES else kind for token, kind in zip(tokens, kinds, strict=True)],
+        "token_type": [
+            types.BYTE if token in BYTES else kind for token, kind in zip(tokens, kinds, strict=True)
+        ],
         "scores": [scores.get(token, -float(len(scores) + i)) for i, token in enumerate(tokens)],
         "add_space_prefix": whole.startswith(MARK),
     }
 
 
 def opened(out: Path) -> ForeignModel:
-    """Read an exported file as a model of `transformers`. Raise AttendoError if a package is missing."""
+    """Read an exported file as a model of `transformers`. Raise AttendoError if a package is missing.
+
+    >>> opened(Path("none"))
+    Traceback (most recent call last):
+    FileNotFoundError: [Errno 2] No such file or directory: 'none/model.gguf'
+    """
     file, transformers = GgufFile(out / FILE), required("transformers")
     model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**file.config()))
     tensors = {name: file.get_tensor(name) for name in file.tensors}

@@ -128,6 +128,10 @@ def library_document_of(tokenizer: Tokenizer) -> tuple[dict[str, Any], dict[int,
     """Return the document of the `tokenizers` library without special tokens, and the special tokens by id.
 
     Raise AttendoError if the tokenizer has one document for sources and one for targets.
+
+    >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+    >>> library_document_of(train_tokenizer(["a"], TokenizerConfig(kind="byte")))[1]
+    {0: '<pad>', 1: '<unk>', 2: '<s>', 3: '</s>'}
     """
     document = json.loads(tokenizer.text)
     if tokenizer.kind == "imported":
