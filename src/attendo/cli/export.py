@@ -12,11 +12,11 @@ from attendo.display.width import shown
 
 def export(
     folder: Folder,
-    out: Path = argument("OUT", "New or empty folder for the exported model."),
-    target: str = option("T", "Export format: huggingface, ctranslate2, argos or onnx.", "--to", default=...),
-    quantization: str = option(
-        "Q", "Number format of ctranslate2 and argos weights: float32, int8, float16 …", default="float32"
+    out: Path = argument("OUT", "New or empty folder for the exported model, or new GGUF file."),
+    target: str = option(
+        "T", "Export format: huggingface, ctranslate2, argos, onnx or gguf.", "--to", default=...
     ),
+    quantization: str = option("Q", "Number format of weights: float32, int8, q8_0 …", default="float32"),
     languages: str | None = option("en,de", "Source and target language for argos (default: as in the run)."),
     valid: list[Path] | None = option("F", "Data for the comparison (default: the run's validation set)."),
     rows: int = option("N", "Maximum number of rows for the comparison.", min=1, default=500),
@@ -26,7 +26,7 @@ def export(
 
     After the export, the other program loads the model. Both programs process the validation set of the run, the data
     of --valid, or built-in texts. The file attendo-parity.json in the output folder contains the comparison. If the
-    other program does not support the model, nothing is written.
+    other program does not support the model, nothing is written. The format gguf is one file, which llama.cpp loads.
 
     Example: attendo export runs/mine mine.ct2 --to ctranslate2 --quantization int8
     """
@@ -35,11 +35,10 @@ def export(
     from attendo.interop import TARGETS, ExportOptions, parity_lines
     from attendo.interop import export as exported
     from attendo.interop.to_ctranslate2 import Quantization
+    from attendo.interop.to_gguf import GgufQuantization
 
-    for name, value, known in (
-        ("--to", target, TARGETS),
-        ("--quantization", quantization, get_args(Quantization)),
-    ):
+    formats = get_args(GgufQuantization if target == "gguf" else Quantization)
+    for name, value, known in (("--to", target, TARGETS), ("--quantization", quantization, formats)):
         refuse_if(value not in known, f"{name} {value} is unknown (expected {', '.join(known)})")
     source, comma, into = (languages or "").partition(",")
     refuse_if(
@@ -52,5 +51,5 @@ def export(
     )
     report = exported(folder, out, cast("Any", target), options, valid=valid or (), most=rows, say=say)
     print(shown("\n".join(parity_lines(report))))
-    say(f"{out}: {target}, with attendo-parity.json")
+    say(f"{out}: {target}{', with attendo-parity.json' if out.is_dir() else ''}")
     return 0

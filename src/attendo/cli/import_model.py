@@ -1,4 +1,4 @@
-"""The command `attendo import`: conversion of a Hugging Face model to a run folder."""
+"""The command `attendo import`: conversion of a Hugging Face model or a GGUF file to a run folder."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from attendo.cli.reporting import say
 
 
 def import_(
-    source: Path = argument("SRC", "Folder with config.json, *.safetensors and tokenizer files."),
+    source: Path = argument(
+        "SRC", "Folder with config.json, *.safetensors and tokenizer files, or a GGUF file."
+    ),
     out: Path = argument("DIR", "New or empty run folder."),
     source_language: str | None = option(
         "L", "Source language of a translator, stored in the run.", "--from"
     ),
     target_language: str | None = option("L", "Target language of a translator, stored in the run.", "--to"),
 ) -> int:
-    """Convert a Hugging Face model in a local folder to a run folder, which all other commands accept.
+    """Convert a local Hugging Face model or GGUF file to a run folder, which all other commands accept.
 
     Supported models: BERT, RoBERTa, DistilBERT and sentence embeddings based on them; GPT-2, Llama, Qwen2 and Qwen3;
     MarianMT (OPUS-MT), Pegasus, BART, mBART and T5. The command downloads nothing. First download the model, for
     example with: hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de. Pickle files are not read. For a
-    multilingual model, --to selects the output language.
+    multilingual model, --to selects the output language. GGUF files can contain Llama, Mistral, Qwen2 or Qwen3 models.
 
     Example: attendo import opus-mt-en-de runs/opus --from en --to de
     """

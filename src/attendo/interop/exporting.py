@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -18,16 +19,16 @@ from attendo.files import atomic_folder, write_atomic
 from attendo.interop.parity import examples_of, measured
 from attendo.interop.requirements import require_new
 from attendo.interop.to_ctranslate2 import Quantization
+from attendo.interop.to_gguf import FILE, GgufQuantization
 from attendo.models import ModelConfig
 
-Target = Literal["huggingface", "ctranslate2", "argos", "onnx"]
+Target = Literal["huggingface", "ctranslate2", "argos", "onnx", "gguf"]
 TARGETS: tuple[Target, ...] = get_args(Target)
-_TAKEN = {"ctranslate2": ("quantization",), "argos": ("languages", "quantization")}
+_QUANTIZED = ("quantization",)
+_TAKEN = {"ctranslate2": _QUANTIZED, "argos": ("languages", "quantization"), "gguf": _QUANTIZED}
+_ONLY = {"argos": "encoder-decoder", "gguf": "decoder"}
+"""The architecture of the models that a format is meant for."""
 REPORT = "attendo-parity.json"
-_USUAL_KINDS = ("bpe", "unigram")
-_SIZES = {"vocab_size", "d_model", "d_ff", "n_heads", "n_encoder_layers", "n_decoder_layers", "max_len"}
-_ANYWHERE = _SIZES | {"norm_first", "dropout"}
-"""The options that never prevent an export: with defaults for all others, a translator supports every target."""
 TOO_FAR = 0.02
 """The maximum difference in nats between the results of an unquantized export and those of attendo."""
 
@@ -37,11 +38,11 @@ class ExportOptions:
     """The settings of an export.
 
     Attributes:
-        quantization: Number format of the weights, for CTranslate2 and Argos Translate.
+        quantization: Number format of the weights, for CTranslate2, Argos Translate and GGUF.
         languages: Language codes of source and target, for Argos Translate (default: the languages of the run).
     """
 
-    quantization: Quantization = "float32"
+    quantization: Quantization | GgufQuantization = "float32"
     languages: tuple[str, str] | None = None
 
 
@@ -73,8 +74,6 @@ def not_exportable(config: ModelConfig, kind: Kind) -> str | None:
     >>> not_exportable(ModelConfig(vocab_size=11, value_dim=32, norm_eps=0.0), "bpe")[:54]
     'export: to onnx; not to huggingface: no model of trans'
     """
-    if _is_usual(config, kind):
-        return None
     reasons = _reasons(config, kind)
     goes = reasons.pop("", [])
     said = [f"to {', '.join(goes)}"] if goes else []
@@ -82,17 +81,11 @@ def not_exportable(config: ModelConfig, kind: Kind) -> str | None:
     return f"export: {'; '.join(said)}" if reasons else None
 
 
-def _is_usual(config: ModelConfig, kind: Kind) -> bool:
-    """Return whether this is a translator with default options, which all targets support."""
-    own = {field.name for field in fields(config) if getattr(config, field.name) != field.default}
-    return config.architecture == "encoder-decoder" and kind in _USUAL_KINDS and own <= _ANYWHERE
-
-
 def _reasons(config: ModelConfig, kind: Kind) -> dict[str, list[str]]:
     """Return the targets by the reason why they do not support the model. Supported targets have the reason ""."""
     found: dict[str, list[str]] = {}
     for target in TARGETS:
-        if target != "argos" or config.architecture == "encoder-decoder":
+        if _ONLY.get(target, config.architecture) == config.architecture:
             found.setdefault(exportable(config, kind, target) or "", []).append(target)
     return found
 
@@ -123,11 +116,11 @@ def export(
     most: int = 500,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Export the model of a run folder to a new folder, and compare the results of the exported model and attendo.
+    """Export the model of a run folder, and compare the results of the exported model and attendo.
 
     Args:
         folder: The run folder.
-        out: The folder to create. If the export fails, the folder is removed.
+        out: The folder to create, or the file of the format gguf. If the export fails, nothing is left.
         target: The export format.
         options: The options of the export format.
         valid: Data files for the comparison (default: see `examples_of`).
@@ -135,7 +128,7 @@ def export(
         say: The function that receives progress messages.
 
     Returns:
-        The parity report, which is also written to `attendo-parity.json` in `out`.
+        The parity report, which is also written to `attendo-parity.json` if `out` is a folder.
 
     Raises:
         AttendoError: The format does not support the model, `out` is not empty, a package is missing, or the exported
@@ -175,6 +168,10 @@ def export(
                 f"warning: the export has the encoder alone. In attendo, n-grams have {1 - share:.0%} of the decision"
             )
         write_atomic(fresh / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    if target == "gguf":  # a file without a folder
+        file = (out / FILE).rename(out.with_name(f".{out.name}"))
+        shutil.rmtree(out)
+        file.rename(out)
     return report
 
 

@@ -170,7 +170,7 @@ def sentencepiece_model(tokenizer: Tokenizer, file: Path) -> bytes:
     proto = required("sentencepiece.sentencepiece_model_pb2")
     model = json.loads(file.read_text(encoding="utf-8"))["model"]
     found = proto.ModelProto()
-    scores = _merge_scores(model) if tokenizer.kind == "bpe" else dict(model["vocab"])
+    scores = merge_scores(model) if tokenizer.kind == "bpe" else dict(model["vocab"])
     kinds = proto.ModelProto.SentencePiece
     for number, entry in enumerate(tokenizer.entries):
         piece = found.pieces.add(piece=entry, score=scores.get(entry, -float(len(scores) + number)))
@@ -193,8 +193,12 @@ def sentencepiece_model(tokenizer: Tokenizer, file: Path) -> bytes:
     return found.SerializeToString(deterministic=True)
 
 
-def _merge_scores(model: dict[str, Any]) -> dict[str, float]:
-    """Return the score of each merged subword. Subwords that were learned earlier have higher scores."""
+def merge_scores(model: dict[str, Any]) -> dict[str, float]:
+    """Return the score of each merged subword. Subwords that were learned earlier have higher scores.
+
+    >>> merge_scores({"merges": [["a", "b"], ["ab", "c"]]})
+    {'ab': -0.0, 'abc': -1.0}
+    """
     scores: dict[str, float] = {}
     for rank, (first, second) in enumerate(model["merges"]):
         scores.setdefault(first + second, -float(rank))

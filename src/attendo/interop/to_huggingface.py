@@ -14,7 +14,7 @@ import torch
 from attendo.bundle import Bundle, embeds_texts
 from attendo.config import build
 from attendo.data.chat import CHAT_TOKENS
-from attendo.data.tokenizers import SPECIALS, Kind
+from attendo.data.tokenizers import SPECIALS, Kind, Tokenizer
 from attendo.decoding.logit_filters import SamplingConfig
 from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError
@@ -91,7 +91,7 @@ def opened(out: Path) -> Foreign:
     if not model.config.is_encoder_decoder:
         pooling = out / _POOLING / "config.json"
         settings = json.loads(pooling.read_text(encoding="utf-8")) if pooling.is_file() else {}
-        return _ForeignModel(
+        return ForeignModel(
             model, next((name for name, theirs in POOLINGS.items() if settings.get(theirs)), None)
         )
     return _ForeignTranslator(model, transformers.AutoTokenizer.from_pretrained(out, local_files_only=True))
@@ -124,22 +124,32 @@ def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
-def _tokenizer(bundle: Bundle) -> dict[str, Any]:
-    """Return the document of the tokenizer, with the special tokens that the model reads before and after a text."""
-    document = json.loads(bundle.tokenizer.text)
-    if bundle.tokenizer.kind == "imported":
+def library_document_of(tokenizer: Tokenizer) -> tuple[dict[str, Any], dict[int, str]]:
+    """Return the document of the `tokenizers` library without special tokens, and the special tokens by id.
+
+    Raise AttendoError if the tokenizer has one document for sources and one for targets.
+
+    >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+    >>> library_document_of(train_tokenizer(["a"], TokenizerConfig(kind="byte")))[1]
+    {0: '<pad>', 1: '<unk>', 2: '<s>', 3: '</s>'}
+    """
+    document = json.loads(tokenizer.text)
+    if tokenizer.kind == "imported":
         if document["target"] is not None or document["source"]["ids"] is not None:
             raise AttendoError(
                 "this imported tokenizer treats sources and targets differently, which tokenizer.json cannot "
                 "express. Use the tokenizer of the original model"
             )
-        marks = {int(i): piece for i, piece in document["marks"].items()}
-        document = document["source"]["library"]
-    else:
-        marks = dict[int, str](enumerate(SPECIALS))
-        if bundle.tokenizer.chat is not None:
-            document = document["library"]
-            marks |= enumerate(CHAT_TOKENS, bundle.tokenizer.vocab_size - len(CHAT_TOKENS))
+        return document["source"]["library"], {int(i): piece for i, piece in document["marks"].items()}
+    marks = dict[int, str](enumerate(SPECIALS))
+    if tokenizer.chat is None:
+        return document, marks
+    return document["library"], marks | dict(enumerate(CHAT_TOKENS, tokenizer.vocab_size - len(CHAT_TOKENS)))
+
+
+def _tokenizer(bundle: Bundle) -> dict[str, Any]:
+    """Return the document of the tokenizer, with the special tokens that the model reads before and after a text."""
+    document, marks = library_document_of(bundle.tokenizer)
     added = [added_token(i, piece) for i, piece in sorted(marks.items())]
     own, architecture = bundle.tokenizer.specials, bundle.model_config.architecture
     around = {"encoder-decoder": own.around_source, "decoder": (own.before_prompt, ())}
@@ -230,7 +240,9 @@ class _ForeignTranslator:
 
 
 @dataclass
-class _ForeignModel:
+class ForeignModel:
+    """A model of `transformers` that computes logits, or vectors if `pooling` is given."""
+
     model: Any
     pooling: Pooling | None
 

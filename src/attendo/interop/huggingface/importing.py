@@ -1,9 +1,10 @@
-"""The conversion of a Hugging Face model folder to a run folder: model, tokenizer, decoding settings and task."""
+"""The conversion of a Hugging Face folder or GGUF file to a run folder: model, tokenizer, settings and task."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from attendo.decoding.logit_filters import SamplingConfig
 from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError, is_failure
 from attendo.files import atomic_folder
+from attendo.interop.gguf_files import GgufFile, hugging_face_files
 from attendo.interop.huggingface.chat_templates import with_chat_template
 from attendo.interop.huggingface.model_files import config_of, read_json, read_model
 from attendo.interop.huggingface.tokenizers import read_tokenizer
@@ -47,10 +49,10 @@ def import_model(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> Bundle:
-    """Convert a Hugging Face model folder to a run folder, and return the description of the run.
+    """Convert a Hugging Face model folder or a GGUF file to a run folder, and return the description of the run.
 
     Args:
-        source: The Hugging Face folder with config.json, safetensors and tokenizer files.
+        source: The Hugging Face folder with config.json, safetensors and tokenizer files, or the GGUF file.
         out: The run folder to create.
         say: The function that receives progress messages.
         source_language: The source language of a translator. A multilingual model requires a language code from its
@@ -62,25 +64,27 @@ def import_model(
 
     >>> import_model(Path("nowhere"), Path("out"))
     Traceback (most recent call last):
-    attendo.errors.AttendoError: nowhere: no such folder. Download the model first: pip install huggingface_hub, \
-then hf download NAME --local-dir nowhere
+    attendo.errors.AttendoError: nowhere: no such file or folder. Download the model first: pip install \
+huggingface_hub, then hf download NAME --local-dir nowhere
     """
-    if not source.is_dir():
+    if not source.exists():
         raise AttendoError(
-            f"{source}: no such folder. Download the model first: pip install huggingface_hub,"
+            f"{source}: no such file or folder. Download the model first: pip install huggingface_hub,"
             f" then hf download NAME --local-dir {source.name}"
         )
     require_new(out)
     try:
-        bundle, model = _read(source, source_language, target_language, say)
+        with (
+            hugging_face_files(source) if source.is_file() else nullcontext((source, None)) as (folder, gguf)
+        ):
+            bundle, model = _read(folder, gguf, source_language, target_language, say)
     except (AttendoError, OSError):
         raise
     except BaseException as error:
         if not is_failure(error):
             raise
         raise AttendoError(
-            f"{source} is not a valid Hugging Face model folder ({type(error).__name__}: {str(error)[:200]}). "
-            "Download it again"
+            f"{source} is not a valid model ({type(error).__name__}: {str(error)[:200]}). Download it again"
         ) from error
     with atomic_folder(out) as folder:
         save_description(folder, bundle)
@@ -91,7 +95,7 @@ then hf download NAME --local-dir nowhere
 
 
 def _read(
-    source: Path, source_language: str | None, target_language: str | None, say: Say
+    source: Path, gguf: GgufFile | None, source_language: str | None, target_language: str | None, say: Say
 ) -> tuple[Bundle, Model]:
     """Return the description of the run, and the model."""
     theirs = read_json(source / "config.json")
@@ -99,7 +103,7 @@ def _read(
     tokenizer = read_tokenizer(
         source, theirs, source_language=source_language, target_language=target_language
     )
-    model = read_model(source, theirs)
+    model = read_model(source, theirs, gguf)
     if model.config.architecture == "decoder":
         tokenizer = with_chat_template(source, theirs, tokenizer, say)
     config, pooling = _pooled(model.config, source)
@@ -112,6 +116,7 @@ def _read(
     if labels:
         bundle.tables["data"] = {"max_tokens": config.max_len - tokenizer.specials.n_around_text}
     bundle.card = _card(bundle, theirs, labels) | {"parameters": parameter_count(model)}
+    bundle.card["imported"]["from"] = "huggingface" if gguf is None else "gguf"
     if config.architecture == "encoder-decoder":
         codes = {"source": source_language, "target": target_language}
         bundle.card["languages"] = {side: code and code.partition("_")[0] for side, code in codes.items()}
@@ -205,7 +210,6 @@ def _card(bundle: Bundle, theirs: Mapping[str, Any], labels: list[str]) -> dict[
     return {
         "task": "embedding" if embeds_texts(config) else task_of(config.architecture),
         "imported": {
-            "from": "huggingface",
             "model_type": theirs["model_type"],
             "name": theirs.get("_name_or_path"),
         },

@@ -19,6 +19,7 @@ from attendo.bundle import embeds_texts
 from attendo.config import build
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
+from attendo.interop.gguf_files import GgufFile
 from attendo.interop.huggingface.families import FAMILIES
 from attendo.interop.huggingface.options import Theirs
 from attendo.interop.huggingface.table import Head, Row, Table, expanded
@@ -168,10 +169,10 @@ def _weight_files(folder: Path) -> list[Path]:
     raise AttendoError(f"{folder} has no {_WEIGHTS}. Give the complete folder of a Hugging Face model")
 
 
-def read_model(folder: Path, theirs: Theirs | None = None) -> Model:
+def read_model(folder: Path, theirs: Theirs | None = None, gguf: GgufFile | None = None) -> Model:
     """Return the model of a Hugging Face folder in evaluation mode, with memory-mapped weights.
 
-    Raise AttendoError if config.json and the weights do not match.
+    The weights are those of `gguf`, if given. Raise AttendoError if config.json and the weights do not match.
 
     >>> from tempfile import mkdtemp
     >>> config = ModelConfig(vocab_size=9, d_model=8, d_ff=8, n_heads=2, positions="learned", norm_first=True)
@@ -185,6 +186,8 @@ def read_model(folder: Path, theirs: Theirs | None = None) -> Model:
     theirs = read_json(folder / "config.json") if theirs is None else theirs
     table, head = table_of(theirs)
     config_of(theirs)  # raises for unsupported options before the weights are read
+    if gguf is not None:
+        return _model_of(theirs, table, head, _Tensors(dict.fromkeys(gguf.tensors, gguf), table.prefix))
     with _opened(folder, table.prefix) as tensors:
         return _model_of(theirs, table, head, tensors)
 
