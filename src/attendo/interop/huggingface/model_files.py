@@ -56,7 +56,7 @@ def table_of(theirs: Theirs) -> tuple[Table, Head]:
     >>> table_of({"model_type": "mamba"})
     Traceback (most recent call last):
     attendo.errors.AttendoError: config.json: model_type="mamba" is not supported (supported: bart, bert, camembert, \
-distilbert, gpt2, llama, marian, mbart, mistral, mt5, pegasus, qwen2, qwen3, roberta, t5, xlm-roberta)
+distilbert, gpt2, llama, marian, mbart, mistral, mt5, pegasus, phi3, qwen2, qwen3, roberta, smollm3, t5, xlm-roberta)
     """
     kind = str(theirs.get("model_type"))
     if kind not in FAMILIES:
@@ -270,6 +270,7 @@ _WRITTEN = (
     "llama",
     "qwen2",
     "qwen3",
+    "smollm3",
     "bert",
     "distilbert",
 )
