@@ -214,7 +214,9 @@ class CTranslate2:
         times.append(now())
         found = self.generator.generate_batch(tokens, max_length=n_new, min_length=n_new, **fixed)
         end = now() - (times[1] - times[0])  # the second call reads the prompt again
-        return [*times, end], [list(step) for step in zip(*(one.sequences_ids[0] for one in found), strict=True)]
+        return [*times, end], [
+            list(step) for step in zip(*(one.sequences_ids[0] for one in found), strict=True)
+        ]
 
 
 class Transformers:

@@ -234,7 +234,7 @@ def default_text(table: Table, field: dataclasses.Field[Any], language: int) -> 
 
 def of_sizes(name: str) -> set[Any]:
     """Return the values of a [model] setting in all model sizes that attendo chooses from."""
-    tables = [size.table for spec in TASK_SPECS.values() for size in spec.sizes]
+    tables = [size.table({}) for spec in TASK_SPECS.values() for size in spec.sizes]
     return {table[name] for table in tables if name in table}
 
 

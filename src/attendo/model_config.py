@@ -29,6 +29,7 @@ _USED_WITH = {
     "position_frequencies": ("positions", ("rotary",)),
     "position_start": ("positions", ("sinusoidal", "ramp", "inverse")),
     "position_first_index": ("positions", ("sinusoidal",)),
+    "no_rope_interval": ("positions", ("rotary",)),
     "position_order": ("positions", ("sinusoidal",)),
     "position_buckets": ("positions", ("relative",)),
     "position_reach": ("positions", ("relative",)),
@@ -70,6 +71,8 @@ class ModelConfig:
         position_base: Base of the wavelengths of sinusoidal and rotary positions. `length` means `max_len`.
         position_frequencies: Frequencies of rotary positions, one for two entries of a head (default:
             `position_base^(-2i / head_dim)`). Models with scaled positions have such a list.
+        no_rope_interval: Number n such that every n-th block has no rotary positions, as in SmolLM3 (0: all blocks
+            have rotary positions).
         position_start: Number of the first position, for sinusoidal, ramp and inverse positions.
         position_first_index: First index i in `base^(-2i / d_model)`, for sinusoidal positions.
         position_order: Order of the sinusoids. `sincos` and `cossin` alternate sines and cosines; `halves` puts all
@@ -126,6 +129,7 @@ class ModelConfig:
     positions: Positions = "sinusoidal"
     position_base: float | Literal["length"] = 10000.0
     position_frequencies: tuple[float, ...] | None = None
+    no_rope_interval: int = 0
     position_start: Literal[0, 1] = 0
     position_first_index: Literal[0, 1] = 0
     position_order: PhaseOrder = "sincos"

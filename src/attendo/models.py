@@ -331,9 +331,10 @@ def _added_positions(config: ModelConfig) -> FixedPositions | LearnedPositions |
     return FixedPositions(encode, min(config.max_len, 256), config.position_start)
 
 
-def _self_attention(config: ModelConfig, bias: RelativeBias | None) -> Attention:
-    """Return a self-attention layer with its positions and norms."""
-    rotary = Rotary(config.wavelength_base, config.position_frequencies)
+def _self_attention(config: ModelConfig, bias: RelativeBias | None, number: int) -> Attention:
+    """Return the self-attention layer of a block, with its positions and norms. `number` counts blocks from 1."""
+    is_rotary = not config.no_rope_interval or number % config.no_rope_interval
+    rotary = Rotary(config.wavelength_base, config.position_frequencies) if is_rotary else None
     turn = {"rotary": rotary, "alibi": Alibi(config.n_heads)}.get(config.positions, bias)
     attention = _attention(config, turn)
     if config.attention_norm:
@@ -388,8 +389,8 @@ def _last_norm(config: ModelConfig) -> nn.Module | None:
 def _encoder(config: ModelConfig) -> Encoder:
     bias = _relative_bias(config)
     blocks = (
-        EncoderBlock(_self_attention(config, bias), _feed_forward(config), lambda: _residual(config))
-        for _ in range(config.n_encoder_layers)
+        EncoderBlock(_self_attention(config, bias, n), _feed_forward(config), lambda: _residual(config))
+        for n in range(1, config.n_encoder_layers + 1)
     )
     return Encoder(blocks, _last_norm(config))
 
@@ -399,11 +400,11 @@ def _decoder(config: ModelConfig) -> Decoder:
     bias = _relative_bias(config, causal=True)
     blocks = (
         DecoderBlock(
-            _self_attention(config, bias),
+            _self_attention(config, bias, n),
             _attention(config) if config.n_encoder_layers else None,
             _feed_forward(config),
             lambda: _residual(config),
         )
-        for _ in range(config.n_decoder_layers)
+        for n in range(1, config.n_decoder_layers + 1)
     )
     return Decoder(blocks, _last_norm(config))

@@ -96,7 +96,7 @@ def test_a_stopped_command_is_repeated_to_resume(words, tmp_path):
     found = json.loads(outcome.out)
     assert (found["metric"], found["higher_is_better"]) == ("bits_per_byte", False)
     assert [one["name"] for one in found["outcomes"]] == ["A", "B"]
-    assert "A/seed-1: 4.41" in outcome.err and "2 settings with 2 seeds: 0 of 4 runs done" in outcome.err
+    assert "A/seed-1: 4.40" in outcome.err and "2 settings with 2 seeds: 0 of 4 runs done" in outcome.err
     scores = found["outcomes"][1]["scores"]
     assert scores == {str(s): found["runs"][f"B/seed-{s}"]["measures"]["bits_per_byte"] for s in (1, 2)}
     assert attendo("generate", found["best_run"], "rain", "--max-tokens", "2").code == 0

@@ -38,6 +38,11 @@ PLACES = {
     "T5ForConditionalGeneration": PAIR
     | WITHOUT_BIAS
     | {"positions": "relative", "attention_scale": 1.0, "embedding_scale": False, "output_bias": False},
+    "GPT2LMHeadModel, scaled embeddings": ALONE
+    | {"positions": "learned", "norm_first": True, "tie": "output", "embedding_scale": True},
+    "BertForSequenceClassification, scaled embeddings": READER
+    | {"architecture": "classifier", "pooling": "first", "n_classes": 3, "d_output": 16}
+    | {"embedding_scale": True},
     "GPT2LMHeadModel": ALONE | {"positions": "learned", "norm_first": True, "tie": "output"},
     "LlamaForCausalLM": ALONE
     | WITHOUT_BIAS
@@ -73,6 +78,23 @@ def test_a_model_computes_the_same_in_transformers_and_when_it_comes_back(name, 
         inputs = (ids, ids) if bundle.model_config.architecture == "encoder-decoder" else (ids,)
         with torch.inference_mode():
             assert (again(*inputs) - model(*inputs)).abs().max() < 1e-5
+
+
+def test_the_default_language_model_is_a_llama(tmp_path):
+    (text := tmp_path / "a.txt").write_text("".join(f"It will rain in {n} days.\n" for n in range(200)))
+    end = {"model": {"max_len": 16, "n_decoder_layers": 1}, "tokenizer": {"kind": "character"}}
+    own = attendo.train(text, tmp_path / "run", task="language-model", steps=3, settings=end)
+    report = export(tmp_path / "run", tmp_path / "out", "huggingface", most=2)
+    assert report["largest_difference"] < 1e-5
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert isinstance(theirs, transformers.LlamaForCausalLM)
+    assert own.model.config.d_ff == theirs.config.intermediate_size == 352
+    ids = torch.randint(4, own.tokenizer.vocab_size, (2, 9), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        assert (theirs(ids).logits - own.model(ids)).abs().max() < 1e-5
+        read = theirs(ids[:, :5], use_cache=True)
+        after = theirs(ids[:, 5:], past_key_values=read.past_key_values).logits
+        assert (after - own.model(ids)[:, 5:]).abs().max() < 1e-5
 
 
 def test_what_no_class_computes_is_said():

@@ -23,7 +23,7 @@ from attendo.decoding.beam import beam_search  # noqa: E402
 from attendo.decoding.options import DecodingConfig, SpecialIds  # noqa: E402
 from attendo.errors import AttendoError  # noqa: E402
 from attendo.interop.huggingface.model_files import read_model, write_model  # noqa: E402
-from attendo.interop.huggingface.options import RotaryBase  # noqa: E402
+from attendo.interop.huggingface.options import NoRope, RotaryBase  # noqa: E402
 from attendo.model_config import ModelConfig  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
@@ -120,6 +120,18 @@ def mistral(draw):
     return qwen2(draw) | {"sliding_window": None, "head_dim": draw.choice([None, 6])}
 
 
+def smollm3(draw):
+    found = {name: value for name, value in llama(draw).items() if name != "head_dim"}
+    return found | {
+        "num_hidden_layers": draw.choice([2, 5]),
+        "no_rope_layer_interval": draw.choice([2, 4, 6]),
+    }
+
+
+def phi3(draw):
+    return qwen2(draw) | {"sliding_window": None}
+
+
 def bart(draw):
     n_heads, d_ff = draw.choice([1, 2, 4]), draw.choice([8, 20])
     return {
@@ -194,6 +206,8 @@ KINDS = {
     "mt5": Kind("MT5", "ForConditionalGeneration", t5),
     "camembert": Kind("Camembert", "ForMaskedLM", roberta),
     "mistral": Kind("Mistral", "ForCausalLM", mistral),
+    "phi3": Kind("Phi3", "ForCausalLM", phi3),
+    "smollm3": Kind("SmolLM3", "ForCausalLM", smollm3),
 }
 
 
@@ -338,6 +352,51 @@ def test_scaled_positions_give_the_same_logits(name, scaling, tmp_path, monkeypa
                 write_model(ours, tmp_path, {"pad_token_id": PAD})
 
 
+def longrope(draw, share, longest):
+    """A Phi-3 that rotates a share of each head, with other frequencies for contexts above `longest`."""
+    found = phi3(draw) | {"original_max_position_embeddings": longest}
+    n = int(found["hidden_size"] // found["num_attention_heads"] * share) // 2
+    table = {"rope_theta": 100.0, "rope_type": "longrope", "partial_rotary_factor": share}
+    short = [draw.uniform(1.0, 2.0) for _ in range(n)]
+    return found | {"rope_parameters": table | {"short_factor": short, "long_factor": [9.0] * n}}
+
+
+def partial(draw, share):
+    table = {"rope_theta": 100.0, "rope_type": "default", "partial_rotary_factor": share}
+    return phi3(draw) | {"rope_parameters": table}
+
+
+def check_rotation(name, share, seed, folder, monkeypatch):
+    draws = {"longrope": lambda draw: longrope(draw, share, 9), "partial": lambda draw: partial(draw, share)}
+    monkeypatch.setitem(KINDS, "rotated", Kind("Phi3", "ForCausalLM", draws[name]))
+    theirs = made("rotated", seed)
+    theirs.save_pretrained(folder)
+    ours, (ids, _, real) = read_model(folder), batch(seed, 3, 9)
+    assert ours.config.max_len == (9 if name == "longrope" else MAX_LEN)
+    with torch.inference_mode():
+        them = theirs(ids, attention_mask=real.long()).logits[real]
+        assert (them - ours(ids)[real]).abs().max() <= 1e-5
+        cache = ours.start(3)
+        steps = torch.cat([ours.step(ids[:, :5], cache), ours.step(ids[:, 5:], cache)], 1)
+        assert (them - steps[real]).abs().max() <= 1e-5
+
+
+ROTATIONS = [("longrope", 1.0), ("longrope", 0.7), ("partial", 0.7)]
+
+
+@pytest.mark.parametrize(("name", "share"), ROTATIONS)
+def test_longrope_and_rotated_shares_of_heads_give_the_same_logits(name, share, tmp_path, monkeypatch):
+    for seed in (0, 1):
+        check_rotation(name, share, seed, tmp_path / str(seed), monkeypatch)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "share"), ROTATIONS)
+def test_rotations_over_many_configurations(name, share, tmp_path, monkeypatch):
+    for seed in range(2, 14):
+        check_rotation(name, share, seed, tmp_path / str(seed), monkeypatch)
+
+
 @pytest.mark.parametrize(
     ("name", "window", "longest"),
     [
@@ -374,6 +433,16 @@ def test_the_positions_of_llama_3_are_written_as_they_were_read():
     read = RotaryBase().read(theirs)
     ours = ModelConfig(vocab_size=9, d_model=64, n_heads=2, positions="rotary", **read)
     assert RotaryBase().write(ours)["rope_parameters"] == table
+
+
+def test_positions_that_no_option_describes_are_rejected():
+    for option, theirs, words in (
+        (NoRope(), {"no_rope_layers": [1, 0, 0], "num_hidden_layers": 3}, r"no_rope_layers=\[1, 0, 0\]"),
+        (RotaryBase(), {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
+        (RotaryBase(partial=True), {"partial_rotary_factor": 0.4}, "partial_rotary_factor=0.375"),
+    ):
+        with pytest.raises(AttendoError, match=words):
+            option.read(theirs | {"hidden_size": 16, "num_attention_heads": 2})
 
 
 def pieces(ids):

@@ -115,7 +115,7 @@ def test_the_pace_is_measured_by_real_updates(tmp_path):
     corpus = PairCorpus(PairData(train=(str(pairs_file(tmp_path)),)), lambda line: None)
     tables, tokenizer = choose_tokenizer({}, TRANSLATION, corpus, lambda line: None)
     material = TRANSLATION.material(corpus, tokenizer, tables)
-    model = sizes_for(TRANSLATION.sizes, {}, material.n_rows)[0].table | tables["model"]
+    model = sizes_for(TRANSLATION.sizes, {}, material.n_rows)[0].table(tables["model"])
     training = {"precision": "float32", "batch_tokens": 256, "cpu_minutes": 1}
     assert 0 < settings.measured_pace(model, training, material.batches(256, 0, 0), CPU) < 60
 

@@ -56,6 +56,8 @@ def configs(draw) -> ModelConfig:
     if options["positions"] == "rotary" and draw(st.booleans()):  # scaled, as in Llama 3
         width = options["head_dim"] or options["d_model"] // options["n_heads"]
         options["position_frequencies"] = tuple(0.5 / (1 + i) for i in range(width // 2))
+    if options["positions"] == "rotary":
+        options["no_rope_interval"] = draw(st.sampled_from([0, 2]))
     return ModelConfig(vocab_size=VOCAB, **options)
 
 

@@ -20,10 +20,11 @@ def import_(
 ) -> int:
     """Convert a local Hugging Face model or GGUF file to a run folder, which all other commands accept.
 
-    Supported models: BERT, RoBERTa, DistilBERT and sentence embeddings based on them; GPT-2, Llama, Qwen2 and Qwen3;
-    MarianMT (OPUS-MT), Pegasus, BART, mBART and T5. The command downloads nothing. First download the model, for
-    example with: hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de. Pickle files are not read. For a
-    multilingual model, --to selects the output language. GGUF files can contain Llama, Mistral, Qwen2 or Qwen3 models.
+    Supported models: BERT, RoBERTa, DistilBERT and sentence embeddings based on them; GPT-2, Llama, Mistral, Qwen2,
+    Qwen3, SmolLM3 and Phi-3; MarianMT (OPUS-MT), Pegasus, BART, mBART and T5. The command downloads nothing. First
+    download the model, for example with: hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de. Pickle files
+    are not read. For a multilingual model, --to selects the output language. GGUF files can contain Llama, Mistral,
+    Qwen2 or Qwen3 models.
 
     Example: attendo import opus-mt-en-de runs/opus --from en --to de
     """

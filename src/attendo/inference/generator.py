@@ -159,7 +159,11 @@ class Generator(TextModel):
         return eager_decoder(self.model) if self._reader is None else self._reader
 
     def scorer(self) -> nn.Module:
-        """Return the model whose losses `text_loss` computes: the compiled one if it has fewer than 32 bits."""
+        """Return the model whose losses `text_loss` computes: the compiled one if it has fewer than 32 bits.
+
+        Raises:
+            AttendoError: The model has fewer than 32 bits and is not compiled.
+        """
         if self._bits == 32:
             return self.model
         reader = self.reader()

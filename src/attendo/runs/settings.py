@@ -291,7 +291,7 @@ def choose_training(
         head_only = family.architecture == "classifier" and {*training.get("frozen", ())} >= ENCODER_PARTS
         training |= {"steps": 1} if head_only else {"epochs": default_epochs(family, steps_per_epoch)}
     sizes = sizes_for(family.sizes, chosen["model"], material.n_rows)
-    shapes = [{**size.table, **family.model, **chosen["model"]} for size in sizes]
+    shapes = [size.table({**family.model, **chosen["model"]}) for size in sizes]
     adapters = chosen.get("lora", {})
     model, steps = _fitting_size(shapes, training, steps_per_epoch, batches, device, adapters)
     chosen["model"] = model

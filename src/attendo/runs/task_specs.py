@@ -69,16 +69,22 @@ class Size:
     n_layers: int
     least_rows: int
 
-    @property
-    def table(self) -> dict[str, Any]:
-        """The settings in [model] that a size determines."""
+    def table(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the given settings in [model], completed with the settings that a size determines.
+
+        >>> Size(128, 4, 2, 0).table({})["d_ff"], Size(128, 4, 2, 0).table({"feed_forward_gated": True})["d_ff"]
+        (512, 352)
+        """
+        # three matrices of 8/3 · d_model have as many parameters as two of 4 · d_model (Shazeer 2020)
+        is_gated = settings.get("feed_forward_gated", False)
         return {
             "d_model": self.d_model,
-            "d_ff": 4 * self.d_model,
+            "d_ff": 32 * math.ceil(self.d_model / 12) if is_gated else 4 * self.d_model,
             "n_heads": self.n_heads,
             "n_encoder_layers": self.n_layers,
             "n_decoder_layers": self.n_layers,
             "norm_first": True,
+            **settings,
         }
 
 
@@ -348,7 +354,11 @@ LANGUAGE_MODEL = TaskSpec(
         "n_encoder_layers": 0,
         "max_len": 256,
         "positions": "rotary",
-        "activation": "gelu",
+        "norm": "rms",
+        "activation": "silu",
+        "feed_forward_gated": True,
+        "feed_forward_bias": False,
+        "attention_bias": False,
         "tie": "output",
     },
     training={"label_smoothing": 0.0},

@@ -13,6 +13,7 @@ from attendo.interop.huggingface.options import (
     InnerWidth,
     Length,
     Must,
+    NoRope,
     OneSize,
     Option,
     RotaryBase,
@@ -86,15 +87,31 @@ GPT2 = Table(
 )
 
 
-def _llama(head: str, *options: Option) -> Table:
-    """Return the table of a model like Llama, with variants in biases and head normalization."""
+_APART: Mapping[str, str | tuple[str, ...]] = {
+    **_attention("self_attn", "self_attention", "q_proj", "k_proj", "v_proj", "o_proj"),
+    "self_attn.q_norm": "self_attention.q_norm",
+    "self_attn.k_norm": "self_attention.k_norm",
+    "mlp.up_proj": "feed_forward.in_proj",
+    "mlp.gate_proj": "feed_forward.gate_proj",
+}
+_JOINED: Mapping[str, str | tuple[str, ...]] = {
+    "self_attn.qkv_proj": tuple(f"self_attention.{name}_proj" for name in "qkv"),
+    "self_attn.o_proj": "self_attention.out_proj",
+    "mlp.gate_up_proj": ("feed_forward.gate_proj", "feed_forward.in_proj"),
+}
+
+
+def _llama(
+    head: str,
+    *options: Option,
+    layers: Mapping[str, str | tuple[str, ...]] = _APART,
+    partial: bool = False,
+    tied: bool = False,
+) -> Table:
+    """Return the table of a model like Llama, with variants in biases, head normalization and joined layers."""
     layers = {
-        **_attention("self_attn", "self_attention", "q_proj", "k_proj", "v_proj", "o_proj"),
-        "self_attn.q_norm": "self_attention.q_norm",
-        "self_attn.k_norm": "self_attention.k_norm",
+        **layers,
         "input_layernorm": "self_attention_residual.norm",
-        "mlp.up_proj": "feed_forward.in_proj",
-        "mlp.gate_proj": "feed_forward.gate_proj",
         "mlp.down_proj": "feed_forward.out_proj",
         "post_attention_layernorm": "feed_forward_residual.norm",
     }
@@ -105,12 +122,12 @@ def _llama(head: str, *options: Option) -> Table:
             Same("norm_eps", "rms_norm_eps", 1e-6),
             Same("attention_dropout", "attention_dropout", 0.0),
             Activation("hidden_act", "silu"),
-            RotaryBase(),
-            Tied(False),
+            Tied(tied),
             Fixed(
                 _ALONE | {"norm": "rms", "positions": "rotary", "feed_forward_gated": True, "dropout": 0.0}
             ),
             *options,
+            RotaryBase(partial),
         ),
         (
             Row("model.embed_tokens.weight", ("embedding.tokens.weight",)),
@@ -153,6 +170,26 @@ MISTRAL = _llama(
     Window(used=True),
     Heads(),
     Fixed({"attention_bias": False, "feed_forward_bias": False}),
+)
+PHI3 = _llama(
+    "Phi3ForCausalLM",
+    *_sizes(32_064, 8192, 4096),
+    Window(used=True),
+    Heads(),
+    Same("dropout", "resid_pdrop", 0.0),
+    Fixed({"attention_bias": False, "feed_forward_bias": False}),
+    layers=_JOINED,
+    partial=True,
+)
+SMOLLM3 = _llama(
+    "SmolLM3ForCausalLM",
+    *_sizes(128_256, 11_008, 32_768),
+    Window(used=False),
+    Heads(),
+    NoRope(),
+    Same("attention_bias", "attention_bias", False),
+    Same("feed_forward_bias", "mlp_bias", False),
+    tied=True,
 )
 QWEN2 = _llama(
     "Qwen2ForCausalLM",
@@ -559,9 +596,11 @@ FAMILIES: Mapping[str, tuple[Table, ...]] = {
     "mistral": (MISTRAL,),
     "mt5": MT5,
     "pegasus": (PEGASUS,),
+    "phi3": (PHI3,),
     "qwen2": (QWEN2,),
     "qwen3": (QWEN3,),
     "roberta": (ROBERTA,),
+    "smollm3": (SMOLLM3,),
     "t5": T5,
     "xlm-roberta": (ROBERTA,),
 }

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def table_of(theirs: Theirs) -> tuple[Table, Head]:
     >>> table_of({"model_type": "mamba"})
     Traceback (most recent call last):
     attendo.errors.AttendoError: config.json: model_type="mamba" is not supported (supported: bart, bert, camembert, \
-distilbert, gpt2, llama, marian, mbart, mistral, mt5, pegasus, qwen2, qwen3, roberta, t5, xlm-roberta)
+distilbert, gpt2, llama, marian, mbart, mistral, mt5, pegasus, phi3, qwen2, qwen3, roberta, smollm3, t5, xlm-roberta)
     """
     kind = str(theirs.get("model_type"))
     if kind not in FAMILIES:
@@ -272,6 +273,7 @@ _WRITTEN = (
     "llama",
     "qwen2",
     "qwen3",
+    "smollm3",
     "bert",
     "distilbert",
 )
@@ -292,8 +294,9 @@ _BIASES = ("attention_bias", "attention_out_bias", "feed_forward_bias", "output_
 
 @dataclass(frozen=True)
 class Place:
-    """The format of an exported model: family, table, model class and the options of config.json."""
+    """The format of an exported model: its configuration there, family, table, model class and config.json."""
 
+    config: ModelConfig
     family: str
     table: Table
     name: str
@@ -312,7 +315,7 @@ def place_of(config: ModelConfig) -> Place:
     """
     nearest: list[str] | None = None
     for place in _places(config):
-        differing = _differing(config, place)
+        differing = _differing(place)
         if not differing:
             return place
         if nearest is None or len(differing) < len(nearest):
@@ -344,11 +347,13 @@ def _tensors_of(model: Model, place: Place) -> dict[str, Tensor]:
     If the foreign format stores sines and cosines in halves, the residual stream is permuted. The function of the model
     does not change.
     """
-    config, theirs = model.config, place.theirs
+    config, theirs = place.config, place.theirs
     tied = bool(theirs.get("tie_word_embeddings", True))
     named = dict(model.named_parameters(remove_duplicate=False))
     ours = {name: tensor.detach().cpu() for name, tensor in model.named_parameters(remove_duplicate=tied)}
-    if _is_permuted(config, place):
+    if model.config.embedding_scale != config.embedding_scale:
+        ours[_EMBEDDINGS[0]] = ours[_EMBEDDINGS[0]] * config.d_model**0.5
+    if _is_permuted(place):
         ours = dict(_permuted(ours, config.d_model))
     found: dict[str, Tensor] = {}
     for row, there in expanded((*place.table.weights, *place.head.weights), ours):
@@ -371,23 +376,29 @@ def _tensors_of(model: Model, place: Place) -> dict[str, Tensor]:
 
 
 def _places(config: ModelConfig) -> Iterator[Place]:
-    for family in _WRITTEN:
+    """Yield the formats of a model, then those of the model whose embedding matrix contains the factor √d_model."""
+    shapes = [config]
+    if config.embedding_scale and config.architecture in ("decoder", "classifier"):
+        # the output layer has no factor, so the matrices differ
+        shapes.append(replace(config, embedding_scale=False, tie="none"))
+    for shape, family in product(shapes, _WRITTEN):
         for table in filter(lambda table: table.written, FAMILIES[family]):
             for name, head in table.heads.items():
                 has_classes = head.ours.get("n_classes") != 0
-                if head.architecture != config.architecture or has_classes == embeds_texts(config):
+                if head.architecture != shape.architecture or has_classes == embeds_texts(shape):
                     continue
                 theirs: dict[str, Any] = {"model_type": family, "architectures": [name]}
                 for option in table.options:
-                    theirs |= option.write(config)
-                if config.n_classes:
-                    theirs["id2label"] = {str(n): f"LABEL_{n}" for n in range(config.n_classes)}
+                    theirs |= option.write(shape)
+                if shape.n_classes:
+                    theirs["id2label"] = {str(n): f"LABEL_{n}" for n in range(shape.n_classes)}
                 if table.when(theirs):
-                    yield Place(family, table, name, head, theirs)
+                    yield Place(shape, family, table, name, head, theirs)
 
 
-def _differing(config: ModelConfig, place: Place) -> list[str]:
+def _differing(place: Place) -> list[str]:
     """Return the options that change if a model is exported and imported again."""
+    config = place.config
     try:
         back = config_of(place.theirs, config.output_bias or None)
     except AttendoError:
@@ -396,7 +407,7 @@ def _differing(config: ModelConfig, place: Place) -> list[str]:
     if place.table.biased:
         for name in _BIASES:  # missing biases are written as zeros
             wanted[name] = wanted[name] or found[name]
-    if _is_permuted(config, place):
+    if _is_permuted(place):
         wanted["position_order"] = "halves"
     if wanted["tie"] == "all" and found["tie"] == "input":
         wanted["tie"] = "input"  # the shared matrix is written twice
@@ -426,8 +437,8 @@ def _computed_options(config: ModelConfig) -> dict[str, Any]:
     return options
 
 
-def _is_permuted(config: ModelConfig, place: Place) -> bool:
-    fixed = config_of(place.theirs)
+def _is_permuted(place: Place) -> bool:
+    config, fixed = place.config, config_of(place.theirs)
     return (config.positions, config.position_order, fixed.position_order) == (
         "sinusoidal",
         "sincos",

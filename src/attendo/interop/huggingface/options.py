@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attendo.errors import AttendoError
-from attendo.interop.huggingface.rotary_scaling import KINDS, described, kind_of, scaled
+from attendo.interop.huggingface.rotary_scaling import KINDS, described, kind_of, rotation
 from attendo.model_config import ModelConfig
 
 Theirs = Mapping[str, Any]
@@ -263,29 +263,60 @@ class Heads(Option):
 
 @dataclass(frozen=True)
 class RotaryBase(Option):
-    """The base and the scaling of RoPE, which newer files store in `rope_parameters`."""
+    """The base and the scaling of RoPE, which newer files store in `rope_parameters`.
+
+    LongRoPE limits the context to the original context, because longer texts have other frequencies.
+    """
+
+    partial: bool = False
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        table = theirs.get("rope_parameters") or {}
-        scaling = theirs.get("rope_scaling") or table
+        scaling = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
         if (kind := kind_of(scaling)) not in KINDS:
             raise _no_counterpart("rope_type", kind, *KINDS)
-        if (share := table.get("partial_rotary_factor", theirs.get("partial_rotary_factor", 1.0))) != 1.0:
-            raise _no_counterpart("partial_rotary_factor", share, 1.0)
-        base = float(table.get("rope_theta", theirs.get("rope_theta", 10000.0)))
+        width = theirs.get("head_dim") or theirs["hidden_size"] // theirs["num_attention_heads"]
+        base, n_rotated, omega, factor = rotation(theirs, width)
+        if n_rotated % 2 or (n_rotated < width and not self.partial):
+            raise _no_counterpart("partial_rotary_factor", n_rotated / width, 1.0)
         found: dict[str, Any] = {"position_base": base}
-        if kind not in ("default", "dynamic"):
-            width = theirs.get("head_dim") or theirs["hidden_size"] // theirs["num_attention_heads"]
-            omega, factor = scaled(scaling, width, base, theirs.get("max_position_embeddings", 2048))
+        if kind not in ("default", "dynamic") or n_rotated < width:
             found["position_frequencies"] = tuple(omega.tolist())
-            if factor != 1.0:  # of queries and keys
-                found["attention_scale"] = factor**2 / math.sqrt(width)
+        if factor != 1.0:  # of queries and keys
+            found["attention_scale"] = factor**2 / math.sqrt(width)
+        if kind in ("longrope", "su"):
+            original = theirs.get("original_max_position_embeddings")
+            original = original or scaling["original_max_position_embeddings"]
+            found["max_len"] = min(original, theirs.get("sliding_window") or original)
         return found
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
         base, own = ours.wavelength_base, ours.position_frequencies
         table = {"rope_theta": base, "rope_type": "default"}
         return {"rope_theta": base, "rope_parameters": table | ({} if own is None else described(own, base))}
+
+
+@dataclass(frozen=True)
+class NoRope(Option):
+    """The blocks without rotary positions: every n-th block of SmolLM3.
+
+    >>> NoRope().read({"no_rope_layers": [1, 0, 1, 0], "num_hidden_layers": 4})
+    {'no_rope_interval': 2}
+    """
+
+    def read(self, theirs: Theirs) -> dict[str, Any]:
+        n, interval = theirs.get("num_hidden_layers", 36), theirs.get("no_rope_layer_interval", 4)
+        wanted = theirs.get("no_rope_layers") or _rotated(interval, n)
+        interval = wanted.index(0) + 1 if 0 in wanted else 0
+        if wanted[:n] != _rotated(interval, n):
+            raise _no_counterpart("no_rope_layers", wanted, _rotated(interval, n))
+        return {"no_rope_interval": interval}
+
+    def write(self, ours: ModelConfig) -> dict[str, Any]:
+        return {"no_rope_layers": _rotated(ours.no_rope_interval, ours.n_decoder_layers)}
+
+
+def _rotated(interval: int, n: int) -> list[int]:
+    return [int(not interval or number % interval != 0) for number in range(1, n + 1)]
 
 
 @dataclass(frozen=True)

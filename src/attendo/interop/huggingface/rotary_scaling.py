@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,35 @@ from torch import Tensor
 from attendo.nn.positions import frequencies
 
 Omega = Float[Tensor, " half"]
+
+
+class Rotation(NamedTuple):
+    """The rotary positions of a head: the base, the number of rotated entries, the frequencies, and a factor.
+
+    `factor` multiplies the rotated entries of queries and keys. The frequencies of all other entries are 0.
+    """
+
+    base: float
+    n_rotated: int
+    omega: Omega
+    factor: float
+
+
+def rotation(theirs: Mapping[str, Any], width: int) -> Rotation:
+    """Return the rotary positions that a config.json describes for heads of a width.
+
+    >>> rotation({"rope_theta": 100.0, "partial_rotary_factor": 0.5}, 8).omega
+    tensor([1.0000, 0.1000, 0.0000, 0.0000], dtype=torch.float64)
+    """
+    table = theirs.get("rope_parameters") or {}
+    base = float(table.get("rope_theta", theirs.get("rope_theta", 10000.0)))
+    share = table.get("partial_rotary_factor", theirs.get("partial_rotary_factor")) or 1.0
+    n_rotated = int(width * share)
+    scaling = theirs.get("rope_scaling") or table
+    if (original := theirs.get("original_max_position_embeddings")) is not None:
+        scaling = {"original_max_position_embeddings": original, **scaling}
+    omega, factor = scaled(scaling, n_rotated, base, theirs.get("max_position_embeddings", 2048))
+    return Rotation(base, n_rotated, torch.cat([omega, omega.new_zeros((width - n_rotated) // 2)]), factor)
 
 
 def scaled(table: Mapping[str, Any], width: int, base: float, longest: int) -> tuple[Omega, float]:
@@ -38,12 +67,15 @@ def scaled(table: Mapping[str, Any], width: int, base: float, longest: int) -> t
             return _llama3(omega, table), 1.0
         case "yarn":
             return _yarn(omega, base, table, longest)
+        case "longrope" | "su":
+            return _longrope(omega, table, longest)
         case _:
             return omega, 1.0
 
 
-KINDS = ("default", "linear", "llama3", "yarn", "dynamic")
-"""The supported kinds of scaling. The kind "dynamic" only changes texts that are longer than the context."""
+KINDS = ("default", "linear", "llama3", "yarn", "dynamic", "longrope", "su")
+"""The supported kinds of scaling. The kind "dynamic" only changes texts that are longer than the context. The kind
+"longrope", once called "su", changes all frequencies of texts that are longer than the original context."""
 
 
 def kind_of(table: Mapping[str, Any]) -> str:
@@ -80,6 +112,14 @@ def _yarn(omega: Omega, base: float, table: Mapping[str, Any], longest: int) -> 
     kept = 1 - ramp.double().clamp(0.0, 1.0)
     of_heads = table.get("attention_factor") or _temperature(factor, table)
     return omega / factor * (1 - kept) + omega * kept, of_heads
+
+
+def _longrope(omega: Omega, table: Mapping[str, Any], longest: int) -> tuple[Omega, float]:
+    """Return the frequencies and the factor of LongRoPE within the original context (Ding et al. 2024)."""
+    original = table["original_max_position_embeddings"]
+    factor = table.get("factor") or longest / original
+    of_heads = table.get("attention_factor") or math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original))
+    return omega / torch.tensor(table["short_factor"], dtype=torch.float64), of_heads
 
 
 def _temperature(factor: float, table: Mapping[str, Any]) -> float:

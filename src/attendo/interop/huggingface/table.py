@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attendo.errors import AttendoError
 from attendo.interop.huggingface.options import Option, Theirs
+from attendo.interop.huggingface.rotary_scaling import rotation
 from attendo.model_config import Architecture
 
 Get = Callable[[str], Tensor]
@@ -23,7 +24,8 @@ class Row:
         theirs: The name of the foreign tensor, with `{n}` for the number of a block.
         ours: The names of attendo's tensors, which are concatenated in the foreign tensor.
         transposed: Whether the foreign tensor is stored as [in, out].
-        turned: Whether RoPE pairs row i with row i + head_dim / 2 in the foreign tensor. attendo pairs adjacent rows.
+        turned: The number of tensors (the first of `ours`) in which RoPE pairs row i of the rotated rows of a head with
+            row i + n / 2 in the foreign tensor. attendo pairs adjacent rows.
         behind: The number of unused first rows in the foreign tensor. -1 means that the padding id determines the
             number.
         plus: The name of a tensor whose first row is added (the token type embedding of BERT).
@@ -35,7 +37,7 @@ class Row:
     theirs: str
     ours: tuple[str, ...]
     transposed: bool = False
-    turned: bool = False
+    turned: int = 0
     behind: int = 0
     plus: str | None = None
     aliases: tuple[str, ...] = ()
@@ -68,18 +70,19 @@ class Row:
             )
         found = found.flatten() if self.flat else found.mT if self.transposed and found.ndim == 2 else found
         found = found[self._before(theirs) :]
-        if self.turned:
-            found = found.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)
         if self.plus is not None:
             found = found + get(self.plus)[0]
         if self.scaled is not None and (factor := self.scaled(theirs)) != 1.0:
             found = found * factor
-        return list(found.split([shape[0] for shape in shapes]))
+        parts = found.split([shape[0] for shape in shapes])
+        return [
+            _adjacent(part, theirs, head_dim) if n < self.turned else part for n, part in enumerate(parts)
+        ]
 
     def write(self, ours: Sequence[Tensor], theirs: Theirs, head_dim: int) -> Tensor:
         """Convert attendo's tensors to the foreign tensor."""
         found = torch.cat(list(ours)) if len(ours) > 1 else ours[0]
-        if self.turned:
+        if self.turned:  # all heads are rotated completely
             found = found.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
         if before := self._before(theirs):
             found = torch.cat([found.new_zeros(before, *found.shape[1:]), found])
@@ -95,7 +98,18 @@ class Row:
         return wanted[::-1] if self.transposed else wanted
 
 
-def dense(theirs: str, *ours: str, transposed: bool = False, turned: bool = False) -> tuple[Row, Row]:
+def _adjacent(found: Tensor, theirs: Theirs, head_dim: int) -> Tensor:
+    """Return the rows of each head with the pairs of RoPE side by side, then the rows that are not rotated."""
+    _, n, _, factor = rotation(theirs, head_dim)
+    heads = found.unflatten(0, (-1, head_dim))
+    pairs = heads[:, :n].unflatten(1, (2, n // 2)).transpose(1, 2).flatten(1, 2)
+    if n == head_dim:
+        return pairs.flatten(0, 1)
+    # attention_scale multiplies whole heads, but the factor is for rotated rows only
+    return torch.cat([pairs, heads[:, n:] / factor], 1).flatten(0, 1)
+
+
+def dense(theirs: str, *ours: str, transposed: bool = False, turned: int = 0) -> tuple[Row, Row]:
     """Return one `Row` for the weight and one for the bias of a Hugging Face layer, which can join layers of attendo.
 
     >>> [(row.theirs, *row.ours) for row in dense("kv", "k_proj", "v_proj")]
@@ -112,9 +126,11 @@ def dense(theirs: str, *ours: str, transposed: bool = False, turned: bool = Fals
     )
 
 
-def blocks(theirs: str, ours: str, layers: Mapping[str, str], turned: Sequence[str] = ()) -> tuple[Row, ...]:
-    """Return a `Row` for each tensor in a stack of blocks. `layers` maps Hugging Face's layer names to attendo's.
-    `turned` contains the layers with RoPE.
+def blocks(
+    theirs: str, ours: str, layers: Mapping[str, str | tuple[str, ...]], turned: Sequence[str] = ()
+) -> tuple[Row, ...]:
+    """Return a `Row` for each tensor in a stack of blocks. `layers` maps Hugging Face's layer names to attendo's, or to
+    several layers that one layer joins. `turned` contains the layers with RoPE.
 
     >>> blocks("h", "decoder", {"ln_1": "self_attention_residual.norm"})[0].ours
     ('decoder.blocks.{n}.self_attention_residual.norm.weight',)
@@ -122,7 +138,12 @@ def blocks(theirs: str, ours: str, layers: Mapping[str, str], turned: Sequence[s
     return tuple(
         row
         for name, own in layers.items()
-        for row in dense(f"{theirs}.{{n}}.{name}", f"{ours}.blocks.{{n}}.{own}", turned=own in turned)
+        for joined in [(own,) if isinstance(own, str) else own]
+        for row in dense(
+            f"{theirs}.{{n}}.{name}",
+            *(f"{ours}.blocks.{{n}}.{layer}" for layer in joined),
+            turned=sum(layer in turned for layer in joined),
+        )
     )
 
 
