@@ -66,7 +66,7 @@ def load(
         return Embedder.from_bundle(bundle, load_model(Path(folder), bundle).to(device)).prepare()
     if task not in _KINDS:
         raise AttendoError(f"unknown task {task!r} (expected {', '.join(_KINDS)})")
-    kind: Any = _KINDS[task]
-    mapped = bits < 32 and kind is Generator
+    kind = _KINDS[task]
+    mapped = bits < 32 and kind.task == "language-model"
     user = kind.from_bundle(bundle, load_model(Path(folder), bundle, mapped=mapped).to(device))
-    return user.prepare(bits) if bits < 32 and kind in (Generator, Translator) else user
+    return user.prepare(bits) if mapped or (bits < 32 and kind.task == "translation") else user
