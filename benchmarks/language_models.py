@@ -60,7 +60,7 @@ def model_of(shape):
         architecture="decoder", vocab_size=vocab, d_model=d_model, d_ff=d_ff, n_heads=heads,
         n_kv_heads=key_heads, n_encoder_layers=0, n_decoder_layers=layers, max_len=CONTEXT, positions="rotary",
         norm="rms", norm_first=True, feed_forward_gated=True, activation="silu", attention_bias=False,
-        feed_forward_bias=False, output_bias=False, tie="all", initialization="normal",
+        feed_forward_bias=False, output_bias=False, tie="all", initialization="normal", embedding_scale=False,
     )  # fmt: skip
     torch.manual_seed(0)
     return DecoderLM(config).eval()

@@ -160,8 +160,11 @@ def in_bfloat16(model: ModelT) -> ModelT:
 
 def laid_out(model: ModelT, bits: Bits) -> ModelT:
     """Return a copy of the model in its fastest form: bfloat16 on a GPU, `prepared` on a CPU."""
-    on_gpu = any(parameter.is_cuda for parameter in model.parameters())
-    return in_bfloat16(model) if on_gpu else prepared(model, bits)
+    if any(parameter.is_cuda for parameter in model.parameters()):
+        return in_bfloat16(model)
+    if any(parameter.dtype == torch.bfloat16 for parameter in model.parameters()):  # slow on many CPUs
+        model = copy.deepcopy(model).float()
+    return prepared(model, bits)
 
 
 def best_decoder(model: DecoderLM, bits: Bits = 32) -> DecoderBackend:
