@@ -6,11 +6,14 @@ import shutil
 import tomllib
 
 import pytest
+import torch
 from command_line import attendo, refused, settings
 from tiny_texts import SMALL, forecast_texts, text_file
 
 import attendo as library
+from attendo.bundle import load_bundle, load_model, save_description, save_weights
 from attendo.cli.evaluate import _text_loss_lines
+from attendo.decoding.native.library import library as library_of_native
 from attendo.inference import Generator
 from attendo.inference.perplexity import TextLoss
 
@@ -218,3 +221,54 @@ def test_options_of_the_draw_are_checked(trained):
 def test_without_a_file_it_is_pythons_own_source():
     outcome = attendo("train", "language-model", "--print-config")
     assert tomllib.loads(outcome.out)["data"]["train"] == ["stdlib"]
+
+
+def in_bfloat16(folder, out):
+    """A copy of a run whose weights are rounded to bfloat16, and stored in it."""
+    bundle = load_bundle(folder)
+    model = load_model(folder, bundle)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16().float()
+    save_description(out, bundle)
+    save_weights(out, model, bundle, 0)
+    return model
+
+
+def test_weights_that_are_bfloat16_are_stored_and_mapped_so(trained, tmp_path):
+    wide, narrow = trained[0] / "model.safetensors", tmp_path / "run" / "model.safetensors"
+    model = in_bfloat16(trained[0], tmp_path / "run")
+    assert narrow.stat().st_size < 0.6 * wide.stat().st_size
+    whole = Generator.load(tmp_path / "run").model
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), model.parameters(), strict=True))
+    mapped = Generator.load(tmp_path / "run", bits=8).model
+    assert {parameter.dtype for parameter in mapped.parameters()} == {torch.bfloat16}
+    assert mapped.output_proj.weight is mapped.embedding.tokens.weight  # still shared
+    said = attendo("generate", tmp_path / "run", "It will", "--max-tokens", "5", "--temperature", "0")
+    few = attendo(
+        "generate", tmp_path / "run", "It will", "--max-tokens", "5", "--temperature", "0", "--bits", "16"
+    )
+    assert said.out == few.out
+
+
+def test_a_loss_with_few_bits_is_that_of_the_compiled_model(trained, text, monkeypatch):
+    def loss(*options):
+        done = attendo("evaluate", trained[0], text, "--json", *options)
+        assert done.code == 0, done.err
+        return json.loads(done.out)["nats"]
+
+    exact = loss()
+    losses = [loss("--bits", bits) for bits in ("32", "16", "8", "4")]
+    assert losses[0] == exact
+    assert len(set(losses)) == 4
+    assert losses[1] == pytest.approx(exact, rel=1e-3)
+    assert losses[2] == pytest.approx(exact, rel=1e-2)
+    monkeypatch.setenv("ATTENDO_NATIVE", "0")
+    library_of_native.cache_clear()
+    try:
+        said = refused("evaluate", trained[0], text, "--bits", "8")
+        assert "--bits 8 cannot be measured without the compiled step: ATTENDO_NATIVE is 0" in said
+        done = attendo("generate", trained[0], "It will", "--max-tokens", "2", "--bits", "4")
+        assert "note: the search runs on PyTorch only" in done.err
+    finally:
+        library_of_native.cache_clear()
+    assert "'5' is not one of '32', '16', '8', '4'" in refused("generate", trained[0], "--bits", "5")

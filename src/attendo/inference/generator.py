@@ -169,7 +169,7 @@ class Generator(TextModel):
         reader = self.reader()
         if reader.compiled is None:
             raise AttendoError(
-                f"`bits`={self._bits} cannot be measured without the compiled step: {reader.why}"
+                f"`bits` {self._bits} cannot be measured without the compiled step: {reader.why}"
             )
         return CompiledReader(reader.compiled)
 
