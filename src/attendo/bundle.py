@@ -411,9 +411,13 @@ def load_model(folder: Path, bundle: Bundle, *, mapped: bool = False) -> Model:
 
 def _map(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Replace all parameters of a model, which may have several places, by tensors."""
-    new = {
-        id(old): nn.Parameter(tensors[name], requires_grad=False) for name, old in model.named_parameters()
-    }
+    new = {}
+    for name, old in model.named_parameters():
+        found = tensors[name]
+        new[id(old)] = nn.Parameter(
+            found.float() if found.dtype == torch.float16 else found, requires_grad=False
+        )
+        new[id(old)].is_mapped = True
     for module in model.modules():
         for name, old in list(module.named_parameters(recurse=False, remove_duplicate=False)):
             setattr(module, name, new[id(old)])

@@ -272,3 +272,31 @@ def test_a_loss_with_few_bits_is_that_of_the_compiled_model(trained, text, monke
     finally:
         library_of_native.cache_clear()
     assert "'5' is not one of '32', '16', '8', '4'" in refused("generate", trained[0], "--bits", "5")
+
+
+def test_a_file_that_is_replaced_in_place_does_not_change_the_model(trained, tmp_path):
+    in_bfloat16(trained[0], tmp_path / "run")
+    generator = Generator.load(tmp_path / "run", bits=8)
+    before = generator.generate("It will", max_tokens=6, temperature=0.0)
+    path = tmp_path / "run" / "model.safetensors"
+    data = path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(bytes(len(data)))
+    again = generator.generate("It will", max_tokens=6, temperature=0.0)
+    assert (again.text, again.log_probs) == (before.text, before.log_probs)
+    assert generator.prepare()._reader.compiled.bits == 8
+
+
+def test_recorded_weights_of_few_bits_are_floats(trained, tmp_path):
+    in_bfloat16(trained[0], tmp_path / "run")
+    generator = Generator.load(tmp_path / "run", bits=8)
+    with generator.recording() as record:
+        generator.generate("It will", max_tokens=2)
+    assert record["decoder.blocks.0.self_attention"].weights.dtype == torch.float32
+
+
+def test_bits_are_for_the_processor(trained, text, monkeypatch):
+    monkeypatch.setattr("attendo.cli.options.chosen_device", lambda device, threads: "cuda")
+    for command in ("generate", "chat", "evaluate"):
+        files = [text] if command == "evaluate" else []
+        assert "--bits is for the CPU" in refused(command, trained[0], *files, "--bits", "8")

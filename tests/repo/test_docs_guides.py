@@ -22,7 +22,7 @@ PAGES = (
     "several-machines",
     "training",
 )
-ELSEWHERE = re.compile(r"attendo import|attendo \S+ runs/(minilm|opus)")
+ELSEWHERE = re.compile(r"attendo import|attendo \S+ runs/(minilm|opus|smollm)")
 """Commands of imported models, which test_docs_fine_tune.py runs."""
 
 RUNS = (

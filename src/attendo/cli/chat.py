@@ -46,8 +46,8 @@ def chat(
     generator = Generator.load(folder, machine.chosen(bits), bits)
     talk = [] if system is None else [Message("system", system)]
     generator.config(writing.given())
-    generator.reply([*talk, Message("user", "a")], generator.decoding)  # fails before the first line is typed
     make_ready(generator, bits)
+    generator.reply([*talk, Message("user", "a")], generator.decoding)  # fails before the first line is typed
     _Talk(generator, talk, writing.given()).run()
     return 0
 

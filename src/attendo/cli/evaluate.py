@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attendo.cli.options import (
+    BITS_WITH_COVERAGE,
     Beam,
     Columns,
     Files,
@@ -109,6 +110,7 @@ def evaluate(
     began = time.process_time(), time.monotonic()
     match user:
         case Translator():
+            refuse_if(bits != 32 and user.decoding.coverage_penalty, BITS_WITH_COVERAGE)
             make_ready(user, bits)
             only(options, "tokenize", "beam", "length_penalty", "columns", "header", "out", "bits")
             facts, lines = _translations(user, folder, files, options)

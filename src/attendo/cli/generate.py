@@ -94,7 +94,7 @@ def generate(
         given["stop"] = tuple(stop)
     if files:
         work = _Generating(generator, generator.config(given), as_json)
-        return file_done(*files, work, work.request(folder), work.notes)
+        return file_done(*files, work, work.request(folder) | {"bits": bits}, work.notes)
     return _generate(generator, text, given, as_json)
 
 

@@ -115,6 +115,7 @@ def refuse_if(is_wrong: object, message: str) -> None:
 
 
 BITS_ON_GPU = "--bits is for the CPU. Leave out --bits or --device"
+BITS_WITH_COVERAGE = "--bits and decoding.coverage_penalty cannot be combined. Leave one of them out"
 RUN_FILES = ("config.toml", "tokenizer.json", "card.json", "model.safetensors")
 
 

@@ -140,7 +140,7 @@ def serve(
     models = ModelRegistry(
         folders,
         rows=config.rows,
-        device=machine.chosen(),
+        device=machine.chosen(bits),
         source=source,
         target=target,
         bits=bits,

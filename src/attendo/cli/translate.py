@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from attendo.cli.options import (
+    BITS_WITH_COVERAGE,
     OF_DRAWS,
     OF_STREAMS,
     Beam,
@@ -223,7 +224,7 @@ def translate(
         refuse("--stream", searched | {"--beam": beam not in (None, 1)} | shown, set_ or [], OF_STREAMS)
     cluster.check(files is not None, bits, machine.device)
     loading = dataclasses.replace(machine, device="cpu") if cluster.ray else machine
-    translator = Translator.load(folder, loading.chosen(), others or ())
+    translator = Translator.load(folder, loading.chosen(bits), others or ())
     _set_search(translator, set_ or [])
     if shortlist is not None:
         from attendo.decoding.shortlist import load_shortlist
@@ -232,7 +233,7 @@ def translate(
     config = translator.config(beam, n_best, length_penalty)
     refuse_if(
         bits != 32 and config.coverage_penalty and not (drawing or stream),
-        "--bits and decoding.coverage_penalty cannot be combined. Leave one of them out",
+        BITS_WITH_COVERAGE,
     )
     work = TranslationLines(
         translator, config, longest, segment, n_best or 1, as_json, prefix or "", alignments, drawing

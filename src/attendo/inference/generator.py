@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -138,24 +139,26 @@ class Generator(TextModel):
         decoding = build(SamplingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
         return cls(model, bundle.tokenizer, decoding, bundle.card, bundle.folder)
 
-    def prepare(self, bits: Bits = 32) -> Generator:
+    def prepare(self, bits: Bits | None = None) -> Generator:
         """Convert the model to its fastest form (`decoding.backends`) and return the generator.
 
         A loaded generator is prepared when it is first used. With 32 bits, the results differ from those of the
         original model only by rounding errors. After further training, prepare the generator again.
 
         Args:
-            bits: The bits of each weight on a CPU: 32, 16, 8 or 4. Fewer are faster and less exact.
+            bits: The bits of each weight on a CPU: 32, 16, 8 or 4. Fewer are faster and less exact (default: those with
+                which the generator was loaded).
         """
-        self._reader = best_decoder(self.model, bits)
-        self._bits = bits
+        self._reader = None  # its memory is free for the new one
+        self._bits = bits or self._bits
+        self._reader = best_decoder(self.model, self._bits)
         self._prefixes = PrefixCache()
         return self
 
     def reader(self) -> DecoderBackend:
         """Return the backend that decodes token by token, in prepared form if the generator is prepared."""
         if self._reader is None and self._final:
-            self.prepare(self._bits)
+            self.prepare()
         return eager_decoder(self.model) if self._reader is None else self._reader
 
     def scorer(self) -> nn.Module:
@@ -171,7 +174,7 @@ class Generator(TextModel):
             raise AttendoError(
                 f"`bits` {self._bits} cannot be measured without the compiled step: {reader.why}"
             )
-        return CompiledReader(reader.compiled)
+        return CompiledReader(reader.compiled, self.model.config)
 
     def writing(self) -> Writing:
         """Return an empty batch of texts. Texts can be added at any time, and a step generates one token per text."""
@@ -352,7 +355,8 @@ class Generator(TextModel):
         """
         if self._record is not None:
             raise AttendoError("recording() is already open on this generator. Close it first")
-        with recording(self.model) as record:
+        is_half = self.model.output_proj.weight.dtype == torch.bfloat16  # mapped; NumPy has no such type
+        with recording(copy.deepcopy(self.model).float() if is_half else self.model) as record:
             self._record = record
             try:
                 yield record

@@ -18,6 +18,7 @@ from attendo.data.token_stream import Document
 from attendo.data.tokenizers import OWN, SpecialTokens
 from attendo.decoding.native.compiled import CompiledModel
 from attendo.errors import AttendoError
+from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM
 from attendo.training.distributed import Ranks
 from attendo.training.losses import CHUNK_VALUES, Trainable, token_losses
@@ -86,10 +87,12 @@ class CompiledReader(nn.Module):
 
     Args:
         compiled: The compiled model.
+        config: The configuration of the model.
     """
 
-    def __init__(self, compiled: CompiledModel):
+    def __init__(self, compiled: CompiledModel, config: ModelConfig):
         super().__init__()
+        self.config = config
         self.compiled = compiled
         self.output_proj = _CompiledOutput(compiled)
 
@@ -163,7 +166,7 @@ def text_loss(
         raise AttendoError(
             f"stride {stride} must be 1 to {context}, the context length, because each token is scored once"
         )
-    if isinstance(model, DecoderLM):
+    if isinstance(model, DecoderLM | CompiledReader):
         longest = model.config.max_len
         if model.config.positions == "learned" and context > longest:
             raise AttendoError(

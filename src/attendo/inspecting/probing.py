@@ -107,6 +107,8 @@ def linear_probes(
     kinds = [tuple(ids[text]) if at is None else ids[text][at] for text, at, _ in targets]
     control = dict(zip(dict.fromkeys(kinds), rng.choice(wanted[~is_test], len(set(kinds))), strict=True))
     tasks = wanted, np.array([control[kind] for kind in kinds])
+    if len(set(tasks[1][~is_test].tolist())) < 2:
+        raise AttendoError("probes: the control task has only 1 label, by chance. Give more texts")
     names, counts = np.unique(wanted[~is_test], return_counts=True)
     majority = float((wanted[is_test] == names[counts.argmax()]).mean())
     sizes = int((~is_test).sum()), int(is_test.sum())

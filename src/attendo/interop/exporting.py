@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -169,9 +170,10 @@ def export(
             )
         write_atomic(fresh / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     if target == "gguf":  # a file without a folder
-        file = (out / FILE).rename(out.with_name(f".{out.name}"))
-        shutil.rmtree(out)
-        file.rename(out)
+        with tempfile.TemporaryDirectory(dir=out.parent) as between:
+            file = (out / FILE).rename(Path(between) / FILE)
+            shutil.rmtree(out)
+            file.rename(out)
     return report
 
 

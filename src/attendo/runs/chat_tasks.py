@@ -45,18 +45,18 @@ SOURCE = "reward.py"
 
 
 def answers_of(
-    generator: Generator, prompts: Sequence[list[int]], most: int, seeds: Sequence[int] = ()
+    generator: Generator, prompts: Sequence[list[int]], most: int, seeds: Sequence[int] = (), rows: int = 256
 ) -> list[tuple[str, bool, list[int]]]:
     """Return an answer of at most `most` tokens to each prompt, whether it has its end mark, and its token ids.
 
-    The answers are greedy, or sampled if there is a seed for each prompt.
+    The answers are greedy, or sampled if there is a seed for each prompt. At most `rows` texts are in memory.
     """
     tokenizer, context = generator.tokenizer, generator.model.config.max_len
     template, greedy = template_of(tokenizer), SamplingConfig(temperature=0.0, max_tokens=most)
     configs = [replace(greedy, temperature=1.0, seed=seed) for seed in seeds] or [greedy] * len(prompts)
     pairs = zip(prompts, configs, strict=True)
     texts = [WrittenText(tokenizer, context, ids, config, template) for ids, config in pairs]
-    found = zip(all_written(generator.writing(), texts, len(texts)), texts, strict=True)
+    found = zip(all_written(generator.writing(), texts, rows), texts, strict=True)
     return [(answer.text.strip(), answer.finished_by == "end", text.drawn_ids) for answer, text in found]
 
 
@@ -221,7 +221,7 @@ class RewardTask(_AnswerTask[PromptDataset]):
             function = run_path(file)[name]
         except Exception as error:
             problem = f"the reward function {place} cannot be loaded ({type(error).__name__}: {error})"
-            raise AttendoError(f"{problem}. Set reward.function to FILE.py:NAME") from error
+            raise AttendoError(f"{problem}. Fix the file, or set reward.function to FILE.py:NAME") from error
         if changed:
             raise AttendoError(f"{file} has changed since the run started. Restore it (a copy is {copy})")
         return function
@@ -253,7 +253,9 @@ class RewardTask(_AnswerTask[PromptDataset]):
         """Return an answer to the prompt of each row as in `answers_of`, with its reward."""
         self.generator.model.eval()
         prompts = [data.store.text(row).tolist() for row in rows.tolist()]
-        found = answers_of(self.generator, prompts, self.material.config.max_tokens, seeds)
+        most = self.material.config.max_tokens
+        together = max(1, self.batch_tokens // (max(map(len, prompts)) + most))
+        found = answers_of(self.generator, prompts, most, seeds, together)
         pairs = zip(rows.tolist(), found, strict=True)
         return [(*answer, self.reward(data.rows[row], *answer[:2])) for row, answer in pairs]
 

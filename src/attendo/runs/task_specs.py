@@ -76,10 +76,10 @@ class Size:
         (512, 352)
         """
         # three matrices of 8/3 · d_model have as many parameters as two of 4 · d_model (Shazeer 2020)
-        is_gated = settings.get("feed_forward_gated", False)
+        is_gated, d_model = settings.get("feed_forward_gated", False), settings.get("d_model", self.d_model)
         return {
-            "d_model": self.d_model,
-            "d_ff": 32 * math.ceil(self.d_model / 12) if is_gated else 4 * self.d_model,
+            "d_model": d_model,
+            "d_ff": 32 * math.ceil(d_model / 12) if is_gated else 4 * d_model,
             "n_heads": self.n_heads,
             "n_encoder_layers": self.n_layers,
             "n_decoder_layers": self.n_layers,
@@ -449,7 +449,14 @@ def _prompts(corpus: ChatCorpus, tokenizer: Tokenizer, tables: _Tables) -> Promp
 REWARD = replace(
     PREFERENCE,
     name="reward",
-    training={**PREFERENCE.training, "batch_tokens": 8192, "evaluate_rows": 256},
+    # not chosen by the pace, which is measured without the time for sampling
+    training={
+        **PREFERENCE.training,
+        "batch_tokens": 8192,
+        "evaluate_rows": 256,
+        "warmup_steps": 10,
+        "evaluate_every": 20,
+    },
     extra={**CHAT.extra, "reward": RewardConfig},
     data=PromptData,
     material=_prompts,

@@ -16,8 +16,8 @@ export function makeAttribution(app, root) {
   view.ask = questions(app, view.said, all);
   view.load = drawWhenShown(root, () => loadAttribution(app, view));
   root.append(view.said, all);
-  app.on("look", view.load);
-  app.state.on(["position", "query"], view.load);
+  app.on("numbers", view.load); // not "look": the strongest query is known only now
+  app.state.on(["position", "query", "layer"], view.load);
   view.load();
 }
 
@@ -26,7 +26,7 @@ async function loadAttribution(app, view) {
   if (!look) return;
   const position = positionOf(app, nextTokens(look));
   const at = `${look.key} ${position}`;
-  if (at !== view.at) view.other = "";
+  if (at !== view.at) view.other = view.at = "";
   const other = view.other && { other: Number(view.other) };
   const answer = await view.ask("attribution", { key: look.key, position, ...other });
   if (!answer) return;

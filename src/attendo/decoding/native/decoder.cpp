@@ -4,6 +4,7 @@
 // The results equal those of attendo.nn.blocks in float32 up to rounding, which the tests check. The result of a token
 // does not depend on the other tokens of a call, bit for bit.
 #if defined(__linux__)
+#include <malloc.h>
 #include <sys/mman.h>
 #endif
 
@@ -346,8 +347,11 @@ void attendo_large_pages(char* from, int64_t bytes) {
 #endif
 }
 
-// Allows the system to drop whole pages of a mapped file from memory. They are read again when they are used.
+// Returns unused memory to the system, and drops whole pages of a mapped file, which are read again when they are used.
 void attendo_release(char* from, int64_t bytes) {
+#if defined(__GLIBC__)
+    malloc_trim(0);
+#endif
 #if defined(__linux__) && defined(MADV_PAGEOUT)
     constexpr int64_t page = 4096;
     char* first = from + (page - reinterpret_cast<intptr_t>(from) % page) % page;

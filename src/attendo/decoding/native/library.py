@@ -268,6 +268,11 @@ class Tokens(ctypes.Structure):
     ]  # fmt: skip
 
 
+def is_mapped(tensor: Tensor) -> bool:
+    """Return whether a parameter is part of a mapped file (`attendo.bundle.load_model`)."""
+    return getattr(tensor, "is_mapped", False)
+
+
 def address(array: np.ndarray) -> int:
     """Return the memory address of the first element of a NumPy array."""
     return array.__array_interface__["data"][0]
@@ -289,17 +294,22 @@ class TensorArena:
         """Return the address of a tensor, or of a contiguous copy of another type."""
         if tensor is None:
             return None
-        self._kept.append(tensor.detach().to(dtype).contiguous())
+        kept = tensor.detach().to(dtype).contiguous()
+        # a file that is replaced in place must not change the model
+        self._kept.append(
+            kept.clone() if is_mapped(tensor) and kept.data_ptr() == tensor.data_ptr() else kept
+        )
         return self._kept[-1].data_ptr()
 
     def matrix(self, *layers: nn.Linear, bits: Bits | None = None) -> Matrix:
         """Return the C structure of the stacked weights of several linear layers with the same input."""
         biases = [torch.zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers]
         bias = torch.cat(biases) if any(layer.bias is not None for layer in layers) else None
-        packed = self.product(torch.cat([layer.weight.detach() for layer in layers]), bias, bits)
-        for weight in (layer.weight for layer in layers):
-            if not weight.requires_grad:  # it may be mapped (`load_model`)
-                library().attendo_release(weight.data_ptr(), weight.nbytes)
+        weights = [layer.weight.detach() for layer in layers]
+        packed = self.product(weights[0] if len(weights) == 1 else torch.cat(weights), bias, bits)
+        for layer in layers:
+            mapped = layer.weight if is_mapped(layer.weight) else torch.empty(0)
+            library().attendo_release(mapped.data_ptr(), mapped.nbytes)
         return packed
 
     def product(

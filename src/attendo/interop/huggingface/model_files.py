@@ -400,7 +400,8 @@ def _differing(place: Place) -> list[str]:
     """Return the options that change if a model is exported and imported again."""
     config = place.config
     try:
-        back = config_of(place.theirs, config.output_bias or None)
+        has_bias = any(row.flat for row in (*place.table.weights, *place.head.weights))
+        back = config_of(place.theirs, (config.output_bias and has_bias) or None)
     except AttendoError:
         return [field for field in asdict(config) if field not in _WITHOUT_EFFECT]
     wanted, found = _computed_options(config), _computed_options(back)
