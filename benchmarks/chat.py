@@ -1,6 +1,7 @@
 """Conversations: the cost of a turn with and without the prefix cache, and chat requests of all kinds to a server.
 
     python benchmarks/chat.py --run RUN --talks FILE [--what turns,mixed] [--requests N] [--reply N]
+        [--bits 32|16|8|4]
 
 RUN is an assistant. FILE has conversations of at least ten turns (`.jsonl` with messages), which fit into its context.
 
@@ -53,7 +54,7 @@ def turns(options, talks):
     from attendo.inference import Generator
 
     torch.set_num_threads(1)
-    compiled = Generator.load(options.run).prepare()
+    compiled = Generator.load(options.run).prepare(options.bits)
     eager = dataclasses.replace(compiled, _reader=eager_decoder(laid_out(compiled.model, 32)))
     figures = {}
     for name, generator in (("compiled", compiled), ("eager", eager)):
@@ -165,6 +166,9 @@ def main():
     made.add_argument("--talks", type=Path, required=True, help="conversations, one JSON object a line")
     made.add_argument("--what", type=listed(), default=["turns", "mixed"], help="which figures")
     made.add_argument("--reply", type=int, default=32, help="most tokens of a reply of turns")
+    made.add_argument(
+        "--bits", type=int, choices=(32, 16, 8, 4), default=32, help="of each weight, for turns"
+    )
     made.add_argument("--requests", type=int, default=10_000, help="of mixed")
     options = made.parse_args()
     talks = [json.loads(line)["messages"] for line in options.talks.read_text().splitlines()]
