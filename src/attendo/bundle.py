@@ -398,12 +398,10 @@ def load_model(folder: Path, bundle: Bundle, *, mapped: bool = False) -> Model:
             if next(model.parameters()).is_meta:
                 _map(model, {name: file.get_tensor(name) for name in stored})
             else:
-                for name, parameter in model.named_parameters():
+                for name, parameter in model.named_parameters():  # with copies: the file may be replaced
                     found = file.get_tensor(name)
-                    wide = found.dtype in (torch.float32, torch.float64)
-                    parameter.data = (
-                        found.clone() if wide else found.float()
-                    )  # a copy: the file may be replaced
+                    is_wide = found.dtype in (torch.float32, torch.float64)
+                    parameter.data = found.clone() if is_wide else found.float()
     except (SafetensorError, *_UNREADABLE) as error:
         raise AttendoError(f"{path} is damaged ({error}). Restore the file, or resume the run") from None
     return model.eval()

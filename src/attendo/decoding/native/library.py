@@ -308,8 +308,8 @@ class TensorArena:
         weights = [layer.weight.detach() for layer in layers]
         packed = self.product(weights[0] if len(weights) == 1 else torch.cat(weights), bias, bits)
         for layer in layers:
-            mapped = layer.weight if is_mapped(layer.weight) else torch.empty(0)
-            library().attendo_release(mapped.data_ptr(), mapped.nbytes)
+            if is_mapped(layer.weight):
+                library().attendo_release(layer.weight.data_ptr(), layer.weight.nbytes)
         return packed
 
     def product(

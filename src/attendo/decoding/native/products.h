@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "team.h"
 #include "vectors.h"
@@ -296,8 +297,6 @@ inline void many_rows(const Matrix& w, const float* x, int64_t first, int64_t la
     }
 }
 
-inline void many_rows(const Matrix&, const Quantized&, int64_t, int64_t, int64_t, const Target&) {}
-
 template <class Input>
 inline void rows_of_panel(
     const Matrix& w, const Input& x, int64_t first, int64_t last, int64_t column, const Target& to, bool more
@@ -325,9 +324,12 @@ inline void product(const Member& member, const Matrix& w, const Input& x, int64
     for (int64_t chunk = 0; chunk < rows; chunk += CHUNK)
         for (int64_t panel = first; panel < last; panel++) {
             const int64_t end = std::min(rows, chunk + CHUNK);
-            if (w.bits == 16 && end - chunk > MANY)
-                many_rows(w, x, chunk, end, panel * PANEL, to);
-            else
-                rows_of_panel(w, x, chunk, end, panel * PANEL, to, panel + 1 < last);
+            if constexpr (!std::is_same_v<Input, Quantized>) {
+                if (w.bits == 16 && end - chunk > MANY) {
+                    many_rows(w, x, chunk, end, panel * PANEL, to);
+                    continue;
+                }
+            }
+            rows_of_panel(w, x, chunk, end, panel * PANEL, to, panel + 1 < last);
         }
 }
