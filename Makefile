@@ -20,7 +20,7 @@ INSTALL := $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-full soak lint format docs site lock release coverage mutants figures clean
+.PHONY: help venv demo test test-full soak lint format docs site lock release coverage mutants figures gpu-figures clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' Makefile
@@ -34,7 +34,8 @@ demo: $(VENV)/run.stamp ## train a translator on the embedded corpus and show wh
 test: lint ## what CI runs: lint, types, layers, tests (at most 10 CPU-minutes)
 	$(BIN)/python -m pytest
 
-test-full: lint ## the same with the large counts (at most 60 CPU-minutes)
+test-full: lint ## the same with the large counts and lm-eval (at most 60 CPU-minutes)
+	$(BIN)/python -m pip install --quiet --constraint requirements-dev.lock "lm-eval[api,hf]==0.4.13"
 	$(BIN)/python -m pytest -m "not soak"
 
 soak: venv ## hours: ten thousand generated requests per route
@@ -82,6 +83,9 @@ clean: ## remove .venv and caches
 
 figures: venv ## run the claimed figures that fit in 30 CPU-minutes (FIGURES="--corpora DIR --run DIR --peers DIR")
 	$(BIN)/python benchmarks/figures.py $(FIGURES)
+
+gpu-figures: venv ## all figures of one NVIDIA GPU, in 25 minutes (FIGURES="--corpora DIR"); goes on where it was stopped
+	$(BIN)/python benchmarks/gpu.py $(FIGURES)
 
 # By the tests of these packages, not the whole suite: a line that only a command far above comes past does not count.
 COVERED := 'nn/*' 'model*.py' 'decoding/*' 'data/*'

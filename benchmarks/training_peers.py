@@ -127,8 +127,11 @@ def torch_loop(vocab, sizes, everywhere, losses):
     return model, looped(step, losses)
 
 
-def plain_transformer(vocab, sizes):
-    """Return torch.nn.Transformer with one shared embedding, sinusoidal positions and logits."""
+def plain_transformer(vocab, sizes, padded=True):
+    """Return torch.nn.Transformer with one shared embedding, sinusoidal positions and logits.
+
+    With `padded=False`, it expects batches without padding, for which PyTorch has faster kernels.
+    """
     import math
 
     import torch
@@ -153,8 +156,8 @@ def plain_transformer(vocab, sizes):
             return self.dropout(self.embedding(ids) * width**0.5 + self.places[: ids.shape[1]])
 
         def forward(self, src, tgt):
-            padding = src == PAD
-            mask = nn.Transformer.generate_square_subsequent_mask(tgt.shape[1])
+            padding = src == PAD if padded else None
+            mask = nn.Transformer.generate_square_subsequent_mask(tgt.shape[1], device=tgt.device)
             hidden = self.transformer(
                 self.embed(src),
                 self.embed(tgt),

@@ -4,6 +4,8 @@ import asyncio
 import importlib
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,21 @@ def test_texts_and_ids_have_the_log_probabilities_of_transformers(kind, folders,
         (scored,) = asked(app, "/score", model=kind, text=text)["results"]
         wanted = values([*begin, *row, theirs.eos_token_id])
         assert [token["log_prob"] for token in scored["tokens"]] == pytest.approx(wanted, abs=1e-3)
+
+
+@pytest.mark.full
+def test_lm_eval_measures_over_http_what_its_own_backend_measures(tmp_path):
+    """The unchanged package, which `make test-full` installs, on two local tasks. Nothing is downloaded."""
+    out = tmp_path / "lm-eval.json"
+    command = [sys.executable, BENCHMARKS / "lm_eval.py", "--peer", sys.executable, "--out", out]
+    subprocess.run(command, check=True, timeout=900)
+    found = json.loads(out.read_text(encoding="utf-8"))["kinds"]
+    assert list(found) == list(KINDS)
+    for tasks in found.values():
+        assert set(tasks) == {"local_choice", "local_rolling"}
+        for task in tasks.values():
+            assert task["n"] > 10
+            assert task["largest_difference"] < 1e-3
 
 
 def test_an_end_that_is_drawn_is_the_last_token_of_the_table(folders):
