@@ -1,6 +1,6 @@
 """The disk space, the memory and the start of a large language model with random weights, by its number of bits.
 
-    python benchmarks/quantized.py [--shape smollm2-1.7b] [--folder DIR]
+    python benchmarks/quantized.py [--shape smollm2-1.7b] [--folder DIR]   (about 7 GB)
 
 The model has the layers and the vocabulary size of SmolLM2-1.7B (1.7 billion parameters) and random bfloat16 weights.
 Each row is one process of `attendo generate` with one thread: the file, the peak of the resident memory (with the pages
@@ -9,7 +9,10 @@ of the mapped file), and the CPU seconds of loading and of 8 new tokens. "packed
 file's hash and a prompt of 4 words.
 """
 
+import argparse
 import json
+import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -38,7 +41,7 @@ def write_run(folder, shape):
         "norm_first": True, "feed_forward_gated": True, "activation": "silu", "attention_bias": False,
         "feed_forward_bias": False, "output_bias": False, "tie": "output", "embedding_scale": False,
     }  # fmt: skip
-    words = " ".join(f"word{number}" for number in range(vocab))  # every token that is sampled must be one of a text
+    words = " ".join(f"word{number}" for number in range(vocab))  # a text for every token that is sampled
     tokenizer = train_tokenizer([words], TokenizerConfig(kind="word", vocab_size=vocab, min_count=1))
     assert tokenizer.vocab_size == vocab
     bundle = Bundle({"model": config}, tokenizer, {"task": "language-model"})
@@ -53,36 +56,41 @@ def write_run(folder, shape):
     }
     save_description(folder, bundle)
     save_tensors(folder, tensors, bundle, 0)
-    return sum(tensor.numel() for tensor in tensors.values())
+
+
+def measured(run, bits, form):
+    """Return the row of one run: the size of its file, and the costs of loading it and of 8 new tokens."""
+    command = [ATTENDO, "generate", run, "word1 word2 word3 word4", "--max-tokens", 8, "--seed", 1]
+    seconds, peak = cost([*command, "--bits", bits, "--threads", 1])
+    size = (run / "model.safetensors").stat().st_size
+    return {"bits": bits, "form": form, "file": size, "cpu_seconds": seconds, "peak": peak * 1000 * 1024}
 
 
 def main():
     """Write and quantize the model, measure, and print and store the results."""
     parser = shared_options(__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="smollm2-1.7b")
-    parser.add_argument("--folder", type=Path, help="folder for about 7 GB of models (default: temporary)")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "quantized")
+    parser.add_argument("--write", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.folder) as place:
-        plain = Path(place) / "run"
-        found = {"shape": options.shape, "parameters": write_run(plain, options.shape), "rows": []}
-        for bits in (16, 8, 4):
-            forms = {"packed at load": (plain, None)}
-            if bits < 16:
-                small = plain.with_name(f"run-{bits}")
-                command = [ATTENDO, "quantize", plain, "--bits", bits, "--out", small, "--threads", 1]
-                forms["quantized"] = small, cost(command)
-            for form, (run, own) in forms.items():
-                seconds, peak = cost(
-                    [ATTENDO, "generate", run, "word1 word2 word3 word4", "--max-tokens", 8, "--seed", 1]
-                    + ["--bits", bits, "--threads", 1]
-                )
-                row = {"bits": bits, "form": form, "file_gib": (run / "model.safetensors").stat().st_size / 2**30}
-                row |= {"cpu_seconds": seconds, "peak_gib": peak * 1000 / 2**20}
-                if own is not None:
-                    row |= {"quantize_cpu_seconds": own[0], "quantize_peak_gib": own[1] * 1000 / 2**20}
-                print(json.dumps(row), file=sys.stderr)
-                found["rows"].append(row)
-    store("quantized", found, options.out)
+    plain = options.folder / options.shape
+    if options.write:
+        return write_run(plain, options.shape)
+    if not plain.exists():  # in a process of its own: the peak of a child process includes that of its parent
+        own = [sys.executable, __file__, "--write", "--shape", options.shape, "--folder", options.folder]
+        subprocess.run(list(map(str, own)), check=True)
+    found = {"shape": options.shape, "rows": []}
+    for bits in (8, 4, 16):
+        rows = [measured(plain, bits, "packed at load")]
+        if bits < 16:
+            small = options.folder / f"{options.shape}-{bits}"
+            shutil.rmtree(small, ignore_errors=True)
+            quantizing = cost([ATTENDO, "quantize", plain, "--bits", bits, "--out", small, "--threads", 1])
+            rows.append(measured(small, bits, "quantized"))
+            rows[1]["quantizing"] = {"cpu_seconds": quantizing[0], "peak": quantizing[1] * 1000 * 1024}
+        print(json.dumps(rows), file=sys.stderr)
+        found["rows"] += rows
+    return store("quantized", found, options.out)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,12 @@ def run(tmp_path_factory):
 
 
 @settings(max_examples=15, deadline=None)
-@given(bits=st.sampled_from([8, 4]), n_in=st.sampled_from([32, 160]), n_out=st.integers(1, 140), seed=st.integers(0, 9))
+@given(
+    bits=st.sampled_from([8, 4]),
+    n_in=st.sampled_from([32, 160]),
+    n_out=st.integers(1, 140),
+    seed=st.integers(0, 9),
+)
 def test_stored_integers_are_packed_like_the_weights_that_they_were_made_of(bits, n_in, n_out, seed):
     weight = torch.randn(n_out, n_in, generator=torch.Generator().manual_seed(seed))
     layer = QuantizedLinear(*quantized(weight, bits), None)
@@ -104,7 +109,10 @@ def test_a_translator_and_a_shortlist(tmp_path):
     for bits in (8, 4):
         small = tmp_path / f"small{bits}"
         assert attendo("quantize", run, "--bits", bits, "--out", small).code == 0
-        found = [attendo("translate", folder, WORDS, *rest) for folder, rest in ((small, []), (run, ["--bits", bits]))]
+        found = [
+            attendo("translate", folder, WORDS, *rest)
+            for folder, rest in ((small, []), (run, ["--bits", bits]))
+        ]
         assert found[0].code == 0, found[0].err
         assert found[0].out == found[1].out
     translator = Translator.load(small)

@@ -167,7 +167,10 @@ class ShortlistedModel:
         output = self._output
         if isinstance(output, QuantizedLinear):
             return _Packed(
-                arena.matrix(QuantizedLinear(output.numbers[kept], output.scale[kept], bias)), arena, place, rows
+                arena.matrix(QuantizedLinear(output.numbers[kept], output.scale[kept], bias)),
+                arena,
+                place,
+                rows,
             )
         return _Packed(arena.product(output.weight.detach()[kept], bias), arena, place, rows)
 

@@ -22,7 +22,7 @@ from attendo.quantized import GROUP, SCALE
 def quantize(folder: Path, out: Path, bits: Literal[16, 8, 4]) -> None:
     """Write a copy of a run whose linear layers have 16 bits (bfloat16), 8 bits or 4 bits (integers with scales).
 
-    If the weights of the run are bfloat16 numbers, the copy computes exactly what the run computes with the same `bits`.
+    If the weights of the run are bfloat16 numbers, the copy computes what the run computes with the same `bits`.
     Embeddings are stored in bfloat16, and also an output layer that shares their weights. In 4 bits, another output
     layer has 8 bits. Norms, biases, and matrices whose width is no multiple of 32 do not change.
 
