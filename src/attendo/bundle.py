@@ -154,8 +154,8 @@ class Bundle:
         return build(ModelConfig, self.tables["model"], "config.toml [model]")
 
     def chosen_bits(self, bits: Literal[32, 16, 8, 4] | None, device: str) -> Literal[32, 16, 8, 4]:
-        """Return `bits`, by default those of a quantized run on a CPU, and 32 otherwise."""
-        return bits or (self.card.get("bits", 32) if device == "cpu" else 32)
+        """Return `bits`, by default those of a quantized run or 32. Devices other than a CPU have no other bits than 32."""
+        return (bits or self.card.get("bits", 32)) if device == "cpu" else 32
 
     def new_model(self) -> Model:
         """Return a new model with the bundle's configuration, random weights and custom modules, on the CPU."""

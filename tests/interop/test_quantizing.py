@@ -15,6 +15,7 @@ from attendo.bundle import load_as, load_bundle, load_model, save_weights
 from attendo.decoding.native.library import TensorArena, library, quantized
 from attendo.errors import AttendoError
 from attendo.inference import Generator, Translator, load
+from attendo.microscope.session import Session
 from attendo.models import DecoderLM
 from attendo.quantized import QuantizedLinear
 
@@ -78,6 +79,8 @@ def test_a_copy_writes_and_measures_as_the_run_does_in_these_bits(bits, tie, tmp
     with generator.recording() as record:
         generator.generate(WORDS, max_tokens=1)
     assert record["decoder.blocks.0.self_attention"].weights.dtype == torch.float32
+    assert Session(load(small), small, []).answer("look", {"text": WORDS})["outcome"]
+    assert "is quantized" in refused("eject", small, tmp_path / "model.py")
     assert "already" in refused("quantize", small, "--out", tmp_path / "again")
     header = safe_open(small / "model.safetensors", framework="pt").metadata()
     assert header["step"] == "7"

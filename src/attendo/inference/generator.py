@@ -82,6 +82,12 @@ class Stream(Iterator[str]):
                 yield step.piece
 
 
+def in_float32(model: DecoderLM) -> DecoderLM:
+    """Return the model, or a copy in float32 if it is mapped in bfloat16, a type that NumPy does not have."""
+    is_half = next(model.parameters()).dtype == torch.bfloat16
+    return copy.deepcopy(model).float() if is_half else model
+
+
 @dataclass
 class Generator(TextModel):
     """A trained language model and its tokenizer, which continue raw text.
@@ -358,8 +364,7 @@ class Generator(TextModel):
         """
         if self._record is not None:
             raise AttendoError("recording() is already open on this generator. Close it first")
-        is_half = next(self.model.parameters()).dtype == torch.bfloat16  # mapped; NumPy has no such type
-        with recording(copy.deepcopy(self.model).float() if is_half else self.model) as record:
+        with recording(in_float32(self.model)) as record:
             self._record = record
             try:
                 yield record
