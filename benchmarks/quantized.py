@@ -62,8 +62,14 @@ def measured(run, bits, form):
     """Return the row of one run: the size of its file, and the costs of loading it and of 8 new tokens."""
     command = [ATTENDO, "generate", run, "word1 word2 word3 word4", "--max-tokens", 8, "--seed", 1]
     seconds, peak = cost([*command, "--bits", bits, "--threads", 1])
-    size = (run / "model.safetensors").stat().st_size
-    return {"bits": bits, "form": form, "file": size, "cpu_seconds": seconds, "peak": peak * 1000 * 1024}
+    size = (run / "model.safetensors").stat().st_size / 2**30
+    return {
+        "bits": bits,
+        "form": form,
+        "file_gib": size,
+        "cpu_seconds": seconds,
+        "peak_gib": peak * 1000 / 2**20,
+    }
 
 
 def main():
@@ -87,7 +93,7 @@ def main():
             shutil.rmtree(small, ignore_errors=True)
             quantizing = cost([ATTENDO, "quantize", plain, "--bits", bits, "--out", small, "--threads", 1])
             rows.append(measured(small, bits, "quantized"))
-            rows[1]["quantizing"] = {"cpu_seconds": quantizing[0], "peak": quantizing[1] * 1000 * 1024}
+            rows[1]["quantizing"] = {"cpu_seconds": quantizing[0], "peak_gib": quantizing[1] * 1000 / 2**20}
         print(json.dumps(rows), file=sys.stderr)
         found["rows"] += rows
     return store("quantized", found, options.out)

@@ -35,6 +35,7 @@ from attendo.quantized import SCALE, QuantizedLinear
 
 FORMAT = 1
 DTYPES = ("F64", "F32", "F16", "BF16")
+Bits = Literal[32, 16, 8, 4]
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 """The exceptions that an invalid header causes, or a header that changed while it was read."""
 TaskName = Literal[
@@ -126,7 +127,7 @@ class Card:
     deciding: str = ""
     files: dict[str, str] = field(default_factory=dict)
     decoding: dict[str, Any] = field(default_factory=dict)
-    bits: Literal[32, 16, 8, 4] = 32
+    bits: Bits = 32
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -153,8 +154,8 @@ class Bundle:
         """The [model] table of config.toml."""
         return build(ModelConfig, self.tables["model"], "config.toml [model]")
 
-    def chosen_bits(self, bits: Literal[32, 16, 8, 4] | None, device: str) -> Literal[32, 16, 8, 4]:
-        """Return `bits`, by default those of a quantized run or 32. Devices other than a CPU have no other bits than 32."""
+    def chosen_bits(self, bits: Bits | None, device: str) -> Bits:
+        """Return `bits`, by default those of a quantized run, or 32. On other devices than a CPU, return 32."""
         return (bits or self.card.get("bits", 32)) if device == "cpu" else 32
 
     def new_model(self) -> Model:
@@ -472,7 +473,7 @@ def load_as(
     folder: str | Path,
     device: str = "cpu",
     *,
-    bits: Literal[32, 16, 8, 4] | None = 32,
+    bits: Bits | None = 32,
     mapped: bool = False,
 ) -> tuple[Bundle, ModelT]:
     """Return the bundle and the model of a run folder. Raises AttendoError if the model is not of the class `kind`.

@@ -92,8 +92,8 @@ def test_a_copy_is_small_and_is_not_read_as_a_whole(tmp_path):
     for bits in (8, 4):
         assert attendo("quantize", run, "--bits", bits, "--out", tmp_path / str(bits)).code == 0
         sizes.append((tmp_path / str(bits) / "model.safetensors").stat().st_size)
-    assert sizes[1] < 0.6 * sizes[0]
-    assert sizes[2] < 0.4 * sizes[0]
+    assert sizes[1] < 0.65 * sizes[0]
+    assert sizes[2] < 0.5 * sizes[0]
     model = Generator.load(tmp_path / "4").model
     assert isinstance(model.output_proj, QuantizedLinear)
     assert model.output_proj.bits == 8

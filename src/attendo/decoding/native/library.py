@@ -357,16 +357,18 @@ class TensorArena:
         scales = torch.zeros(-(-n_out // panel) * panel if bits == 8 else 0)
         for first in range(0, n_out, 64 * panel):  # in parts, because each part needs a copy in float32
             part = weight[first : first + 64 * panel]
-            own = None if scale is None else scale[first : first + 64 * panel].contiguous()
-            if own is None:
+            own = scales
+            if scale is not None:
+                own = scale[first : first + 64 * panel].contiguous()
+            elif bits <= 8:
+                part, own = quantized(part, bits)
+            else:
                 part = part.float()
-                if bits <= 8:
-                    part, own = quantized(part, bits)
             part = part.contiguous()
             at = library().attendo_packed_bytes(first, n_in, bits)
             library().attendo_pack(
-                part.data_ptr(), None if own is None else own.data_ptr(), len(part), n_in, bits,
-                packed.data_ptr() + at, scales[first:].data_ptr(), torch.get_num_threads(),
+                part.data_ptr(), own.data_ptr(), len(part), n_in, bits, packed.data_ptr() + at,
+                scales[first:].data_ptr(), torch.get_num_threads(),
             )  # fmt: skip
         self._kept += [packed, scales]
         return Matrix(n_in, n_out, bits, packed.data_ptr(), scales.data_ptr(), self.pointer(bias))
