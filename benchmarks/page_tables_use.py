@@ -182,6 +182,22 @@ def lm_eval():
     return table(["model", "continuations", "whole texts"], rows)
 
 
+def quantized():
+    """Return the table of a large language model by its number of bits."""
+    rows = [
+        [
+            row["bits"],
+            row["form"],
+            *(f"{row[name]:.2f}" for name in ("file_gib", "peak_gib")),
+            f"{row['cpu_seconds']:.0f}",
+            f"{row['quantizing']['cpu_seconds']:.0f}" if "quantizing" in row else "",
+        ]
+        for row in sorted(result("quantized-2026-11-28.json")["rows"], key=lambda row: -row["bits"])
+    ]
+    heads = ["bits", "weights", "file, GiB", "peak of the memory, GiB", "CPU-seconds, loading and 8 tokens"]
+    return table([*heads, "CPU-seconds of `attendo quantize`"], rows)
+
+
 def embeddings():
     """Return the table of sentence embeddings compared with transformers."""
     run = result("embeddings-2026-11-22.json")

@@ -29,7 +29,7 @@ GROUPS = {
         "shortlist",
     ),
     "Inspect": ("look",),
-    "Import and export": ("import", "export", "eject"),
+    "Import and export": ("import", "export", "quantize", "eject"),
     "Theory": ("claims", "errata", "figure", "lesson"),
 }
 TOP = """\

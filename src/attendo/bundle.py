@@ -31,9 +31,11 @@ from attendo.errors import AttendoError, is_failure
 from attendo.files import with_facts, write_atomic
 from attendo.model_config import Architecture
 from attendo.models import Model, ModelConfig, build_model
+from attendo.quantized import SCALE, QuantizedLinear
 
 FORMAT = 1
 DTYPES = ("F64", "F32", "F16", "BF16")
+Bits = Literal[32, 16, 8, 4]
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 """The exceptions that an invalid header causes, or a header that changed while it was read."""
 TaskName = Literal[
@@ -125,6 +127,7 @@ class Card:
     deciding: str = ""
     files: dict[str, str] = field(default_factory=dict)
     decoding: dict[str, Any] = field(default_factory=dict)
+    bits: Bits = 32
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -150,6 +153,10 @@ class Bundle:
     def model_config(self) -> ModelConfig:
         """The [model] table of config.toml."""
         return build(ModelConfig, self.tables["model"], "config.toml [model]")
+
+    def chosen_bits(self, bits: Bits | None, device: str) -> Bits:
+        """Return `bits`, by default those of a quantized run, or 32. On other devices than a CPU, return 32."""
+        return (bits or self.card.get("bits", 32)) if device == "cpu" else 32
 
     def new_model(self) -> Model:
         """Return a new model with the bundle's configuration, random weights and custom modules, on the CPU."""
@@ -259,6 +266,11 @@ def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> N
     tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
     if all(torch.equal(tensor.bfloat16().to(tensor.dtype), tensor) for tensor in tensors.values()):
         tensors = {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    save_tensors(folder, tensors, bundle, step)
+
+
+def save_tensors(folder: Path, tensors: dict[str, Tensor], bundle: Bundle, step: int) -> None:
+    """Save model.safetensors atomically: a tensor for each parameter, or the numbers and scales of a quantized one."""
     header = {"format": f"attendo {FORMAT}", "step": str(step), **_hashes(bundle)}
     data = save(tensors, header)
     write_atomic(
@@ -356,14 +368,15 @@ def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]
     return tables
 
 
-def load_model(folder: Path, bundle: Bundle, *, mapped: bool = False) -> Model:
+def load_model(folder: Path, bundle: Bundle, *, mapped: bool = False, quantized: bool = False) -> Model:
     """Return a run folder's trained model in evaluation mode, in float32 (or in float64, if the file is).
 
     Args:
         folder: Path of the run folder.
         bundle: The description of the run.
         mapped: Whether the parameters have the type of the file, and are read from disk only when they are used. A
-            model with custom modules or with buffers is always loaded as a whole.
+            model with custom modules is always loaded as a whole.
+        quantized: Whether quantized linear layers remain quantized, and are read from disk only when they are used.
 
     Raises:
         AttendoError: The weights are missing or damaged.
@@ -388,18 +401,28 @@ def load_model(folder: Path, bundle: Bundle, *, mapped: bool = False) -> Model:
                     f"{path} is damaged: its weights do not match their hash. Restore it, or resume"
                 )
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            layers = {
+                name: QuantizedLinear(file.get_tensor(name), file.get_tensor(name + SCALE), None)
+                for name, found in slices.items()
+                if found.get_dtype() in ("I8", "U8") and name + SCALE in slices
+            }
+            for name in layers:
+                del slices[name + SCALE]
             for name, found in slices.items():
-                if found.get_dtype() not in DTYPES:
+                if name not in layers and found.get_dtype() not in DTYPES:
                     raise AttendoError(
                         f"{path}: {name} has type {found.get_dtype()} (expected F32). Restore the file"
                     )
             stored = {name: found.get_shape() for name, found in slices.items()}
+            stored |= {name: (layer.out_features, layer.in_features) for name, layer in layers.items()}
             model = bundle.sized_model(path, stored, empty=mapped)
-            if next(model.parameters()).is_meta:
-                _map(model, {name: file.get_tensor(name) for name in stored})
+            if quantized and bundle.own_parts is None:
+                _insert(model, layers)
+            if mapped and bundle.own_parts is None:
+                _map(model, {name: file.get_tensor(name) for name, _ in model.named_parameters()})
             else:
                 for name, parameter in model.named_parameters():  # with copies: the file may be replaced
-                    found = file.get_tensor(name)
+                    found = layers[name].weight if name in layers else file.get_tensor(name)
                     is_wide = found.dtype in (torch.float32, torch.float64)
                     parameter.data = found.clone() if is_wide else found.float()
     except (SafetensorError, *_UNREADABLE) as error:
@@ -421,6 +444,18 @@ def _map(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             setattr(module, name, new[id(old)])
 
 
+def _insert(model: nn.Module, layers: Mapping[str, QuantizedLinear]) -> None:
+    """Replace linear layers by quantized layers, which keep the biases. The keys are the names of the weights."""
+    for name, layer in layers.items():
+        path = name.removesuffix(".weight")
+        plain = model.get_submodule(path)
+        if not isinstance(plain, nn.Linear):
+            raise ValueError(f"{name} is quantized")
+        layer.bias = plain.bias
+        layer.numbers.is_mapped = True
+        model.set_submodule(path, layer)
+
+
 def weights_hash(folder: Path) -> str:
     """Return the hash of the weights from the header of model.safetensors, or "" if the file or the hash is missing."""
     path = folder / "model.safetensors"
@@ -434,12 +469,21 @@ def weights_hash(folder: Path) -> str:
 
 
 def load_as(
-    kind: type[ModelT], folder: str | Path, device: str = "cpu", *, mapped: bool = False
+    kind: type[ModelT],
+    folder: str | Path,
+    device: str = "cpu",
+    *,
+    bits: Bits | None = 32,
+    mapped: bool = False,
 ) -> tuple[Bundle, ModelT]:
-    """Return the bundle and the model of a run folder. Raises AttendoError if the model is not of the class `kind`."""
+    """Return the bundle and the model of a run folder. Raises AttendoError if the model is not of the class `kind`.
+
+    With fewer than 32 `bits`, quantized layers remain quantized, and `mapped` has the effect of `load_model`.
+    """
     folder = Path(folder)
     bundle = load_bundle(folder)
-    model = load_model(folder, bundle, mapped=mapped).to(device)
+    few = bundle.chosen_bits(bits, device) < 32
+    model = load_model(folder, bundle, mapped=mapped and few, quantized=few).to(device)
     if not isinstance(model, kind):
         task = bundle.card.get("task", "another task")
         does = use_of(task, bundle.model_config.architecture)

@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TextIO
 
@@ -28,8 +28,10 @@ class DamagedFile(OSError):
     """The error for a file that is missing, truncated or changed since its manifest was written."""
 
 
-def write_atomic(path: Path, data: bytes | str) -> None:
+def write_atomic(path: Path, data: bytes | str | Sequence[bytes | memoryview]) -> None:
     """Write `data` to a file atomically. Text is encoded as UTF-8, and readers see either the old or the new file.
+
+    Parts are written one after the other.
 
     Symbolic links are followed. If writing fails, the function raises OSError and the old file remains. A killed
     process can leave a hidden file `.NAME.….tmp`, which is never read.
@@ -37,7 +39,8 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     path = path.resolve()
     temporary = _beside(path)
     try:
-        _write_synced(temporary, data.encode() if isinstance(data, str) else data)
+        data = data.encode() if isinstance(data, str) else data
+        _write_synced(temporary, [data] if isinstance(data, bytes) else data)
         temporary.replace(path)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -236,13 +239,14 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
 
 
-def _write_synced(path: Path, data: bytes) -> None:
+def _write_synced(path: Path, parts: Sequence[bytes | memoryview]) -> None:
     """Create `path` with these bytes. The data is on disk when the function returns."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest[:_CHUNK]) :]
+        for part in parts:
+            rest = memoryview(part)
+            while rest:
+                rest = rest[os.write(descriptor, rest[:_CHUNK]) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -273,11 +277,14 @@ def json_of(value: Any, *, in_ascii: bool = True) -> str:
         raise AttendoError(NOT_NUMBERS) from None
 
 
-def with_facts(safetensors: bytes, **facts: str) -> bytes:
-    """Return a safetensors file with additional metadata, sorted because the library writes it in random order."""
+def with_facts(safetensors: bytes, **facts: str) -> list[bytes | memoryview]:
+    """Return the parts of a safetensors file with additional metadata. The weights are not copied.
+
+    The metadata is sorted, because the library writes it in random order.
+    """
     end = 8 + int.from_bytes(safetensors[:8], "little")
     header = json.loads(safetensors[8:end])
     header["__metadata__"] = dict(sorted({**header.get("__metadata__", {}), **facts}.items()))
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
-    return b"".join((len(text).to_bytes(8, "little"), text, memoryview(safetensors)[end:]))
+    return [len(text).to_bytes(8, "little"), text, memoryview(safetensors)[end:]]

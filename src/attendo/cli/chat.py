@@ -26,7 +26,7 @@ def chat(
     folder: Folder,
     system: str | None = option("TEXT", "System message, with instructions for the assistant."),
     writing: WritingOptions,
-    bits: Bits = bits_option(),
+    bits: Bits | None = bits_option(),
     machine: Machine,
 ) -> int:
     """Talk to an assistant. Each line is a message, and the reply is printed while it is generated.
@@ -46,7 +46,7 @@ def chat(
     generator = Generator.load(folder, machine.chosen(bits), bits)
     talk = [] if system is None else [Message("system", system)]
     generator.config(writing.given())
-    make_ready(generator, bits)
+    make_ready(generator)
     generator.reply([*talk, Message("user", "a")], generator.decoding)  # fails before the first line is typed
     _Talk(generator, talk, writing.given()).run()
     return 0

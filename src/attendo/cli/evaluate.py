@@ -71,7 +71,7 @@ class TaskOptions(OptionGroup):
     curves: Path | None = option(
         "F", "New file for a classifier's curves: a picture (.png or .svg) or the numbers (.json)."
     )
-    bits: Bits | None = bits_option(None)
+    bits: Bits | None = bits_option()
 
 
 @with_groups
@@ -105,13 +105,12 @@ def evaluate(
     for new in (options.out, options.curves):
         if new is not None:
             _check_out(new)
-    bits = options.bits or 32
-    user = load(folder, machine.chosen(bits), bits=bits)
+    user = load(folder, machine.chosen(options.bits), bits=options.bits)
     began = time.process_time(), time.monotonic()
     match user:
         case Translator():
-            refuse_if(bits != 32 and user.decoding.coverage_penalty, BITS_WITH_COVERAGE)
-            make_ready(user, bits)
+            refuse_if(user.bits != 32 and user.decoding.coverage_penalty, BITS_WITH_COVERAGE)
+            make_ready(user)
             only(options, "tokenize", "beam", "length_penalty", "columns", "header", "out", "bits")
             facts, lines = _translations(user, folder, files, options)
         case Classifier():

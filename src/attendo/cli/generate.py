@@ -63,7 +63,7 @@ def generate(
     source: Input = None,
     out: Output = None,
     as_json: bool = switch("--json", "Print one JSON object, or one per line with --input."),
-    bits: Bits = bits_option(),
+    bits: Bits | None = bits_option(),
     machine: Machine,
 ) -> int:
     """Generate text that continues a prompt. The text is printed while it is generated.
@@ -88,13 +88,13 @@ def generate(
     refuse_file_name([prompt] if prompt else None, "use --input FILE --output G", "PROMPT")
     text = stdin_text() if prompt == "-" else prompt or ""
     generator = Generator.load(folder, machine.chosen(bits), bits)
-    make_ready(generator, bits)
+    make_ready(generator)
     given = writing.given()
     if stop := given.pop("stop", None):
         given["stop"] = tuple(stop)
     if files:
         work = _Generating(generator, generator.config(given), as_json)
-        return file_done(*files, work, work.request(folder) | {"bits": bits}, work.notes)
+        return file_done(*files, work, work.request(folder) | {"bits": generator.bits}, work.notes)
     return _generate(generator, text, given, as_json)
 
 

@@ -76,6 +76,8 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "training", _training(training)
         yield "so far", _progress(facts["progress"])
         yield "validation", _validation(facts.get("validation"))
+    if bits := facts.get("bits"):
+        yield "quantized", f"{bits} bits per weight"
     if decoding := facts.get("decoding"):
         shown = ("beam", "length_penalty", "max_tokens", "temperature", "top_k", "top_p", "min_p")
         yield "decoding", ", ".join(f"{key} {decoding[key]}" for key in shown if key in decoding)

@@ -201,7 +201,7 @@ def look(
     from attendo.inference import load
     from attendo.microscope.run_model import require_shown
 
-    user = load(folder, machine.chosen())
+    user = load(folder, machine.chosen(), bits=32)
     require_shown(user)
     if options.over is not None:
         return rank(user, folder, options.over, options.alignments, as_json, language)

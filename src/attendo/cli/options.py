@@ -52,10 +52,10 @@ def argument(metavar: str, help: str, default: Any = ...) -> Any:
     return typer.Argument(default, metavar=metavar, help=help)
 
 
-def bits_option(default: Bits | None = 32) -> Any:
+def bits_option() -> Any:
     """Return the Typer option for the bits of each weight."""
-    words = "Bits of each weight on the CPU: 32, 16, 8 or 4. Fewer are faster and less exact."
-    return option("N", words, "--bits", default=default, show_default=False)
+    words = "Bits of each weight on the CPU: 32, 16, 8 or 4. Fewer are faster and less exact (default: as stored)."
+    return option("N", words, "--bits")
 
 
 class OptionGroup:
@@ -140,11 +140,11 @@ class Elsewhere:
 
         torch.set_num_threads(self.threads)
         runs = [folder / str(number) for number in range(self.n_runs)]
-        translator = Translator.load(runs[0], self.device, runs[1:])
+        translator = Translator.load(runs[0], self.device, runs[1:], self.bits)
         translator.decoding = self.decoding
         if self.shortlist:
             translator.shortlist = load_shortlist(folder / "shortlist", translator.tokenizer)
-        return dataclasses.replace(self.work, translator=translator.prepare(self.bits))
+        return dataclasses.replace(self.work, translator=translator.prepare())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,12 +157,12 @@ class RayOptions(OptionGroup):
     )
     ray_workers: int | None = option("N", "Number of Ray workers (default: as many as fit).", min=1)
 
-    def check(self, in_files: bool, bits: Bits, device: str) -> None:
+    def check(self, in_files: bool, bits: Bits | None, device: str) -> None:
         """Raise BadParameter if options of the group cannot be combined."""
         has_cluster = self.ray_address is not None or self.ray_workers is not None
         refuse_if(has_cluster and not self.ray, "--ray-address and --ray-workers require --ray")
         refuse_if(self.ray and not in_files, "--ray requires --input and --output")
-        refuse_if(self.ray and bits != 32 and device == "cuda", BITS_ON_GPU)
+        refuse_if(self.ray and bits not in (None, 32) and device == "cuda", BITS_ON_GPU)
 
     @contextmanager
     def cluster(
@@ -218,10 +218,10 @@ class Machine(OptionGroup):
     device: UsingDevice = "cpu"
     threads: Threads = None
 
-    def chosen(self, bits: Bits = 32) -> str:
+    def chosen(self, bits: Bits | None = None) -> str:
         """Set the number of threads and return the device. Raise an error if it does not exist or has other weights."""
         device = chosen_device(self.device, self.threads)
-        refuse_if(bits != 32 and device == "cuda", BITS_ON_GPU)
+        refuse_if(bits not in (None, 32) and device == "cuda", BITS_ON_GPU)
         return device
 
 
@@ -368,14 +368,14 @@ Output = Annotated[
 ]
 
 
-def make_ready(user: Translator | Generator, bits: Bits = 32) -> None:
+def make_ready(user: Translator | Generator) -> None:
     """Prepare a model for fast search. Print a message if preparing is slow or compiled search is unavailable."""
     from attendo.decoding.native.library import is_to_be_made
 
     on_cpu = user.device.type == "cpu"
     if on_cpu and is_to_be_made():
         say("compiling the search for this CPU (once, a few seconds)")
-    user.prepare(bits)
+    user.prepare()
     if on_cpu and (why := user.why_not_compiled) is not None:
         say(f"note: the search runs on PyTorch only, which is slower: {why}")
 

@@ -82,7 +82,7 @@ def serve(
         "ORIGIN", "Web origin allowed by CORS, for example https://a.org; repeatable."
     ),
     segment: Segmented = "sentence",
-    bits: Bits = bits_option(),
+    bits: Bits | None = bits_option(),
     limits: Limits,
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="Format of the log on stderr, one line per request.")
@@ -114,7 +114,7 @@ def serve(
         value = getattr(limits, name)
         if value is not None and not 0 < value < float("inf"):
             raise typer.BadParameter(f"--{name} {value:g} must be a number of seconds above 0")
-    refuse_if(bits != 32 and machine.device == "cuda", BITS_ON_GPU)
+    refuse_if(bits not in (None, 32) and machine.device == "cuda", BITS_ON_GPU)
     refuse_if(not host, "--host is empty (expected an address: 127.0.0.1, or 0.0.0.0 for all interfaces)")
     from attendo.data.languages import require_code
 

@@ -164,7 +164,7 @@ def translate(
     ),
     segment: Segmented = "sentence",
     others: With = None,
-    bits: Bits = bits_option(),
+    bits: Bits | None = bits_option(),
     shortlist: Path | None = option(
         "F", "Shortlist file, which speeds up the translation of few texts at a time."
     ),
@@ -224,7 +224,7 @@ def translate(
         refuse("--stream", searched | {"--beam": beam not in (None, 1)} | shown, set_ or [], OF_STREAMS)
     cluster.check(files is not None, bits, machine.device)
     loading = dataclasses.replace(machine, device="cpu") if cluster.ray else machine
-    translator = Translator.load(folder, loading.chosen(bits), others or ())
+    translator = Translator.load(folder, loading.chosen(bits), others or (), bits)
     _set_search(translator, set_ or [])
     if shortlist is not None:
         from attendo.decoding.shortlist import load_shortlist
@@ -232,23 +232,23 @@ def translate(
         translator.shortlist = load_shortlist(shortlist, translator.tokenizer)
     config = translator.config(beam, n_best, length_penalty)
     refuse_if(
-        bits != 32 and config.coverage_penalty and not (drawing or stream),
+        translator.bits != 32 and config.coverage_penalty and not (drawing or stream),
         BITS_WITH_COVERAGE,
     )
     work = TranslationLines(
         translator, config, longest, segment, n_best or 1, as_json, prefix or "", alignments, drawing
     )
-    make_ready(translator, bits)
+    make_ready(translator)
     if texts and stream:
         [(_, [text])] = arguments_as_lines(texts)
         show(translator.stream(text, longest=longest, segment=segment, prefix=prefix or None))
         return 0
     if files:
-        request = work.request(folder, others or [], shortlist) | {"bits": bits}
+        request = work.request(folder, others or [], shortlist) | {"bits": translator.bits}
         if not cluster.ray:
             return file_done(*files, work, request, work.notes)
         runs = [folder, *(others or [])]
-        with cluster.cluster(work, runs, shortlist, bits, machine) as ahead:
+        with cluster.cluster(work, runs, shortlist, translator.bits, machine) as ahead:
             return file_done(*files, ahead, request, work.notes)
     counter = Counter("lines")
     counts = Counts[str]()

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int8
 from torch import Tensor, nn
 
 from attendo.decoding.options import Bits
+from attendo.quantized import QuantizedLinear
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 FEW = 3
@@ -147,7 +148,7 @@ def prepared(model: ModelT, bits: Bits = 32) -> ModelT:
     linear = {
         path: module
         for path, module in ready.named_modules()
-        if type(module) is nn.Linear
+        if type(module) in (nn.Linear, QuantizedLinear)
         and module.weight.device.type == "cpu"
         and module.weight.dtype == torch.float32
     }

@@ -22,6 +22,7 @@ from attendo.decoding.native.library import Matrix, TensorArena, library
 from attendo.decoding.protocols import Start, Step, TokenRows, join_rows
 from attendo.errors import AttendoError
 from attendo.files import with_facts, write_atomic
+from attendo.quantized import QuantizedLinear
 
 FORMAT = "attendo shortlist 1"
 MOST_PAIRS = 100_000
@@ -110,7 +111,7 @@ class ShortlistedModel:
         self._compiled = compiled
         self._shortlist = shortlist
         self.vocab_size = output.out_features
-        self._weight = output.weight.detach()
+        self._output = output
         self._bias = None if output.bias is None else output.bias.detach()
 
     def start(self, sources: TokenRows, rows_per_source: int = 1, capacity: int = 256) -> ListedCache:
@@ -163,7 +164,15 @@ class ShortlistedModel:
         kept = torch.from_numpy(union)
         arena = TensorArena(self._compiled.output.bits)
         bias = None if self._bias is None else self._bias[kept]
-        return _Packed(arena.product(self._weight[kept], bias), arena, place, rows)
+        output = self._output
+        if isinstance(output, QuantizedLinear):
+            return _Packed(
+                arena.matrix(QuantizedLinear(output.numbers[kept], output.scale[kept], bias)),
+                arena,
+                place,
+                rows,
+            )
+        return _Packed(arena.product(output.weight.detach()[kept], bias), arena, place, rows)
 
 
 MOST_LINKS = 30_000_000  # pairs of a source token and a target token; each takes about 40 bytes

@@ -44,7 +44,7 @@ _KINDS |= {"chat": Generator, "preference": Generator, "reward": Generator}
 
 
 def load(
-    folder: str | Path, device: str = "cpu", own_parts: CustomModules | None = None, bits: Bits = 32
+    folder: str | Path, device: str = "cpu", own_parts: CustomModules | None = None, bits: Bits | None = None
 ) -> Any:
     """Load the trained model of a run folder, ready to use.
 
@@ -52,7 +52,8 @@ def load(
         folder: Path of the run folder.
         device: Device of the model, "cpu" or "cuda".
         own_parts: The function that adds the custom modules of the run (default: no custom modules).
-        bits: The bits of each weight of a translator or a language model on a CPU: 32, 16, 8 or 4.
+        bits: The bits of each weight of a translator or a language model on a CPU: 32, 16, 8 or 4 (default: those of
+            a quantized run, otherwise 32).
 
     Returns:
         A Translator, Classifier, MultiLabelClassifier, Regressor, Tagger or Generator, depending on the task in
@@ -67,6 +68,9 @@ def load(
     if task not in _KINDS:
         raise AttendoError(f"unknown task {task!r} (expected {', '.join(_KINDS)})")
     kind = _KINDS[task]
-    mapped = bits < 32 and kind.task == "language-model"
-    user = kind.from_bundle(bundle, load_model(Path(folder), bundle, mapped=mapped).to(device))
-    return user.prepare(bits) if mapped or (bits < 32 and kind.task == "translation") else user
+    bits = bundle.chosen_bits(bits, device) if kind in (Translator, Generator) else 32
+    model = load_model(Path(folder), bundle, mapped=bits < 32 and kind is Generator, quantized=bits < 32)
+    user = kind.from_bundle(bundle, model.to(device))
+    if bits < 32:
+        user.bits = bits
+    return user

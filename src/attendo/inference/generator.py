@@ -82,6 +82,12 @@ class Stream(Iterator[str]):
                 yield step.piece
 
 
+def in_float32(model: DecoderLM) -> DecoderLM:
+    """Return the model, or a copy in float32 if it is mapped in bfloat16, a type that NumPy does not have."""
+    is_half = next(model.parameters()).dtype == torch.bfloat16
+    return copy.deepcopy(model).float() if is_half else model
+
+
 @dataclass
 class Generator(TextModel):
     """A trained language model and its tokenizer, which continue raw text.
@@ -95,6 +101,7 @@ class Generator(TextModel):
         decoding: The default sampling settings of `generate` and `stream`.
         card: The contents of the run's card.json.
         folder: Path of the run folder that the generator was loaded from.
+        bits: Bits of each weight on a CPU: 32, 16, 8 or 4.
     """
 
     task: ClassVar[TaskName] = "language-model"
@@ -104,28 +111,30 @@ class Generator(TextModel):
     decoding: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)
     card: dict[str, Any] = dataclasses.field(default_factory=dict)
     folder: Path | None = None
+    bits: Bits = 32
     _record: Recording[DecoderLM] | None = dataclasses.field(default=None, repr=False)
     _reader: DecoderBackend | None = dataclasses.field(default=None, repr=False)
-    _bits: Bits = 32
     _prefixes: PrefixCache = dataclasses.field(default_factory=PrefixCache, repr=False)
     _final: bool = dataclasses.field(default=False, repr=False)  # the model is not trained any more
 
     @classmethod
-    def load(cls, folder: Path, device: str = "cpu", bits: Bits = 32) -> Generator:
+    def load(cls, folder: Path, device: str = "cpu", bits: Bits | None = None) -> Generator:
         """Load and return the generator of a run folder.
 
         Args:
             folder: Path of the run folder.
             device: Device of the model, "cpu" or "cuda".
             bits: The bits of each weight on a CPU: 32, 16, 8 or 4. Fewer are faster and less exact, and need less
-                memory, because the weights in the file are not copied as a whole.
+                memory, because the weights in the file are not copied as a whole (default: those of a quantized run,
+                otherwise 32).
 
         Raises:
             AttendoError: A file is missing or damaged, or the run has another task.
         """
-        generator = cls.from_bundle(*load_as(DecoderLM, folder, device, mapped=bits < 32))
+        bundle, model = load_as(DecoderLM, folder, device, bits=bits, mapped=True)
+        generator = cls.from_bundle(bundle, model)
         generator._final = True
-        generator._bits = bits
+        generator.bits = bundle.chosen_bits(bits, device)
         return generator
 
     @classmethod
@@ -150,14 +159,14 @@ class Generator(TextModel):
                 which the generator was loaded).
         """
         self._reader = None  # its memory is free for the new one
-        self._bits = bits or self._bits
-        self._reader = best_decoder(self.model, self._bits)
+        self.bits = bits or self.bits
+        self._reader = best_decoder(self.model, self.bits)
         self._prefixes = PrefixCache()
         return self
 
     def reader(self) -> DecoderBackend:
         """Return the backend that decodes token by token, in prepared form if the generator is prepared."""
-        if self._reader is None and self._final:
+        if self._reader is None and (self._final or self.bits < 32):
             self.prepare()
         return eager_decoder(self.model) if self._reader is None else self._reader
 
@@ -167,12 +176,12 @@ class Generator(TextModel):
         Raises:
             AttendoError: The model has fewer than 32 bits and is not compiled.
         """
-        if self._bits == 32:
+        if self.bits == 32:
             return self.model
         reader = self.reader()
         if reader.compiled is None:
             raise AttendoError(
-                f"`bits` {self._bits} cannot be measured without the compiled step: {reader.why}"
+                f"`bits` {self.bits} cannot be measured without the compiled step: {reader.why}"
             )
         return CompiledReader(reader.compiled, self.model.config)
 
@@ -355,8 +364,7 @@ class Generator(TextModel):
         """
         if self._record is not None:
             raise AttendoError("recording() is already open on this generator. Close it first")
-        is_half = self.model.output_proj.weight.dtype == torch.bfloat16  # mapped; NumPy has no such type
-        with recording(copy.deepcopy(self.model).float() if is_half else self.model) as record:
+        with recording(in_float32(self.model)) as record:
             self._record = record
             try:
                 yield record

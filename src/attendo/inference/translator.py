@@ -61,6 +61,7 @@ class Translator(TextModel):
         shortlist: The target tokens that a prepared search considers (default: all). `score` always uses all tokens.
         folder: Path of the run folder that the translator was loaded from.
         segment: Default unit that is translated as one part: "sentence", "paragraph" or "none" (the whole text).
+        bits: Bits of each weight on a CPU: 32, 16, 8 or 4.
     """
 
     task: ClassVar[TaskName] = "translation"
@@ -73,25 +74,32 @@ class Translator(TextModel):
     shortlist: Shortlist | None = None
     folder: Path | None = None
     segment: Segment = "sentence"
+    bits: Bits = 32
     _record: Recording[EncoderDecoder] | None = dataclasses.field(default=None, repr=False)
     _searching: tuple[SearchBackend, ...] = dataclasses.field(default=(), repr=False)
     _final: bool = dataclasses.field(default=False, repr=False)  # the models are not trained any more
 
     @classmethod
-    def load(cls, folder: Path, device: str = "cpu", others: Sequence[Path] = ()) -> Translator:
+    def load(
+        cls, folder: Path, device: str = "cpu", others: Sequence[Path] = (), bits: Bits | None = None
+    ) -> Translator:
         """Load and return the translator of a run folder, or an ensemble with the settings of the first run.
 
         Args:
             folder: Path of the run folder.
             device: Device of the models, "cpu" or "cuda".
             others: Paths of further run folders with the same tokenizer, for an ensemble (default: none).
+            bits: The bits of each weight on a CPU: 32, 16, 8 or 4 (default: those of the first run if it is quantized,
+                otherwise 32).
 
         Raises:
             AttendoError: A file is missing or damaged, or the tokenizers differ.
         """
-        translator = cls.from_bundle(*load_as(EncoderDecoder, folder, device))
+        bundle, model = load_as(EncoderDecoder, folder, device, bits=bits)
+        translator = cls.from_bundle(bundle, model)
+        translator.bits = bundle.chosen_bits(bits, device)
         for other in others:
-            bundle, model = load_as(EncoderDecoder, other, device)
+            bundle, model = load_as(EncoderDecoder, other, device, bits=translator.bits)
             if bundle.tokenizer.sha256 != translator.tokenizer.sha256:
                 raise AttendoError(
                     f"{other} has another tokenizer than {folder} (expected the same for an ensemble). Train both"
@@ -112,7 +120,7 @@ class Translator(TextModel):
         decoding = build(DecodingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
         return cls(model, bundle.tokenizer, decoding, bundle.card, folder=bundle.folder)
 
-    def prepare(self, bits: Bits = 32) -> Translator:
+    def prepare(self, bits: Bits | None = None) -> Translator:
         """Convert the models to their fastest form (`decoding.backends`) and return the translator.
 
         A loaded translator is prepared when it is first used. With 32 bits and without `shortlist`, the results change
@@ -120,9 +128,11 @@ class Translator(TextModel):
         After further training or a change of `shortlist`, prepare the translator again.
 
         Args:
-            bits: The bits of each weight on a CPU: 32, 16, 8 or 4. Fewer are faster and less exact.
+            bits: The bits of each weight on a CPU: 32, 16, 8 or 4. Fewer are faster and less exact (default: those with
+                which the translator was loaded).
         """
-        own = partial(best_backend, pad_id=self.tokenizer.pad_id, bits=bits, shortlist=self.shortlist)
+        self.bits = bits or self.bits
+        own = partial(best_backend, pad_id=self.tokenizer.pad_id, bits=self.bits, shortlist=self.shortlist)
         self._searching = tuple(map(own, self._models))
         return self
 
@@ -512,7 +522,7 @@ class Translator(TextModel):
         Args:
             looking: Whether the backends also return attention weights, for a coverage penalty (default: False).
         """
-        if self._final and not self._searching:
+        if (self._final or self.bits < 32) and not self._searching:
             self.prepare()
         if self._searching and not looking:
             return self._searching

@@ -57,7 +57,7 @@ def eject(run: Path, out: Path) -> str:
         out: The Python file to create.
 
     Raises:
-        AttendoError: The run cannot be read, the run has custom modules, or `out` already exists.
+        AttendoError: The run cannot be read, has custom modules or is quantized, or `out` already exists.
 
     >>> eject(Path("none"), Path("model.py"))
     Traceback (most recent call last):
@@ -73,6 +73,8 @@ def eject(run: Path, out: Path) -> str:
             f"{run} has custom modules ({name}), which `attendo eject` cannot write. Eject a run without them,"
             " and add their code to that file"
         )
+    if (bits := bundle.card.get("bits", 32)) != 32:
+        raise AttendoError(f"{run} is quantized to {bits} bits. Eject the original run")
     if (unknown := unknown_option(bundle.model_config)) is not None:
         raise AttendoError(f"{run}: `attendo eject` does not support {unknown}")
     source = model_source(bundle.model_config, load_model(run, bundle), out.name)

@@ -14,6 +14,7 @@ from attendo.bundle import examples_of
 from attendo.custom_modules import is_custom
 from attendo.errors import AttendoError
 from attendo.inference import Generator, Translator
+from attendo.inference.generator import in_float32
 from attendo.inspecting.recording import view
 from attendo.microscope.answers import (
     compared,
@@ -81,6 +82,8 @@ class Session:
 
     def __init__(self, user: User, folder: Path | None = None, examples: Sequence[str] | None = None) -> None:
         require_shown(user)
+        if isinstance(user, Generator):
+            user = dataclasses.replace(user, model=in_float32(user.model))
         self.user, self.folder = user, folder
         self.examples = examples_of(folder or user.folder) if examples is None else list(examples)
         self.probes: Probes | None = None  # of texts with labels, if there are any

@@ -284,7 +284,7 @@ def look(
     Raises:
         AttendoError: The text is empty, or an edit refers to a layer or head that does not exist.
     """
-    user, folder = (load(model), Path(model)) if isinstance(model, str | Path) else (model, None)
+    user, folder = (load(model, bits=32), Path(model)) if isinstance(model, str | Path) else (model, None)
     return View(look_at(user, ask_for(user, text, target, beam, max_tokens, edits), folder))
 
 

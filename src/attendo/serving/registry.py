@@ -75,7 +75,7 @@ class ModelRegistry:
         device: The device of all models, "cpu" or "cuda".
         source: The source language of translators whose run has no languages.
         target: The target language of translators whose run has no languages.
-        bits: Bits of each weight on a CPU: 32, 16, 8 or 4.
+        bits: Bits of each weight on a CPU: 32, 16, 8 or 4 (default: those of a quantized run, otherwise 32).
         segment: The default unit of translation: "sentence", "paragraph" or "none".
         examples: Whether clients may see the example texts of the runs, which can be private.
     """
@@ -88,7 +88,7 @@ class ModelRegistry:
         device: str = "cpu",
         source: str | None = None,
         target: str | None = None,
-        bits: Bits = 32,
+        bits: Bits | None = None,
         segment: Segment = "sentence",
         examples: bool = False,
     ) -> None:
@@ -170,7 +170,7 @@ class ModelRegistry:
         folder = self.folders[name]
         options = self._options
         user = load(folder, options["device"], bits=options["bits"])
-        if isinstance(user, Translator | Generator) and options["bits"] == 32:
+        if isinstance(user, Translator | Generator):
             user.prepare()
         if isinstance(user, Translator):
             user.segment = self._segment

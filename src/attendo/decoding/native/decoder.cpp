@@ -366,10 +366,42 @@ int64_t attendo_packed_bytes(int64_t n_out, int64_t n_in, int64_t bits) {
     return panels(n_out) * panel_bytes(n_in, bits);
 }
 
-// Packs W [n_out][n_in] into panels. In 8 bits, `scale` receives the scale of each output.
-void attendo_pack(const float* w, int64_t n_out, int64_t n_in, int64_t bits, uint8_t* packed, float* scale) {
-    for (int64_t first = 0; first < n_out; first += PANEL, packed += panel_bytes(n_in, bits))
-        pack_panel(w + first * n_in, std::min(PANEL, n_out - first), n_in, bits, packed, scale + first);
+// Quantizes W [n_out][n_in] row by row, to the form that packing.h describes.
+void attendo_quantize(
+    const float* w, int64_t n_out, int64_t n_in, int64_t bits, uint8_t* numbers, uint8_t* scales, int64_t threads
+) {
+    const int64_t scale_bytes = bits == 8 ? sizeof(float) : groups(n_in) * sizeof(Bfloat);
+    Team::work(threads, [&](Member& member) {
+        int64_t first, last;
+        member.share(n_out, first, last);
+        for (int64_t row = first; row < last; row++)
+            quantize_row(w + row * n_in, n_in, bits, numbers + row * row_bytes(n_in, bits), scales + row * scale_bytes);
+    });
+}
+
+// Packs W [n_out][n_in] into panels: floats, or the numbers and scales of attendo_quantize. In 8 bits, `scale` receives
+// the scale of each output.
+void attendo_pack(
+    const uint8_t* w, const uint8_t* scales, int64_t n_out, int64_t n_in, int64_t bits, uint8_t* packed, float* scale,
+    int64_t threads
+) {
+    const int64_t bytes = bits >= 16 ? n_in * sizeof(float) : row_bytes(n_in, bits);
+    const int64_t scale_bytes = bits == 8 ? sizeof(float) : groups(n_in) * sizeof(Bfloat);
+    Team::work(threads, [&](Member& member) {
+        int64_t from, until;
+        member.share(panels(n_out), from, until);
+        for (int64_t panel = from; panel < until; panel++) {
+            const int64_t first = panel * PANEL, rows = std::min(PANEL, n_out - first);
+            const uint8_t* own = w + first * bytes;
+            uint8_t* to = packed + panel * panel_bytes(n_in, bits);
+            if (bits == 32)
+                pack_rows(reinterpret_cast<const float*>(own), rows, n_in, reinterpret_cast<float*>(to));
+            else if (bits == 16)
+                pack_rows(reinterpret_cast<const float*>(own), rows, n_in, reinterpret_cast<Bfloat*>(to));
+            else
+                pack_rows(own, scales + first * scale_bytes, rows, n_in, bits, to, scale + first);
+        }
+    });
 }
 
 // out [rows][n_out] = x Wᵀ + b.

@@ -25,6 +25,7 @@ from attendo.cache import cache_folder, opened_or_built, private
 from attendo.decoding.options import Bits
 from attendo.errors import AttendoError
 from attendo.files import verify_manifest, write_manifest
+from attendo.quantized import GROUP, QuantizedLinear, shape_of
 
 SOURCES = Path(__file__).parent
 LIBRARY = "library.so"
@@ -50,9 +51,10 @@ SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         (c_void_p, c_int64, c_int64, c_void_p, c_int64),
     ),
     "attendo_packed_bytes": (c_int64, (c_int64, c_int64, c_int64)),
+    "attendo_quantize": (None, (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64)),
     "attendo_pack": (
         None,
-        (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p),
+        (c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64),
     ),
     "attendo_product": (
         None,
@@ -278,6 +280,28 @@ def address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
+def quantized(
+    weight: Float[Tensor, "n_out n_in"], bits: int
+) -> tuple[Int[Tensor, "n_out n"], Float[Tensor, "n_out *groups"]]:
+    """Quantize a matrix to 8 or 4 bits. Return the numbers and scales of a `QuantizedLinear`.
+
+    The numbers of a matrix whose width is no multiple of `GROUP` are padded.
+    """
+    n_out, n_in = weight.shape
+    groups = -(-n_in // GROUP)
+    weight = weight.float().contiguous()
+    numbers = torch.empty(n_out, groups * GROUP * bits // 8, dtype=torch.int8 if bits == 8 else torch.uint8)
+    scale = torch.empty(n_out) if bits == 8 else torch.empty(n_out, groups, dtype=torch.bfloat16)
+    library().attendo_quantize(
+        weight.data_ptr(), n_out, n_in, bits, numbers.data_ptr(), scale.data_ptr(), torch.get_num_threads()
+    )
+    return numbers, scale
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+
+
 class TensorArena:
     """A builder of C structures from PyTorch modules, which owns the memory that the structures refer to.
 
@@ -305,11 +329,14 @@ class TensorArena:
         """Return the C structure of the stacked weights of several linear layers with the same input."""
         biases = [torch.zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers]
         bias = torch.cat(biases) if any(layer.bias is not None for layer in layers) else None
-        weights = [layer.weight.detach() for layer in layers]
-        packed = self.product(weights[0] if len(weights) == 1 else torch.cat(weights), bias, bits)
-        for layer in layers:
-            if is_mapped(layer.weight):
-                library().attendo_release(layer.weight.data_ptr(), layer.weight.nbytes)
+        integers = [layer for layer in layers if isinstance(layer, QuantizedLinear)]
+        stored = [layer.numbers if layer in integers else layer.weight for layer in layers]
+        if [layer.bits for layer in integers] == [bits or self.bits] * len(layers):
+            packed = self.product(_joined(stored), bias, bits, _joined([layer.scale for layer in integers]))
+        else:
+            packed = self.product(_joined([layer.weight.detach() for layer in layers]), bias, bits)
+        for tensor in filter(is_mapped, stored):
+            library().attendo_release(tensor.data_ptr(), tensor.nbytes)
         return packed
 
     def product(
@@ -317,21 +344,34 @@ class TensorArena:
         weight: Float[Tensor, "n_out n_in"],
         bias: Float[Tensor, " n_out"] | None,
         bits: Bits | None = None,
+        scale: Float[Tensor, "n_out *groups"] | None = None,
     ) -> Matrix:
-        """Return the C structure of a linear layer W x + b, packed for this CPU (default: in the bits of the arena)."""
+        """Return the C structure of a linear layer W x + b, packed for this CPU (default: in the bits of the arena).
+
+        With `scale`, the weight consists of quantized numbers (`QuantizedLinear`).
+        """
         bits = bits or self.bits
-        n_out, n_in = weight.shape
+        n_out, n_in = weight.shape if scale is None else shape_of(weight)
         panel = library().attendo_panel()
         packed = self._room(library().attendo_packed_bytes(n_out, n_in, bits))
-        scale = torch.zeros(-(-n_out // panel) * panel if bits == 8 else 0)
+        scales = torch.zeros(-(-n_out // panel) * panel if bits == 8 else 0)
         for first in range(0, n_out, 64 * panel):  # in parts, because each part needs a copy in float32
-            part = weight[first : first + 64 * panel].float().contiguous()
+            part = weight[first : first + 64 * panel]
+            own = scales
+            if scale is not None:
+                own = scale[first : first + 64 * panel].contiguous()
+            elif bits <= 8:
+                part, own = quantized(part, bits)
+            else:
+                part = part.float()
+            part = part.contiguous()
             at = library().attendo_packed_bytes(first, n_in, bits)
             library().attendo_pack(
-                part.data_ptr(), len(part), n_in, bits, packed.data_ptr() + at, scale[first:].data_ptr()
-            )
-        self._kept += [packed, scale]
-        return Matrix(n_in, n_out, bits, packed.data_ptr(), scale.data_ptr(), self.pointer(bias))
+                part.data_ptr(), own.data_ptr(), len(part), n_in, bits, packed.data_ptr() + at,
+                scales[first:].data_ptr(), torch.get_num_threads(),
+            )  # fmt: skip
+        self._kept += [packed, scales]
+        return Matrix(n_in, n_out, bits, packed.data_ptr(), scales.data_ptr(), self.pointer(bias))
 
     def given(self, output: Float[Tensor, " n_out"]) -> Matrix:
         """Return the C structure of a linear layer whose output is always the given vector."""
