@@ -34,10 +34,11 @@ class ModelConfig:
         attention_dropout: Dropout probability of the attention weights.
         activation_dropout: Dropout probability of the hidden layer in each feed-forward network.
         attention_scale: Factor on the attention scores before the softmax (default: `1 / √head_dim`).
-        attention_softcap: Limit c of the attention scores before the softmax, c · tanh(score / c), as in Gemma 2 (default:
-            no limit).
-        attention_windows: Windows of self-attention, repeated over the blocks. A block with window n attends to keys less
-            than n positions away, and a block with 0 to all keys. Gemma 2 has `[4096, 0]` (default: no windows).
+        attention_softcap: Limit c of the attention scores before the softmax, c · tanh(score / c), as in Gemma 2
+            (default: no limit).
+        attention_windows: Windows of self-attention, repeated over the blocks. In a block with window n, tokens attend
+            to tokens less than n positions away, and in a block with 0 to all tokens. Gemma 2 has `[4096, 0]`
+            (default: no windows).
         attention_bias: Whether the four projections of each attention layer have a bias.
         attention_out_bias: Whether the output projection of attention has a bias (default: `attention_bias`).
         attention_norm: Whether an RMSNorm is applied to each head of queries and keys (Dehghani et al. 2023).
@@ -70,7 +71,8 @@ class ModelConfig:
         tie: Shared matrices of source embedding, target embedding and output layer. `output` shares target embedding
             and output layer; `input` shares both embeddings.
         output_bias: Whether the output layer over the vocabulary has a bias.
-        output_softcap: Limit c of the logits over the vocabulary, c · tanh(logit / c), as in Gemma 2 (default: no limit).
+        output_softcap: Limit c of the logits over the vocabulary, c · tanh(logit / c), as in Gemma 2 (default: no
+            limit).
         d_output: Width of the hidden layer before the output (default: `d_model`, none in classifiers).
         output_activation: Activation function after the hidden layer that `d_output` adds to a classifier.
         output_norm: Whether a normalization layer precedes the logits of a classifier, as in ModernBERT.

@@ -179,6 +179,64 @@ def t5(draw):
     }
 
 
+WINDOW = 5  # less than the length of the texts
+
+
+def windowed(family):
+    """A family whose blocks, or some of them, have windows."""
+
+    def draws(draw):
+        found = family(draw)
+        kinds = draw.choices(["sliding_attention", "full_attention"], k=found["num_hidden_layers"])
+        layers = {"layer_types": kinds} if family is not mistral else {}
+        return found | {"sliding_window": WINDOW, "use_sliding_window": True} | layers
+
+    return draws
+
+
+def gemma2(draw):
+    found = {name: value for name, value in llama(draw).items() if name not in ("hidden_act", "mlp_bias")}
+    # Hugging Face requires a d_model that is a multiple of the number of heads, but the width of heads is free
+    return found | {
+        "num_hidden_layers": draw.choice([2, 3]),
+        "hidden_activation": draw.choice(["gelu_pytorch_tanh", "silu"]),
+        "sliding_window": WINDOW,
+        "query_pre_attn_scalar": draw.choice([4, 7]),
+        "attn_logit_softcapping": draw.choice([None, 1.5, 50.0]),
+        "final_logit_softcapping": draw.choice([None, 2.0]),
+    }
+
+
+def gemma3(draw):
+    bases = {"full_attention": draw.choice([1000.0, 10000.0]), "sliding_attention": draw.choice([10.0, 100.0])}
+    ropes = {name: {"rope_theta": base, "rope_type": "default"} for name, base in bases.items()}
+    ropes["full_attention"] |= draw.choice([{}, {"rope_type": "linear", "factor": 8.0}])
+    return gemma2(draw) | {
+        "num_hidden_layers": draw.choice([2, 7]),
+        "rope_parameters": ropes,
+        "attn_logit_softcapping": None,
+        "sliding_window_pattern": draw.choice([2, 6]),
+    }
+
+
+def modernbert(draw):
+    found = sizes(draw) | {
+        "num_hidden_layers": draw.choice([1, 2, 4]),
+        "max_position_embeddings": MAX_LEN,
+        "norm_eps": draw.choice([1e-5, 1e-3]),
+        "rope_parameters": {
+            name: {"rope_theta": draw.choice([10.0, 1000.0]), "rope_type": "default"}
+            for name in ("full_attention", "sliding_attention")
+        },
+        "local_attention": draw.choice([4, 6]),
+        "classifier_pooling": draw.choice(["cls", "mean"]),
+        "pad_token_id": PAD,
+        "num_labels": draw.choice([2, 3]),
+    }
+    biases = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "decoder_bias")
+    return found | {name: draw.choice([True, False]) for name in biases}
+
+
 @dataclass(frozen=True)
 class Kind:
     config: str
@@ -208,6 +266,13 @@ KINDS = {
     "mistral": Kind("Mistral", "ForCausalLM", mistral),
     "phi3": Kind("Phi3", "ForCausalLM", phi3),
     "smollm3": Kind("SmolLM3", "ForCausalLM", smollm3),
+    "mistral-windows": Kind("Mistral", "ForCausalLM", windowed(mistral)),
+    "qwen2-windows": Kind("Qwen2", "ForCausalLM", windowed(qwen2)),
+    "smollm3-windows": Kind("SmolLM3", "ForCausalLM", windowed(smollm3)),
+    "gemma2": Kind("Gemma2", "ForCausalLM", gemma2),
+    "gemma3": Kind("Gemma3Text", "ForCausalLM", gemma3),
+    "modernbert": Kind("ModernBert", "ForMaskedLM", modernbert),
+    "modernbert-classes": Kind("ModernBert", "ForSequenceClassification", modernbert),
 }
 
 
@@ -216,7 +281,7 @@ def made(name, seed, dtype=torch.float32):
     kind, draw = KINDS[name], random.Random(f"{name} {seed}")
     torch.manual_seed(seed)
     config = getattr(transformers, f"{kind.config}Config")(**kind.draw(draw))
-    model = getattr(transformers, f"{kind.config}{kind.model}")(config).eval()
+    model = getattr(transformers, f"{kind.config.removesuffix('Text')}{kind.model}")(config).eval()
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data += 0.3 * torch.randn_like(parameter)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from attendo.interop.huggingface.options import (
     Activation,
     Both,
+    ClassifierPooling,
     Fixed,
     GatedActivation,
     Heads,
@@ -16,11 +18,12 @@ from attendo.interop.huggingface.options import (
     NoRope,
     OneSize,
     Option,
+    QueryScalar,
     RotaryBase,
     Same,
     Theirs,
     Tied,
-    Window,
+    Windows,
 )
 from attendo.interop.huggingface.table import Head, Row, Table, always, blocks, dense
 
@@ -105,15 +108,20 @@ def _llama(
     head: str,
     *options: Option,
     layers: Mapping[str, str | tuple[str, ...]] = _APART,
-    partial: bool = False,
+    rotary: RotaryBase | None = None,
+    windows: Windows | None = None,
     tied: bool = False,
+    minus: float = 0.0,
 ) -> Table:
-    """Return the table of a model like Llama, with variants in biases, head normalization and joined layers."""
+    """Return the table of a model like Llama, with variants in biases, positions, norms and joined layers.
+
+    `minus` is the number that the weights of norms do not contain.
+    """
     layers = {
-        **layers,
         "input_layernorm": "self_attention_residual.norm",
         "mlp.down_proj": "feed_forward.out_proj",
         "post_attention_layernorm": "feed_forward_residual.norm",
+        **layers,
     }
     turned = tuple(f"self_attention.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm"))
     return Table(
@@ -127,13 +135,19 @@ def _llama(
                 _ALONE | {"norm": "rms", "positions": "rotary", "feed_forward_gated": True, "dropout": 0.0}
             ),
             *options,
-            RotaryBase(partial),
+            rotary or RotaryBase(),
+            *(() if windows is None else (windows,)),
         ),
         (
             Row("model.embed_tokens.weight", ("embedding.tokens.weight",)),
             Row("lm_head.weight", ("output_proj.weight",)),
-            *blocks("model.layers", "decoder", layers, turned),
-            *dense("model.norm", "decoder.norm"),
+            *(
+                replace(row, minus=minus if "norm" in row.theirs else 0.0)
+                for row in (
+                    *blocks("model.layers", "decoder", layers, turned),
+                    *dense("model.norm", "decoder.norm"),
+                )
+            ),
         ),
         {head: Head("decoder")},
         prefix="model.",
@@ -150,11 +164,8 @@ def _sizes(vocab_size: int, d_ff: int, max_len: int) -> tuple[Option, ...]:
     )
 
 
-_QWEN = (
-    *_sizes(151_936, 22_016, 32_768),
-    Window(used=False),
-    Fixed({"feed_forward_bias": False}),
-)
+_QWEN = (*_sizes(151_936, 22_016, 32_768), Fixed({"feed_forward_bias": False}))
+_QWEN_WINDOWS = Windows(used=False, is_local=lambda theirs, n: n >= theirs.get("max_window_layers", 28))
 
 
 LLAMA = _llama(
@@ -167,28 +178,28 @@ LLAMA = _llama(
 MISTRAL = _llama(
     "MistralForCausalLM",
     *_sizes(32_000, 14_336, 131_072),
-    Window(used=True),
     Heads(),
     Fixed({"attention_bias": False, "feed_forward_bias": False}),
+    windows=Windows(),
 )
 PHI3 = _llama(
     "Phi3ForCausalLM",
     *_sizes(32_064, 8192, 4096),
-    Window(used=True),
     Heads(),
     Same("dropout", "resid_pdrop", 0.0),
     Fixed({"attention_bias": False, "feed_forward_bias": False}),
     layers=_JOINED,
-    partial=True,
+    rotary=RotaryBase(partial=True),
+    windows=Windows(default=None),
 )
 SMOLLM3 = _llama(
     "SmolLM3ForCausalLM",
     *_sizes(128_256, 11_008, 32_768),
-    Window(used=False),
     Heads(),
     NoRope(),
     Same("attention_bias", "attention_bias", False),
     Same("feed_forward_bias", "mlp_bias", False),
+    windows=Windows(used=False, default=None, is_local=lambda theirs, n: n in NoRope.unrotated(theirs)),
     tied=True,
 )
 QWEN2 = _llama(
@@ -196,6 +207,7 @@ QWEN2 = _llama(
     *_QWEN,
     Heads(has_width=False),
     Fixed({"attention_bias": True, "attention_out_bias": False}),
+    windows=_QWEN_WINDOWS,
 )
 QWEN3 = _llama(
     "Qwen3ForCausalLM",
@@ -203,6 +215,51 @@ QWEN3 = _llama(
     Heads(default_width=128),
     Same("attention_bias", "attention_bias", False),
     Fixed({"attention_norm": True}),
+    windows=_QWEN_WINDOWS,
+)
+
+
+def _gemma(
+    head: str, *options: Option, is_local: Callable[[Theirs, int], bool], rotary: RotaryBase | None = None
+) -> Table:
+    """Return the table of a Gemma: norms before and after each sublayer, GeGLU, and local and global attention."""
+    norms = {
+        "post_attention_layernorm": "self_attention_residual.output_norm",
+        "pre_feedforward_layernorm": "feed_forward_residual.norm",
+        "post_feedforward_layernorm": "feed_forward_residual.output_norm",
+    }
+    return _llama(
+        head,
+        Activation("hidden_activation", "gelu_pytorch_tanh"),
+        Heads(default_width=256),
+        QueryScalar(256),
+        Must("use_bidirectional_attention", False),
+        Same("attention_bias", "attention_bias", False),
+        Fixed({"embedding_scale": True, "norm_output": True, "feed_forward_bias": False}),
+        *options,
+        layers=_APART | norms,
+        rotary=rotary,
+        windows=Windows(is_local=is_local),
+        tied=True,
+        minus=1.0,
+    )
+
+
+GEMMA2 = _gemma(
+    "Gemma2ForCausalLM",
+    *_sizes(256_000, 9216, 8192),
+    Same("attention_softcap", "attn_logit_softcapping", 50.0),
+    Same("output_softcap", "final_logit_softcapping", 30.0),
+    is_local=lambda theirs, n: n % 2 == 0,
+)
+GEMMA3 = _gemma(
+    "Gemma3ForCausalLM",
+    *_sizes(262_208, 9216, 131_072),
+    Fixed({"attention_norm": True}),
+    Must("attn_logit_softcapping", None),
+    Same("output_softcap", "final_logit_softcapping", None),
+    is_local=lambda theirs, n: (n + 1) % theirs.get("sliding_window_pattern", 6) != 0,
+    rotary=RotaryBase(bases={"rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0}),
 )
 
 
@@ -359,6 +416,81 @@ DISTILBERT = Table(
     },
     prefix="distilbert.",
     biased=True,
+)
+
+
+_MODERN_LAYERS: Mapping[str, str | tuple[str, ...]] = {
+    "attn_norm": "self_attention_residual.norm",
+    "attn.Wqkv": tuple(f"self_attention.{name}_proj" for name in "qkv"),
+    "attn.Wo": "self_attention.out_proj",
+    "mlp_norm": "feed_forward_residual.norm",
+    "mlp.Wi": ("feed_forward.gate_proj", "feed_forward.in_proj"),
+    "mlp.Wo": "feed_forward.out_proj",
+}
+_MODERN_HEAD = (*dense("head.dense", "output_hidden"), *dense("head.norm", "output_norm"))
+
+
+def _without_biases(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Return the rows of ModernBERT, whose norms and heads have no biases, unless config.json requests biases."""
+    names = ("norm.bias", "head.dense.bias", "decoder.bias")
+    return tuple(replace(row, optional=row.theirs.endswith(names)) for row in rows)
+
+
+MODERNBERT = Table(
+    (
+        Same("vocab_size", "vocab_size", 50_368),
+        Same("d_model", "hidden_size", 768),
+        Same("d_ff", "intermediate_size", 1152),
+        Same("n_heads", "num_attention_heads", 12),
+        Same("n_encoder_layers", "num_hidden_layers", 22),
+        Same("max_len", "max_position_embeddings", 8192),
+        Same("dropout", "embedding_dropout", 0.0),
+        Same("attention_dropout", "attention_dropout", 0.0),
+        Same("activation_dropout", "mlp_dropout", 0.0),
+        Same("norm_eps", "norm_eps", 1e-5),
+        Same("embedding_norm_eps", "norm_eps", 1e-5),
+        Same("attention_bias", "attention_bias", False),
+        Same("feed_forward_bias", "mlp_bias", False),
+        Must("hidden_activation", "gelu"),
+        Must("classifier_activation", "gelu"),
+        *(Must(f"{part}_bias", value=True, checked=False) for part in ("norm", "classifier", "decoder")),
+        ClassifierPooling(),
+        Fixed(_ENCODER | {"positions": "rotary", "norm_first": True, "norm_first_block": False}),
+        Fixed({"activation": "gelu", "feed_forward_gated": True}),
+        RotaryBase(bases={"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}),
+        Windows(
+            default=128,
+            is_local=lambda theirs, n: n % theirs.get("global_attn_every_n_layers", 3) > 0,
+            half=True,
+        ),
+    ),
+    _without_biases(
+        (
+            Row("model.embeddings.tok_embeddings.weight", ("embedding.tokens.weight",)),
+            *dense("model.embeddings.norm", "embedding.norm"),
+            *blocks(
+                "model.layers",
+                "encoder",
+                _MODERN_LAYERS,
+                ("self_attention.q_proj", "self_attention.k_proj"),
+            ),
+            *dense("model.final_norm", "encoder.norm"),
+        )
+    ),
+    {
+        "ModernBertForMaskedLM": Head(
+            "masked",
+            _MASKED,
+            _without_biases((*_MODERN_HEAD, *dense("decoder", "output_proj"))),
+        ),
+        "ModernBertForSequenceClassification": Head(
+            "classifier",
+            {"tie": "none", "output_activation": "gelu", "output_norm": True},
+            _without_biases((*_MODERN_HEAD, *dense("classifier", "output_proj"))),
+        ),
+        "ModernBertModel": Head("classifier", _VECTORS),
+    },
+    prefix="model.",
 )
 
 
@@ -589,11 +721,14 @@ FAMILIES: Mapping[str, tuple[Table, ...]] = {
     "bert": (BERT,),
     "camembert": (ROBERTA,),
     "distilbert": (DISTILBERT,),
+    "gemma2": (GEMMA2,),
+    "gemma3_text": (GEMMA3,),
     "gpt2": (GPT2,),
     "llama": (LLAMA,),
     "marian": (MARIAN, MARIAN_OF_TWO),
     "mbart": (MBART,),
     "mistral": (MISTRAL,),
+    "modernbert": (MODERNBERT,),
     "mt5": MT5,
     "pegasus": (PEGASUS,),
     "phi3": (PHI3,),

@@ -32,6 +32,8 @@ class Row:
         aliases: The names of copies of the foreign tensor.
         flat: Whether the foreign tensor has the shape [1, n].
         scaled: The function that computes a factor for the foreign tensor from config.json.
+        minus: A number that the foreign tensor does not contain. Norms of Gemma store w - 1.
+        optional: Whether zeros replace a missing foreign tensor.
     """
 
     theirs: str
@@ -43,6 +45,8 @@ class Row:
     aliases: tuple[str, ...] = ()
     flat: bool = False
     scaled: Callable[[Theirs], float] | None = None
+    minus: float = 0.0
+    optional: bool = False
 
     def of_block(self, n: int) -> Row:
         """Return the `Row` for block number n."""
@@ -74,6 +78,7 @@ class Row:
             found = found + get(self.plus)[0]
         if self.scaled is not None and (factor := self.scaled(theirs)) != 1.0:
             found = found * factor
+        found = found + self.minus if self.minus else found
         parts = found.split([shape[0] for shape in shapes])
         return [
             _adjacent(part, theirs, head_dim) if n < self.turned else part for n, part in enumerate(parts)
@@ -82,6 +87,7 @@ class Row:
     def write(self, ours: Sequence[Tensor], theirs: Theirs, head_dim: int) -> Tensor:
         """Convert attendo's tensors to the foreign tensor."""
         found = torch.cat(list(ours)) if len(ours) > 1 else ours[0]
+        found = found - self.minus if self.minus else found
         if self.turned:  # all heads are rotated completely
             found = found.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
         if before := self._before(theirs):
