@@ -329,11 +329,17 @@ def unrounded(monkeypatch, model):
             torch.Tensor, "float", lambda self: self if self.dtype == torch.float64 else as_float(self)
         )
         patch.setattr(F, "softmax", lambda x, dim=-1, dtype=None, **_: softmax(x, dim))
-        if (turns := getattr(getattr(model, "model", None), "rotary_emb", None)) is not None:
-            n = turns.inv_freq.shape[0]
-            turns.inv_freq = turns.config.rope_parameters["rope_theta"] ** -(
-                torch.arange(n, dtype=torch.float64) / n
-            )
+        net = getattr(model, "model", None)
+        if (turns := getattr(net, "rotary_emb", None)) is not None:
+            tables = turns.config.rope_parameters
+            for name, old in list(turns.named_buffers()):
+                if name.endswith("inv_freq"):
+                    table = tables.get(name.removesuffix("_inv_freq"), tables)
+                    n, factor = old.shape[0], table.get("factor", 1.0)
+                    powers = torch.arange(n, dtype=torch.float64) / n
+                    setattr(turns, name, table.get("rope_theta", 1.0) ** -powers / factor)
+        if (scale := getattr(getattr(net, "embed_tokens", None), "scalar_embed_scale", None)) is not None:
+            net.embed_tokens.embed_scale = torch.tensor(scale, dtype=torch.float64)
         yield
 
 

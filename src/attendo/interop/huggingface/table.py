@@ -86,10 +86,12 @@ class Row:
 
     def write(self, ours: Sequence[Tensor], theirs: Theirs, head_dim: int) -> Tensor:
         """Convert attendo's tensors to the foreign tensor."""
-        found = torch.cat(list(ours)) if len(ours) > 1 else ours[0]
+        parts = [  # all heads are rotated completely
+            part.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2) if n < self.turned else part
+            for n, part in enumerate(ours)
+        ]
+        found = torch.cat(parts) if len(parts) > 1 else parts[0]
         found = found - self.minus if self.minus else found
-        if self.turned:  # all heads are rotated completely
-            found = found.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
         if before := self._before(theirs):
             found = torch.cat([found.new_zeros(before, *found.shape[1:]), found])
         found = found[None] if self.flat else found.mT if self.transposed and found.ndim == 2 else found
