@@ -254,11 +254,17 @@ def examples_of(folder: Path | None) -> list[str]:
 def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> None:
     """Save model.safetensors atomically. The header contains the step and hashes of config, tokenizer and weights.
 
-    The weights are stored in bfloat16 if this changes none of them, as for most imported language models.
+    The weights are stored in bfloat16 if this changes no matrix, as for most imported language models. Vectors that
+    bfloat16 would change remain as they are.
     """
     tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
-    if all(torch.equal(tensor.bfloat16().to(tensor.dtype), tensor) for tensor in tensors.values()):
-        tensors = {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    exact = {
+        name for name, tensor in tensors.items() if torch.equal(tensor.bfloat16().to(tensor.dtype), tensor)
+    }
+    if all(
+        name in exact for name, tensor in tensors.items() if tensor.ndim > 1
+    ):  # Gemma's norms are 1 + bfloat16
+        tensors = {name: tensor.bfloat16() if name in exact else tensor for name, tensor in tensors.items()}
     header = {"format": f"attendo {FORMAT}", "step": str(step), **_hashes(bundle)}
     data = save(tensors, header)
     write_atomic(

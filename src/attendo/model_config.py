@@ -75,7 +75,7 @@ class ModelConfig:
             limit).
         d_output: Width of the hidden layer before the output (default: `d_model`, none in classifiers).
         output_activation: Activation function after the hidden layer that `d_output` adds to a classifier.
-        output_norm: Whether a normalization layer precedes the logits of a classifier, as in ModernBERT.
+        output_norm: Whether a normalization layer follows the hidden layer that `d_output` adds to a classifier.
         n_classes: Number of labels, taken from the data. A classifier with 0 labels outputs text embeddings.
         pooling: Summary of all token vectors in a classifier: their maximum, their mean, or the first vector. With
             `none`, each token has its own logits, as for tags.

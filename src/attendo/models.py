@@ -164,8 +164,9 @@ class EncoderClassifier(_Model):
         """
         states = self.encoder(self.embedding(src), _padding(src_lengths))
         pooled = self.output_hidden(pool(states, self.config.pooling, src_lengths))
-        if self.config.d_output:
-            pooled = {"tanh": torch.tanh, **ACTIVATIONS}[self.config.output_activation](pooled)
+        if not self.config.d_output:
+            return pooled
+        pooled = {"tanh": torch.tanh, **ACTIVATIONS}[self.config.output_activation](pooled)
         return pooled if self.output_norm is None else self.output_norm(pooled)
 
     def forward(

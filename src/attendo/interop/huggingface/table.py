@@ -87,7 +87,9 @@ class Row:
     def write(self, ours: Sequence[Tensor], theirs: Theirs, head_dim: int) -> Tensor:
         """Convert attendo's tensors to the foreign tensor."""
         parts = [  # all heads are rotated completely
-            part.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2) if n < self.turned else part
+            part.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
+            if n < self.turned
+            else part
             for n, part in enumerate(ours)
         ]
         found = torch.cat(parts) if len(parts) > 1 else parts[0]
