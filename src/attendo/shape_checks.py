@@ -23,7 +23,7 @@ _USED_WITH = {
     "output_activation": ("architecture", ("classifier",)),
     "output_norm": ("architecture", ("classifier",)),
     "norm_first_block": ("architecture", ("encoder-decoder", "classifier", "masked")),
-    "output_softcap": ("architecture", ("encoder-decoder", "decoder")),
+    "output_softcap": ("architecture", ("decoder",)),
     "position_base": ("positions", ("sinusoidal", "rotary")),
     "position_frequencies": ("positions", ("rotary",)),
     "position_start": ("positions", ("sinusoidal", "ramp", "inverse")),

@@ -270,8 +270,8 @@ def contributions(
                 continue
             added, residual = _added(model, record, path, position), model.get_submodule(f"{path}_residual")
             names += [(path, head) for head in range(len(added) - 1)] + [(path, None)]
-            if residual.output_norm is not None:
-                added, has_bias = _frozen(residual.output_norm, added)
+            if (output_norm := getattr(residual, "output_norm", None)) is not None:
+                added, has_bias = _frozen(output_norm, added)
                 names += [(f"{path}_residual.output_norm", None)] * has_bias
             parts = torch.cat([parts, added])
             if not residual.norm_first:

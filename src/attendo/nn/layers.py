@@ -98,13 +98,13 @@ class CappedLinear(nn.Linear):
         super().__init__(in_features, out_features, bias=bias)
         self.cap = cap
 
-    def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
+    def forward(self, input: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
         """Return the logits.
 
         Args:
-            x: Input vectors.
+            input: Input vectors.
         """
-        return soft_cap(super().forward(x), self.cap)
+        return soft_cap(super().forward(input), self.cap)
 
 
 def keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:

@@ -404,7 +404,8 @@ def _block_bytes(block: EncoderBlock | DecoderBlock, place: str, cells: Cells, f
                 of_memory = path.startswith(("cross_attention.k_proj", "cross_attention.v_proj"))
                 total += (cells.source if of_memory else n) * _adapter_bytes(module, formats)
             case Residual():
-                norms = [norm for norm in (module.norm, module.output_norm) if norm and learns(norm)]
+                kinds = nn.LayerNorm, nn.RMSNorm
+                norms = [norm for norm in (module.norm, module.output_norm) if isinstance(norm, kinds)]
                 total += n * sum(map(_norm_bytes, norms))
                 if module.dropout.p:
                     total += n * block.self_attention.q_proj.in_features * formats.mask(formats.product)

@@ -237,7 +237,7 @@ def _gemma(
         Same("attention_bias", "attention_bias", False),
         Fixed({"embedding_scale": True, "norm_output": True, "feed_forward_bias": False}),
         *options,
-        layers=_APART | norms,
+        layers={**_APART, **norms},
         rotary=rotary,
         windows=Windows(is_local=is_local),
         tied=True,

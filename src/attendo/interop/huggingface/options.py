@@ -378,8 +378,8 @@ class Windows(Option):
             kinds = theirs.get("layer_types") or [names[bool(is_local(theirs, i))] for i in range(n)]
             if strange := set(kinds) - set(names):
                 raise _no_counterpart("layer_types", sorted(strange), *names)
-        is_used = window is not None and window < longest and theirs.get("use_sliding_window", self.used)
-        if not is_used or "sliding_attention" not in kinds:
+        is_used = theirs.get("use_sliding_window", self.used) and "sliding_attention" in kinds
+        if window is None or window >= longest or not is_used:
             return {"local_position_base": None}
         return {"attention_windows": repeating([window * kind.startswith("sliding") for kind in kinds])}
 
