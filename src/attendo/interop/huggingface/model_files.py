@@ -57,7 +57,8 @@ def table_of(theirs: Theirs) -> tuple[Table, Head]:
     >>> table_of({"model_type": "mamba"})
     Traceback (most recent call last):
     attendo.errors.AttendoError: config.json: model_type="mamba" is not supported (supported: bart, bert, camembert, \
-distilbert, gpt2, llama, marian, mbart, mistral, mt5, pegasus, phi3, qwen2, qwen3, roberta, smollm3, t5, xlm-roberta)
+distilbert, gemma2, gemma3_text, gpt2, llama, marian, mbart, mistral, modernbert, mt5, pegasus, phi3, qwen2, qwen3, \
+roberta, smollm3, t5, xlm-roberta)
     """
     kind = str(theirs.get("model_type"))
     if kind not in FAMILIES:
@@ -205,7 +206,7 @@ def _model_of(theirs: Theirs, table: Table, head: Head, tensors: _Tensors) -> Mo
     ours = dict(model.named_parameters())
     taken: dict[str, Tensor] = {}
     for row, there in expanded(rows, ours):
-        if there and row.optional and tensors.here(row.theirs) is None:
+        if there and row.theirs.endswith(table.optional) and tensors.here(row.theirs) is None:
             taken |= {name: torch.zeros(ours[name].shape) for name in row.ours}
         elif there:
             shapes = [ours[name].shape for name in row.ours]

@@ -411,14 +411,12 @@ def repeating(windows: Sequence[int]) -> tuple[int, ...]:
 class QueryScalar(Option):
     """The number whose inverse square root is the scale of the scores.
 
-    >>> QueryScalar(256).read({"query_pre_attn_scalar": 4})
+    >>> QueryScalar().read({"query_pre_attn_scalar": 4})
     {'attention_scale': 0.5}
     """
 
-    default: int
-
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        return {"attention_scale": theirs.get("query_pre_attn_scalar", self.default) ** -0.5}
+        return {"attention_scale": theirs.get("query_pre_attn_scalar", 256) ** -0.5}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
         scale = ours.attention_scale

@@ -33,7 +33,6 @@ class Row:
         flat: Whether the foreign tensor has the shape [1, n].
         scaled: The function that computes a factor for the foreign tensor from config.json.
         minus: A number that the foreign tensor does not contain. Norms of Gemma store w - 1.
-        optional: Whether zeros replace a missing foreign tensor.
     """
 
     theirs: str
@@ -46,7 +45,6 @@ class Row:
     flat: bool = False
     scaled: Callable[[Theirs], float] | None = None
     minus: float = 0.0
-    optional: bool = False
 
     def of_block(self, n: int) -> Row:
         """Return the `Row` for block number n."""
@@ -136,6 +134,16 @@ def dense(theirs: str, *ours: str, transposed: bool = False, turned: int = 0) ->
     )
 
 
+def attention_layers(theirs: str, ours: str, *names: str) -> dict[str, str]:
+    """Return our names of the query, key, value and output projections, by the foreign names.
+
+    >>> attention_layers("attn", "own", *"qkvo")["attn.o"]
+    'own.out_proj'
+    """
+    projections = ("q_proj", "k_proj", "v_proj", "out_proj")
+    return {f"{theirs}.{name}": f"{ours}.{own}" for name, own in zip(names, projections, strict=True)}
+
+
 def blocks(
     theirs: str, ours: str, layers: Mapping[str, str | tuple[str, ...]], turned: Sequence[str] = ()
 ) -> tuple[Row, ...]:
@@ -205,6 +213,7 @@ class Table:
         prefix: The prefix of tensor names in models with a head.
         passed_over: The patterns of tensor names that are ignored.
         biased: Whether every linear layer of the family has a bias.
+        optional: The ends of the names of tensors that zeros replace if they are missing.
         sinusoids: The names of position tensors that are written but not read.
         written: Whether models can be exported as this family.
         when: The function that returns whether a config.json matches this table.
@@ -216,6 +225,7 @@ class Table:
     prefix: str = ""
     passed_over: tuple[str, ...] = ()
     biased: bool = False
+    optional: tuple[str, ...] = ()
     sinusoids: tuple[str, ...] = ()
     written: bool = True
     when: Callable[[Theirs], bool] = always
