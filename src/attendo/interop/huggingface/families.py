@@ -103,12 +103,8 @@ def _llama(
     rotary: RotaryBase | None = None,
     windows: Windows | None = None,
     tied: bool = False,
-    minus: float = 0.0,
 ) -> Table:
-    """Return the table of a model like Llama, with variants in biases, positions, norms and joined layers.
-
-    `minus` is the number that the weights of norms do not contain.
-    """
+    """Return the table of a model like Llama, with variants in biases, positions, norms and joined layers."""
     layers = {
         "input_layernorm": "self_attention_residual.norm",
         "mlp.down_proj": "feed_forward.out_proj",
@@ -133,13 +129,8 @@ def _llama(
         (
             Row("model.embed_tokens.weight", ("embedding.tokens.weight",)),
             Row("lm_head.weight", ("output_proj.weight",)),
-            *(
-                replace(row, minus=minus if "norm" in row.theirs else 0.0)
-                for row in (
-                    *blocks("model.layers", "decoder", layers, turned),
-                    *dense("model.norm", "decoder.norm"),
-                )
-            ),
+            *blocks("model.layers", "decoder", layers, turned),
+            *dense("model.norm", "decoder.norm"),
         ),
         {head: Head("decoder")},
         prefix="model.",
@@ -191,7 +182,7 @@ SMOLLM3 = _llama(
     NoRope(),
     Same("attention_bias", "attention_bias", False),
     Same("feed_forward_bias", "mlp_bias", False),
-    windows=Windows(used=False, default=None, is_local=lambda theirs, n: n in NoRope.unrotated(theirs)),
+    windows=Windows(used=False, default=None, is_local=lambda theirs, n: not NoRope.rotated(theirs)[n]),
     tied=True,
 )
 QWEN2 = _llama(
@@ -220,7 +211,7 @@ def _gemma(
         "pre_feedforward_layernorm": "feed_forward_residual.norm",
         "post_feedforward_layernorm": "feed_forward_residual.output_norm",
     }
-    return _llama(
+    table = _llama(
         head,
         Activation("hidden_activation", "gelu_pytorch_tanh"),
         Heads(default_width=256),
@@ -233,8 +224,9 @@ def _gemma(
         rotary=rotary,
         windows=Windows(is_local=is_local),
         tied=True,
-        minus=1.0,
     )
+    rows = (replace(row, minus=1.0) if "norm" in row.theirs else row for row in table.weights)
+    return replace(table, weights=tuple(rows))
 
 
 GEMMA2 = _gemma(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from itertools import cycle, product
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -429,7 +429,7 @@ def _computed_options(config: ModelConfig) -> dict[str, Any]:
     """Return all options that define the computation of a model, with defaults filled in."""
     width, n_layers = config.head_width, config.n_decoder_layers or config.n_encoder_layers
     out_bias = config.attention_bias if config.attention_out_bias is None else config.attention_out_bias
-    windows = [n for n, _ in zip(cycle(config.attention_windows), range(n_layers), strict=False)]
+    windows = list(islice(cycle(config.attention_windows), n_layers))
     whole = replace(
         config,
         n_kv_heads=config.n_kv_heads or config.n_heads,

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any
 
 from attendo.errors import AttendoError
@@ -323,18 +324,16 @@ class NoRope(Option):
     """
 
     @staticmethod
-    def unrotated(theirs: Theirs) -> set[int]:
-        """Return the numbers (from 0) of the blocks without rotary positions."""
-        n, interval = theirs.get("num_hidden_layers", 36), theirs.get("no_rope_layer_interval", 4)
-        wanted = theirs.get("no_rope_layers") or _rotated(interval, n)
-        return {i for i, is_rotated in enumerate(wanted[:n]) if not is_rotated}
+    def rotated(theirs: Theirs) -> list[int]:
+        """Return 1 for each block with rotary positions, and 0 for each block without."""
+        n = theirs.get("num_hidden_layers", 36)
+        return (theirs.get("no_rope_layers") or _rotated(theirs.get("no_rope_layer_interval", 4), n))[:n]
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        n, interval = theirs.get("num_hidden_layers", 36), theirs.get("no_rope_layer_interval", 4)
-        wanted = theirs.get("no_rope_layers") or _rotated(interval, n)
+        wanted = self.rotated(theirs)
         interval = wanted.index(0) + 1 if 0 in wanted else 0
-        if wanted[:n] != _rotated(interval, n):
-            raise _no_counterpart("no_rope_layers", wanted, _rotated(interval, n))
+        if wanted != (known := _rotated(interval, len(wanted))):
+            raise _no_counterpart("no_rope_layers", wanted, known)
         return {"no_rope_interval": interval}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
@@ -385,9 +384,7 @@ class Windows(Option):
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
         n, window = ours.n_decoder_layers or ours.n_encoder_layers, max(ours.attention_windows, default=0)
-        windows = [
-            (ours.attention_windows or (0,))[i % max(len(ours.attention_windows), 1)] for i in range(n)
-        ]
+        windows = islice(cycle(ours.attention_windows or (0,)), n)
         kinds = ["sliding_attention" if window else "full_attention" for window in windows]
         if self.half:
             return {"local_attention": 2 * max(window - 1, 0), "layer_types": kinds}
@@ -419,8 +416,8 @@ class QueryScalar(Option):
         return {"attention_scale": theirs.get("query_pre_attn_scalar", 256) ** -0.5}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        scale = ours.attention_scale
-        return {"query_pre_attn_scalar": ours.head_width if scale is None else max(round(scale**-2), 1)}
+        scale = ours.head_width**-0.5 if ours.attention_scale is None else max(ours.attention_scale, 1e-6)
+        return {"query_pre_attn_scalar": max(round(scale**-2), 1)}
 
 
 @dataclass(frozen=True)
