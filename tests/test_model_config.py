@@ -55,6 +55,20 @@ MASKED = {"architecture": "masked", "n_decoder_layers": 0}
         ({"embedding_norm_eps": -1.0}, "embedding_norm_eps=-1.0 must be at least 0"),
         ({"head_dim": 0}, "head_dim=0 must be at least 1"),
         ({"pad_id": 11}, "pad_id=11 must be at least 0 and below 11"),
+        ({"positions": "rotary", "no_rope_interval": -2}, "no_rope_interval=-2 must be at least 0"),
+        ({"positions": "rotary", "no_rope_interval": True}, "no_rope_interval=True must be at least 0"),
+        (
+            {"attention_windows": (4, -1)},
+            r"attention_windows has the entry -1 \(expected 0 or a number of tokens\)",
+        ),
+        ({"attention_softcap": 0.0}, "attention_softcap=0.0 must be a number above 0"),
+        ({"output_softcap": 3.0}, "output_softcap=3.0 has no effect with architecture='encoder-decoder'"),
+        (
+            {"positions": "rotary", "local_position_base": 9.0},
+            "local_position_base has no effect without attention_windows",
+        ),
+        ({"norm_first_block": False}, "norm_first_block=False has no effect with norm_first=False"),
+        (CLASSIFIER | {"output_norm": True}, "output_norm=True requires a hidden layer before the logits"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_a_remedy(change, message):

@@ -55,6 +55,7 @@ KINDS = {
     str: ("text", "文字列"),
     tuple: ("list of texts", "文字列のリスト"),
     tuple[float, ...]: ("list of numbers", "数値のリスト"),
+    tuple[int, ...]: ("list of integers", "整数のリスト"),
 }
 WORDS = {
     "columns": ("setting | type | default | meaning", "設定 | 型 | 既定値 | 意味"),

@@ -261,12 +261,18 @@ def examples_of(folder: Path | None) -> list[str]:
 def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> None:
     """Save model.safetensors atomically. The header contains the step and hashes of config, tokenizer and weights.
 
-    The weights are stored in bfloat16 if this changes none of them, as for most imported language models.
+    The weights are stored in bfloat16 if this changes no matrix, as for most imported language models. Vectors that
+    bfloat16 would change remain as they are.
     """
     tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
-    if all(torch.equal(tensor.bfloat16().to(tensor.dtype), tensor) for tensor in tensors.values()):
-        tensors = {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    matrices = [tensor for tensor in tensors.values() if tensor.ndim > 1]
+    if all(map(_is_bfloat16, matrices)):  # the norms of Gemma, 1 + bfloat16, remain in float32
+        tensors = {name: t.bfloat16() if _is_bfloat16(t) else t for name, t in tensors.items()}
     save_tensors(folder, tensors, bundle, step)
+
+
+def _is_bfloat16(tensor: Tensor) -> bool:
+    return torch.equal(tensor.bfloat16().to(tensor.dtype), tensor)
 
 
 def save_tensors(folder: Path, tensors: dict[str, Tensor], bundle: Bundle, step: int) -> None:

@@ -15,6 +15,7 @@ from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Resi
 from attendo.nn.cache import DecoderCache
 from attendo.nn.layers import (
     ACTIVATIONS,
+    CappedLinear,
     FeedForward,
     InputEmbedding,
     TokenEmbedding,
@@ -80,7 +81,7 @@ class EncoderDecoder(_Model):
         self.target_embedding = _embedding(config, target_tokens)
         self.encoder = _encoder(config)
         self.decoder = _decoder(config)
-        self.output_proj = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+        self.output_proj = _output(config)
         self._begin(target_tokens)
 
     def encode(
@@ -150,6 +151,7 @@ class EncoderClassifier(_Model):
         width = config.d_output or config.d_model
         n_classes = config.n_classes
         self.output_hidden = nn.Linear(config.d_model, width) if config.d_output else nn.Identity()
+        self.output_norm = build_norm(config.norm, width, config.norm_eps) if config.output_norm else None
         self.output_proj = nn.Linear(width, n_classes) if n_classes else cast(nn.Linear, nn.Identity())
         self._begin(None)
 
@@ -162,7 +164,10 @@ class EncoderClassifier(_Model):
         """
         states = self.encoder(self.embedding(src), _padding(src_lengths))
         pooled = self.output_hidden(pool(states, self.config.pooling, src_lengths))
-        return getattr(torch, self.config.output_activation)(pooled) if self.config.d_output else pooled
+        if not self.config.d_output:
+            return pooled
+        pooled = {"tanh": torch.tanh, **ACTIVATIONS}[self.config.output_activation](pooled)
+        return pooled if self.output_norm is None else self.output_norm(pooled)
 
     def forward(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
@@ -188,7 +193,7 @@ class DecoderLM(_Model):
         tokens = _tokens(config)
         self.embedding = _embedding(config, tokens)
         self.decoder = _decoder(config)
-        self.output_proj = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+        self.output_proj = _output(config)
         self._begin(tokens)
 
     def hidden(
@@ -294,6 +299,13 @@ def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
+def _output(config: ModelConfig) -> nn.Linear:
+    size = config.d_model, config.vocab_size
+    if config.output_softcap is not None:
+        return CappedLinear(*size, bias=config.output_bias, cap=config.output_softcap)
+    return nn.Linear(*size, bias=config.output_bias)
+
+
 def _padding(lengths: Tensor | None) -> Mask | None:
     return None if lengths is None else Mask(key_lengths=lengths)
 
@@ -332,11 +344,17 @@ def _added_positions(config: ModelConfig) -> FixedPositions | LearnedPositions |
 
 
 def _self_attention(config: ModelConfig, bias: RelativeBias | None, number: int) -> Attention:
-    """Return the self-attention layer of a block, with its positions and norms. `number` counts blocks from 1."""
-    is_rotary = not config.no_rope_interval or number % config.no_rope_interval
-    rotary = Rotary(config.wavelength_base, config.position_frequencies) if is_rotary else None
+    """Return the self-attention layer of a block: positions, window and norms. `number` counts blocks from 1."""
+    windows = config.attention_windows or (0,)
+    window = windows[(number - 1) % len(windows)]
+    rotary = Rotary(config.wavelength_base, config.position_frequencies)
+    if window and config.local_position_base is not None:
+        rotary = Rotary(config.local_position_base)
+    if config.no_rope_interval and number % config.no_rope_interval == 0:
+        rotary = None
     turn = {"rotary": rotary, "alibi": Alibi(config.n_heads)}.get(config.positions, bias)
     attention = _attention(config, turn)
+    attention.window = window or None
     if config.attention_norm:
         attention.q_norm = build_norm("rms", attention.head_dim, config.norm_eps)
         attention.k_norm = build_norm("rms", attention.head_dim, config.norm_eps)
@@ -361,7 +379,7 @@ def _attention(config: ModelConfig, positions: Rotary | Alibi | RelativeBias | N
         value_dim=value_dim,
         bias=config.attention_bias,
         out_proj=nn.Linear(config.n_heads * value_dim, config.d_model, bias=out_bias),
-        attend=Attend(config.attention_scale, config.attention_dropout),
+        attend=Attend(config.attention_scale, config.attention_dropout, softcap=config.attention_softcap),
         positions=positions,
     )
 
@@ -378,8 +396,9 @@ def _feed_forward(config: ModelConfig) -> FeedForward:
 
 
 def _residual(config: ModelConfig) -> Residual:
-    norm = build_norm(config.norm, config.d_model, config.norm_eps)
-    return Residual(norm, norm_first=config.norm_first, dropout=config.dropout)
+    norm, last = (build_norm(config.norm, config.d_model, config.norm_eps) for _ in range(2))
+    last = last if config.norm_output else None
+    return Residual(norm, norm_first=config.norm_first, dropout=config.dropout, output_norm=last)
 
 
 def _last_norm(config: ModelConfig) -> nn.Module | None:
@@ -392,7 +411,10 @@ def _encoder(config: ModelConfig) -> Encoder:
         EncoderBlock(_self_attention(config, bias, n), _feed_forward(config), lambda: _residual(config))
         for n in range(1, config.n_encoder_layers + 1)
     )
-    return Encoder(blocks, _last_norm(config))
+    encoder = Encoder(blocks, _last_norm(config))
+    if not config.norm_first_block:
+        encoder.blocks[0].self_attention_residual.norm = nn.Identity()
+    return encoder
 
 
 def _decoder(config: ModelConfig) -> Decoder:

@@ -164,3 +164,30 @@ def test_what_cannot_be_attributed_is_said():
     classifier = model_of("classifier")
     with pytest.raises(AttendoError, match="EncoderClassifier has no decoder"):
         logit_attribution(classifier, inputs_of(classifier), 1)
+
+
+def test_recording_and_attribution_know_windows_soft_limits_and_norms_of_outputs():
+    model = model_of(
+        "decoder",
+        norm="rms",
+        norm_first=True,
+        norm_output=True,
+        attention_windows=(3, 0),
+        attention_softcap=0.7,
+    )
+    inputs = inputs_of(model)
+    with torch.no_grad(), recording(model, ["*.weights"]) as record:
+        torch.testing.assert_close(record.model(**inputs), model(**inputs), rtol=0, atol=1e-12)
+    weights = record["decoder.blocks.0.self_attention"].weights[0]
+    assert not weights[:, 5, :3].any() and weights[:, 5, 3:].all()
+    with torch.no_grad():
+        logit = float(model(**inputs)[0, -1, 3])
+    parts = logit_attribution(model, inputs, 3)
+    assert sum(part.value for part in parts) == pytest.approx(logit, abs=1e-9)
+    assert {part.head for part in parts if part.path == "decoder.blocks.1.self_attention"} == {
+        0,
+        1,
+        2,
+        3,
+        None,
+    }

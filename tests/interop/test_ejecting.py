@@ -97,13 +97,16 @@ def test_every_option_is_drawn():
     drawn = {
         name for config in configs for name, default in fields.items() if getattr(config, name) != default
     }
-    assert drawn == set(fields) - {"position_frequencies", "no_rope_interval"}
+    of_imports = {"position_frequencies", "no_rope_interval", "local_position_base", "attention_windows"}
+    of_imports |= {"attention_softcap", "output_softcap", "norm_output", "norm_first_block", "output_norm"}
+    assert drawn == set(fields) - of_imports
     scaled = ModelConfig(
         vocab_size=9, d_model=8, n_heads=2, positions="rotary", position_frequencies=(1.0, 0.5)
     )
     assert unknown_option(scaled) == "position_frequencies=(1.0, 0.5)"
     alternating = ModelConfig(vocab_size=9, positions="rotary", no_rope_interval=4)
     assert unknown_option(alternating) == "no_rope_interval=4"
+    assert unknown_option(ModelConfig(vocab_size=9, attention_windows=(4, 0))) == "attention_windows=(4, 0)"
 
 
 def test_written_files_are_formatted_and_use_all_that_they_define(tmp_path):

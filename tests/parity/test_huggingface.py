@@ -5,7 +5,6 @@ angles to float32 whatever the model's type, which `unrounded` undoes.
 """
 
 import contextlib
-import json
 import os
 import random
 from dataclasses import dataclass
@@ -20,11 +19,14 @@ transformers = pytest.importorskip("transformers")
 
 from attendo.decoding.backends import eager_backend, eager_decoder  # noqa: E402
 from attendo.decoding.beam import beam_search  # noqa: E402
+from attendo.decoding.native.compiled import CompiledModel  # noqa: E402
+from attendo.decoding.native.library import NoLibrary  # noqa: E402
 from attendo.decoding.options import DecodingConfig, SpecialIds  # noqa: E402
 from attendo.errors import AttendoError  # noqa: E402
-from attendo.interop.huggingface.model_files import read_model, write_model  # noqa: E402
-from attendo.interop.huggingface.options import NoRope, RotaryBase  # noqa: E402
+from attendo.interop.huggingface.model_files import config_of, read_model, write_model  # noqa: E402
+from attendo.interop.huggingface.options import NoRope, RotaryBase, Windows  # noqa: E402
 from attendo.model_config import ModelConfig  # noqa: E402
+from attendo.nn.masks import Mask  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
 VOCAB, PAD, EOS, BEGIN, MAX_LEN = 23, 1, 2, 0, 40
@@ -179,6 +181,67 @@ def t5(draw):
     }
 
 
+WINDOW = 5  # less than the length of the texts
+
+
+def windowed(family):
+    """A family whose blocks, or some of them, have windows."""
+
+    def draws(draw):
+        found = family(draw)
+        kinds = draw.choices(["sliding_attention", "full_attention"], k=found["num_hidden_layers"])
+        layers = {"layer_types": kinds} if family is not mistral else {}
+        return found | {"sliding_window": WINDOW, "use_sliding_window": True} | layers
+
+    return draws
+
+
+def gemma2(draw):
+    found = {name: value for name, value in llama(draw).items() if name not in ("hidden_act", "mlp_bias")}
+    return found | {
+        "hidden_size": draw.choice([16, 24]),  # norms of narrower sublayers enlarge rounding errors
+        "num_hidden_layers": draw.choice([2, 3]),
+        "hidden_activation": draw.choice(["gelu_pytorch_tanh", "silu"]),
+        "sliding_window": WINDOW,
+        "query_pre_attn_scalar": draw.choice([4, 7]),
+        "attn_logit_softcapping": draw.choice([None, 1.5, 50.0]),
+        "final_logit_softcapping": draw.choice([None, 2.0]),
+    }
+
+
+def gemma3(draw):
+    bases = {
+        "full_attention": draw.choice([1000.0, 10000.0]),
+        "sliding_attention": draw.choice([10.0, 100.0]),
+    }
+    ropes = {name: {"rope_theta": base, "rope_type": "default"} for name, base in bases.items()}
+    ropes["full_attention"] |= draw.choice([{}, {"rope_type": "linear", "factor": 8.0}])
+    return gemma2(draw) | {
+        "num_hidden_layers": draw.choice([2, 7]),
+        "rope_parameters": ropes,
+        "attn_logit_softcapping": None,
+        "sliding_window_pattern": draw.choice([2, 6]),
+    }
+
+
+def modernbert(draw):
+    found = sizes(draw) | {
+        "num_hidden_layers": draw.choice([1, 2, 4]),
+        "max_position_embeddings": MAX_LEN,
+        "norm_eps": draw.choice([1e-5, 1e-3]),
+        "rope_parameters": {
+            name: {"rope_theta": draw.choice([10.0, 1000.0]), "rope_type": "default"}
+            for name in ("full_attention", "sliding_attention")
+        },
+        "local_attention": draw.choice([4, 6]),
+        "classifier_pooling": draw.choice(["cls", "mean"]),
+        "pad_token_id": PAD,
+        "num_labels": draw.choice([2, 3]),
+    }
+    biases = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "decoder_bias")
+    return found | {name: draw.choice([True, False]) for name in biases}
+
+
 @dataclass(frozen=True)
 class Kind:
     config: str
@@ -208,6 +271,13 @@ KINDS = {
     "mistral": Kind("Mistral", "ForCausalLM", mistral),
     "phi3": Kind("Phi3", "ForCausalLM", phi3),
     "smollm3": Kind("SmolLM3", "ForCausalLM", smollm3),
+    "mistral-windows": Kind("Mistral", "ForCausalLM", windowed(mistral)),
+    "qwen2-windows": Kind("Qwen2", "ForCausalLM", windowed(qwen2)),
+    "smollm3-windows": Kind("SmolLM3", "ForCausalLM", windowed(smollm3)),
+    "gemma2": Kind("Gemma2", "ForCausalLM", gemma2),
+    "gemma3": Kind("Gemma3Text", "ForCausalLM", gemma3),
+    "modernbert": Kind("ModernBert", "ForMaskedLM", modernbert),
+    "modernbert-classes": Kind("ModernBert", "ForSequenceClassification", modernbert),
 }
 
 
@@ -216,7 +286,7 @@ def made(name, seed, dtype=torch.float32):
     kind, draw = KINDS[name], random.Random(f"{name} {seed}")
     torch.manual_seed(seed)
     config = getattr(transformers, f"{kind.config}Config")(**kind.draw(draw))
-    model = getattr(transformers, f"{kind.config}{kind.model}")(config).eval()
+    model = getattr(transformers, f"{kind.config.removesuffix('Text')}{kind.model}")(config).eval()
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data += 0.3 * torch.randn_like(parameter)
@@ -264,11 +334,17 @@ def unrounded(monkeypatch, model):
             torch.Tensor, "float", lambda self: self if self.dtype == torch.float64 else as_float(self)
         )
         patch.setattr(F, "softmax", lambda x, dim=-1, dtype=None, **_: softmax(x, dim))
-        if (turns := getattr(getattr(model, "model", None), "rotary_emb", None)) is not None:
-            n = turns.inv_freq.shape[0]
-            turns.inv_freq = turns.config.rope_parameters["rope_theta"] ** -(
-                torch.arange(n, dtype=torch.float64) / n
-            )
+        net = getattr(model, "model", None)
+        if (turns := getattr(net, "rotary_emb", None)) is not None:
+            tables = turns.config.rope_parameters
+            for name, old in list(turns.named_buffers()):
+                if name.endswith("inv_freq"):
+                    table = tables.get(name.removesuffix("_inv_freq"), tables)
+                    n, factor = old.shape[0], table.get("factor", 1.0)
+                    powers = torch.arange(n, dtype=torch.float64) / n
+                    setattr(turns, name, table.get("rope_theta", 1.0) ** -powers / factor)
+        if (scale := getattr(getattr(net, "embed_tokens", None), "scalar_embed_scale", None)) is not None:
+            net.embed_tokens.embed_scale = torch.tensor(scale, dtype=torch.float64)
         yield
 
 
@@ -397,28 +473,82 @@ def test_rotations_over_many_configurations(name, share, tmp_path, monkeypatch):
         check_rotation(name, share, seed, tmp_path / str(seed), monkeypatch)
 
 
+def compiled_logits(model, ids, first):
+    """The logits of the compiled step, from `first` tokens at once and then from one at a time."""
+    try:
+        compiled = CompiledModel(model)
+    except NoLibrary:
+        return None
+    cache = compiled.start([[]] * len(ids), 1, ids.shape[1])
+    parts = [ids[:, :first], *ids[:, first:].split(1, 1)]
+    return torch.cat([compiled.logits(compiled.states(part, cache)) for part in parts], 1)
+
+
+def check_windows(name, seed, folder):
+    """Texts of up to 24 tokens with padding: at once, with the cache, and compiled."""
+    theirs = made(name, seed)
+    theirs.save_pretrained(folder)
+    ours, (ids, _, real) = read_model(folder), batch(seed, 3, 24)
+    assert max(ours.config.attention_windows, default=0) in (0, WINDOW)
+    with torch.inference_mode():
+        them = theirs(ids, attention_mask=real.long()).logits[real]
+        assert (them - ours(ids)[real]).abs().max() <= 1e-5
+        cache = ours.start(3, 24)
+        steps = torch.cat([ours.step(part, cache) for part in ids.split([4, 9, 1, 10], 1)], 1)
+        assert (them - steps[real]).abs().max() <= 1e-5
+        compiled = compiled_logits(ours, ids, 11)
+        assert compiled is None or (them - compiled[real]).abs().max() <= 1e-5
+
+
+WITH_WINDOWS = ("mistral-windows", "qwen2-windows", "smollm3-windows", "gemma2", "gemma3")
+
+
+@pytest.mark.parametrize("name", WITH_WINDOWS)
+def test_contexts_beyond_the_window_give_the_same_logits_with_cache_and_padding(name, tmp_path):
+    check_windows(name, 1, tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", WITH_WINDOWS)
+def test_contexts_beyond_the_window_over_many_configurations(name, tmp_path):
+    for seed in (0, *range(2, 14)):
+        check_windows(name, seed, tmp_path / str(seed))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_texts_of_modernbert_beyond_the_window_give_the_same_states(seed, tmp_path, monkeypatch):
+    monkeypatch.setitem(KINDS, "states", Kind("ModernBert", "Model", modernbert))
+    theirs = made("states", seed)
+    theirs.save_pretrained(tmp_path)
+    ours, (ids, lengths, real) = read_model(tmp_path), batch(seed, 3, 24)
+    with torch.inference_mode():
+        them = theirs(ids, attention_mask=real.long()).last_hidden_state
+        us = ours.encoder(ours.embedding(ids), Mask(key_lengths=lengths))
+        assert (them - us)[real].abs().max() <= 1e-5
+        try:
+            compiled = CompiledModel(ours)
+        except NoLibrary:
+            return
+        rows = [row[:n].tolist() for row, n in zip(ids, lengths.tolist(), strict=True)]
+        assert (them[real] - compiled.encoded(rows)).abs().max() <= 1e-5
+
+
 @pytest.mark.parametrize(
-    ("name", "window", "longest"),
+    ("name", "window", "windows"),
     [
-        ("mistral", {"sliding_window": 7}, 7),
-        ("qwen2", {"sliding_window": 7, "use_sliding_window": False}, MAX_LEN),
-        ("qwen2", {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 0}, 7),
+        ("mistral", {"sliding_window": 7}, (7,)),
+        ("mistral", {"sliding_window": MAX_LEN}, ()),
+        ("qwen2", {"sliding_window": 7, "use_sliding_window": False}, ()),
+        ("qwen2", {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 0}, (7,)),
+        ("gemma2", {}, (WINDOW, 0)),
     ],
 )
-def test_a_sliding_window_limits_the_context_and_changes_nothing_within(
-    name, window, longest, tmp_path, monkeypatch
-):
-    draw = KINDS[name].draw
-    windowed = Kind(KINDS[name].config, "ForCausalLM", lambda d: draw(d) | window)
-    monkeypatch.setitem(KINDS, "windowed", windowed)
-    theirs = made("windowed", 3)
-    theirs.save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text()) | window  # as published files have it
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    ours, ids = read_model(tmp_path), batch(3, 2, longest)[0]
-    assert ours.config.max_len == longest
-    with torch.inference_mode():
-        assert (theirs(ids).logits - ours(ids)).abs().max() <= 1e-5
+def test_the_windows_of_files_without_a_list_of_layers(name, window, windows):
+    config = getattr(transformers, f"{KINDS[name].config}Config")(**KINDS[name].draw(random.Random(1)))
+    theirs = {key: value for key, value in config.to_dict().items() if key != "layer_types"} | window
+    theirs |= {"num_hidden_layers": 3, "architectures": [f"{KINDS[name].config}ForCausalLM"]}
+    ours = config_of(theirs)
+    assert (ours.attention_windows, ours.max_len) == (windows, MAX_LEN)
 
 
 def test_the_positions_of_llama_3_are_written_as_they_were_read():
@@ -435,8 +565,17 @@ def test_the_positions_of_llama_3_are_written_as_they_were_read():
     assert RotaryBase().write(ours)["rope_parameters"] == table
 
 
+BASES = {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
+
+
 def test_positions_that_no_option_describes_are_rejected():
     for option, theirs, words in (
+        (
+            Windows(is_local=lambda theirs, n: True),
+            {"layer_types": ["chunked_attention"]},
+            "chunked_attention",
+        ),
+        (RotaryBase(bases=BASES), {"rope_scaling": {"rope_type": "yarn"}}, 'rope_type="yarn"'),
         (NoRope(), {"no_rope_layers": [1, 0, 0], "num_hidden_layers": 3}, r"no_rope_layers=\[1, 0, 0\]"),
         (RotaryBase(), {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
         (RotaryBase(partial=True), {"partial_rotary_factor": 0.4}, "partial_rotary_factor=0.375"),

@@ -201,7 +201,7 @@ def test_a_constructor_takes_at_most_10_arguments_each_by_name():
 
 
 def test_the_core_imports_only_torch_jaxtyping_and_the_standard_library():
-    inside = {"attendo.nn", "attendo.model_config", "attendo.models"}
+    inside = {"attendo.nn", "attendo.shape_checks", "attendo.model_config", "attendo.models"}
     for file in CORE:
         for module in imports(nodes(file)):
             top = module.split(".")[0]

@@ -50,14 +50,22 @@ def configs(draw) -> ModelConfig:
         "embedding_norm_eps": draw(st.sampled_from([None, 1e-5])),
         "tie": draw(st.sampled_from(["all", "none"])),
         "output_bias": draw(st.booleans()),
+        "attention_windows": draw(st.sampled_from([(), (3,), (0, 2), (5, 0, 17)])),
+        "attention_softcap": draw(st.sampled_from([None, 0.5, 20.0])),
+        "norm_output": draw(st.booleans()),
     }
     if options["architecture"] == "decoder":
         options["n_encoder_layers"] = 0
+        options["output_softcap"] = draw(st.sampled_from([None, 1.5]))
+    elif options["norm_first"]:
+        options["norm_first_block"] = draw(st.booleans())
     if options["positions"] == "rotary" and draw(st.booleans()):  # scaled, as in Llama 3
         width = options["head_dim"] or options["d_model"] // options["n_heads"]
         options["position_frequencies"] = tuple(0.5 / (1 + i) for i in range(width // 2))
     if options["positions"] == "rotary":
         options["no_rope_interval"] = draw(st.sampled_from([0, 2]))
+        if options["attention_windows"]:
+            options["local_position_base"] = draw(st.sampled_from([None, 7.0]))
     return ModelConfig(vocab_size=VOCAB, **options)
 
 

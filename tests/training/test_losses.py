@@ -8,8 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from attendo.nn.layers import CappedLinear
 from attendo.training import losses
 from attendo.training.losses import contrastive_losses, linear_cross_entropy, token_losses
+
+
+def test_a_limit_of_the_logits_changes_the_loss_and_its_gradients():
+    torch.manual_seed(0)
+    output, targets = CappedLinear(5, 7, cap=2.0), torch.tensor([1, 6, 0])
+    hidden = (3 * torch.randn(3, 5)).requires_grad_()
+    found = linear_cross_entropy(hidden, output, targets)
+    logits = 2.0 * (nn.functional.linear(hidden, output.weight, output.bias) / 2.0).tanh()
+    wanted = nn.functional.cross_entropy(logits, targets, reduction="sum")
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, hidden)[0] for loss in (found, wanted)))
 
 
 def both(n, d, vocab, smoothing, factor, dtype, chunk, seed=0, bias=False):

@@ -268,10 +268,13 @@ def contributions(
             path = f"{block}.{name}"
             if path not in record.paths:
                 continue
-            added = _added(model, record, path, position)
+            added, residual = _added(model, record, path, position), model.get_submodule(f"{path}_residual")
             names += [(path, head) for head in range(len(added) - 1)] + [(path, None)]
+            if (output_norm := getattr(residual, "output_norm", None)) is not None:
+                added, has_bias = _frozen(output_norm, added)
+                names += [(f"{path}_residual.output_norm", None)] * has_bias
             parts = torch.cat([parts, added])
-            if not model.get_submodule(f"{path}_residual").norm_first:
+            if not residual.norm_first:
                 normalized(f"{path}_residual.norm")
         state = record[block].output[0, position, None].double()
         if not _is_close(parts.sum(0), state[0]):  # an edit or a custom block replaced the state

@@ -227,7 +227,7 @@ class RecordingAttend(nn.Module):
         if self.readable:
             n_heads, q_len, k_len = query.shape[1], query.shape[2], key.shape[2]
             dense = None if mask is None else mask.dense(q_len, k_len, query.device)
-            scores = attention_scores(query, share_heads(key, n_heads), self.scale, bias)
+            scores = attention_scores(query, share_heads(key, n_heads), self.scale, bias, self.plain.softcap)
             weights = masked_softmax(scores, dense, self.inverse_temperature)
             weights = self.edits.weights(weights, scores, dense)
             found |= {"weights": weights, "scores": scores}

@@ -60,12 +60,13 @@ KNOWN_OPTIONS = frozenset(_KNOWN.split())
 def unknown_option(config: ModelConfig) -> str | None:
     """Return the first option that is not in KNOWN_OPTIONS and differs from its default, as "name=value", or None.
 
-    A model with a class per token is not supported either.
+    A model with a class per token, or with GELU before the classes, is not supported either.
 
     >>> unknown_option(ModelConfig(vocab_size=11))
     """
-    if config.pooling == "none":
-        return "pooling='none'"
+    for name, value in (("pooling", "none"), ("output_activation", "gelu")):
+        if getattr(config, name) == value:
+            return f"{name}={value!r}"
     for field in fields(config):
         value = getattr(config, field.name)
         if field.name not in KNOWN_OPTIONS and value != field.default:

@@ -47,6 +47,8 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
         return str(error)
     if place.family not in (known := gguf_files.ARCHITECTURES):
         return f"the family {place.family} is not supported (supported: {', '.join(known)})"
+    if any(config.attention_windows):
+        return f"attention_windows={list(config.attention_windows)} is not supported in the family {place.family}"
     if place.family == "qwen3" and config.attention_bias:
         return "attention_bias=True is not supported with attention_norm=True by llama.cpp"
     if place.family != "llama" and place.theirs["rope_parameters"]["rope_type"] == "llama3":

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from attendo.nn.layers import soft_cap
 from attendo.nn.masks import Mask
 from attendo.nn.positions import DistanceBias, Rotary
 
@@ -18,6 +19,7 @@ def attention_scores(
     key: Float[Tensor, "*batch k_len head_dim"],
     scale: float | None = None,
     bias: Float[Tensor, "*#batch #q_len #k_len"] | None = None,
+    softcap: float | None = None,
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Return the attention scores QKᵀ · scale + bias (Vaswani et al. 2017, eq. 1).
 
@@ -26,12 +28,14 @@ def attention_scores(
         key: Keys, one vector per position.
         scale: Factor of QKᵀ (default: 1/√head_dim).
         bias: Term that is added to the scores (default: none).
+        softcap: Limit of QKᵀ · scale, as in `soft_cap` (default: none).
 
     >>> attention_scores(torch.eye(2), torch.eye(2), scale=3.0)
     tensor([[3., 0.],
             [0., 3.]])
     """
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    scores = scores if softcap is None else soft_cap(scores, softcap)
     return scores if bias is None else scores + bias
 
 
@@ -139,6 +143,7 @@ class Attend(nn.Module):
         scale: Factor of the scores (default: 1/√head_dim).
         dropout: Dropout probability of the attention weights, in training only.
         inverse_temperature: Inverse temperature β, as in `masked_softmax`. `math.inf` is hard attention.
+        softcap: Limit of QKᵀ · scale, as in `soft_cap` (default: none).
 
     >>> apart = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])  # [batch, heads, len, head_dim]
     >>> Attend(scale=10.0)(apart, apart, apart, Mask(causal=True)).shape
@@ -148,12 +153,19 @@ class Attend(nn.Module):
             [0., 1.]])
     """
 
-    def __init__(self, scale: float | None = None, dropout: float = 0.0, inverse_temperature: float = 1.0):
+    def __init__(
+        self,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        inverse_temperature: float = 1.0,
+        softcap: float | None = None,
+    ):
         super().__init__()
         _require_temperature(inverse_temperature)
         self.scale = scale
         self.dropout = dropout
         self.inverse_temperature = inverse_temperature
+        self.softcap = softcap
 
     def forward(
         self,
@@ -195,13 +207,16 @@ class Attend(nn.Module):
         """
         q_len, k_len = query.shape[-2], key.shape[-2]
         key, value = share_heads(key, query.shape[1]), share_heads(value, query.shape[1])
-        if math.isinf(self.inverse_temperature):  # the kernel only supports the softmax
+        dropout = self.dropout if self.training else 0.0
+        if (
+            math.isinf(self.inverse_temperature) or self.softcap is not None
+        ):  # the kernel has only the softmax
             allowed = None if mask is None else mask.dense(q_len, k_len, query.device)
-            return attention(query, key, value, allowed, self.scale, bias, self.inverse_temperature)
+            scores = attention_scores(query, key, self.scale, bias, self.softcap)
+            return F.dropout(masked_softmax(scores, allowed, self.inverse_temperature), dropout) @ value
         if self.inverse_temperature != 1.0:  # not by `scale`: masked scores would be -inf · 0 = NaN
             query = query * self.inverse_temperature
             bias = None if bias is None else bias * self.inverse_temperature
-        dropout = self.dropout if self.training else 0.0
         # torch aligns is_causal at the top left, Mask at the bottom right: equal only if q_len == k_len
         if bias is None and (mask is None or (mask.only_causal and q_len == k_len)):
             return F.scaled_dot_product_attention(
@@ -233,7 +248,8 @@ class Attention(nn.Module):
     """Multi-head attention with its input and output projections (Vaswani et al. 2017, section 3.2.2).
 
     The attributes `q_norm` and `k_norm` are optional normalization layers for each head of queries and keys. These
-    layers can be set after construction (Dehghani et al. 2023, section 2).
+    layers can be set after construction (Dehghani et al. 2023, section 2). The attribute `window` limits self-attention
+    to keys less than `window` positions away (Beltagy et al. 2020, section 3.1; None: no limit).
 
     Args:
         d_model: Width of the output, and of the input that is projected to queries.
@@ -295,6 +311,7 @@ class Attention(nn.Module):
         self.k_norm: nn.Module = nn.Identity()
         self.attend = attend or Attend()
         self.positions = positions
+        self.window: int | None = None
 
     def keys_values(
         self,
@@ -335,10 +352,12 @@ class Attention(nn.Module):
         """
         query = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
         query = self._turned(self.q_norm(query), start)
-        bias = None
-        if isinstance(self.positions, DistanceBias):
-            keys = torch.arange(key.shape[2], device=x.device)
-            bias = self.positions(_places(x.shape[1], start, x.device), keys)
+        places = _places(x.shape[1], start, x.device)
+        keys = torch.arange(key.shape[2], device=x.device)
+        bias = self.positions(places, keys) if isinstance(self.positions, DistanceBias) else None
+        if self.window is not None and len(keys) > self.window:
+            near = (places[..., None] - keys).abs() < self.window  # [batch_or_1, q_len, k_len]
+            mask = (mask or Mask()) & Mask(allowed=near[:, None])
         mixed = self.attend(query, key, value, mask, bias)  # [batch, heads, q_len, value_dim]
         return self.out_proj(mixed.transpose(1, 2).flatten(2))
 

@@ -17,12 +17,14 @@ from attendo.nn.masks import Mask
 class Residual(nn.Module):
     """A residual connection with normalization (Vaswani et al. 2017, section 3.1).
 
-    The output for a sublayer f is norm(x + f(x)) or, with `norm_first`, x + f(norm(x)) (Xiong et al. 2020).
+    The output for a sublayer f is norm(x + f(x)) or, with `norm_first`, x + f(norm(x)) (Xiong et al. 2020). With
+    `output_norm`, the output of f is normalized before the sum (Ding et al. 2021, section 2.2).
 
     Args:
         norm: Normalization layer.
         norm_first: Whether the normalization is applied before the sublayer f.
         dropout: Dropout probability of the sublayer's output.
+        output_norm: Normalization layer of the sublayer's output (default: none).
 
     >>> import torch
     >>> x = torch.tensor([[1.0, 2.0]])
@@ -32,9 +34,17 @@ class Residual(nn.Module):
     tensor([[-1.,  1.]])
     """
 
-    def __init__(self, norm: nn.Module, *, norm_first: bool, dropout: float = 0.0):
+    def __init__(
+        self,
+        norm: nn.Module,
+        *,
+        norm_first: bool,
+        dropout: float = 0.0,
+        output_norm: nn.Module | None = None,
+    ):
         super().__init__()
         self.norm = norm
+        self.output_norm = output_norm
         self.norm_first = norm_first
         self.dropout = Dropout(dropout)
 
@@ -47,9 +57,9 @@ class Residual(nn.Module):
             x: Hidden states.
             sublayer: Function f from hidden states to hidden states.
         """
-        if self.norm_first:
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
+        y = sublayer(self.norm(x) if self.norm_first else x)
+        y = x + self.dropout(y if self.output_norm is None else self.output_norm(y))
+        return y if self.norm_first else self.norm(y)
 
 
 class EncoderBlock(nn.Module):

@@ -70,6 +70,43 @@ def build_norm(kind: NormKind, d_model: int, eps: float) -> nn.LayerNorm | nn.RM
     return nn.LayerNorm(d_model, eps=eps) if kind == "layer" else nn.RMSNorm(d_model, eps=eps)
 
 
+def soft_cap(x: Float[Tensor, "*shape"], cap: float) -> Float[Tensor, "*shape"]:
+    """Compute c · tanh(x / c), which is near x for small x and stays between -c and c (Bello et al. 2016, section 5.1).
+
+    >>> soft_cap(torch.tensor([0.1, 100.0]), 2.0)
+    tensor([0.0999, 2.0000])
+    """
+    return cap * torch.tanh(x / cap)
+
+
+class CappedLinear(nn.Linear):
+    """An output layer whose logits have a soft limit, c · tanh((Wx + b) / c) (Gemma Team 2024, section 2).
+
+    Args:
+        in_features: Width of the input.
+        out_features: Number of logits.
+        bias: Whether the layer has a bias.
+        cap: The limit c.
+
+    >>> layer = CappedLinear(1, 1, bias=False, cap=30.0)
+    >>> _ = nn.init.ones_(layer.weight)
+    >>> layer(torch.tensor([1000.0]))
+    tensor([30.], grad_fn=<MulBackward0>)
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = True, cap: float):
+        super().__init__(in_features, out_features, bias=bias)
+        self.cap = cap
+
+    def forward(self, input: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+        """Return the logits.
+
+        Args:
+            input: Input vectors.
+        """
+        return soft_cap(super().forward(input), self.cap)
+
+
 def keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
     """Return a random dropout mask like `x`, with entries 0 (probability `p`) or 1/(1 - p) (Srivastava et al. 2014).
 

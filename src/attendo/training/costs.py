@@ -387,7 +387,7 @@ def activation_bytes(
     return rest + (inputs + max(blocks) if checkpointing else sum(blocks))
 
 
-def _block_bytes(block: nn.Module, place: str, cells: Cells, formats: Formats) -> float:
+def _block_bytes(block: EncoderBlock | DecoderBlock, place: str, cells: Cells, formats: Formats) -> float:
     """Return the bytes that a block stores for the backward pass."""
     decodes = place.startswith("decoder")
     n, mask = (cells.target, cells.target_mask) if decodes else (cells.source, cells.source_mask)
@@ -404,9 +404,11 @@ def _block_bytes(block: nn.Module, place: str, cells: Cells, formats: Formats) -
                 of_memory = path.startswith(("cross_attention.k_proj", "cross_attention.v_proj"))
                 total += (cells.source if of_memory else n) * _adapter_bytes(module, formats)
             case Residual():
-                total += n * _norm_bytes(module.norm)
+                kinds = nn.LayerNorm, nn.RMSNorm
+                norms = [norm for norm in (module.norm, module.output_norm) if isinstance(norm, kinds)]
+                total += n * sum(map(_norm_bytes, norms))
                 if module.dropout.p:
-                    total += n * _width(module.norm) * formats.mask(formats.product)
+                    total += n * block.self_attention.q_proj.in_features * formats.mask(formats.product)
             case _:
                 pass
     return total

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from attendo.data.batches import Batch
 from attendo.nn.blocks import DecoderBlock, EncoderBlock
+from attendo.nn.layers import CappedLinear
 from attendo.training import acceleration
 from attendo.training.acceleration import OneDnnLinear, onednn_product
 from attendo.training.checkpoints import set_torch_states, torch_states
@@ -215,6 +216,8 @@ def linear_cross_entropy(
     `factor` is usually 1 / (number of all targets of the step). Second-order gradients are not supported.
     """
     weight = output.weight
+    if isinstance(output, CappedLinear):  # the pass below has no limit of the logits
+        return factor * token_losses(output(hidden).float(), targets, label_smoothing).sum()
     if output.bias is not None:  # W h + b = [W, b] [h; 1]
         hidden = torch.cat([hidden, hidden.new_ones(len(hidden), 1)], dim=1)
         weight = torch.cat([weight, output.bias[:, None]], dim=1)

@@ -62,6 +62,8 @@ struct Heads {
     const float* betas;   // factor of each head's scores, including the bias, or null for 1
     const float* gains;   // factor of each head's output, or null for 1
     const float* means;   // added to each head's output: [n][value_width], or null
+    int64_t window;       // positions less than this far away are attended to, or 0 for all
+    double softcap;       // limit c of the scores, c tanh(score / c), or 0
 
     int64_t queries() const { return n * width; }
     int64_t keys() const { return n_kv * width; }
@@ -140,8 +142,11 @@ class Attention {
     }
 
     void add(const float* query, int64_t position) {
-        for (int64_t from = 0; from < at_.n; from += BLOCK) {
-            first_ = from, last_ = std::min(from + BLOCK, at_.n);
+        // with a window, the first block contains the first position of the window
+        const int64_t window = heads_.window, end = window == 0 ? at_.n : std::min(at_.n, position + window);
+        const int64_t start = window == 0 ? 0 : std::max<int64_t>(0, position - window + 1) / BLOCK * BLOCK;
+        for (int64_t from = start; from < end; from += BLOCK) {
+            first_ = from, last_ = std::min(from + BLOCK, end);
             scores(query);
             for (int64_t head = 0; head < heads_.n; head++) softmax(head, position);
             const int64_t i = mix_while<4>(0);
@@ -186,6 +191,10 @@ class Attention {
     void softmax(int64_t head, int64_t position) {
         float* row = weight(head, first_);
         const int64_t n = last_ - first_, padded = (n + LANES - 1) / LANES * LANES;
+        if (heads_.softcap > 0.0) {
+            const float cap = static_cast<float>(heads_.softcap);
+            for (int64_t t = 0; t < padded; t += LANES) store(row + t, cap * hyperbolic_tangent(load(row + t) / cap));
+        }
         if (heads_.biases != nullptr) {
             const float* bias = heads_.biases + head * (2 * heads_.span + 1) + heads_.span + first_ - position;
             for (int64_t t = 0; t < n; t++) row[t] += bias[t];
@@ -193,6 +202,8 @@ class Attention {
         if (heads_.betas != nullptr)
             for (int64_t t = 0; t < n; t++) row[t] *= heads_.betas[head];
         std::fill(row + n, row + padded, -std::numeric_limits<float>::infinity());
+        if (heads_.window > 0 && first_ <= position - heads_.window)
+            std::fill(row, row + position - heads_.window + 1 - first_, -std::numeric_limits<float>::infinity());
         const float top = std::max(tops_[head], largest(row, padded));
         shares_[head] = std::exp(tops_[head] - top);
         tops_[head] = top;

@@ -22,6 +22,7 @@ from attendo.decoding.native.library import (
     Heads,
     Matrix,
     NoLibrary,
+    Norm,
     Stack,
     TensorArena,
     Tokens,
@@ -99,6 +100,7 @@ class CompiledModel:
         self._keeper = keeper = TensorArena(bits)
         self._original: CompiledModel | None = None  # the owner of the weights, if it is another model
         config = model.config
+        self._cap = config.output_softcap
         self.width = config.d_model
         self.vocab_size = config.vocab_size
         # only a decoder is limited to max_len; an encoder accepts any length that fits into memory
@@ -183,7 +185,7 @@ class CompiledModel:
         library().attendo_product(
             ctypes.byref(self.output), states.data_ptr(), rows, out.data_ptr(), _threads()
         )
-        return out
+        return out if self._cap is None else out.div_(self._cap).tanh_().mul_(self._cap)
 
     def states(self, token_ids: Int[Tensor, "rows n"], cache: SlotKVCache) -> Float[Tensor, "rows n d_model"]:
         """Feed the next `n` tokens of every row, and return the hidden states of these tokens after the last block."""
@@ -278,16 +280,19 @@ class CompiledModel:
         return Stack(len(blocks), self.width, first.pop(), blocks, self._keeper.norm(stack.norm))
 
     def _block(self, block: EncoderBlock | DecoderBlock) -> Block:
-        own = self._attending(block.self_attention, block.self_attention_residual.norm)
+        own = self._attending(block.self_attention, block.self_attention_residual)
         cross = _NOTHING
         if isinstance(block, DecoderBlock) and block.cross_attention is not None:
             assert block.cross_attention_residual is not None
-            cross = self._attending(
-                block.cross_attention, block.cross_attention_residual.norm, of_itself=False
-            )
-        return Block(own, cross, self._feed_forward(block.feed_forward, block.feed_forward_residual.norm))
+            cross = self._attending(block.cross_attention, block.cross_attention_residual, of_itself=False)
+        return Block(own, cross, self._feed_forward(block.feed_forward, block.feed_forward_residual))
 
-    def _attending(self, attention: Attention, norm: nn.Module, *, of_itself: bool = True) -> Attending:
+    def _norms(self, residual: Residual) -> tuple[Norm, Norm]:
+        """Return the norm of a sublayer, and the norm of its output, which may be none."""
+        last = nn.Identity() if residual.output_norm is None else residual.output_norm
+        return self._keeper.norm(residual.norm), self._keeper.norm(last)
+
+    def _attending(self, attention: Attention, residual: Residual, *, of_itself: bool = True) -> Attending:
         attend = attention.attend
         keeper = self._keeper
         if attend.inverse_temperature == float("inf"):
@@ -301,9 +306,10 @@ class CompiledModel:
         heads = Heads(
             attention.n_heads, attention.n_kv_heads, attention.head_dim, attention.value_dim, scale, None, 0, *norms,
             betas=None if beta == 1 else keeper.pointer(torch.full((attention.n_heads,), beta)),
+            window=attention.window or 0, softcap=attend.softcap or 0.0,
         )  # fmt: skip
         out = cast("nn.Linear", attention.out_proj)
-        return Attending(keeper.matrix(*projections), keeper.matrix(out), keeper.norm(norm), heads)
+        return Attending(keeper.matrix(*projections), keeper.matrix(out), *self._norms(residual), heads)
 
     def _prepare_positions(self, end: int) -> None:
         """Compute the biases of all distances, and cos and sin of each rotary angle: the rotation of (1, 0)."""
@@ -325,12 +331,12 @@ class CompiledModel:
                         biases[id(positions)] = self._keeper.pointer(every)
                     heads.biases, heads.span = biases[id(positions)], end
 
-    def _feed_forward(self, net: FeedForwardModule, norm: nn.Module) -> FeedForward:
+    def _feed_forward(self, net: FeedForwardModule, residual: Residual) -> FeedForward:
         keeper = self._keeper
         activation = list(ACTIVATIONS.values()).index(net.activation)
         gate = Matrix() if net.gate_proj is None else keeper.matrix(net.gate_proj)
         return FeedForward(
-            keeper.matrix(net.in_proj), gate, keeper.matrix(net.out_proj), keeper.norm(norm), activation
+            keeper.matrix(net.in_proj), gate, keeper.matrix(net.out_proj), *self._norms(residual), activation
         )
 
 

@@ -16,20 +16,20 @@
 struct SelfAttention {
     Matrix project;  // stacked: queries, keys, values
     Matrix out;
-    Norm norm;
+    Norm norm, out_norm;  // of the sublayer, and of its output before the sum
     Heads heads;
 };
 
 struct CrossAttention {
     Matrix project;  // queries
     Matrix out;
-    Norm norm;
+    Norm norm, out_norm;
     Heads heads;  // n 0: no cross-attention
 };
 
 struct FeedForward {
     Matrix in, gate, out;
-    Norm norm;
+    Norm norm, out_norm;
     int64_t activation;
 };
 
@@ -194,7 +194,7 @@ class Run {
                     Places<Number>{cache, heads.memory(), position + 1, slots, tokens_.capacity});
             }
         }
-        back(attention.out, attention.norm, space_.mixed);
+        back(attention.out, attention.norm, attention.out_norm, space_.mixed);
     }
 
     void cross_attention(const CrossAttention& attention, int64_t number) {
@@ -211,7 +211,7 @@ class Run {
             mix(heads, attention.out, query, i,
                 Places<float>{keys, heads.memory(), tokens_.memory_length[row], nullptr, 0});
         }
-        back(attention.out, attention.norm, space_.mixed);
+        back(attention.out, attention.norm, attention.out_norm, space_.mixed);
     }
 
     template <class Number>
@@ -240,13 +240,23 @@ class Run {
             }
             prepare(net.out, inner, i);
         }
-        back(net.out, net.norm, space_.inner);
+        back(net.out, net.norm, net.out_norm, space_.inner);
     }
 
     // Multiplies by the last matrix of a sublayer, and adds the result to the states.
-    void back(const Matrix& matrix, const Norm& norm, const std::vector<float>& x) {
+    void back(const Matrix& matrix, const Norm& norm, const Norm& out_norm, const std::vector<float>& x) {
         member_.wait();
-        multiply_by(matrix, x.data(), space_.states.data(), space_.states.data());
+        if (out_norm.kind == NONE) {
+            multiply_by(matrix, x.data(), space_.states.data(), space_.states.data());
+        } else {
+            multiply_by(matrix, x.data(), space_.normed.data(), nullptr);
+            member_.wait();
+            for (int64_t i = first_; i < last_; i++) {
+                float* y = space_.normed.data() + i * stack_.width;
+                normalize(out_norm, y, y);
+                for (int64_t k = 0; k < stack_.width; k++) state(i)[k] += y[k];
+            }
+        }
         leave(norm);
     }
 

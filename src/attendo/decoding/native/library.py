@@ -220,20 +220,23 @@ class Heads(ctypes.Structure):
     _fields_ = [
         ("n", c_int64), ("n_kv", c_int64), ("width", c_int64), ("value_width", c_int64), ("scale", c_double),
         ("biases", c_void_p), ("span", c_int64), ("query_norm", Norm), ("key_norm", Norm), ("turns", c_void_p),
-        ("betas", c_void_p), ("gains", c_void_p), ("means", c_void_p),
+        ("betas", c_void_p), ("gains", c_void_p), ("means", c_void_p), ("window", c_int64), ("softcap", c_double),
     ]  # fmt: skip
 
 
 class Attending(ctypes.Structure):
     """The C structures `SelfAttention` and `CrossAttention` of decoder.cpp."""
 
-    _fields_ = [("project", Matrix), ("out", Matrix), ("norm", Norm), ("heads", Heads)]
+    _fields_ = [("project", Matrix), ("out", Matrix), ("norm", Norm), ("out_norm", Norm), ("heads", Heads)]
 
 
 class FeedForward(ctypes.Structure):
     """The C structure `FeedForward` of decoder.cpp."""
 
-    _fields_ = [("first", Matrix), ("gate", Matrix), ("out", Matrix), ("norm", Norm), ("activation", c_int64)]
+    _fields_ = [
+        ("first", Matrix), ("gate", Matrix), ("out", Matrix), ("norm", Norm), ("out_norm", Norm),
+        ("activation", c_int64),
+    ]  # fmt: skip
 
 
 class Block(ctypes.Structure):

@@ -165,6 +165,18 @@ inline Floats error_function(Floats x) {
     return x < 0.0f ? -y : y;
 }
 
+// tanh x: 1 - 2 / (e^2x + 1), or a polynomial near 0, where this difference would lose digits.
+inline Floats hyperbolic_tangent(Floats x) {
+    const Floats size = x < 0.0f ? -x : x, square = x * x;
+    Floats y = all(-5.70498872745e-3f);
+    y = y * square + 2.06390887954e-2f;
+    y = y * square + -5.37397155531e-2f;
+    y = y * square + 1.33314422036e-1f;
+    y = y * square + -3.33332819422e-1f;
+    const Floats far = 1.0f - 2.0f / (exponential(2.0f * size) + 1.0f);
+    return size < 0.625f ? y * square * x + x : (x < 0.0f ? -far : far);
+}
+
 enum Activation : int64_t { RELU, GELU, GELU_TANH, SILU };
 
 inline Floats activated(Floats x, int64_t kind) {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from attendo.interop.huggingface.encoders import BERT, DISTILBERT, MODERNBERT, ROBERTA
 from attendo.interop.huggingface.options import (
     Activation,
     Both,
@@ -11,25 +13,18 @@ from attendo.interop.huggingface.options import (
     GatedActivation,
     Heads,
     InnerWidth,
-    Length,
     Must,
     NoRope,
     OneSize,
     Option,
+    QueryScalar,
     RotaryBase,
     Same,
     Theirs,
     Tied,
-    Window,
+    Windows,
 )
-from attendo.interop.huggingface.table import Head, Row, Table, always, blocks, dense
-
-
-def _attention(theirs: str, ours: str, *names: str) -> dict[str, str]:
-    """Return our names of the query, key, value and output projections, by the foreign names."""
-    projections = ("q_proj", "k_proj", "v_proj", "out_proj")
-    return {f"{theirs}.{name}": f"{ours}.{own}" for name, own in zip(names, projections, strict=True)}
-
+from attendo.interop.huggingface.table import Head, Row, Table, always, attention_layers, blocks, dense
 
 _ALONE = {
     "n_encoder_layers": 0,
@@ -88,7 +83,7 @@ GPT2 = Table(
 
 
 _APART: Mapping[str, str | tuple[str, ...]] = {
-    **_attention("self_attn", "self_attention", "q_proj", "k_proj", "v_proj", "o_proj"),
+    **attention_layers("self_attn", "self_attention", "q_proj", "k_proj", "v_proj", "o_proj"),
     "self_attn.q_norm": "self_attention.q_norm",
     "self_attn.k_norm": "self_attention.k_norm",
     "mlp.up_proj": "feed_forward.in_proj",
@@ -105,15 +100,16 @@ def _llama(
     head: str,
     *options: Option,
     layers: Mapping[str, str | tuple[str, ...]] = _APART,
-    partial: bool = False,
+    rotary: RotaryBase | None = None,
+    windows: Windows | None = None,
     tied: bool = False,
 ) -> Table:
-    """Return the table of a model like Llama, with variants in biases, head normalization and joined layers."""
+    """Return the table of a model like Llama, with variants in biases, positions, norms and joined layers."""
     layers = {
-        **layers,
         "input_layernorm": "self_attention_residual.norm",
         "mlp.down_proj": "feed_forward.out_proj",
         "post_attention_layernorm": "feed_forward_residual.norm",
+        **layers,
     }
     turned = tuple(f"self_attention.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm"))
     return Table(
@@ -127,7 +123,8 @@ def _llama(
                 _ALONE | {"norm": "rms", "positions": "rotary", "feed_forward_gated": True, "dropout": 0.0}
             ),
             *options,
-            RotaryBase(partial),
+            rotary or RotaryBase(),
+            *(() if windows is None else (windows,)),
         ),
         (
             Row("model.embed_tokens.weight", ("embedding.tokens.weight",)),
@@ -150,11 +147,8 @@ def _sizes(vocab_size: int, d_ff: int, max_len: int) -> tuple[Option, ...]:
     )
 
 
-_QWEN = (
-    *_sizes(151_936, 22_016, 32_768),
-    Window(used=False),
-    Fixed({"feed_forward_bias": False}),
-)
+_QWEN = (*_sizes(151_936, 22_016, 32_768), Fixed({"feed_forward_bias": False}))
+_QWEN_WINDOWS = Windows(used=False, is_local=lambda theirs, n: n >= theirs.get("max_window_layers", 28))
 
 
 LLAMA = _llama(
@@ -167,28 +161,28 @@ LLAMA = _llama(
 MISTRAL = _llama(
     "MistralForCausalLM",
     *_sizes(32_000, 14_336, 131_072),
-    Window(used=True),
     Heads(),
     Fixed({"attention_bias": False, "feed_forward_bias": False}),
+    windows=Windows(),
 )
 PHI3 = _llama(
     "Phi3ForCausalLM",
     *_sizes(32_064, 8192, 4096),
-    Window(used=True),
     Heads(),
     Same("dropout", "resid_pdrop", 0.0),
     Fixed({"attention_bias": False, "feed_forward_bias": False}),
     layers=_JOINED,
-    partial=True,
+    rotary=RotaryBase(partial=True),
+    windows=Windows(default=None),
 )
 SMOLLM3 = _llama(
     "SmolLM3ForCausalLM",
     *_sizes(128_256, 11_008, 32_768),
-    Window(used=False),
     Heads(),
     NoRope(),
     Same("attention_bias", "attention_bias", False),
     Same("feed_forward_bias", "mlp_bias", False),
+    windows=Windows(used=False, default=None, is_local=lambda theirs, n: not NoRope.rotated(theirs)[n]),
     tied=True,
 )
 QWEN2 = _llama(
@@ -196,6 +190,7 @@ QWEN2 = _llama(
     *_QWEN,
     Heads(has_width=False),
     Fixed({"attention_bias": True, "attention_out_bias": False}),
+    windows=_QWEN_WINDOWS,
 )
 QWEN3 = _llama(
     "Qwen3ForCausalLM",
@@ -203,174 +198,64 @@ QWEN3 = _llama(
     Heads(default_width=128),
     Same("attention_bias", "attention_bias", False),
     Fixed({"attention_norm": True}),
+    windows=_QWEN_WINDOWS,
 )
 
 
-_BERT_LAYERS = {
-    **_attention("attention", "self_attention", "self.query", "self.key", "self.value", "output.dense"),
-    "attention.output.LayerNorm": "self_attention_residual.norm",
-    "intermediate.dense": "feed_forward.in_proj",
-    "output.dense": "feed_forward.out_proj",
-    "output.LayerNorm": "feed_forward_residual.norm",
-}
-_ENCODER = {
-    "n_decoder_layers": 0,
-    "norm": "layer",
-    "norm_first": False,
-    "positions": "learned",
-    "embedding_scale": False,
-    "initialization": "normal",
-}
-_CLASSES: Mapping[str, object] = {"pooling": "first", "tie": "none"}
-_VECTORS: Mapping[str, object] = {"n_classes": 0, "tie": "none"}
-
-
-def _bert_options(*, unused: int | None) -> tuple[Option, ...]:
-    return (
-        Same("vocab_size", "vocab_size", 30522),
-        Same("d_model", "hidden_size", 768),
-        Same("d_ff", "intermediate_size", 3072),
-        Same("n_heads", "num_attention_heads", 12),
-        Same("n_encoder_layers", "num_hidden_layers", 12),
-        Same("dropout", "hidden_dropout_prob", 0.1),
-        Same("attention_dropout", "attention_probs_dropout_prob", 0.1),
-        Same("norm_eps", "layer_norm_eps", 1e-12),
-        Same("embedding_norm_eps", "layer_norm_eps", 1e-12),
-        Activation("hidden_act", "gelu"),
-        Length(512, unused),
-        Must("position_embedding_type", "absolute"),
-        Must("type_vocab_size", 2, checked=False),
-        Must("is_decoder", False),
-        Must("add_cross_attention", False),
-        Fixed(_ENCODER),
+def _gemma(
+    head: str, *options: Option, is_local: Callable[[Theirs, int], bool], rotary: RotaryBase | None = None
+) -> Table:
+    """Return the table of a Gemma: norms before and after each sublayer, GeGLU, and local and global attention."""
+    norms = {
+        "post_attention_layernorm": "self_attention_residual.output_norm",
+        "pre_feedforward_layernorm": "feed_forward_residual.norm",
+        "post_feedforward_layernorm": "feed_forward_residual.output_norm",
+    }
+    table = _llama(
+        head,
+        Activation("hidden_activation", "gelu_pytorch_tanh"),
+        Heads(default_width=256),
+        QueryScalar(),
+        Must("use_bidirectional_attention", False),
+        Same("attention_bias", "attention_bias", False),
+        Fixed({"embedding_scale": True, "norm_output": True, "feed_forward_bias": False}),
+        *options,
+        layers={**_APART, **norms},
+        rotary=rotary,
+        windows=Windows(is_local=is_local),
+        tied=True,
     )
+    rows = (replace(row, minus=1.0) if "norm" in row.theirs else row for row in table.weights)
+    return replace(table, weights=tuple(rows))
 
 
-def _bert_weights(base: str, behind: int) -> tuple[Row, ...]:
-    return (
-        Row(f"{base}.embeddings.word_embeddings.weight", ("embedding.tokens.weight",)),
-        Row(
-            f"{base}.embeddings.position_embeddings.weight",
-            ("embedding.positions.weight",),
-            behind=behind,
-            plus=f"{base}.embeddings.token_type_embeddings.weight",
-        ),
-        *dense(f"{base}.embeddings.LayerNorm", "embedding.norm"),
-        *blocks(f"{base}.encoder.layer", "encoder", _BERT_LAYERS),
-    )
-
-
-_MASKED: Mapping[str, object] = {"tie": "all", "output_bias": True}
-_BERT_MASKED = Head(
-    "masked",
-    _MASKED,
-    (
-        *dense("cls.predictions.transform.dense", "output_hidden"),
-        *dense("cls.predictions.transform.LayerNorm", "output_norm"),
-        Row("cls.predictions.bias", ("output_proj.bias",), aliases=("cls.predictions.decoder.bias",)),
-    ),
+GEMMA2 = _gemma(
+    "Gemma2ForCausalLM",
+    *_sizes(256_000, 9216, 8192),
+    Same("attention_softcap", "attn_logit_softcapping", 50.0),
+    Same("output_softcap", "final_logit_softcapping", 30.0),
+    is_local=lambda theirs, n: n % 2 == 0,
 )
-BERT = Table(
-    _bert_options(unused=0),
-    _bert_weights("bert", 0),
-    {
-        "BertForMaskedLM": _BERT_MASKED,
-        "BertForPreTraining": _BERT_MASKED,
-        "BertForSequenceClassification": Head(
-            "classifier",
-            _CLASSES | {"output_activation": "tanh"},
-            (*dense("bert.pooler.dense", "output_hidden"), *dense("classifier", "output_proj")),
-        ),
-        "BertModel": Head("classifier", _VECTORS),
-    },
-    prefix="bert.",
-    biased=True,
-    passed_over=(r"pooler\..*", r"cls\.seq_relationship\..*", r"embeddings\.position_ids"),
-)
-ROBERTA = Table(
-    (*_bert_options(unused=None), Must("hidden_act", "gelu")),  # the head of RoBERTa always uses GELU
-    _bert_weights("roberta", -1),
-    {
-        "RobertaForMaskedLM": Head(
-            "masked",
-            _MASKED,
-            (
-                *dense("lm_head.dense", "output_hidden"),
-                *dense("lm_head.layer_norm", "output_norm"),
-                Row("lm_head.bias", ("output_proj.bias",), aliases=("lm_head.decoder.bias",)),
-            ),
-        ),
-        "RobertaForSequenceClassification": Head(
-            "classifier",
-            _CLASSES | {"output_activation": "tanh"},
-            (*dense("classifier.dense", "output_hidden"), *dense("classifier.out_proj", "output_proj")),
-        ),
-        "RobertaModel": Head("classifier", _VECTORS),
-    },
-    prefix="roberta.",
-    biased=True,
-    passed_over=(r"pooler\..*", r"embeddings\.position_ids"),
-)
-DISTILBERT = Table(
-    (
-        Same("vocab_size", "vocab_size", 30522),
-        Same("d_model", "dim", 768),
-        Same("d_ff", "hidden_dim", 3072),
-        Same("n_heads", "n_heads", 12),
-        Same("n_encoder_layers", "n_layers", 6),
-        Same("max_len", "max_position_embeddings", 512),
-        Same("dropout", "dropout", 0.1),
-        Same("attention_dropout", "attention_dropout", 0.1),
-        Activation("activation", "gelu"),
-        Fixed(_ENCODER | {"norm_eps": 1e-12, "embedding_norm_eps": 1e-12}),
-    ),
-    (
-        Row("distilbert.embeddings.word_embeddings.weight", ("embedding.tokens.weight",)),
-        Row("distilbert.embeddings.position_embeddings.weight", ("embedding.positions.weight",)),
-        *dense("distilbert.embeddings.LayerNorm", "embedding.norm"),
-        *blocks(
-            "distilbert.transformer.layer",
-            "encoder",
-            {
-                **_attention("attention", "self_attention", "q_lin", "k_lin", "v_lin", "out_lin"),
-                "sa_layer_norm": "self_attention_residual.norm",
-                "ffn.lin1": "feed_forward.in_proj",
-                "ffn.lin2": "feed_forward.out_proj",
-                "output_layer_norm": "feed_forward_residual.norm",
-            },
-        ),
-    ),
-    {
-        "DistilBertForMaskedLM": Head(
-            "masked",
-            _MASKED,
-            (
-                *dense("vocab_transform", "output_hidden"),
-                *dense("vocab_layer_norm", "output_norm"),
-                Row("vocab_projector.bias", ("output_proj.bias",)),
-            ),
-        ),
-        "DistilBertForSequenceClassification": Head(
-            "classifier",
-            _CLASSES | {"output_activation": "relu"},
-            (*dense("pre_classifier", "output_hidden"), *dense("classifier", "output_proj")),
-        ),
-        "DistilBertModel": Head("classifier", _VECTORS),
-    },
-    prefix="distilbert.",
-    biased=True,
+GEMMA3 = _gemma(
+    "Gemma3ForCausalLM",
+    *_sizes(262_208, 9216, 131_072),
+    Fixed({"attention_norm": True}),
+    Must("attn_logit_softcapping", None),
+    Same("output_softcap", "final_logit_softcapping", None),
+    is_local=lambda theirs, n: (n + 1) % theirs.get("sliding_window_pattern", 6) != 0,
+    rotary=RotaryBase(bases={"rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0}),
 )
 
 
 _BART_LAYERS = {
-    **_attention("self_attn", "self_attention", "q_proj", "k_proj", "v_proj", "out_proj"),
+    **attention_layers("self_attn", "self_attention", "q_proj", "k_proj", "v_proj", "out_proj"),
     "self_attn_layer_norm": "self_attention_residual.norm",
     "fc1": "feed_forward.in_proj",
     "fc2": "feed_forward.out_proj",
     "final_layer_norm": "feed_forward_residual.norm",
 }
 _BART_CROSS = {
-    **_attention("encoder_attn", "cross_attention", "q_proj", "k_proj", "v_proj", "out_proj"),
+    **attention_layers("encoder_attn", "cross_attention", "q_proj", "k_proj", "v_proj", "out_proj"),
     "encoder_attn_layer_norm": "cross_attention_residual.norm",
 }
 
@@ -495,10 +380,10 @@ def _t5_factor(theirs: Theirs) -> float:
 
 def _t5_layers(*, decoder: bool, gated: bool) -> dict[str, str]:
     """Return our names of a block's layers, by the names of T5, which numbers the layers."""
-    names = _attention("layer.0.SelfAttention", "self_attention", *"qkvo")
+    names = attention_layers("layer.0.SelfAttention", "self_attention", *"qkvo")
     names["layer.0.layer_norm"] = "self_attention_residual.norm"
     if decoder:
-        names |= _attention("layer.1.EncDecAttention", "cross_attention", *"qkvo")
+        names |= attention_layers("layer.1.EncDecAttention", "cross_attention", *"qkvo")
         names["layer.1.layer_norm"] = "cross_attention_residual.norm"
     last = f"layer.{2 if decoder else 1}"
     inner = {"wi_1": "in_proj", "wi_0": "gate_proj"} if gated else {"wi": "in_proj"}
@@ -589,11 +474,14 @@ FAMILIES: Mapping[str, tuple[Table, ...]] = {
     "bert": (BERT,),
     "camembert": (ROBERTA,),
     "distilbert": (DISTILBERT,),
+    "gemma2": (GEMMA2,),
+    "gemma3_text": (GEMMA3,),
     "gpt2": (GPT2,),
     "llama": (LLAMA,),
     "marian": (MARIAN, MARIAN_OF_TWO),
     "mbart": (MBART,),
     "mistral": (MISTRAL,),
+    "modernbert": (MODERNBERT,),
     "mt5": MT5,
     "pegasus": (PEGASUS,),
     "phi3": (PHI3,),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from itertools import product
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.interop.gguf_files import GgufFile
 from attendo.interop.huggingface.families import FAMILIES
-from attendo.interop.huggingface.options import Theirs
+from attendo.interop.huggingface.options import Theirs, repeating
 from attendo.interop.huggingface.table import Head, Row, Table, expanded
 from attendo.model_config import ModelConfig
 from attendo.models import Model, build_model
@@ -57,7 +57,8 @@ def table_of(theirs: Theirs) -> tuple[Table, Head]:
     >>> table_of({"model_type": "mamba"})
     Traceback (most recent call last):
     attendo.errors.AttendoError: config.json: model_type="mamba" is not supported (supported: bart, bert, camembert, \
-distilbert, gpt2, llama, marian, mbart, mistral, mt5, pegasus, phi3, qwen2, qwen3, roberta, smollm3, t5, xlm-roberta)
+distilbert, gemma2, gemma3_text, gpt2, llama, marian, mbart, mistral, modernbert, mt5, pegasus, phi3, qwen2, qwen3, \
+roberta, smollm3, t5, xlm-roberta)
     """
     kind = str(theirs.get("model_type"))
     if kind not in FAMILIES:
@@ -91,6 +92,8 @@ def config_of(theirs: Theirs, output_bias: bool | None = None) -> ModelConfig:
     for option in table.options:
         found |= option.read(theirs)
     found |= head.ours
+    if head.architecture != "classifier":
+        found.pop("pooling", None)
     if head.architecture == "classifier" and "n_classes" not in found:
         found["n_classes"] = len(theirs.get("id2label") or (0, 1))
         found["d_output"] = found["d_model"]
@@ -203,7 +206,9 @@ def _model_of(theirs: Theirs, table: Table, head: Head, tensors: _Tensors) -> Mo
     ours = dict(model.named_parameters())
     taken: dict[str, Tensor] = {}
     for row, there in expanded(rows, ours):
-        if there:
+        if there and row.theirs.endswith(table.optional) and tensors.here(row.theirs) is None:
+            taken |= {name: torch.zeros(ours[name].shape) for name in row.ours}
+        elif there:
             shapes = [ours[name].shape for name in row.ours]
             taken |= zip(row.ours, row.read(tensors, shapes, theirs, config.head_width), strict=True)
             _check_aliases(row, tensors)
@@ -271,11 +276,15 @@ _WRITTEN = (
     "t5",
     "gpt2",
     "llama",
+    "mistral",
     "qwen2",
     "qwen3",
     "smollm3",
+    "gemma2",
+    "gemma3_text",
     "bert",
     "distilbert",
+    "modernbert",
 )
 """The families for export, with widely supported families first."""
 
@@ -418,8 +427,9 @@ def _differing(place: Place) -> list[str]:
 
 def _computed_options(config: ModelConfig) -> dict[str, Any]:
     """Return all options that define the computation of a model, with defaults filled in."""
-    width = config.head_width
+    width, n_layers = config.head_width, config.n_decoder_layers or config.n_encoder_layers
     out_bias = config.attention_bias if config.attention_out_bias is None else config.attention_out_bias
+    windows = list(islice(cycle(config.attention_windows), n_layers))
     whole = replace(
         config,
         n_kv_heads=config.n_kv_heads or config.n_heads,
@@ -428,6 +438,7 @@ def _computed_options(config: ModelConfig) -> dict[str, Any]:
         attention_out_bias=out_bias,
         attention_scale=width**-0.5 if config.attention_scale is None else config.attention_scale,
         position_base=config.wavelength_base,
+        attention_windows=repeating(windows) if any(windows) else (),
     )
     options = {name: value for name, value in asdict(whole).items() if name not in _WITHOUT_EFFECT}
     if config.architecture == "decoder" and options["tie"] == "output":

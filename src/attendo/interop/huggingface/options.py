@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any
 
 from attendo.errors import AttendoError
@@ -265,34 +266,53 @@ class Heads(Option):
 class RotaryBase(Option):
     """The base and the scaling of RoPE, which newer files store in `rope_parameters`.
 
-    LongRoPE limits the context to the original context, because longer texts have other frequencies.
+    LongRoPE limits the context to the original context, because longer texts have other frequencies. `bases` contains
+    the older keys of the bases in blocks without and with a window, and their defaults, if these bases differ.
+
+    >>> bases = {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
+    >>> RotaryBase(bases=bases).read({"hidden_size": 8, "num_attention_heads": 2, "rope_theta": 100})
+    {'position_base': 100.0, 'local_position_base': 10000.0}
     """
 
     partial: bool = False
+    bases: Mapping[str, float] | None = None
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        scaling = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
-        if (kind := kind_of(scaling)) not in KINDS:
-            raise _no_counterpart("rope_type", kind, *KINDS)
+        tables, local, kinds = theirs.get("rope_parameters") or {}, None, KINDS
+        if self.bases is not None:
+            (base, default), (key, local) = self.bases.items()
+            theirs = {**theirs, "rope_theta": theirs.get(base, default)}
+            inside = tables.get("sliding_attention") or {}
+            local, kinds = float(inside.get("rope_theta", theirs.get(key, local))), ("default", "linear")
+            if (kind := kind_of(inside)) != "default":
+                raise _no_counterpart("sliding_attention.rope_type", kind, "default")
+        scaling = theirs.get("rope_scaling") or tables.get("full_attention", tables)
+        if (kind := kind_of(scaling)) not in kinds:
+            raise _no_counterpart("rope_type", kind, *kinds)
         width = theirs.get("head_dim") or theirs["hidden_size"] // theirs["num_attention_heads"]
         base, n_rotated, omega, factor = rotation(theirs, width)
         if n_rotated % 2 or (n_rotated < width and not self.partial):
             raise _no_counterpart("partial_rotary_factor", n_rotated / width, 1.0)
         found: dict[str, Any] = {"position_base": base}
+        if local is not None:
+            found["local_position_base"] = local
         if kind not in ("default", "dynamic") or n_rotated < width:
             found["position_frequencies"] = tuple(omega.tolist())
         if factor != 1.0:  # of queries and keys
             found["attention_scale"] = factor**2 / math.sqrt(width)
         if kind in ("longrope", "su"):
             original = theirs.get("original_max_position_embeddings")
-            original = original or scaling["original_max_position_embeddings"]
-            found["max_len"] = min(original, theirs.get("sliding_window") or original)
+            found["max_len"] = original or scaling["original_max_position_embeddings"]
         return found
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
         base, own = ours.wavelength_base, ours.position_frequencies
         table = {"rope_theta": base, "rope_type": "default"}
-        return {"rope_theta": base, "rope_parameters": table | ({} if own is None else described(own, base))}
+        table |= {} if own is None else described(own, base)
+        if self.bases is None:
+            return {"rope_theta": base, "rope_parameters": table}
+        local = {"rope_theta": ours.local_position_base or base, "rope_type": "default"}
+        return {"rope_parameters": {"full_attention": table, "sliding_attention": local}}
 
 
 @dataclass(frozen=True)
@@ -303,12 +323,17 @@ class NoRope(Option):
     {'no_rope_interval': 2}
     """
 
+    @staticmethod
+    def rotated(theirs: Theirs) -> list[int]:
+        """Return 1 for each block with rotary positions, and 0 for each block without."""
+        n = theirs.get("num_hidden_layers", 36)
+        return (theirs.get("no_rope_layers") or _rotated(theirs.get("no_rope_layer_interval", 4), n))[:n]
+
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        n, interval = theirs.get("num_hidden_layers", 36), theirs.get("no_rope_layer_interval", 4)
-        wanted = theirs.get("no_rope_layers") or _rotated(interval, n)
+        wanted = self.rotated(theirs)
         interval = wanted.index(0) + 1 if 0 in wanted else 0
-        if wanted[:n] != _rotated(interval, n):
-            raise _no_counterpart("no_rope_layers", wanted, _rotated(interval, n))
+        if wanted != (known := _rotated(interval, len(wanted))):
+            raise _no_counterpart("no_rope_layers", wanted, known)
         return {"no_rope_interval": interval}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
@@ -320,27 +345,90 @@ def _rotated(interval: int, n: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Window(Option):
-    """A sliding window, to which the context is limited, because a window changes only longer texts.
+class Windows(Option):
+    """The windows of self-attention, in all blocks or in those that `layer_types` names.
 
-    `used` is the default of `use_sliding_window`. The default window is that of Mistral.
+    Attributes:
+        used: The default of `use_sliding_window`.
+        default: The default of the window.
+        is_local: The function that returns whether a block (from 0) has a window, without `layer_types`. If it is
+            None, all blocks have windows.
+        half: Whether the key is `local_attention`, a window that contains half of its positions on each side.
 
-    >>> Window(used=True).read({"sliding_window": 4096, "max_position_embeddings": 32768})
-    {'max_len': 4096}
-    >>> Window(used=False).read({"sliding_window": 4096, "max_position_embeddings": 32768})
-    {}
+    >>> Windows().read({"sliding_window": 64, "num_hidden_layers": 2, "max_position_embeddings": 99})
+    {'attention_windows': (64,)}
+    >>> Windows(is_local=lambda theirs, n: n % 2 == 0).read({"sliding_window": 64, "num_hidden_layers": 4})
+    {'attention_windows': (64, 0)}
     """
 
-    used: bool
+    used: bool = True
+    default: int | None = 4096
+    is_local: Callable[[Theirs, int], bool] | None = None
+    half: bool = False
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        window = theirs.get("sliding_window", 4096)
-        if window is None or not theirs.get("use_sliding_window", self.used):
-            return {}
-        return {"max_len": min(window, theirs.get("max_position_embeddings", window))}
+        window = theirs.get("local_attention" if self.half else "sliding_window", self.default)
+        window = window // 2 + 1 if self.half and window is not None else window
+        longest = theirs.get("max_position_embeddings", math.inf)
+        n, is_local = theirs.get("num_hidden_layers", 32), self.is_local
+        kinds = ["sliding_attention"] * n
+        if is_local is not None:
+            names = ("full_attention", "sliding_attention")
+            kinds = theirs.get("layer_types") or [names[bool(is_local(theirs, i))] for i in range(n)]
+            if strange := set(kinds) - set(names):
+                raise _no_counterpart("layer_types", sorted(strange), *names)
+        is_used = theirs.get("use_sliding_window", self.used) and "sliding_attention" in kinds
+        if window is None or window >= longest or not is_used:
+            return {"local_position_base": None}
+        return {"attention_windows": repeating([window * kind.startswith("sliding") for kind in kinds])}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        return {"sliding_window": None}
+        n, window = ours.n_decoder_layers or ours.n_encoder_layers, max(ours.attention_windows, default=0)
+        windows = islice(cycle(ours.attention_windows or (0,)), n)
+        kinds = ["sliding_attention" if window else "full_attention" for window in windows]
+        if self.half:
+            return {"local_attention": 2 * max(window - 1, 0), "layer_types": kinds}
+        found = {"sliding_window": window or None, "use_sliding_window": window > 0}
+        return found | ({} if self.is_local is None else {"layer_types": kinds})
+
+
+def repeating(windows: Sequence[int]) -> tuple[int, ...]:
+    """Return the shortest beginning of a list whose repetition is the list.
+
+    >>> repeating([64, 0, 64, 0, 64])
+    (64, 0)
+    """
+    n = len(windows)
+    return next(
+        tuple(windows[:k]) for k in range(1, n + 1) if all(windows[i] == windows[i % k] for i in range(n))
+    )
+
+
+@dataclass(frozen=True)
+class QueryScalar(Option):
+    """The number whose inverse square root is the scale of the scores.
+
+    >>> QueryScalar().read({"query_pre_attn_scalar": 4})
+    {'attention_scale': 0.5}
+    """
+
+    def read(self, theirs: Theirs) -> dict[str, Any]:
+        return {"attention_scale": theirs.get("query_pre_attn_scalar", 256) ** -0.5}
+
+    def write(self, ours: ModelConfig) -> dict[str, Any]:
+        scale = ours.head_width**-0.5 if ours.attention_scale is None else max(ours.attention_scale, 1e-6)
+        return {"query_pre_attn_scalar": max(round(scale**-2), 1)}
+
+
+@dataclass(frozen=True)
+class ClassifierPooling(Option):
+    """The pooling of ModernBERT's classifiers: the vector of the first token, or the mean."""
+
+    def read(self, theirs: Theirs) -> dict[str, Any]:
+        return {"pooling": "first" if theirs.get("classifier_pooling", "cls") == "cls" else "mean"}
+
+    def write(self, ours: ModelConfig) -> dict[str, Any]:
+        return {"classifier_pooling": "cls" if ours.pooling == "first" else "mean"}
 
 
 def _no_counterpart(key: str, found: Any, *known: Any) -> AttendoError:

@@ -37,6 +37,7 @@ def rotation(theirs: Mapping[str, Any], width: int) -> Rotation:
     tensor([1.0000, 0.1000, 0.0000, 0.0000], dtype=torch.float64)
     """
     table = theirs.get("rope_parameters") or {}
+    table = table.get("full_attention", table)  # blocks with a window have their own base
     base = float(table.get("rope_theta", theirs.get("rope_theta", 10000.0)))
     share = table.get("partial_rotary_factor", theirs.get("partial_rotary_factor")) or 1.0
     n_rotated = int(width * share)

@@ -32,6 +32,7 @@ class Row:
         aliases: The names of copies of the foreign tensor.
         flat: Whether the foreign tensor has the shape [1, n].
         scaled: The function that computes a factor for the foreign tensor from config.json.
+        minus: A number that the foreign tensor does not contain. Norms of Gemma store w - 1.
     """
 
     theirs: str
@@ -43,6 +44,7 @@ class Row:
     aliases: tuple[str, ...] = ()
     flat: bool = False
     scaled: Callable[[Theirs], float] | None = None
+    minus: float = 0.0
 
     def of_block(self, n: int) -> Row:
         """Return the `Row` for block number n."""
@@ -74,6 +76,7 @@ class Row:
             found = found + get(self.plus)[0]
         if self.scaled is not None and (factor := self.scaled(theirs)) != 1.0:
             found = found * factor
+        found = found + self.minus if self.minus else found
         parts = found.split([shape[0] for shape in shapes])
         return [
             _adjacent(part, theirs, head_dim) if n < self.turned else part for n, part in enumerate(parts)
@@ -81,9 +84,14 @@ class Row:
 
     def write(self, ours: Sequence[Tensor], theirs: Theirs, head_dim: int) -> Tensor:
         """Convert attendo's tensors to the foreign tensor."""
-        found = torch.cat(list(ours)) if len(ours) > 1 else ours[0]
-        if self.turned:  # all heads are rotated completely
-            found = found.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
+        parts = [  # all heads are rotated completely
+            part.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
+            if n < self.turned
+            else part
+            for n, part in enumerate(ours)
+        ]
+        found = torch.cat(parts) if len(parts) > 1 else parts[0]
+        found = found - self.minus if self.minus else found
         if before := self._before(theirs):
             found = torch.cat([found.new_zeros(before, *found.shape[1:]), found])
         found = found[None] if self.flat else found.mT if self.transposed and found.ndim == 2 else found
@@ -124,6 +132,16 @@ def dense(theirs: str, *ours: str, transposed: bool = False, turned: int = 0) ->
         )
         for part in ("weight", "bias")
     )
+
+
+def attention_layers(theirs: str, ours: str, *names: str) -> dict[str, str]:
+    """Return our names of the query, key, value and output projections, by the foreign names.
+
+    >>> attention_layers("attn", "own", *"qkvo")["attn.o"]
+    'own.out_proj'
+    """
+    projections = ("q_proj", "k_proj", "v_proj", "out_proj")
+    return {f"{theirs}.{name}": f"{ours}.{own}" for name, own in zip(names, projections, strict=True)}
 
 
 def blocks(
@@ -195,6 +213,7 @@ class Table:
         prefix: The prefix of tensor names in models with a head.
         passed_over: The patterns of tensor names that are ignored.
         biased: Whether every linear layer of the family has a bias.
+        optional: The ends of the names of tensors that zeros replace if they are missing.
         sinusoids: The names of position tensors that are written but not read.
         written: Whether models can be exported as this family.
         when: The function that returns whether a config.json matches this table.
@@ -206,6 +225,7 @@ class Table:
     prefix: str = ""
     passed_over: tuple[str, ...] = ()
     biased: bool = False
+    optional: tuple[str, ...] = ()
     sinusoids: tuple[str, ...] = ()
     written: bool = True
     when: Callable[[Theirs], bool] = always
