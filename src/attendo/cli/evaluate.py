@@ -132,12 +132,7 @@ def evaluate(
 
 
 def only(options: OptionGroup, *allowed: str) -> None:
-    """Raise BadParameter if an option was given that does not apply to the task.
-
-    Args:
-        options: The options of the command.
-        allowed: The field names of the options that apply to the task.
-    """
+    """Raise BadParameter if an option was given whose field name is not among those that apply to the task."""
     others = {"columns": "column", "column": "columns"}
     for name in options.given():
         remedy = f"Use {flag(others[name])}" if others.get(name) in allowed else "Leave it out"
@@ -405,13 +400,7 @@ def warn_of_order(
 ) -> None:
     """Print a warning if some pairs are not in the languages of the run. Unknown languages are not checked.
 
-    Args:
-        languages: The language codes of the run, under "source" and "target".
-        pairs: Pairs of a source text and a target text.
-        are_parallel: Whether the sources and the targets come from two files.
-
-    Raises:
-        AttendoError: The sources and the targets are swapped.
+    `are_parallel` states whether sources and targets come from two files. Raises AttendoError if they are swapped.
     """
     from attendo.data.languages import misfit
     from attendo.data.scripts import seen_in
@@ -433,14 +422,7 @@ def warn_of_order(
 
 
 def warn_of_guessing(translator: Translator, log_prob: float, n_tokens: int, are_parallel: bool) -> None:
-    """Print a warning if the targets are less likely than random tokens.
-
-    Args:
-        translator: The translator that computed the log-probability.
-        log_prob: The sum of the log-probabilities of all target tokens, in nats.
-        n_tokens: The number of target tokens.
-        are_parallel: Whether the sources and the targets come from two files.
-    """
+    """Print a warning if the targets, with this sum of log-probabilities, are less likely than random tokens."""
     from attendo.metrics import perplexity
 
     size = translator.tokenizer.target.vocab_size

@@ -30,14 +30,9 @@ if TYPE_CHECKING:
 
 
 def option(metavar: str, help: str, *names: str, default: Any = None, **others: Any) -> Any:
-    """Return a Typer option that has a value, such as `--beam 4`.
+    """Return a Typer option that has a value, such as `--beam 4`, with the placeholder `metavar` in the help.
 
-    Args:
-        metavar: The placeholder of the value in the help.
-        help: The help string.
-        names: The names of the option (default: the name of the parameter).
-        default: The default value; `...` means that the option is required.
-        others: Further arguments of `typer.Option`.
+    The default name is that of the parameter. The default `...` means that the option is required.
     """
     return typer.Option(default, *names, metavar=metavar, help=help, **others)
 
@@ -271,14 +266,8 @@ class DrawOptions(OptionGroup):
 def drawing_of(given: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tuple[Drawing | None, str]:
     """Return the sampling settings (None if no temperature is given), and a message to print at the end.
 
-    Args:
-        given: The DrawOptions that are set, by field name.
-        n_texts: The number of texts on the command line.
-        in_files: Whether a file is processed. For files, the seed defaults to 0, because resuming requires the same
-            seed.
-
-    Raises:
-        BadParameter: An option is out of range, or is given without a temperature.
+    For files, the seed defaults to 0, because resuming requires the same seed. Raises BadParameter if an option is out
+    of range, or is given without a temperature.
     """
     if "temperature" not in given:
         for name in given:
@@ -304,13 +293,9 @@ def drawing_of(given: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tup
 def refuse(
     way: str, others: Mapping[str, bool], settings: Sequence[str] = (), allowed: Sequence[str] = ()
 ) -> None:
-    """Raise BadParameter if another option or setting cannot be combined with an option.
+    """Raise BadParameter if another given option, or an assignment of --set, cannot be combined with the option `way`.
 
-    Args:
-        way: The option, for example "--stream".
-        others: Whether each other option is given, by name.
-        settings: The assignments of --set.
-        allowed: The decoding settings that can be combined with the option.
+    `allowed` contains the decoding settings that can be combined with the option.
     """
     if wrong := [name for name, is_given in others.items() if is_given]:
         raise typer.BadParameter(f"{way} and {wrong[0]} cannot be combined. Leave one of them out")
@@ -421,12 +406,8 @@ def file_done(
 ) -> int:
     """Process a file line by line, and return the exit code. After Ctrl-C or SIGTERM, the finished lines are kept.
 
-    Args:
-        source: The input file.
-        out: The output file.
-        work: The function that processes a chunk of lines.
-        request: The values on which the output depends, which must be the same when the command is resumed.
-        notes: The function that returns the summary to print at the end, from `work`'s counts and the number of lines.
+    `request` contains the values on which the output depends, which must be the same when the command is resumed.
+    `notes` returns the summary to print at the end, from `work`'s counts and the number of lines.
     """
     from attendo.inference.batch_files import through_file
     from attendo.training.run import stopping

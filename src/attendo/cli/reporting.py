@@ -42,14 +42,8 @@ def stdin_bytes() -> BufferedReader:
 def numbered_chunks(stream: BufferedReader, name: str = "stdin") -> Iterator[tuple[int, list[str]]]:
     """Yield the lines of a stream in chunks as they arrive, each with the number of its first line.
 
-    Only LF ends a line. A CR before LF and a byte order mark are removed. A last line without LF is also a line.
-
-    Args:
-        stream: The binary input stream.
-        name: The name of the stream in error messages.
-
-    Raises:
-        AttendoError: A line is not UTF-8, or is too long.
+    Only LF ends a line. A CR before LF and a byte order mark are removed. A last line without LF is also a line. Raises
+    AttendoError, with the `name` of the stream, if a line is not UTF-8 or too long.
     """
     from attendo.data.row_report import LINE_CAP, REMEDIES
     from attendo.errors import AttendoError
@@ -114,13 +108,7 @@ def lines_given(texts: list[str] | None) -> Iterator[tuple[int, list[str]]]:
 
 
 def refuse_file_name(texts: list[str] | None, remedy: str, argument: str = "TEXT") -> None:
-    """Raise BadParameter if the only text is the name of a file.
-
-    Args:
-        texts: The texts of the command line.
-        remedy: The advice in the error message.
-        argument: The name of the argument in the error message.
-    """
+    """Raise BadParameter, with a remedy and the name of the argument, if the only text is the name of a file."""
     if not texts or len(texts) != 1:
         return
     [text] = texts

@@ -236,11 +236,8 @@ class SettingOptions(OptionGroup):
     def joined(self, family: TaskSpec, options: Mapping[str, Any]) -> Tables:
         """Join the settings of the preset, the file, --set and the options, from lowest to highest priority.
 
-        Encoder or decoder layers of the preset are ignored if the task's model has no encoder or no decoder.
-
-        Args:
-            family: The task.
-            options: The values of other options, with keys such as "data.train". Missing options are None.
+        The options have keys such as "data.train". Missing options are None. Encoder or decoder layers of the preset
+        are ignored if the task's model has no encoder or no decoder.
         """
         from attendo.config import override, read_toml
         from attendo.runs.settings import check_names, check_tables, joined, preset_tables

@@ -75,11 +75,8 @@ def encoder_logits(
 ) -> Float[ndarray, "texts_or_tokens classes"]:
     """Compute the logits of each text, or of each token of all texts if the model's `pooling` is "none".
 
-    Args:
-        model: The encoder with its output layer.
-        tokenizer: The tokenizer of the model.
-        long_texts: Treatment of long texts. If a text is read in windows, the logits of its windows are averaged.
-        encoded: The token ids of the texts, without special tokens.
+    `encoded` contains the token ids without special tokens. If a long text is read in windows, the logits of its
+    windows are averaged.
     """
     per_token = model.config.pooling == "none"
     starts = np.cumsum([0, *map(len, encoded)]) if per_token else np.arange(len(encoded) + 1)
@@ -306,12 +303,7 @@ class TextClassifier(LabelModel):
     def classes_of(self, rows: Sequence[LabelledRow], name: str) -> Int[ndarray, "rows *outputs"]:
         """Return the true classes of rows, flattened in the order of the decisions by `ravel`.
 
-        Args:
-            rows: Labeled texts.
-            name: Name of the rows in error messages, for example a file name.
-
-        Raises:
-            AttendoError: A label does not occur in the training set.
+        Raises AttendoError, with the `name` of the rows, if a label does not occur in the training set.
         """
 
     @abstractmethod
@@ -365,9 +357,4 @@ class TextClassifier(LabelModel):
     def combined(
         self, logits: Float[ndarray, "texts outputs"], texts: Sequence[str]
     ) -> Float[ndarray, "texts outputs"]:
-        """Return share · (logits of the encoder, calibrated) + (1 - share) · (logits of the n-grams).
-
-        Args:
-            logits: The logits of the encoder. Without n-grams, they are returned.
-            texts: The texts.
-        """
+        """Return share · (calibrated logits of the encoder) + (1 - share) · (logits of the n-grams, if any)."""

@@ -28,13 +28,9 @@ def margin(found: Classification) -> float:
 class LabelFile:
     """A growing file of labeled texts in a format that training reads. Each label is on the disk when `add` returns.
 
-    Args:
-        path: The file (.csv or .jsonl). An existing file is continued, without a record that is incomplete because the
-            process was killed.
-        columns: The names of the columns of label and text.
-
-    Raises:
-        AttendoError: The suffix is unknown, the file has other columns, or another process writes it.
+    An existing file is continued, without a record that is incomplete because the process was killed. Raises
+    AttendoError if the suffix is neither .csv nor .jsonl, if the file has other columns, or if another process writes
+    it.
     """
 
     def __init__(self, path: Path, columns: tuple[str, str] = ("label", "text")) -> None:
@@ -71,12 +67,7 @@ class LabelFile:
             raise
 
     def add(self, label: str, text: str) -> None:
-        """Append a labeled text. After an error of the system, the file is unchanged.
-
-        Args:
-            label: The label.
-            text: The text.
-        """
+        """Append a labeled text. After an error of the system, the file is unchanged."""
         row = dict(zip(self.columns, (label, text), strict=True))
         line = csv_line((label, text)) if self._is_csv else json.dumps(row, ensure_ascii=False) + "\n"
         size = self._file.tell()
@@ -124,12 +115,7 @@ def _whole(data: bytes, is_csv: bool) -> int:
 
 
 class Labeling:
-    """The labeling of texts in a fixed order, with skipped texts and undo.
-
-    Args:
-        queue: The texts without a label, in the order in which they are asked.
-        file: The file that gets the labels.
-    """
+    """The labeling of the texts of a queue in their order, with skipped texts and undo."""
 
     def __init__(self, queue: Sequence[Classification], file: LabelFile) -> None:
         self.queue = queue
@@ -164,10 +150,7 @@ class Labeling:
 def to_label(classifier: Classifier, texts: Iterable[str], file: LabelFile) -> list[Classification]:
     """Return the different texts that have no label in a file, the texts of which the classifier is least sure first.
 
-    Args:
-        classifier: The classifier, which suggests the labels.
-        texts: The texts. Texts without content are left out.
-        file: The file of labeled texts.
+    Texts without content are left out.
     """
     new = [text for text in dict.fromkeys(texts) if text.strip() and text not in file.labels]
     return sorted(classifier.classify(new), key=margin)

@@ -135,11 +135,7 @@ class NgramClassifier:
         return found
 
     def scores(self, texts: Sequence[str]) -> Float[ndarray, "texts classes"]:
-        """Return the calibrated logits of all classes for each text.
-
-        Args:
-            texts: Texts of any length, which are read completely.
-        """
+        """Return the calibrated logits of all classes for each text. The texts are read completely."""
         scores = np.tile(self.bias.astype(np.float64), (len(texts), 1))
         for row, text in zip(scores, texts, strict=True):
             if found := self.features(text):
@@ -147,14 +143,9 @@ class NgramClassifier:
         return scores
 
     def reasons(self, text: str, label: int, n: int = 8) -> list[tuple[str, float]]:
-        """Return the n-grams of a text that change the score of a class most, and their contributions in nats.
+        """Return the `n` n-grams of a text that change the score of a class most, and their contributions in nats.
 
         A contribution is the difference from the mean over all classes.
-
-        Args:
-            text: The text.
-            label: The id of the class.
-            n: The maximum number of n-grams.
         """
         found = [
             (self._terms[row], value * float(self.weights[row, label] - self.weights[row].mean()))
@@ -171,15 +162,7 @@ class NgramClassifier:
 
     @classmethod
     def load(cls, folder: Path, sha256: str) -> NgramClassifier:
-        """Load the file NGRAMS of a run folder.
-
-        Args:
-            folder: The run folder.
-            sha256: The hash from card.json.
-
-        Raises:
-            AttendoError: The file is missing, damaged, or from another run.
-        """
+        """Load the file NGRAMS of a run folder. Raises AttendoError if it is missing or has another hash."""
         path = folder / NGRAMS
         try:
             if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
@@ -212,16 +195,9 @@ def fit_ngrams(
 ) -> NgramClassifier:
     """Fit TF-IDF with logistic regression (Manning et al. 2008, chapters 6 and 15), and return the best on validation.
 
-    Words, characters and both are compared with several strengths of the penalty. The result is calibrated.
-
-    Args:
-        texts: The training texts.
-        classes: The class of each text, from 0, where each class has a text; or for each label whether the text has it.
-        n_classes: The number of classes or labels.
-        class_weights: The weight of each class in the loss (default: equal weights).
-        valid_texts: The validation texts. The fit with the lowest loss on them after calibration is returned.
-        true: The classes of the validation texts, in the same form.
-        search: Whether fits are compared. Otherwise, there is a single fit with the usual strength.
+    `classes` is the class of each text, from 0, where each class has a text; or for each label whether the text has it.
+    `true` has the same form. Words, characters and both are compared with several strengths of the penalty, or without
+    `search` there is a single fit. The result is calibrated, and has the lowest loss on `valid_texts`.
     """
     from scipy.sparse import hstack
 
@@ -259,12 +235,8 @@ def fit_linear(
 ) -> tuple[Float[ndarray, "features classes"], Float[ndarray, " classes"]]:
     """Fit logistic regression with an L2 penalty, and return the weights and the bias of each class or label.
 
-    Args:
-        features: The features of each row, also as a sparse matrix.
-        classes: The class of each row, or for each label whether the row has it.
-        strength: The inverse strength of the penalty.
-        class_weights: The weight of each class in the loss (default: equal weights).
-        most_steps: The maximum number of steps of the solver.
+    The features can be a sparse matrix. `classes` is the class of each row, or for each label whether the row has it.
+    `strength` is the inverse strength of the penalty.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression

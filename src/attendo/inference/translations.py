@@ -166,20 +166,11 @@ def sources_of(
     segment: Segment = "none",
     usual: Usual | None = None,
 ) -> Sources:
-    """Split texts into parts of at most `longest` tokens (`split_text`) and encode the parts.
+    """Split texts into parts of at most `longest` tokens (`split_text`) and encode them. An empty text has no parts.
 
-    An empty text has no parts.
-
-    Args:
-        tokenizer: The tokenizer of the model.
-        texts: A list of texts.
-        longest: Largest number of tokens per part.
-        prefixes: Required beginning of each translation: one string for all texts, or one per text (default: none).
-        segment: Unit of text that is one part: "sentence", "paragraph" or "none" (the whole text).
-        usual: Typical lengths of the training pairs (default: unknown).
-
-    Raises:
-        AttendoError: `texts` is a single string, the number of prefixes is wrong, or a prefix contains an unknown word.
+    `prefixes` is the required beginning of each translation: one string for all texts, or one per text. Raises
+    AttendoError if `texts` is a single string, if the number of prefixes is wrong, or if a prefix contains an unknown
+    word.
     """
     require_list(texts)
     known = usual or Usual(longest)
