@@ -6,7 +6,6 @@ import dataclasses
 import json
 import sys
 from collections import Counter as Counts
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,8 +93,14 @@ def generate(
         given["stop"] = tuple(stop)
     if files:
         work = _Generating(generator, generator.config(given), as_json)
-        return file_done(*files, work, work.request(folder) | {"bits": bits}, work.notes)
+        return file_done(*files, work, work.request(folder) | {"bits": bits}, NOTES)
     return _generate(generator, text, given, as_json)
+
+
+NOTES = {
+    "cut": "prompts were longer than the context length; their beginnings were truncated",
+    "unknown": "prompts contain words that are not in the vocabulary",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +112,7 @@ class _Generating:
     as_json: bool
 
     def __call__(self, number: int, prompts: list[str]) -> tuple[list[str], Counts[str]]:
-        """Return the output line of each prompt, and the counts for `notes`."""
+        """Return the output line of each prompt, and the counts for NOTES."""
         from attendo.decoding.sampling import configs_of_lines
 
         found = self.generator.generate_batch(prompts, configs_of_lines(self.config, number, len(prompts)))
@@ -122,14 +127,6 @@ class _Generating:
 
         model = {"model": sha256_file(folder / "model.safetensors")}
         return model | dataclasses.asdict(self.config) | {"json": self.as_json}
-
-    def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
-        """Return the summary that is printed at the end: how many prompts were truncated or contain unknown words."""
-        said = {
-            "cut": "prompts were longer than the context length; their beginnings were truncated",
-            "unknown": "prompts contain words that are not in the vocabulary",
-        }
-        return [f"{counts[name]:,} of {n_lines:,} {text}" for name, text in said.items() if counts.get(name)]
 
     def _line(self, number: int, found: Generation) -> str:
         if self.as_json:

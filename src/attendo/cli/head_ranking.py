@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attendo.cli.options import FileScreen
+from attendo.cli.options import DataFiles, FileScreen
 from attendo.cli.reporting import say
 from attendo.display.tables import WIDTH, table_lines
 
@@ -60,7 +60,7 @@ def _rows(user: User, folder: Path, file: Path, language: Language) -> list[Any]
     require_file(file)
     match user:
         case Translator():
-            numbered, row_report = pairs_of(folder, [file], None, None)
+            numbered, row_report = pairs_of(folder, DataFiles([file]))
             rows: list[Any] = [(source, target) for _, source, target in numbered]
             warn_of_order(user.card.get("languages") or {}, rows, are_parallel=False)
         case Classifier():

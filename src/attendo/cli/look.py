@@ -259,7 +259,6 @@ def _check_together(given: dict[str, bool], as_json: bool) -> None:
 
 def _check_family(user: User, given: dict[str, bool]) -> None:
     """Raise BadParameter for an option that does not apply to the model's task."""
-
     family = user.task
     for name, families in OF_FAMILIES.items():
         if given[name] and family not in families:

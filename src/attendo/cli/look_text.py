@@ -86,7 +86,6 @@ def text_lines(
 
 def _one_head(shown: AttentionMap, head: int | None, language: Language) -> str:
     """Return the hint on --head if the map is the mean of several heads."""
-
     if head is not None or shown.weights.shape[1] == 1:
         return ""
     return Localized(". One head: --head 1", "。1 つのヘッド：--head 1").text(language)
@@ -94,7 +93,6 @@ def _one_head(shown: AttentionMap, head: int | None, language: Language) -> str:
 
 def _marked(mark: str, text: str) -> list[str]:
     """Return the lines of a text after its mark."""
-
     first, *rest = flowed(text, WIDTH - 5)
     return [f"  {mark}{isolated(first)}", *(f"    {isolated(line)}" for line in rest)]
 
@@ -113,7 +111,6 @@ def _plain(text: str, language: Language) -> str:
 
 def _facts(view: View, language: Language) -> list[str]:
     """Return the lines on the probability of the answer and on the effect of the edits."""
-
     found, change, lines = view.outcome, view.change, []
     if "labels" in found:
         others = [
@@ -139,7 +136,6 @@ def _facts(view: View, language: Language) -> list[str]:
 
 def _without(answer: str, probability: str) -> Localized:
     """Return the answer of the model without the edits."""
-
     return Localized(
         f"without the changes: {answer} ({probability})", f"変更なしの場合：{answer}（{probability}）"
     )
@@ -203,7 +199,6 @@ def _moved(change: float, digits: int, unit: str = "") -> str:
 
 def _probability(found: Mapping[str, Any]) -> Localized:
     """Return the probability of an answer. For a masked language model, also name the predicted tokens."""
-
     en, ja = f"log-probability {found['log_prob']:.2f}", f"対数確率 {found['log_prob']:.2f}"
     if "score" in found:
         return Localized(f"{en}, score {found['score']:.3f}", f"{ja}、スコア {found['score']:.3f}")
@@ -275,7 +270,6 @@ HEADS = (
 
 def steps_lines(steps: Steps, caption: str, language: Language) -> list[str]:
     """Return the printed computation of one query: the caption, q, a row per key, and the formulas."""
-
     hidden = (4,) if steps.beta == 1 or math.isinf(steps.beta) else ()  # β·s
     size = len(str(len(steps.keys)))
     rows = [_row(n, size, key, steps, language) for n, key in enumerate(steps.keys, 1)]

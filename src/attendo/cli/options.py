@@ -335,6 +335,22 @@ Header = Annotated[
     bool | None,
     switch("--header/--no-header", "Whether .tsv files have headers (default: as in training).", default=...),
 ]
+
+
+@dataclasses.dataclass(frozen=True)
+class DataFiles(OptionGroup):
+    """The files of rows that a command reads. The default columns and header are those of training."""
+
+    files: Files
+    columns: Columns = None
+    header: Header = None
+
+    @property
+    def are_parallel(self) -> bool:
+        """Whether sources and targets are in two files."""
+        return len(self.files) == 2
+
+
 JsonLines = Annotated[bool, switch("--json", "Print one JSON object per line.", default=...)]
 With = Annotated[
     list[Path] | None,
@@ -402,12 +418,12 @@ def file_done(
     out: Path,
     work: Work,
     request: Mapping[str, Any],
-    notes: Callable[[Mapping[str, int], int], list[str]],
+    notes: Mapping[str, str],
 ) -> int:
     """Process a file line by line, and return the exit code. After Ctrl-C or SIGTERM, the finished lines are kept.
 
     `request` contains the values on which the output depends, which must be the same when the command is resumed.
-    `notes` returns the summary to print at the end, from `work`'s counts and the number of lines.
+    `notes` contains the words of the summary at the end, by the names of `work`'s counts.
     """
     from attendo.inference.batch_files import through_file
     from attendo.training.run import stopping
@@ -427,10 +443,16 @@ def file_done(
             return stopped.code or 130
         finally:
             screen.line.clear()
-    for line in notes(counts, total):
-        say(line)
+    say_notes(notes, counts, total)
     say(f"done: {total:,} lines in {duration(time.monotonic() - screen.began)}")
     return 0
+
+
+def say_notes(notes: Mapping[str, str], counts: Mapping[str, int], n_lines: int) -> None:
+    """Print how many of the lines have each property that `counts` names, in the words of `notes`."""
+    for name, words in notes.items():
+        if n := counts.get(name):
+            say(f"{n:,} of {n_lines:,} {words}")
 
 
 LINES = Localized("lines", "行")

@@ -7,10 +7,8 @@ from itertools import islice
 
 from attendo.cli.evaluate import pairs_of, warn_of_guessing, warn_of_order
 from attendo.cli.options import (
-    Columns,
-    Files,
+    DataFiles,
     Folder,
-    Header,
     JsonLines,
     Machine,
     Penalty,
@@ -27,10 +25,8 @@ from attendo.cli.translate import candidate_json
 def score(
     *,
     folder: Folder,
-    files: Files,
+    data: DataFiles,
     length_penalty: Penalty = None,
-    columns: Columns = None,
-    header: Header = None,
     others: With = None,
     as_json: JsonLines = False,
     machine: Machine,
@@ -44,18 +40,17 @@ def score(
     """
     from attendo.inference import Translator
 
-    require_files(files)
+    require_files(data.files)
     translator = Translator.load(folder, machine.chosen(), others or ())
     make_ready(translator)
-    pairs, row_report = pairs_of(folder, files, columns, header)
+    pairs, row_report = pairs_of(folder, data)
     counter = Counter("pairs")
     log_prob = 0.0
     n_tokens = 0
-    alone = len(files) == 1
     while chunk := list(islice(pairs, MOST_LINES)):
         texts = [(source, target) for _, source, target in chunk]
         if not n_tokens:
-            warn_of_order(translator.card.get("languages") or {}, texts, not alone)
+            warn_of_order(translator.card.get("languages") or {}, texts, data.are_parallel)
         found = translator.score(texts, length_penalty)
         log_prob += sum(candidate.log_prob for candidate in found)
         n_tokens += sum(len(candidate.token_log_probs) for candidate in found)
@@ -67,5 +62,5 @@ def score(
         counter.show(row_report.used)
     counter.clear()
     say(row_report.line())
-    warn_of_guessing(translator, log_prob, n_tokens, not alone)
+    warn_of_guessing(translator, log_prob, n_tokens, data.are_parallel)
     return 0

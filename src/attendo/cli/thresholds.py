@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attendo.cli.evaluate import labelled_rows
 from attendo.cli.options import (
     Columns,
+    DataFiles,
     Folder,
     Header,
     Machine,
@@ -25,7 +26,7 @@ from attendo.display.width import shown
 if TYPE_CHECKING:
     from attendo.data.labelled import LabelledRow
     from attendo.inference import Classifier
-    from attendo.inference.classifier import Assessment
+    from attendo.inference.classifier import ClassAssessment
 
 
 @with_groups
@@ -107,7 +108,7 @@ def _rows(
 
     if file is not None:
         require_files([file])
-        rows, _, name = labelled_rows(classifier, folder, file, columns, header)
+        rows, _, name = labelled_rows(classifier, folder, DataFiles([file], columns, header))
         return rows, name
     before = trained_rows(folder, "before") or TrainedRows()
     corpus = LabelledCorpus(data_of(CLASSIFICATION, folder), lambda line: None, before)
@@ -115,7 +116,7 @@ def _rows(
 
 
 def _chosen(
-    classifier: Classifier, found: Assessment, precision: float | None, abstain: float | None
+    classifier: Classifier, found: ClassAssessment, precision: float | None, abstain: float | None
 ) -> tuple[dict[str, float], str]:
     """Return thresholds for a precision, or for the share of texts without a label, and a description."""
     from attendo.inference.decisions import NEVER, threshold_for_precision, threshold_for_share
@@ -139,12 +140,12 @@ def _chosen(
     return chosen, f"precision {precision:g}"
 
 
-def _lines(classifier: Classifier, found: Assessment) -> list[str]:
+def _lines(classifier: Classifier, found: ClassAssessment) -> list[str]:
     """Return the table of thresholds, and the shares of texts with a label and of correct labels among them."""
     from attendo.inference.decisions import lowest_precision
 
     rows: list[Any] = []
-    for number, score in enumerate(found.classes):
+    for number, score in enumerate(found.labels):
         threshold = classifier.thresholds.get(score.label)
         n_given = int(found.confusion[:, number].sum())
         n_right = int(found.confusion[number, number])

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import sys
 from collections import Counter as Counts
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +36,7 @@ from attendo.cli.options import (
     option,
     refuse,
     refuse_if,
+    say_notes,
     show,
     switch,
     with_groups,
@@ -102,9 +102,10 @@ class TranslationLines:
         drawn = {} if self.drawing is None else {"draw": dataclasses.asdict(self.drawing.config)}
         return own | dataclasses.asdict(self.config) | shown | drawn
 
-    def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
-        """Return the summary that is printed at the end: how many translations were split or look wrong."""
-        said = {
+    @property
+    def notes(self) -> dict[str, str]:
+        """The words of the summary that is printed at the end, by the names of the counts."""
+        return {
             "split": "texts were translated in parts; --segment none translates each whole",
             "short": "translations are far shorter than usual for their sources; --json marks them",
             "unaligned": "translations leave many source words unaligned; --json marks them",
@@ -113,7 +114,6 @@ class TranslationLines:
             + (", and another search did not help" if self.drawing is None else ""),
             "endless": "translations reached their length limit before their end",
         }
-        return [f"{counts[name]:,} of {n_lines:,} {text}" for name, text in said.items() if counts.get(name)]
 
     def _line(self, number: int, translation: Translation) -> str:
         if self.as_json:
@@ -261,8 +261,8 @@ def translate(
         n_lines = number + len(chunk) - 1
         counter.show(n_lines)
     counter.clear()
-    for line in work.notes({name: n for name, n in counts.items() if name != "endless"}, n_lines):
-        say(line)
+    del counts["endless"]  # each was printed
+    say_notes(work.notes, counts, n_lines)
     if note:
         say(note)
     return 0

@@ -63,6 +63,10 @@ def mixed(
     return share * log_softmax(encoder) + (1.0 - share) * log_softmax(ngrams)
 
 
+Logits = Float[ndarray, "texts outputs"]
+Decisions = Float[ndarray, "decisions classes"]
+"""The logits or log-probabilities of each text, and of each decision: a decision is a choice of one class."""
+
 BATCH_TOKENS = 8192
 """Largest number of tokens in a batch. A single longer part of a text is a batch of its own."""
 
@@ -243,11 +247,6 @@ class LabelModel(TextModel, ABC):
             "folder": bundle.folder,
         }
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        return self.model.output_proj.weight.device
-
     @abstractmethod
     def classify(self, texts: Sequence[str]) -> Sequence[Answer]:
         """Return one answer per text, in the order of the texts."""
@@ -296,8 +295,8 @@ class TextClassifier(LabelModel):
         """The logits of a text without content: the shares of the labels in the training set."""
 
     @abstractmethod
-    def decisions(self, logits: Float[ndarray, "texts outputs"]) -> Float[ndarray, "decisions classes"]:
-        """Return the logits of each decision. A decision is a choice of one class."""
+    def decisions(self, logits: Logits) -> Decisions:
+        """Return the logits of each decision."""
 
     @abstractmethod
     def classes_of(self, rows: Sequence[LabelledRow], name: str) -> Int[ndarray, "rows *outputs"]:
@@ -307,18 +306,14 @@ class TextClassifier(LabelModel):
         """
 
     @abstractmethod
-    def scores(
-        self, log_probs: Float[ndarray, "decisions classes"], rows: Sequence[LabelledRow]
-    ) -> dict[str, float]:
+    def scores(self, log_probs: Decisions, rows: Sequence[LabelledRow]) -> dict[str, float]:
         """Return the main measures of log-probabilities, the most important first."""
 
     @abstractmethod
-    def predicted(self, log_probs: Float[ndarray, "decisions classes"]) -> list[str]:
+    def predicted(self, log_probs: Decisions) -> list[str]:
         """Return the predicted label of each text, in the form of the labels of rows."""
 
-    def read(
-        self, texts: Sequence[str], *, alone: bool = False
-    ) -> tuple[Float[ndarray, "texts outputs"], list[int]]:
+    def read(self, texts: Sequence[str], *, alone: bool = False) -> tuple[Logits, list[int]]:
         """Compute the logits of each text, before the division by the temperature.
 
         Args:
@@ -354,7 +349,5 @@ class TextClassifier(LabelModel):
         return self.long_texts.long == "cut" and self.long_texts.is_long(n_tokens)
 
     @abstractmethod
-    def combined(
-        self, logits: Float[ndarray, "texts outputs"], texts: Sequence[str]
-    ) -> Float[ndarray, "texts outputs"]:
+    def combined(self, logits: Logits, texts: Sequence[str]) -> Logits:
         """Return share · (calibrated logits of the encoder) + (1 - share) · (logits of the n-grams, if any)."""

@@ -97,15 +97,10 @@ def csv_line(row: Row) -> str:
 
 
 @contextmanager
-def _tabbed(file: TextIO, heads: Sequence[str], out: Path) -> Iterator[Write]:
-    file.write(tsv_line(heads))
-    yield lambda row: file.writelines([tsv_line(row)])
-
-
-@contextmanager
-def _quoted(file: TextIO, heads: Sequence[str], out: Path) -> Iterator[Write]:
-    file.write(csv_line(heads))
-    yield lambda row: file.writelines([csv_line(row)])
+def _text(file: TextIO, heads: Sequence[str], out: Path) -> Iterator[Write]:
+    line = csv_line if out.suffix.lower() == ".csv" else tsv_line
+    file.write(line(heads))
+    yield lambda row: file.writelines([line(row)])
 
 
 @contextmanager
@@ -193,5 +188,5 @@ def _sheet(file: TextIO, heads: Sequence[str], out: Path) -> Iterator[Write]:
         book.save(file.buffer)
 
 
-_FORMS = {".csv": _quoted, ".tsv": _tabbed, ".jsonl": _json, ".parquet": _parquet, ".xlsx": _sheet}
+_FORMS = {".csv": _text, ".tsv": _text, ".jsonl": _json, ".parquet": _parquet, ".xlsx": _sheet}
 _LIBRARIES = {".parquet": "pyarrow", ".xlsx": "openpyxl"}

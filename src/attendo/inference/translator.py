@@ -132,11 +132,6 @@ class Translator(TextModel):
         return next((member.why for member in self._searching if member.why is not None), None)
 
     @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        return self.model.output_proj.weight.device
-
-    @property
     def longest(self) -> int:
         """The largest source length, in tokens without special tokens, that all models support."""
         return min(model.config.max_len for model in self._models) - self.tokenizer.specials.n_reserved

@@ -29,8 +29,12 @@ from attendo.inference.translator import Translator
 from attendo.metrics import bleu_sums, bleu_tokenizer, chrf_sums, macro_f1_sums
 
 TRANSLATION_METRICS = ("bleu", "chrf", "exact")
-CLASSIFICATION_METRICS = ("accuracy", "macro-f1")
-ANSWER_METRICS = {"tagging": ("f1",), "multi-label": ("f1",), "regression": ("mae",)}
+LABEL_METRICS = {
+    "classification": ("accuracy", "macro-f1"),
+    "tagging": ("f1",),
+    "multi-label": ("f1",),
+    "regression": ("mae",),
+}
 ERRORS = ("loss", "perplexity", "bits-per-byte", "mae")
 """Metrics whose lower values are better. Higher values of all other metrics are better."""
 TEXT_METRICS = ERRORS[:3]
@@ -122,36 +126,28 @@ def _sums(metrics: Sequence[str], known: Mapping[str, Callable[[], RowSums]]) ->
     return {metric: known[metric]() for metric in metrics}
 
 
-def classification_sums(
-    classifier: Classifier,
-    rows: Sequence[LabelledRow],
-    metrics: Sequence[str] = CLASSIFICATION_METRICS,
-    name: str = "the rows",
+def label_sums(
+    user: LabelModel, rows: Sequence[LabelledRow], metrics: Sequence[str], name: str = "the rows"
 ) -> dict[str, RowSums]:
-    """Return the scores of `Classifier.evaluate` as row sums (0 to 1). Raises the errors of `Classifier.evaluate`."""
-    true = classifier.classes_of(rows, name)
-    chosen = classifier.read([row.text for row in rows])[0].argmax(1)
-    known = {
-        "accuracy": lambda: ratio_sums("accuracy", (true == chosen).astype(np.float64), np.ones(len(true))),
-        "macro-f1": lambda: macro_f1_sums(true, chosen, len(classifier.labels)),
-    }
-    return _sums(metrics, known)
-
-
-def answer_sums(
-    user: LabelModel,
-    rows: Sequence[LabelledRow],
-    metrics: Sequence[str],
-    name: str = "the rows",
-) -> dict[str, RowSums]:
-    """Return the F1 of spans or labels (0 to 1), or the mean absolute error of numbers, as row sums.
+    """Return the accuracy and macro-F1 of labels, the F1 of spans or lists, or the mean absolute error, as row sums.
 
     Raises the errors of `evaluate` of the model.
     """
+    every = np.ones(len(rows))
+    if isinstance(user, Classifier):
+        true = user.classes_of(rows, name)
+        chosen = user.read([row.text for row in rows])[0].argmax(1)
+        return _sums(
+            metrics,
+            {
+                "accuracy": lambda: ratio_sums("accuracy", (true == chosen).astype(np.float64), every),
+                "macro-f1": lambda: macro_f1_sums(true, chosen, len(user.labels)),
+            },
+        )
     found = user.evaluate(rows, name).found
     if isinstance(user, Regressor):
         errors = np.abs(np.array([answer.number for answer in found]) - numbers_of(rows))
-        return _sums(metrics, {"mae": lambda: ratio_sums("mean absolute error", errors, np.ones(len(rows)))})
+        return _sums(metrics, {"mae": lambda: ratio_sums("mean absolute error", errors, every)})
     if isinstance(user, Tagger):
         title = "span F1"
         answers = [{Span(t.start, t.end, t.label) for t in each.spans} for each in found]
