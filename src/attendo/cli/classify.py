@@ -23,6 +23,8 @@ from attendo.cli.options import (
     with_groups,
 )
 from attendo.cli.reporting import Counter, lines_given, one_line, refuse_file_name, say, wrote
+from attendo.data.corpora import parse_columns, parse_kept, read_lines, read_with_kept
+from attendo.data.data_files import require_file
 from attendo.data.row_report import RowReport
 
 if TYPE_CHECKING:
@@ -132,8 +134,6 @@ def _classify_file(
     loaded: Callable[[], LabelModel],
 ) -> int:
     """Classify the texts of a table. The default columns and header are those of training."""
-    from attendo.data.corpora import parse_kept
-    from attendo.data.data_files import require_file
     from attendo.inference.label_model import classify_table
     from attendo.inference.tables import check_table
     from attendo.runs.task_specs import family_of
@@ -166,7 +166,6 @@ def rows_of(
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield the number of each row or line, with its text and the columns to keep. `roles` are those of training."""
     from attendo.config import read_toml
-    from attendo.data.corpora import parse_columns, read_lines, read_with_kept
     from attendo.data.labelled import SECOND, has_pairs, joined_texts
     from attendo.data.texts import has_rows
 

@@ -33,6 +33,7 @@ from attendo.cli.options import (
 from attendo.cli.reporting import say
 from attendo.display.formats import plural
 from attendo.display.width import shown
+from attendo.errors import AttendoError
 
 if TYPE_CHECKING:
     from attendo.bootstrap import RowSums
@@ -92,7 +93,6 @@ def compare(
     Example: attendo compare runs/old runs/new test.tsv
     """
     from attendo.bundle import load_bundle
-    from attendo.errors import AttendoError
     from attendo.inference import Generator, Translator, load
     from attendo.inference.label_model import LabelModel
     from attendo.runs.compare import verdicts
@@ -187,7 +187,6 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def _translations(users: tuple[Translator, Translator], folders: Folders, options: TaskOptions) -> Sums:
-    from attendo.errors import AttendoError
     from attendo.runs.compare import TRANSLATION_METRICS, translation_sums
 
     metrics = options.chosen(TRANSLATION_METRICS, ("bleu", "chrf"))
@@ -215,8 +214,6 @@ def _translations(users: tuple[Translator, Translator], folders: Folders, option
 
 def _require_equal(rows: Sequence[Any], folders: Folders, options: TaskOptions) -> None:
     """Raise AttendoError if the two models read different rows of the file."""
-    from attendo.errors import AttendoError
-
     if rows[0] != rows[1]:
         raise AttendoError(
             f"{options.files[0]}: {folders[0]} and {folders[1]} read different columns. Choose them with --columns"
@@ -224,7 +221,6 @@ def _require_equal(rows: Sequence[Any], folders: Folders, options: TaskOptions) 
 
 
 def _labelled(users: tuple[LabelModel, LabelModel], folders: Folders, options: TaskOptions) -> Sums:
-    from attendo.errors import AttendoError
     from attendo.runs.compare import LABEL_METRICS, label_sums
 
     known = LABEL_METRICS[users[0].task]

@@ -40,7 +40,6 @@ def errors(
     from attendo.inference.label_errors import FOLDS, label_errors
     from attendo.inference.tables import check_table, label_table
     from attendo.runs.init_from import rows_before
-    from attendo.runs.task_specs import CLASSIFICATION
 
     require_files(data.files)
     if out is not None:
@@ -48,7 +47,7 @@ def errors(
     classifier = Classifier.load(folder, machine.chosen())
     rows, row_report, name = labelled_rows(classifier, folder, data, is_score=False)
     say(row_report.line())
-    known = rows_before(folder, CLASSIFICATION, say)
+    known = rows_before(folder, classifier.task, say)
     counter = Counter(f"of {FOLDS} folds")
     found = label_errors(classifier, rows, name, [row.text in known for row in rows], counter.show)
     counter.clear()

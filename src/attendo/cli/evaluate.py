@@ -27,11 +27,15 @@ from attendo.cli.options import (
     with_groups,
 )
 from attendo.cli.reporting import one_line, say, wrote
+from attendo.data.corpora import read_pairs
+from attendo.data.data_files import suffix
+from attendo.data.languages import misfit
 from attendo.data.row_report import RowReport
 from attendo.decoding.options import Bits
 from attendo.display.formats import plural
 from attendo.display.tables import table_lines
 from attendo.display.width import shown
+from attendo.errors import AttendoError
 
 if TYPE_CHECKING:
     from attendo.data.labelled import LabelledRow, LabelledSource
@@ -92,7 +96,6 @@ def evaluate(*, folder: Folder, options: TaskOptions, as_json: OneJson = False, 
 
     Example: attendo evaluate runs/mine test.tsv --curves curves.png
     """
-    from attendo.errors import AttendoError
     from attendo.inference import Classifier, Generator, Translator, load
     from attendo.inference.label_model import LabelModel
 
@@ -132,7 +135,6 @@ def only(options: OptionGroup, *allowed: str) -> None:
 
 
 def _check_out(out: Path) -> None:
-    from attendo.errors import AttendoError
     from attendo.inference.batch_files import require_absent
 
     if not out.absolute().parent.is_dir():
@@ -255,10 +257,9 @@ def labelled_rows(
     from attendo.data.labelled_corpus import n_known
     from attendo.inference import Classifier
     from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import family_of
 
     refuse_if(len(data.files) > 1, ONE_NAME)
-    learned = data_of(family_of(user.task), folder)
+    learned = data_of(user.task, folder)
     source = learned.source(data.files[0], data.columns, data.header)
     row_report = RowReport(source.name)
     rows = list(read_labelled(source, row_report=row_report))
@@ -273,9 +274,7 @@ def labelled_rows(
 
 def refuse_header(rows: list[LabelledRow], source: LabelledSource, classifier: Classifier) -> None:
     """Raise AttendoError if line 1 seems to be a header: its label is unknown and occurs in no other row."""
-    from attendo.data.data_files import suffix
     from attendo.data.labelled import shown
-    from attendo.errors import AttendoError
 
     number, label, _ = rows[0]
     if number > 1 or label in classifier.labels.names or suffix(source.file) not in (".tsv", ".txt"):
@@ -313,9 +312,8 @@ def streams_of(
     from attendo.data.texts import Reading, TextSource, has_rows, read_documents
     from attendo.data.token_stream import TokenStream
     from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import LANGUAGE_MODEL
 
-    learned, header = data_of(LANGUAGE_MODEL, folder), data.header
+    learned, header = data_of("language-model", folder), data.header
     tables = [has_rows(file) for file in data.files]
     if any(tables):
         column = learned.column if column is None else column
@@ -362,9 +360,7 @@ def warn_of_order(
 
     `are_parallel` states whether sources and targets come from two files. Raises AttendoError if they are swapped.
     """
-    from attendo.data.languages import misfit
     from attendo.data.scripts import seen_in
-    from attendo.errors import AttendoError
 
     codes = languages.get("source") or "", languages.get("target") or ""
     if not (any(codes) and pairs):
@@ -399,10 +395,8 @@ def pairs_of(folder: Path, data: DataFiles) -> tuple[Iterator[tuple[int, str, st
 
     The source and target languages are those of the run. The report is complete after the last pair.
     """
-    from attendo.data.corpora import read_pairs
     from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import family_of
 
-    source = data_of(family_of("translation"), folder).source(data.files, data.columns, data.header)
+    source = data_of("translation", folder).source(data.files, data.columns, data.header)
     row_report = RowReport(source.name)
     return read_pairs(source, row_report=row_report), row_report

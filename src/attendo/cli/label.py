@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import shlex
-import threading
 from pathlib import Path
 
 from attendo.cli.classify import rows_of
-from attendo.cli.options import Folder, Header, Machine, Spoken, argument, option, switch, with_groups
+from attendo.cli.options import (
+    Folder,
+    Header,
+    Machine,
+    Spoken,
+    argument,
+    option,
+    serve_page,
+    switch,
+    with_groups,
+)
 from attendo.cli.reporting import say
+from attendo.data.corpora import parse_columns
+from attendo.data.data_files import require_file
 from attendo.data.row_report import RowReport
 
 PORT = 8002
@@ -43,27 +54,23 @@ def label(
 
     Example: attendo label runs/mine texts.txt --out labels.csv --open
     """
-    from attendo.data.corpora import parse_columns
-    from attendo.data.data_files import require_file
     from attendo.data.labelled import LABELLED
     from attendo.inference import Classifier
     from attendo.inference.labeling import LabelFile, Labeling, to_label
     from attendo.microscope.label_server import LabelServer
     from attendo.runs.init_from import rows_before
     from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import CLASSIFICATION
-    from attendo.training.run import stopping
 
     require_file(source)
     classifier = Classifier.load(folder, machine.chosen())
-    trained = data_of(CLASSIFICATION, folder).columns
+    trained = data_of(classifier.task, folder).columns
     names = LABELLED if trained is None else parse_columns(trained, LABELLED)
     names = LABELLED if any(name.isdecimal() for name in names) else names
     row_report = RowReport(str(source))
     rows = rows_of(source, folder, columns, (), header, row_report, LABELLED)
     texts = list(dict.fromkeys(text for _, (text,) in rows))
     say(row_report.line())
-    known = rows_before(folder, CLASSIFICATION, say)
+    known = rows_before(folder, classifier.task, say)
     new = [text for text in texts if text not in known]
     if len(new) < len(texts):
         say(f"{len(texts) - len(new):,} of {len(texts):,} different texts are training rows and are left out")
@@ -72,18 +79,11 @@ def label(
         queue = to_label(classifier, new, file)
         say(f"{out}: {len(file.labels):,} labels; {len(queue):,} texts to label")
         server = LabelServer(Labeling(queue, file), classifier.labels.names, folder.name, port, language)
-        with stopping(server.stop) as stopped:
-            print(server.address, flush=True)
-            say("(press Ctrl-C to stop)")
-            if open_:
-                import webbrowser
-
-                threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
-            server.run()
+        code = serve_page(server, server.address, open_, language)
     finally:
         file.close()
     say(_next_step(folder, out, names, [*file.labels.values()]))
-    return stopped.code or 0
+    return code
 
 
 def _next_step(folder: Path, out: Path, names: tuple[str, ...], labels: list[str]) -> str:

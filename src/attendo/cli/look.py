@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import sys
-import threading
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,11 +26,13 @@ from attendo.cli.options import (
     option,
     refuse,
     refuse_if,
+    serve_page,
     switch,
     with_groups,
 )
 from attendo.cli.reporting import arguments_as_lines, refuse_file_name, say, wrote
 from attendo.display.i18n import Language
+from attendo.errors import AttendoError, install_command
 
 if TYPE_CHECKING:
     from attendo.microscope.protocol import EditRequest, LookRequest
@@ -277,8 +278,6 @@ def _check_file(out: Path) -> None:
     """Raise an error, before any work, if the file cannot be written."""
     import tempfile
 
-    from attendo.errors import AttendoError, install_command
-
     suffix = out.suffix.lower()
     if suffix not in SUFFIXES:
         raise typer.BadParameter(f"--out {out} must end in {', '.join(SUFFIXES)}")
@@ -308,30 +307,19 @@ def _check_file(out: Path) -> None:
 
 def _serve(user: User, folder: Path, state: str, options: LookOptions, language: Language) -> int:
     """Serve the page until Ctrl-C (exit code 130) or SIGTERM (143)."""
-    from attendo.display.i18n import Localized
     from attendo.microscope.probes import probes_of
     from attendo.microscope.server import LookServer
     from attendo.microscope.session import Session
-    from attendo.training.run import stopping
 
     session = Session.prepared(user, folder)
     if options.probe is not None:
         session.probes = probes_of(user, labelled_rows(user, folder, options.probe, language))
     server = LookServer(session, PORT if options.port is None else options.port, language)
-    address = server.address + state
-    with stopping(server.stop) as stopped:
-        print(address, flush=True)
-        hint = Localized("(press Ctrl-C to stop)", "（終了するには Ctrl-C を押してください）")
-        say(hint.text(language))
-        if options.open_:
-            import webbrowser
-
-            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-        server.run()
+    code = serve_page(server, server.address + state, options.open_, language)
     if server.is_computing:  # torch would abort at the exit of Python
         sys.stdout.flush()
-        os._exit(stopped.code or 0)
-    return stopped.code or 0
+        os._exit(code)
+    return code
 
 
 def _state_of(request: LookRequest, usual: LookRequest, opened: dict[str, Any] | None) -> str:

@@ -6,16 +6,18 @@ import dataclasses
 import inspect
 import io
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Protocol, get_type_hints
 
 import typer
 
 from attendo.cli.reporting import say
+from attendo.data.data_files import expanded, require_file
 from attendo.decoding.options import Bits
 from attendo.display.formats import duration
 from attendo.display.i18n import Language, Localized
@@ -391,8 +393,6 @@ def chosen_device(device: str, threads: int | None) -> str:
 
 def require_files(names: list[Path]) -> None:
     """Raise AttendoError if a file does not exist or a pattern matches no file."""
-    from attendo.data.data_files import expanded, require_file
-
     for name in names:
         if not name.is_dir():
             for file in expanded(name, None):
@@ -446,6 +446,29 @@ def file_done(
     say_notes(notes, counts, total)
     say(f"done: {total:,} lines in {duration(time.monotonic() - screen.began)}")
     return 0
+
+
+class PageServer(Protocol):
+    """A server of a page in the browser."""
+
+    def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def serve_page(server: PageServer, address: str, opens: bool, language: Language) -> int:
+    """Print the address, serve a page until Ctrl-C (exit code 130) or SIGTERM (143), and return the exit code."""
+    from attendo.training.run import stopping
+
+    with stopping(server.stop) as stopped:
+        print(address, flush=True)
+        say(Localized("(press Ctrl-C to stop)", "（終了するには Ctrl-C を押してください）").text(language))
+        if opens:
+            import webbrowser
+
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        server.run()
+    return stopped.code or 0
 
 
 def say_notes(notes: Mapping[str, str], counts: Mapping[str, int], n_lines: int) -> None:

@@ -10,6 +10,7 @@ from attendo.cli.options import OneJson, OptionGroup, argument, option, use_thre
 from attendo.cli.reporting import say
 from attendo.cli.train import AnyOptions, SettingOptions, TrainingOptions, require_data
 from attendo.display.formats import duration, plural
+from attendo.display.tables import table_lines
 
 if TYPE_CHECKING:
     from attendo.runs.planning import Outcome, PaperPlan, Plan
@@ -175,8 +176,6 @@ def _time_of(plan: Plan) -> str:
 
 def paper_lines(paper: PaperPlan, price: float | None) -> list[str]:
     """Return the estimate for many accelerators: a table, and from which batch size communication costs no time."""
-    from attendo.display.tables import table_lines
-
     one = paper.accelerator
     sheet = (
         f"{si(one.flops)}FLOP/s, {si(one.memory)}B, {si(one.link(paper.world))}B/s to the next accelerator"

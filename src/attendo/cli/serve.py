@@ -25,6 +25,7 @@ from attendo.cli.options import (
     switch,
     with_groups,
 )
+from attendo.data.languages import require_code
 from attendo.decoding.options import Bits
 from attendo.errors import AttendoError, install_command
 
@@ -116,7 +117,6 @@ def serve(
             raise typer.BadParameter(f"--{name} {value:g} must be a number of seconds above 0")
     refuse_if(bits != 32 and machine.device == "cuda", BITS_ON_GPU)
     refuse_if(not host, "--host is empty (expected an address: 127.0.0.1, or 0.0.0.0 for all interfaces)")
-    from attendo.data.languages import require_code
 
     require_code("--from", source)
     require_code("--to", target)

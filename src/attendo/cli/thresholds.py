@@ -104,14 +104,13 @@ def _rows(
     from attendo.data.held_out import TrainedRows, trained_rows
     from attendo.data.labelled_corpus import LabelledCorpus
     from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import CLASSIFICATION
 
     if file is not None:
         require_files([file])
         rows, _, name = labelled_rows(classifier, folder, DataFiles([file], columns, header))
         return rows, name
     before = trained_rows(folder, "before") or TrainedRows()
-    corpus = LabelledCorpus(data_of(CLASSIFICATION, folder), lambda line: None, before)
+    corpus = LabelledCorpus(data_of(classifier.task, folder), lambda line: None, before)
     return corpus.validation(0)[0], corpus.validation_name
 
 

@@ -42,7 +42,8 @@ from attendo.cli.options import (
     with_groups,
 )
 from attendo.cli.reporting import Counter, arguments_as_lines, lines_given, one_line, refuse_file_name, say
-from attendo.decoding.options import Bits
+from attendo.data.formats import has_surrogate
+from attendo.decoding.options import Bits, DecodingConfig
 
 if TYPE_CHECKING:
     from attendo.data.segments import Segment
@@ -208,7 +209,6 @@ def translate(
 
     Example: attendo translate runs/mine "It will rain." --temperature 0.8 --top-p 0.9 --seed 7
     """
-    from attendo.data.formats import has_surrogate
     from attendo.inference import Translator
 
     files = both_files(source, out, bool(texts))
@@ -271,7 +271,6 @@ def translate(
 def _set_search(translator: Translator, assignments: list[str]) -> None:
     """Change the decoding settings of the translator by the assignments of --set."""
     from attendo.config import build, override
-    from attendo.decoding.options import DecodingConfig
 
     tables = override({}, assignments)
     if other := tables.keys() - {"decoding"}:

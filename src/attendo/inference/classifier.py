@@ -92,11 +92,6 @@ class Classifier(TextClassifier):
         except ValueError as error:
             raise AttendoError(f"{error}. Restore the card.json of the run folder") from None
 
-    @property
-    def thresholds(self) -> Thresholds:
-        """The lowest probability at which each label is given, from card.json (see `store_thresholds`)."""
-        return self.card.get("thresholds", {})
-
     def classify(self, texts: Sequence[str], thresholds: Thresholds | None = None) -> list[Classification]:
         """Classify texts of any length. The encoder cuts long texts or reads windows; the n-grams read whole texts.
 

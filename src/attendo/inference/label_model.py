@@ -21,6 +21,7 @@ from attendo.data.labelled import LabelledRow, Long, LongTexts, PairEncoder, has
 from attendo.data.tokenizers import Tokenizer, require_list
 from attendo.decoding.protocols import TokenRows
 from attendo.errors import AttendoError
+from attendo.inference.decisions import Thresholds
 from attendo.inference.ngram_classifier import NGRAMS, NgramClassifier
 from attendo.inference.tables import Cell, cell_text, label_table
 from attendo.metrics import log_softmax
@@ -347,6 +348,11 @@ class TextClassifier(LabelModel):
     def is_cut(self, n_tokens: int) -> bool:
         """Return whether a text with this number of tokens is truncated."""
         return self.long_texts.long == "cut" and self.long_texts.is_long(n_tokens)
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """The lowest probability at which each label is given, from card.json (see `store_thresholds`)."""
+        return self.card.get("thresholds", {})
 
     @abstractmethod
     def combined(self, logits: Logits, texts: Sequence[str]) -> Logits:

@@ -11,7 +11,6 @@ from numpy import ndarray
 
 from attendo.data.labelled import LabelledRow, LabelSet
 from attendo.data.multi_label import MultiLabelCorpus, has_labels, is_above, label_list, numbers_of
-from attendo.inference.decisions import Thresholds
 from attendo.inference.label_model import (
     Answer,
     ClassScore,
@@ -75,11 +74,6 @@ class MultiLabelClassifier(TextClassifier):
     @property
     def baseline(self) -> str:
         return "shares of the labels"
-
-    @property
-    def thresholds(self) -> Thresholds:
-        """The lowest probability at which each label is given, from card.json."""
-        return self.card.get("thresholds", {})
 
     @property
     def labels(self) -> LabelSet:
