@@ -263,7 +263,7 @@ def _blocks(
     texts: Sequence[str], valid_texts: Sequence[str], longest: int, n_classes: int
 ) -> dict[str, _Block]:
     """Return the blocks "words" and "characters", if the texts have such n-grams."""
-    from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
+    from sklearn.feature_extraction.text import TfidfVectorizer
 
     analyzers: dict[str, Analyzer] = {"words": word_ngrams}
     if longest > 1:
@@ -273,14 +273,13 @@ def _blocks(
     for name, analyze in analyzers.items():
         few = name == "words" and len(texts) < RARE_ROWS
         for least_rows in (1,) if few else (2, 1):
-            counter = CountVectorizer(analyzer=cast(Any, analyze), min_df=least_rows, max_features=most)
+            own: Any = TfidfVectorizer(
+                analyzer=cast(Any, analyze), min_df=least_rows, max_features=most, sublinear_tf=True
+            )
             try:
-                counts = counter.fit_transform(texts)
+                train = own.fit_transform(texts)
             except ValueError:  # no n-gram is in two rows
                 continue
-            scale = TfidfTransformer(sublinear_tf=True).fit(counts)
-            valid = scale.transform(counter.transform(valid_texts))
-            terms = counter.get_feature_names_out()
-            blocks[name] = _Block(terms, scale.idf_, scale.transform(counts), valid)
+            blocks[name] = _Block(own.get_feature_names_out(), own.idf_, train, own.transform(valid_texts))
             break
     return blocks

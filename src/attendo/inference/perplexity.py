@@ -72,15 +72,6 @@ class TextLoss:
         """
         return self.nats / math.log(2) / self.n_bytes
 
-    def __str__(self) -> str:
-        """Return the measures and the window in one line."""
-        unknown = f", {self.n_unknown:,} unknown words" if self.n_unknown else ""
-        return (
-            f"perplexity {self.perplexity:.3f}, {self.nats_per_character:.4f} nats per character,"
-            f" {self.bits_per_byte:.4f} bits per byte (context {self.context}, stride {self.stride},"
-            f" {self.n_targets:,} tokens{unknown})"
-        )
-
 
 class CompiledReader(nn.Module):
     """A compiled language model, whose loss `text_loss` computes."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from attendo.config import build, read_toml
-from attendo.data.segments import LEAST_TOKENS, Segment, Segments, Usual, split_text, usual_of
+from attendo.data.segments import LEAST_TOKENS, Segment, Segments, Usual, split_text
 from attendo.data.tokenizers import Kind, Tokenizer, require_list
 from attendo.decoding.options import DecodingConfig
 from attendo.decoding.protocols import Hypothesis
@@ -70,20 +68,18 @@ def repeats(token_ids: Sequence[int]) -> bool:
 
 
 ROWS = 20_000
-ROWS_OF_OLDER = 2000
-"""Number of pairs that are measured in training, and whenever a run without stored lengths is loaded."""
+"""Number of pairs whose lengths are measured in training."""
 
 
-def usual_of_run(card: Mapping[str, Any], folder: Path | None, tokenizer: Tokenizer) -> Usual | None:
-    """Return the typical lengths of a run's training pairs, or None if the lengths are unknown.
+def usual_of_run(card: Mapping[str, Any], folder: Path | None) -> Usual | None:
+    """Return the typical lengths of a run's training pairs, or None if card.json has none, as for an imported model.
 
-    The typical lengths are stored in the run's card.json or, for an older run, measured on the first training pairs.
     Raises AttendoError if card.json is invalid.
     """
     data = card.get("data")
     stored = data.get("usual") if isinstance(data, dict) else None
     if stored is None:
-        return _counted(folder, tokenizer) if data and folder is not None else None
+        return None
     match stored:
         case {"longest": int(longest), "fewest": int() | float() as fewest, "beginnings": [*words]} if (
             longest > 0 and 0 <= fewest < 100 and all(isinstance(word, str) for word in words)
@@ -93,23 +89,6 @@ def usual_of_run(card: Mapping[str, Any], folder: Path | None, tokenizer: Tokeni
         f"{folder}: card.json has an invalid data.usual (expected longest, fewest and beginnings, as training writes"
         " them). Restore the card.json of the run folder"
     )
-
-
-def _counted(folder: Path, tokenizer: Tokenizer) -> Usual | None:
-    from attendo.data.pair_corpus import PairCorpus, PairData
-
-    try:
-        data = build(PairData, read_toml(folder / "config.toml").get("data", {}), "config.toml [data]")
-        data.check()
-        data = replace(data, valid=data.train, drop="")  # no validation set is needed
-        pairs = list(islice(PairCorpus(data, lambda _: None).rows(), ROWS_OF_OLDER))
-    except (AttendoError, OSError, ValueError):
-        return None  # if the data is missing or damaged, the model can still be used
-    sources = [source for _, source, _ in pairs]
-    targets = [target for _, _, target in pairs]
-    each = ((tokenizer, sources), (tokenizer.target, targets))
-    source, target = (np.array([len(row) for row in own.encode_batch(texts)]) for own, texts in each)
-    return usual_of([(source, target)], sources) if pairs else None
 
 
 @dataclass(frozen=True)
@@ -127,11 +106,6 @@ class Sources:
     rows: list[list[int]]
     starts: list[list[int]] | None
     fewest: float = 0.0
-
-    @property
-    def n_parts(self) -> list[int]:
-        """The number of parts of each text."""
-        return [len(segments.pieces) for segments in self.texts]
 
     def translations(
         self,

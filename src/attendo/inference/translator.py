@@ -139,7 +139,7 @@ class Translator(TextModel):
     @cached_property
     def usual(self) -> Usual:
         """The typical lengths of the training pairs. If unknown, only the largest source length is set."""
-        return usual_of_run(self.card, self.folder, self.tokenizer) or Usual(self.longest)
+        return usual_of_run(self.card, self.folder) or Usual(self.longest)
 
     def sources(
         self,
@@ -280,8 +280,8 @@ class Translator(TextModel):
         each = configs_of_texts(SamplingConfig() if configs is None else configs, len(texts))
         parts = [
             part
-            for config, n in zip(each, sources.n_parts, strict=True)
-            for part in configs_of_parts(config, n)
+            for config, segments in zip(each, sources.texts, strict=True)
+            for part in configs_of_parts(config, len(segments.pieces))
         ]
         drawn = self._searcher(sources.starts).sample(sources.rows, parts, search, sources.starts)
         found: list[tuple[list[Hypothesis], Loop]] = [
