@@ -44,13 +44,9 @@ class Make(Protocol):
 
 @dataclass(frozen=True)
 class Cluster:
-    """The settings of a Ray cluster.
+    """The settings of a Ray cluster, with the numbers of CPU threads and GPUs per worker.
 
-    Attributes:
-        address: Address of the cluster (None: a local cluster is started).
-        workers: Number of workers (default: as many as the cluster has resources for).
-        threads: Number of CPU threads per worker.
-        gpus: Number of GPUs per worker.
+    Without an address, a local cluster is started. The default number of workers is what the cluster has resources for.
     """
 
     address: str | None = None

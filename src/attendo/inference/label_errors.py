@@ -26,14 +26,7 @@ CERTAIN = 200
 
 
 class Suspect(NamedTuple):
-    """A row with its label, another label, and the probabilities of both in [0, 1].
-
-    Attributes:
-        row: The row.
-        suggested: The most probable label of all others.
-        label_probability: The probability of the row's label.
-        probability: The probability of `suggested`.
-    """
+    """A row, the most probable of all other labels (`suggested`), and the probabilities of both labels in [0, 1]."""
 
     row: LabelledRow
     suggested: str
@@ -43,13 +36,9 @@ class Suspect(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelErrors:
-    """Rows in the order in which their labels should be checked.
+    """All rows, the most suspicious first, and the estimated number of wrong labels (see `wrong_labels`).
 
-    Attributes:
-        suspects: All rows, the most suspicious first.
-        wrong: The estimated number of wrong labels; see `wrong_labels`.
-        n_crossed: The number of training rows that were cross-validated.
-        n_inflated: The number of training rows that could not be cross-validated. Their labels seem right.
+    `n_crossed` training rows were cross-validated, and `n_inflated` could not be: their labels seem right.
     """
 
     suspects: tuple[Suspect, ...]

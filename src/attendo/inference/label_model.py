@@ -315,19 +315,12 @@ class TextClassifier(LabelModel):
         """Return the predicted label of each text, in the form of the labels of rows."""
 
     def read(self, texts: Sequence[str], *, alone: bool = False) -> tuple[Logits, list[int]]:
-        """Compute the logits of each text, before the division by the temperature.
+        """Compute the logits of each text, before the division by the temperature, and its number of tokens.
 
-        Args:
-            texts: A list of texts. If a long text is read in windows, the logits of its windows are averaged.
-            alone: Whether to return the logits of the encoder alone.
-
-        Returns:
-            The logits `[texts, outputs]` of the encoder and the n-grams together (see `combined`), and the number of
-            tokens of each text. For a text without content, the probabilities equal the shares of the labels in the
-            training set.
-
-        Raises:
-            AttendoError: `texts` is a single string, or a text of a classifier of pairs has no tab.
+        The logits are those of the encoder and the n-grams together (see `combined`), or of the encoder alone. If a
+        long text is read in windows, the logits of its windows are averaged. For a text without content, the
+        probabilities equal the shares of the labels in the training set. Raises AttendoError if `texts` is a single
+        string, or if a text of a classifier of pairs has no tab.
         """
         require_list(texts)
         encode = PairEncoder(self.tokenizer).encode_batch if self.pairs else self.tokenizer.encode_batch

@@ -28,11 +28,9 @@ INTERVAL = 0.8
 
 @dataclass(frozen=True)
 class LabelList(Answer):
-    """The labels of a text, most probable first.
+    """The labels whose probability reaches their threshold (0.5 if the run stores none), most probable first.
 
-    Attributes:
-        labels: The labels whose probability reaches their threshold (0.5 if the run stores none).
-        probabilities: Calibrated probability of each label, in descending order. They do not sum to 1.
+    The calibrated probabilities of all labels do not sum to 1.
     """
 
     labels: tuple[str, ...]

@@ -94,13 +94,8 @@ def even_rows(classes: Iterable[Hashable], n_characters: int, n_classes: int) ->
 class NgramClassifier:
     """A fitted linear classifier of n-grams.
 
-    Attributes:
-        words: The word n-grams.
-        characters: The character n-grams. Their rows in `idf` and `weights` follow those of the words.
-        longest: The maximum length of the character n-grams.
-        idf: The inverse document frequency of each n-gram.
-        weights: The weight of each n-gram for each class, in nats.
-        bias: The bias of each class, in nats.
+    `idf` is the inverse document frequency of each n-gram, and `weights` are in nats. The rows of the character
+    n-grams, with up to `longest` characters, follow those of the words.
     """
 
     words: Sequence[str]

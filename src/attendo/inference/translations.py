@@ -93,13 +93,10 @@ def usual_of_run(card: Mapping[str, Any], folder: Path | None) -> Usual | None:
 
 @dataclass(frozen=True)
 class Sources:
-    """The encoded parts of several texts.
+    """The encoded parts of several texts: the token ids of all parts are in one list, `rows`.
 
-    Attributes:
-        texts: The parts and separators of each text.
-        rows: Token ids of all parts, in one list.
-        starts: Token ids that the translation of each part begins with (None: no prefixes).
-        fewest: Smallest typical number of target tokens per source token in the training data.
+    `starts` contains the token ids that the translation of each part begins with, if there are prefixes. `fewest` is
+    the smallest typical number of target tokens per source token in the training data.
     """
 
     texts: list[Segments]
