@@ -217,7 +217,10 @@ class Machine(OptionGroup):
 
     def chosen(self, bits: Bits = 32) -> str:
         """Set the number of threads and return the device. Raise an error if it does not exist or has other weights."""
-        device = chosen_device(self.device, self.threads)
+        from attendo.bundle import pick_device
+
+        use_threads(self.threads)
+        device = str(pick_device(self.device))
         refuse_if(bits != 32 and device == "cuda", BITS_ON_GPU)
         return device
 
@@ -381,14 +384,6 @@ def make_ready(user: Translator | Generator, bits: Bits = 32) -> None:
     user.prepare(bits)
     if on_cpu and (why := user.why_not_compiled) is not None:
         say(f"note: the search runs on PyTorch only, which is slower: {why}")
-
-
-def chosen_device(device: str, threads: int | None) -> str:
-    """Set the number of threads and return the name of the device. Raise AttendoError if the device does not exist."""
-    from attendo.bundle import pick_device
-
-    use_threads(threads)
-    return str(pick_device(device))
 
 
 def require_files(names: list[Path]) -> None:

@@ -161,6 +161,11 @@ label. The number is prime, so steps at equal distances reach all samples.
 """
 
 
+def _spread(samples: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Return CLASSIFICATION_SAMPLES equally spaced samples."""
+    return samples[:: max(1, len(samples) // CLASSIFICATION_SAMPLES)][:CLASSIFICATION_SAMPLES]
+
+
 class _LabelledTask(TokenTask[LabelledDataset]):
     """The base class of tasks on labeled texts."""
 
@@ -233,8 +238,7 @@ class ClassificationTask(_LabelledTask):
         }
         predicted = classifier.predicted(log_probs)
         samples = [(row.text, row.label, own) for row, own in zip(self.validation, predicted, strict=True)]
-        step = max(1, len(samples) // CLASSIFICATION_SAMPLES)
-        return Evaluation(measures, self.deciding, samples[::step][:CLASSIFICATION_SAMPLES])
+        return Evaluation(measures, self.deciding, _spread(samples))
 
     def _best_share(self, encoder: Float[ndarray, "decisions classes"]) -> float:
         """Return the share of the calibrated encoder with the lowest loss on evenly spaced validation decisions."""
@@ -389,8 +393,7 @@ class TaggingTask(_LabelledTask):
             (row.text, _named(row.text, true), _named(row.text, each.spans))
             for row, true, each in zip(self.validation, self._true, found.found, strict=True)
         ]
-        step = max(1, len(samples) // CLASSIFICATION_SAMPLES)
-        return Evaluation(measures, "f1", samples[::step][:CLASSIFICATION_SAMPLES])
+        return Evaluation(measures, "f1", _spread(samples))
 
     @cached_property
     def _true(self) -> list[list[Span]]:
