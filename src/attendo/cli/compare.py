@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attendo.cli import options as opt
 from attendo.cli.evaluate import (
     NO_MEASURE,
     labelled_rows,
@@ -17,18 +18,6 @@ from attendo.cli.evaluate import (
     streams_of,
     warn_of_guessing,
     warn_of_order,
-)
-from attendo.cli.options import (
-    Beam,
-    DataFiles,
-    Machine,
-    OneJson,
-    argument,
-    make_ready,
-    option,
-    refuse_if,
-    require_files,
-    with_groups,
 )
 from attendo.cli.reporting import say
 from attendo.display.formats import plural
@@ -48,38 +37,40 @@ Sums = tuple["dict[str, RowSums]", "dict[str, RowSums]"]
 
 
 @dataclass(frozen=True)
-class TaskOptions(DataFiles):
+class TaskOptions(opt.DataFiles):
     """The data of `attendo compare`, the metrics, and the options that apply only to some tasks."""
 
-    metrics: list[str] | None = option(
+    metrics: list[str] | None = opt.option(
         "M",
         "Metric: bleu, chrf, exact | accuracy, macro-f1 | loss, perplexity, bits-per-byte. Repeatable.",
         "--metric",
     )
-    tokenize: str | None = option("T", "BLEU tokenizer: 13a, none, char, intl … (default: as in evaluate).")
-    beam: Beam = None
-    context: int | None = option(
+    tokenize: str | None = opt.option(
+        "T", "BLEU tokenizer: 13a, none, char, intl … (default: as in evaluate)."
+    )
+    beam: opt.Beam = None
+    context: int | None = opt.option(
         "N", "Context length for language models, in tokens (default: that of the model).", min=1
     )
-    column: str | None = option("C", "Text column for language models (default: as in training).")
+    column: str | None = opt.option("C", "Text column for language models (default: as in training).")
 
     def chosen(self, known: Sequence[str], usual: Sequence[str]) -> list[str]:
         """Return the requested metrics, or the usual metrics."""
         for metric in self.metrics or ():
-            refuse_if(metric not in known, f"--metric {metric} is unknown (expected {', '.join(known)})")
+            opt.refuse_if(metric not in known, f"--metric {metric} is unknown (expected {', '.join(known)})")
         return list(dict.fromkeys(self.metrics or usual))
 
 
-@with_groups
+@opt.with_groups
 def compare(
     *,
-    first: Path = argument("DIR", "Run folder of model A."),
-    second: Path = argument("DIR", "Run folder of model B."),
+    first: Path = opt.argument("DIR", "Run folder of model A."),
+    second: Path = opt.argument("DIR", "Run folder of model B."),
     options: TaskOptions,
-    samples: int = option("N", "Number of bootstrap samples of the rows.", min=100, default=1000),
-    seed: int = option("N", "Random seed of the samples.", min=0, default=12345),
-    as_json: OneJson = False,
-    machine: Machine,
+    samples: int = opt.option("N", "Number of bootstrap samples of the rows.", min=100, default=1000),
+    seed: int = opt.option("N", "Random seed of the samples.", min=0, default=12345),
+    as_json: opt.OneJson = False,
+    machine: opt.Machine,
 ) -> int:
     """Compare two models of one task on a file with the paired bootstrap (Koehn 2004).
 
@@ -97,7 +88,7 @@ def compare(
     from attendo.inference.label_model import LabelModel
     from attendo.runs.compare import verdicts
 
-    require_files(options.files)
+    opt.require_files(options.files)
     device = machine.chosen()
     began = time.monotonic()
     folders = (first, second)
@@ -204,7 +195,7 @@ def _translations(users: tuple[Translator, Translator], folders: Folders, option
     sums = []
     warn_of_order(languages[0], pairs[0], options.are_parallel)
     for user, name in zip(users, "AB", strict=True):
-        make_ready(user)
+        opt.make_ready(user)
         likely = [one for candidate in user.score(pairs[0][:SCORED]) for one in candidate.token_log_probs]
         warn_of_guessing(user, sum(likely), len(likely), options.are_parallel)
         say(f"translating with {name}")
@@ -244,7 +235,7 @@ def _text_sums(users: tuple[Generator, Generator], folders: Folders, options: Ta
     tokenizers = [user.tokenizer for user in users]
     alike = tokenizers[0].sha256 == tokenizers[1].sha256
     metrics = options.chosen(TEXT_METRICS, ("loss", "bits-per-byte") if alike else ("bits-per-byte",))
-    refuse_if(
+    opt.refuse_if(
         not alike and {"loss", "perplexity"} & set(metrics),
         "the tokenizers differ, so values per token are not comparable. Use --metric bits-per-byte",
     )

@@ -9,23 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attendo.cli.options import (
-    BITS_WITH_COVERAGE,
-    Beam,
-    DataFiles,
-    Folder,
-    Machine,
-    OneJson,
-    OptionGroup,
-    Penalty,
-    bits_option,
-    flag,
-    make_ready,
-    option,
-    refuse_if,
-    require_files,
-    with_groups,
-)
+from attendo.cli import options as opt
 from attendo.cli.reporting import one_line, say, wrote
 from attendo.data.corpora import read_pairs
 from attendo.data.data_files import suffix
@@ -53,30 +37,34 @@ NO_MEASURE = "{} computes vectors, for which there is no metric. Use it with att
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskOptions(DataFiles):
+class TaskOptions(opt.DataFiles):
     """The data of `attendo evaluate`, and the options that apply only to some tasks."""
 
-    tokenize: str | None = option(
+    tokenize: str | None = opt.option(
         "T", "BLEU tokenizer: 13a, none, char, intl, zh, ja-mecab (default: 13a, or char without spaces)."
     )
-    beam: Beam = None
-    length_penalty: Penalty = None
-    context: int | None = option(
+    beam: opt.Beam = None
+    length_penalty: opt.Penalty = None
+    context: int | None = opt.option(
         "N", "Context length for language models, in tokens (default: that of the model).", min=1
     )
-    stride: int | None = option(
+    stride: int | None = opt.option(
         "N", "Number of tokens scored per window, for language models (default: all).", min=1
     )
-    column: str | None = option("C", "Text column for language models (default: as in training).")
-    out: Path | None = option("F", "New file for the translations (one per line) or the predicted labels.")
-    curves: Path | None = option(
+    column: str | None = opt.option("C", "Text column for language models (default: as in training).")
+    out: Path | None = opt.option(
+        "F", "New file for the translations (one per line) or the predicted labels."
+    )
+    curves: Path | None = opt.option(
         "F", "New file for a classifier's curves: a picture (.png or .svg) or the numbers (.json)."
     )
-    bits: Bits | None = bits_option(None)
+    bits: Bits | None = opt.bits_option(None)
 
 
-@with_groups
-def evaluate(*, folder: Folder, options: TaskOptions, as_json: OneJson = False, machine: Machine) -> int:
+@opt.with_groups
+def evaluate(
+    *, folder: opt.Folder, options: TaskOptions, as_json: opt.OneJson = False, machine: opt.Machine
+) -> int:
     """Measure a model on a file that it was not trained on.
 
     For a translator, the metrics are BLEU and chrF from sacreBLEU with their signatures, the share of exact matches,
@@ -99,7 +87,7 @@ def evaluate(*, folder: Folder, options: TaskOptions, as_json: OneJson = False, 
     from attendo.inference import Classifier, Generator, Translator, load
     from attendo.inference.label_model import LabelModel
 
-    require_files(options.files)
+    opt.require_files(options.files)
     for new in (options.out, options.curves):
         if new is not None:
             _check_out(new)
@@ -108,8 +96,8 @@ def evaluate(*, folder: Folder, options: TaskOptions, as_json: OneJson = False, 
     began = time.process_time(), time.monotonic()
     match user:
         case Translator():
-            refuse_if(bits != 32 and user.decoding.coverage_penalty, BITS_WITH_COVERAGE)
-            make_ready(user, bits)
+            opt.refuse_if(bits != 32 and user.decoding.coverage_penalty, opt.BITS_WITH_COVERAGE)
+            opt.make_ready(user, bits)
             only(options, "tokenize", "beam", "length_penalty", "columns", "header", "out", "bits")
             facts, lines = _translations(user, folder, options)
         case LabelModel():
@@ -126,12 +114,12 @@ def evaluate(*, folder: Folder, options: TaskOptions, as_json: OneJson = False, 
     return 0
 
 
-def only(options: OptionGroup, *allowed: str) -> None:
+def only(options: opt.OptionGroup, *allowed: str) -> None:
     """Raise BadParameter if an option was given whose field name is not among those that apply to the task."""
     others = {"columns": "column", "column": "columns"}
     for name in options.given().keys() - {"files"}:
-        remedy = f"Use {flag(others[name])}" if others.get(name) in allowed else "Leave it out"
-        refuse_if(name not in allowed, f"{flag(name)} does not apply to this task. {remedy}")
+        remedy = f"Use {opt.flag(others[name])}" if others.get(name) in allowed else "Leave it out"
+        opt.refuse_if(name not in allowed, f"{opt.flag(name)} does not apply to this task. {remedy}")
 
 
 def _check_out(out: Path) -> None:
@@ -174,7 +162,7 @@ def _answers(user: LabelModel, folder: Path, options: TaskOptions) -> tuple[dict
     out, curves = options.out, options.curves
     if out is not None:
         check_table(out, "--out")
-    refuse_if(
+    opt.refuse_if(
         curves is not None and curves.suffix.lower() not in CURVE_FILES,
         f"--curves {curves} must end in .json, .png or .svg",
     )
@@ -247,7 +235,7 @@ def _measure_lines(result: LabelAssessment) -> list[str]:
 
 
 def labelled_rows(
-    user: LabelModel, folder: Path, data: DataFiles, is_score: bool = True
+    user: LabelModel, folder: Path, data: opt.DataFiles, is_score: bool = True
 ) -> tuple[list[LabelledRow], RowReport, str]:
     """Return the labeled rows of a file, the report on skipped rows, and the name of the source for messages.
 
@@ -258,7 +246,7 @@ def labelled_rows(
     from attendo.inference import Classifier
     from attendo.runs.settings import data_of
 
-    refuse_if(len(data.files) > 1, ONE_NAME)
+    opt.refuse_if(len(data.files) > 1, ONE_NAME)
     learned = data_of(user.task, folder)
     source = learned.source(data.files[0], data.columns, data.header)
     row_report = RowReport(source.name)
@@ -303,7 +291,7 @@ def _perplexity(generator: Generator, folder: Path, options: TaskOptions) -> tup
 
 
 def streams_of(
-    folder: Path, data: DataFiles, column: str | None, tokenizers: Sequence[Tokenizer]
+    folder: Path, data: opt.DataFiles, column: str | None, tokenizers: Sequence[Tokenizer]
 ) -> tuple[list[TokenStream], Reading]:
     """Return the tokens of documents for each tokenizer, and print what was read.
 
@@ -390,7 +378,7 @@ def warn_of_guessing(translator: Translator, log_prob: float, n_tokens: int, are
         )
 
 
-def pairs_of(folder: Path, data: DataFiles) -> tuple[Iterator[tuple[int, str, str]], RowReport]:
+def pairs_of(folder: Path, data: opt.DataFiles) -> tuple[Iterator[tuple[int, str, str]], RowReport]:
     """Return an iterator over the usable pairs (line number, source, target), and the report on skipped rows.
 
     The source and target languages are those of the run. The report is complete after the last pair.

@@ -5,18 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from attendo.cli import options as opt
 from attendo.cli.classify import rows_of
-from attendo.cli.options import (
-    Folder,
-    Header,
-    Machine,
-    Spoken,
-    argument,
-    option,
-    serve_page,
-    switch,
-    with_groups,
-)
 from attendo.cli.reporting import say
 from attendo.data.corpora import parse_columns
 from attendo.data.data_files import require_file
@@ -25,23 +15,23 @@ from attendo.data.row_report import RowReport
 PORT = 8002
 
 
-@with_groups
+@opt.with_groups
 def label(
     *,
-    folder: Folder,
-    source: Path = argument("F", "Table, or .txt file with one text per line."),
-    out: Path = option("F", "File for the labels: .csv or .jsonl.", "--out", default=Path("labels.csv")),
-    columns: str | None = option(
+    folder: opt.Folder,
+    source: Path = opt.argument("F", "Table, or .txt file with one text per line."),
+    out: Path = opt.option("F", "File for the labels: .csv or .jsonl.", "--out", default=Path("labels.csv")),
+    columns: str | None = opt.option(
         "C",
         "Text column of F, for example text=body or 2 (default: as in training).",
         "--columns",
         "--column",
     ),
-    header: Header = None,
-    port: int = option("N", "Port of the page; 0 selects a free port.", default=PORT, min=0, max=65535),
-    open_: bool = switch("--open", "Open the page in a browser."),
-    language: Spoken = "en",
-    machine: Machine,
+    header: opt.Header = None,
+    port: int = opt.option("N", "Port of the page; 0 selects a free port.", default=PORT, min=0, max=65535),
+    open_: bool = opt.switch("--open", "Open the page in a browser."),
+    language: opt.Spoken = "en",
+    machine: opt.Machine,
 ) -> int:
     """Label texts on a local page. The texts of which the model is least sure come first.
 
@@ -79,7 +69,7 @@ def label(
         queue = to_label(classifier, new, file)
         say(f"{out}: {len(file.labels):,} labels; {len(queue):,} texts to label")
         server = LabelServer(Labeling(queue, file), classifier.labels.names, folder.name, port, language)
-        code = serve_page(server, server.address, open_, language)
+        code = opt.serve_page(server, server.address, open_, language)
     finally:
         file.close()
     say(_next_step(folder, out, names, [*file.labels.values()]))

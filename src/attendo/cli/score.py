@@ -5,31 +5,21 @@ from __future__ import annotations
 import json
 from itertools import islice
 
+from attendo.cli import options as opt
 from attendo.cli.evaluate import pairs_of, warn_of_guessing, warn_of_order
-from attendo.cli.options import (
-    DataFiles,
-    Folder,
-    JsonLines,
-    Machine,
-    Penalty,
-    With,
-    make_ready,
-    require_files,
-    with_groups,
-)
 from attendo.cli.reporting import MOST_LINES, Counter, say
 from attendo.cli.translate import candidate_json
 
 
-@with_groups
+@opt.with_groups
 def score(
     *,
-    folder: Folder,
-    data: DataFiles,
-    length_penalty: Penalty = None,
-    others: With = None,
-    as_json: JsonLines = False,
-    machine: Machine,
+    folder: opt.Folder,
+    data: opt.DataFiles,
+    length_penalty: opt.Penalty = None,
+    others: opt.With = None,
+    as_json: opt.JsonLines = False,
+    machine: opt.Machine,
 ) -> int:
     """Print the log-probability of given translations, and their score, which is normalized by length.
 
@@ -40,9 +30,9 @@ def score(
     """
     from attendo.inference import Translator
 
-    require_files(data.files)
+    opt.require_files(data.files)
     translator = Translator.load(folder, machine.chosen(), others or ())
-    make_ready(translator)
+    opt.make_ready(translator)
     pairs, row_report = pairs_of(folder, data)
     counter = Counter("pairs")
     log_prob = 0.0

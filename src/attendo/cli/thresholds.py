@@ -5,20 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attendo.cli import options as opt
 from attendo.cli.evaluate import labelled_rows
-from attendo.cli.options import (
-    Columns,
-    DataFiles,
-    Folder,
-    Header,
-    Machine,
-    argument,
-    option,
-    refuse_if,
-    require_files,
-    switch,
-    with_groups,
-)
 from attendo.cli.reporting import say
 from attendo.display.tables import table_lines
 from attendo.display.width import shown
@@ -29,24 +17,24 @@ if TYPE_CHECKING:
     from attendo.inference.classifier import ClassAssessment
 
 
-@with_groups
+@opt.with_groups
 def thresholds(
     *,
-    folder: Folder,
-    file: Path | None = argument(
+    folder: opt.Folder,
+    file: Path | None = opt.argument(
         "[FILE]", "Labeled texts to choose from (default: the validation texts of the run).", default=None
     ),
-    precision: float | None = option(
+    precision: float | None = opt.option(
         "P", "Precision that each label must have, for example 0.95.", min=0.01, max=0.999
     ),
-    abstain: float | None = option(
+    abstain: float | None = opt.option(
         "S", "Share of texts that receive no label: the least certain texts.", min=0.001, max=0.999
     ),
-    threshold: str | None = option("T", "The thresholds: a number, or LABEL=NUMBER,... for some labels."),
-    remove: bool = switch("--remove", "Remove the stored thresholds."),
-    columns: Columns = None,
-    header: Header = None,
-    machine: Machine,
+    threshold: str | None = opt.option("T", "The thresholds: a number, or LABEL=NUMBER,... for some labels."),
+    remove: bool = opt.switch("--remove", "Remove the stored thresholds."),
+    columns: opt.Columns = None,
+    header: opt.Header = None,
+    machine: opt.Machine,
 ) -> int:
     """Choose and store the lowest probability at which a classifier gives each label.
 
@@ -69,7 +57,7 @@ def thresholds(
     from attendo.inference.decisions import parse_thresholds, store_thresholds
 
     choices = [precision, abstain, threshold, remove or None]
-    refuse_if(
+    opt.refuse_if(
         sum(choice is not None for choice in choices) > 1,
         "--precision, --abstain, --threshold and --remove exclude each other. Give one",
     )
@@ -106,8 +94,8 @@ def _rows(
     from attendo.runs.settings import data_of
 
     if file is not None:
-        require_files([file])
-        rows, _, name = labelled_rows(classifier, folder, DataFiles([file], columns, header))
+        opt.require_files([file])
+        rows, _, name = labelled_rows(classifier, folder, opt.DataFiles([file], columns, header))
         return rows, name
     before = trained_rows(folder, "before") or TrainedRows()
     corpus = LabelledCorpus(data_of(classifier.task, folder), lambda line: None, before)

@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from attendo.cli.options import (
-    Device,
-    OptionGroup,
-    Threads,
-    flag,
-    option,
-    refuse_if,
-    switch,
-    use_threads,
-    with_groups,
-)
+from attendo.cli import options as opt
 from attendo.cli.reporting import follow, preparing, say, silent
 from attendo.display.formats import plural
 
@@ -35,23 +25,25 @@ if TYPE_CHECKING:
 Tables = dict[str, dict[str, Any]]
 """The settings by section and name, as in config.toml."""
 
-Steps = Annotated[int | None, option("N", "Train for N updates in total.", min=1, default=...)]
-Epochs = Annotated[float | None, option("E", "Train for E epochs in total.", default=...)]
+Steps = Annotated[int | None, opt.option("N", "Train for N updates in total.", min=1, default=...)]
+Epochs = Annotated[float | None, opt.option("E", "Train for E epochs in total.", default=...)]
 Minutes = Annotated[
-    float | None, option("M", "Train for M minutes in total, including preparation.", default=...)
+    float | None, opt.option("M", "Train for M minutes in total, including preparation.", default=...)
 ]
 CpuMinutes = Annotated[
-    float | None, option("M", "Train for M CPU-minutes in total, summed over all threads.", default=...)
+    float | None, opt.option("M", "Train for M CPU-minutes in total, summed over all threads.", default=...)
 ]
-Header = Annotated[bool, switch("--header", "Treat the first line of a .tsv file as a header.", default=...)]
+Header = Annotated[
+    bool, opt.switch("--header", "Treat the first line of a .tsv file as a header.", default=...)
+]
 
 
 ValidData = Annotated[
-    list[str] | None, option("F", "Validation data (default: part of the training data).", default=...)
+    list[str] | None, opt.option("F", "Validation data (default: part of the training data).", default=...)
 ]
 
 
-class DataOptions(OptionGroup):
+class DataOptions(opt.OptionGroup):
     """The options for the data of a task: the base class of dataclasses whose fields are settings in [data]."""
 
     others: ClassVar[tuple[str, ...]] = ()
@@ -69,26 +61,26 @@ class PairOptions(DataOptions):
 
     others = ("train_source", "train_target", "valid_source", "valid_target")
 
-    train: list[str] | None = option("F", "Training data. Give the option twice for two parallel files.")
-    valid: list[str] | None = option("F", "Validation data (default: split off from the training data).")
-    train_source: str | None = option("F", "Source file of parallel training data.")
-    train_target: str | None = option("F", "Target file of parallel training data.")
-    valid_source: str | None = option("F", "Source file of parallel validation data.")
-    valid_target: str | None = option("F", "Target file of parallel validation data.")
-    columns: str | None = option("C", "Columns of pairs or labeled texts, as in `attendo train`.")
+    train: list[str] | None = opt.option("F", "Training data. Give the option twice for two parallel files.")
+    valid: list[str] | None = opt.option("F", "Validation data (default: split off from the training data).")
+    train_source: str | None = opt.option("F", "Source file of parallel training data.")
+    train_target: str | None = opt.option("F", "Target file of parallel training data.")
+    valid_source: str | None = opt.option("F", "Source file of parallel validation data.")
+    valid_target: str | None = opt.option("F", "Target file of parallel validation data.")
+    columns: str | None = opt.option("C", "Columns of pairs or labeled texts, as in `attendo train`.")
     header: Header = False
 
     def files(self, name: str) -> list[str] | None:
         """Return the files of the option "train" or "valid": the given file, two parallel files, or None."""
         given, way = getattr(self, name), f"--{name}"
         pair = [getattr(self, f"{name}_{side}") for side in ("source", "target")]
-        refuse_if(pair.count(None) == 1, f"{way}-source and {way}-target must be given together")
-        refuse_if(
+        opt.refuse_if(pair.count(None) == 1, f"{way}-source and {way}-target must be given together")
+        opt.refuse_if(
             given and len(given) > 1,
             f"{way} names {len(given or ())} files (expected one). Give a folder or a quoted pattern"
             f" ('shards/*.tsv'), or two parallel files with {way}-source and {way}-target",
         )
-        refuse_if(given and any(pair), f"give either {way}, or {way}-source and {way}-target")
+        opt.refuse_if(given and any(pair), f"give either {way}, or {way}-source and {way}-target")
         return given or (pair if any(pair) else None)
 
     def settings(self) -> dict[str, Any]:
@@ -100,14 +92,14 @@ class PairOptions(DataOptions):
 class AnyOptions(PairOptions):
     """The data options of the commands `plan` and `trial`, which accept all tasks."""
 
-    column: str | None = option("C", "Text column for language models, as in `attendo train`.")
+    column: str | None = opt.option("C", "Text column for language models, as in `attendo train`.")
 
     def settings_of(self, task: str) -> dict[str, Any]:
         """Return the settings for a task. Raise BadParameter for parallel files if it is not translation."""
         found = DataOptions.settings(self)
         for name in ("train", "valid"):
             if getattr(self, f"{name}_source") or getattr(self, f"{name}_target"):
-                refuse_if(
+                opt.refuse_if(
                     task != "translation",
                     f"--{name}-source and --{name}-target apply only to a translator. Use --{name}",
                 )
@@ -119,18 +111,20 @@ class AnyOptions(PairOptions):
 class TranslationOptions(PairOptions):
     """The data options of a translator."""
 
-    train: list[str] | None = option(
+    train: list[str] | None = opt.option(
         "F", "Sentence pairs: a file, a folder or a pattern 'a/*.tsv' (.csv, .jsonl …)."
     )
     valid: ValidData = None
-    columns: str | None = option("C", "Columns by name or number, for example source=en,target=ja or 1,2.")
-    source_language: str | None = option("en", "Source language, a BCP 47 code such as en.", "--from")
-    target_language: str | None = option("ja", "Target language, a BCP 47 code such as ja.", "--to")
-    reverse: bool = switch("--reverse", "Swap the source and target columns, but not --from and --to.")
-    drop: str | None = option(
+    columns: str | None = opt.option(
+        "C", "Columns by name or number, for example source=en,target=ja or 1,2."
+    )
+    source_language: str | None = opt.option("en", "Source language, a BCP 47 code such as en.", "--from")
+    target_language: str | None = opt.option("ja", "Target language, a BCP 47 code such as ja.", "--to")
+    reverse: bool = opt.switch("--reverse", "Swap the source and target columns, but not --from and --to.")
+    drop: str | None = opt.option(
         "NAMES", "Findings whose rows are left out, for example duplicates,leaks (see attendo doctor)."
     )
-    against: list[str] | None = option(
+    against: list[str] | None = opt.option(
         "F", "Test data for --drop leaks. Give the option twice for two parallel files."
     )
 
@@ -139,11 +133,11 @@ class TranslationOptions(PairOptions):
 class LabelledOptions(DataOptions):
     """The data options of a model that is trained on labeled texts."""
 
-    train: list[str] | None = option(
+    train: list[str] | None = opt.option(
         "F", "Labeled texts: a file, a folder or a pattern 'a/*.tsv' (.csv, .jsonl …)."
     )
     valid: ValidData = None
-    columns: str | None = option(
+    columns: str | None = opt.option(
         "C", "Columns by name or number, for example label=stars,text=review or 1,2."
     )
     header: Header = False
@@ -153,24 +147,24 @@ class LabelledOptions(DataOptions):
 class TaggedOptions(DataOptions):
     """The data options of a tagger."""
 
-    train: list[str] | None = option(
+    train: list[str] | None = opt.option(
         "F", "Tagged texts: a file, a folder or a pattern 'a/*.conll' (.conll, .jsonl …)."
     )
     valid: ValidData = None
-    columns: str | None = option("C", "Columns of tables by name, for example spans=entities,text=body.")
+    columns: str | None = opt.option("C", "Columns of tables by name, for example spans=entities,text=body.")
 
 
 @dataclass(frozen=True)
 class TextOptions(DataOptions):
     """The data options of a model that is trained on plain texts."""
 
-    train: list[str] | None = option(
+    train: list[str] | None = opt.option(
         "F", "Text file, folder or table; repeatable (default: Python's standard library)."
     )
     valid: ValidData = None
-    column: str | None = option("C", "Text column of .tsv, .csv, .jsonl, .parquet or .xlsx files.")
+    column: str | None = opt.option("C", "Text column of .tsv, .csv, .jsonl, .parquet or .xlsx files.")
     header: Header = False
-    documents: str | None = option(
+    documents: str | None = opt.option(
         "D", "Document unit in text files: file, line, or blank (separated by blank lines)."
     )
 
@@ -181,7 +175,7 @@ class TextOptions(DataOptions):
 
 Talks = Annotated[
     list[str] | None,
-    option(
+    opt.option(
         "F", "Conversations, preferences or prompts: a file, a folder or a pattern (.jsonl …).", default=...
     ),
 ]
@@ -195,11 +189,11 @@ class TalkOptions(DataOptions):
 
     train: Talks = None
     valid: ValidData = None
-    columns: str | None = option(
+    columns: str | None = opt.option(
         "C", "Columns, for example question=q,answer=a or prompt=p,chosen=a,rejected=b."
     )
     header: Header = False
-    show_loss_mask: int | None = option(
+    show_loss_mask: int | None = opt.option(
         "N", "Print which tokens of the first N rows are trained, and exit.", min=1
     )
 
@@ -212,8 +206,8 @@ class RewardOptions(DataOptions):
 
     train: Talks = None
     valid: ValidData = None
-    columns: str | None = option("C", "Column of messages, or columns such as question=q,answer=a.")
-    reward: str | None = option("FILE.py:NAME", "Reward function in a Python file, which is executed.")
+    columns: str | None = opt.option("C", "Column of messages, or columns such as question=q,answer=a.")
+    reward: str | None = opt.option("FILE.py:NAME", "Reward function in a Python file, which is executed.")
 
     def settings(self) -> dict[str, Any]:
         """Return the settings, among which is the reward function."""
@@ -221,15 +215,15 @@ class RewardOptions(DataOptions):
 
 
 @dataclass(frozen=True)
-class SettingOptions(OptionGroup):
+class SettingOptions(opt.OptionGroup):
     """The options for settings: a preset, a settings file, assignments, and the run to fine-tune."""
 
-    preset: str | None = option(
+    preset: str | None = opt.option(
         "P", "Preset: tiny, small, base, big, or lecture for a classifier (default: chosen from the data)."
     )
-    config: Path | None = option("F.toml", "File with settings; --print-config shows the format.")
-    set_: list[str] | None = option("K=V", "Setting, for example model.d_model=128; repeatable.", "--set")
-    init_from: Path | None = option(
+    config: Path | None = opt.option("F.toml", "File with settings; --print-config shows the format.")
+    set_: list[str] | None = opt.option("K=V", "Setting, for example model.d_model=128; repeatable.", "--set")
+    init_from: Path | None = opt.option(
         "DIR", "Run folder of a model to fine-tune (for LoRA, add --set lora.rank=8)."
     )
 
@@ -259,17 +253,17 @@ class SettingOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class TrainingOptions(OptionGroup):
+class TrainingOptions(opt.OptionGroup):
     """The training options of all tasks: training limit, seed, device, and whether to stop at an unusable row."""
 
     steps: Steps = None
     epochs: Epochs = None
     minutes: Minutes = None
     cpu_minutes: CpuMinutes = None
-    seed: int | None = option("N", "Random seed for weights, data order and dropout (default: 1).")
-    threads: Threads = None
-    device: Device = "auto"
-    strict: bool = switch("--strict", "Stop at the first unusable row instead of skipping it.")
+    seed: int | None = opt.option("N", "Random seed for weights, data order and dropout (default: 1).")
+    threads: opt.Threads = None
+    device: opt.Device = "auto"
+    strict: bool = opt.switch("--strict", "Stop at the first unusable row instead of skipping it.")
 
     def settings(self) -> dict[str, Any]:
         """Return the options that are settings, as a dict with keys of the form "section.key"."""
@@ -283,7 +277,9 @@ class TrainingOptions(OptionGroup):
 def one_end(**ends: Any) -> dict[str, Any]:
     """Return the limit of the run (steps, epochs or time). Raise BadParameter if more than one limit is given."""
     given = {name: value for name, value in ends.items() if value is not None}
-    refuse_if(len(given) > 1, f"{' and '.join(map(flag, given))} cannot be combined. Give only one of them")
+    opt.refuse_if(
+        len(given) > 1, f"{' and '.join(map(opt.flag, given))} cannot be combined. Give only one of them"
+    )
     return given
 
 
@@ -419,11 +415,11 @@ def _task_command(task: TaskName, options: type[DataOptions]) -> Callable[..., i
 
     def command(
         *,
-        out: Path | None = option("DIR", "New run folder."),
+        out: Path | None = opt.option("DIR", "New run folder."),
         data: DataOptions,
         chosen: SettingOptions,
         training: TrainingOptions,
-        print_config: bool = switch("--print-config", "Print the settings as TOML and exit."),
+        print_config: bool = opt.switch("--print-config", "Print the settings as TOML and exit."),
     ) -> int:
         with preparing():
             from attendo.config import dump_toml
@@ -444,7 +440,7 @@ def _task_command(task: TaskName, options: type[DataOptions]) -> Callable[..., i
         return _train(family, tables, out, training, clock, chosen.init_from)
 
     command.__annotations__["data"] = options
-    return with_groups(command)
+    return opt.with_groups(command)
 
 
 def _show_loss_mask(family: TaskSpec, given: Tables, init_from: Path | None, n_rows: int) -> int:
@@ -475,7 +471,7 @@ def _show_loss_mask(family: TaskSpec, given: Tables, init_from: Path | None, n_r
 
 def require_data(tables: Tables) -> None:
     """Raise BadParameter if the settings contain no training data."""
-    refuse_if(not tables.get("data", {}).get("train"), "no training data. Give --train F")
+    opt.refuse_if(not tables.get("data", {}).get("train"), "no training data. Give --train F")
 
 
 def _train(
@@ -495,7 +491,7 @@ def _train(
 
     device = training.device
     threads = training.threads
-    use_threads(threads)
+    opt.use_threads(threads)
     with ranks_of(device, tables.get("training", {})) as ranks:
         tell = say if ranks.is_first else silent
         if is_restarted(out, ranks):
