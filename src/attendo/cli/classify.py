@@ -38,8 +38,7 @@ def classify(
     keep: str | None = opt.option("C", "Columns of --input to copy to --output, for example id,opened."),
     header: opt.Header = None,
     threshold: str | None = opt.option(
-        "T",
-        "Lowest probability of a label: a number, or LABEL=NUMBER,... (default: stored thresholds).",
+        "T", "Lowest probability of a label: a number, or LABEL=NUMBER,... (default: stored thresholds)."
     ),
     as_json: opt.JsonLines = False,
     machine: opt.Machine,
@@ -74,8 +73,7 @@ def classify(
         opt.refuse("--input", {"--json": as_json})
         return _classify_file(folder, *files, columns, keep, header, loaded)
     opt.refuse_if(
-        (columns, keep, header) != (None, None, None),
-        "--columns, --keep and --header require --input",
+        (columns, keep, header) != (None, None, None), "--columns, --keep and --header require --input"
     )
     classifier = loaded()
     counter = Counter("lines")

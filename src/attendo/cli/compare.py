@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attendo.cli import options as opt
 from attendo.cli.evaluate import (
     NO_MEASURE,
+    ScoreOptions,
     labelled_rows,
     only,
     pairs_of,
@@ -37,22 +38,14 @@ Sums = tuple["dict[str, RowSums]", "dict[str, RowSums]"]
 
 
 @dataclass(frozen=True)
-class TaskOptions(opt.DataFiles):
-    """The data of `attendo compare`, the metrics, and the options that apply only to some tasks."""
+class TaskOptions(ScoreOptions):
+    """The options of `attendo compare`."""
 
     metrics: list[str] | None = opt.option(
         "M",
         "Metric: bleu, chrf, exact | accuracy, macro-f1 | loss, perplexity, bits-per-byte. Repeatable.",
         "--metric",
     )
-    tokenize: str | None = opt.option(
-        "T", "BLEU tokenizer: 13a, none, char, intl … (default: as in evaluate)."
-    )
-    beam: opt.Beam = None
-    context: int | None = opt.option(
-        "N", "Context length for language models, in tokens (default: that of the model).", min=1
-    )
-    column: str | None = opt.option("C", "Text column for language models (default: as in training).")
 
     def chosen(self, known: Sequence[str], usual: Sequence[str]) -> list[str]:
         """Return the requested metrics, or the usual metrics."""
@@ -240,7 +233,7 @@ def _text_sums(users: tuple[Generator, Generator], folders: Folders, options: Ta
         "the tokenizers differ, so values per token are not comparable. Use --metric bits-per-byte",
     )
     # both models read the documents as model A reads them, so the texts are the same
-    streams, _ = streams_of(folders[0], options, options.column, tokenizers)
+    streams, _ = streams_of(folders[0], options, tokenizers)
     first, second = (
         text_sums(user, stream, metrics, options.context) for user, stream in zip(users, streams, strict=True)
     )

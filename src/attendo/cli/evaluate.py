@@ -37,21 +37,27 @@ NO_MEASURE = "{} computes vectors, for which there is no metric. Use it with att
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskOptions(opt.DataFiles):
-    """The data of `attendo evaluate`, and the options that apply only to some tasks."""
+class ScoreOptions(opt.DataFiles):
+    """The options of `evaluate` and `compare`: the data, and options that apply only to some tasks."""
 
     tokenize: str | None = opt.option(
         "T", "BLEU tokenizer: 13a, none, char, intl, zh, ja-mecab (default: 13a, or char without spaces)."
     )
     beam: opt.Beam = None
-    length_penalty: opt.Penalty = None
     context: int | None = opt.option(
         "N", "Context length for language models, in tokens (default: that of the model).", min=1
     )
+    column: str | None = opt.option("C", "Text column for language models (default: as in training).")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskOptions(ScoreOptions):
+    """The options of `attendo evaluate`."""
+
+    length_penalty: opt.Penalty = None
     stride: int | None = opt.option(
         "N", "Number of tokens scored per window, for language models (default: all).", min=1
     )
-    column: str | None = opt.option("C", "Text column for language models (default: as in training).")
     out: Path | None = opt.option(
         "F", "New file for the translations (one per line) or the predicted labels."
     )
@@ -117,9 +123,11 @@ def evaluate(
 def only(options: opt.OptionGroup, *allowed: str) -> None:
     """Raise BadParameter if an option was given whose field name is not among those that apply to the task."""
     others = {"columns": "column", "column": "columns"}
-    for name in options.given().keys() - {"files"}:
+    for name in options.given():
         remedy = f"Use {opt.flag(others[name])}" if others.get(name) in allowed else "Leave it out"
-        opt.refuse_if(name not in allowed, f"{opt.flag(name)} does not apply to this task. {remedy}")
+        opt.refuse_if(
+            name not in ("files", *allowed), f"{opt.flag(name)} does not apply to this task. {remedy}"
+        )
 
 
 def _check_out(out: Path) -> None:
@@ -277,7 +285,7 @@ def refuse_header(rows: list[LabelledRow], source: LabelledSource, classifier: C
 def _perplexity(generator: Generator, folder: Path, options: TaskOptions) -> tuple[dict[str, Any], list[str]]:
     from attendo.inference.perplexity import text_loss
 
-    [stream], reading = streams_of(folder, options, options.column, [generator.tokenizer])
+    [stream], reading = streams_of(folder, options, [generator.tokenizer])
     longest = generator.model.config.max_len
     context = options.context or longest
     if context > longest:
@@ -291,7 +299,7 @@ def _perplexity(generator: Generator, folder: Path, options: TaskOptions) -> tup
 
 
 def streams_of(
-    folder: Path, data: opt.DataFiles, column: str | None, tokenizers: Sequence[Tokenizer]
+    folder: Path, options: ScoreOptions, tokenizers: Sequence[Tokenizer]
 ) -> tuple[list[TokenStream], Reading]:
     """Return the tokens of documents for each tokenizer, and print what was read.
 
@@ -301,13 +309,14 @@ def streams_of(
     from attendo.data.token_stream import TokenStream
     from attendo.runs.settings import data_of
 
-    learned, header = data_of("language-model", folder), data.header
-    tables = [has_rows(file) for file in data.files]
+    learned = data_of("language-model", folder)
+    column, header = options.column, options.header
+    tables = [has_rows(file) for file in options.files]
     if any(tables):
         column = learned.column if column is None else column
         header = learned.header if header is None else header
     unit = "file" if all(tables) else learned.documents
-    source = TextSource(tuple(data.files), column, bool(header), unit)
+    source = TextSource(tuple(options.files), column, bool(header), unit)
     readings = [Reading(source.name) for _ in tokenizers]
     streams = [
         TokenStream.of_chunks(read_documents(source, reading=reading), tokenizer)

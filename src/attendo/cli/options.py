@@ -194,8 +194,7 @@ class RayOptions(OptionGroup):
 Threads = Annotated[int | None, option("N", "CPU threads (default: one per core).", min=1, default=...)]
 Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
 UsingDevice = Annotated[
-    str,
-    typer.Option("--device", help="Device: auto, cpu or cuda. The compiled search requires the CPU."),
+    str, typer.Option("--device", help="Device: auto, cpu or cuda. The compiled search requires the CPU.")
 ]
 Segmented = Annotated[
     Literal["sentence", "paragraph", "none"],
@@ -322,9 +321,6 @@ def show(pieces: Iterator[str]) -> None:
 
 Folder = Annotated[Path, argument("DIR", "Run folder.")]
 Texts = Annotated[list[str] | None, argument("[TEXT]...", "Texts to process (default: the lines of stdin).")]
-Files = Annotated[
-    list[Path], argument("F...", "Data: a file, a folder, 'a quoted/*.tsv' or two parallel files.")
-]
 Beam = Annotated[
     int | None, option("N", "Beam size; 1 is greedy search (default: as in the run, usually 4).", default=...)
 ]
@@ -346,7 +342,7 @@ Header = Annotated[
 class DataFiles(OptionGroup):
     """The files of rows that a command reads. The default columns and header are those of training."""
 
-    files: Files
+    files: list[Path] = argument("F...", "Data: a file, a folder, 'a quoted/*.tsv' or two parallel files.")
     columns: Columns = None
     header: Header = None
 
@@ -409,11 +405,7 @@ def both_files(source: Path | None, out: Path | None, others: bool) -> tuple[Pat
 
 
 def file_done(
-    source: Path,
-    out: Path,
-    work: Work,
-    request: Mapping[str, Any],
-    notes: Mapping[str, str],
+    source: Path, out: Path, work: Work, request: Mapping[str, Any], notes: Mapping[str, str]
 ) -> int:
     """Process a file line by line, and return the exit code. After Ctrl-C or SIGTERM, the finished lines are kept.
 

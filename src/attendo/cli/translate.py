@@ -208,10 +208,7 @@ def translate(
 
         translator.shortlist = load_shortlist(shortlist, translator.tokenizer)
     config = translator.config(beam, n_best, length_penalty)
-    opt.refuse_if(
-        bits != 32 and config.coverage_penalty and not (drawing or stream),
-        opt.BITS_WITH_COVERAGE,
-    )
+    opt.refuse_if(bits != 32 and config.coverage_penalty and not (drawing or stream), opt.BITS_WITH_COVERAGE)
     work = TranslationLines(
         translator, config, longest, segment, n_best or 1, as_json, prefix or "", alignments, drawing
     )

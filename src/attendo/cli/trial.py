@@ -143,13 +143,7 @@ def _row(found: Trial, one: Outcome) -> tuple[str, ...]:
     low, high = one.interval or (None, None)
     interval = "unknown" if low is None else f"{_said(found, low, '+')} to {_said(found, high, '+')}"
     of_difference = ("", "") if one.difference is None else (_said(found, one.difference, "+"), interval)
-    return (
-        one.name,
-        _said(found, one.mean),
-        *of_difference,
-        str(len(one.scores)),
-        one.verdict or "",
-    )
+    return (one.name, _said(found, one.mean), *of_difference, str(len(one.scores)), one.verdict or "")
 
 
 def _said(found: Trial, value: float | None, sign: str = "") -> str:
