@@ -69,7 +69,7 @@ def label(
         queue = to_label(classifier, new, file)
         say(f"{out}: {len(file.labels):,} labels; {len(queue):,} texts to label")
         server = LabelServer(Labeling(queue, file), classifier.labels.names, folder.name, port, language)
-        code = opt.serve_page(server, server.address, open_, language)
+        code = opt.serve_page(server.run, server.stop, server.address, open_, language)
     finally:
         file.close()
     say(_next_step(folder, out, names, [*file.labels.values()]))

@@ -307,7 +307,7 @@ def _serve(user: User, folder: Path, state: str, options: LookOptions, language:
     if options.probe is not None:
         session.probes = probes_of(user, labelled_rows(user, folder, options.probe, language))
     server = LookServer(session, PORT if options.port is None else options.port, language)
-    code = opt.serve_page(server, server.address + state, options.open_, language)
+    code = opt.serve_page(server.run, server.stop, server.address + state, options.open_, language)
     if server.is_computing:  # torch would abort at the exit of Python
         sys.stdout.flush()
         os._exit(code)

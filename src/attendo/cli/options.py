@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Protocol, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_type_hints
 
 import typer
 
@@ -435,26 +435,20 @@ def file_done(
     return 0
 
 
-class PageServer(Protocol):
-    """A server of a page in the browser."""
-
-    def run(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-def serve_page(server: PageServer, address: str, opens: bool, language: Language) -> int:
+def serve_page(
+    run: Callable[[], None], stop: Callable[[], None], address: str, opens: bool, language: Language
+) -> int:
     """Print the address, serve a page until Ctrl-C (exit code 130) or SIGTERM (143), and return the exit code."""
     from attendo.training.run import stopping
 
-    with stopping(server.stop) as stopped:
+    with stopping(stop) as stopped:
         print(address, flush=True)
         say(Localized("(press Ctrl-C to stop)", "（終了するには Ctrl-C を押してください）").text(language))
         if opens:
             import webbrowser
 
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-        server.run()
+        run()
     return stopped.code or 0
 
 
