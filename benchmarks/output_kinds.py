@@ -24,7 +24,6 @@ from attendo.data.tagged import SPANS, dictionary, dictionary_spans, spans_of
 from attendo.inference.tagger import Tagger, span_scores
 from attendo.metrics import log_softmax
 from attendo.runs.settings import data_of
-from attendo.runs.task_specs import TASK_SPECS
 
 Parts = list[str | tuple[str, str]]
 
@@ -226,7 +225,7 @@ def further_kinds(folder: Path, seed: int, epochs: float) -> None:
         user = attendo.train(
             own / "train.jsonl", own / "run", task=task, columns=columns, epochs=epochs, settings=settings
         )
-        data = data_of(TASK_SPECS[task], own / "run")
+        data = data_of(task, own / "run")
         rows = list(read_labelled(data.source(own / "test.jsonl")))
         read = user.read([row.text for row in rows])[0] / user.temperature
         found = [

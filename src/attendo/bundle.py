@@ -72,6 +72,13 @@ class TextModel:
     AttributeError: 'TextModel' object has no attribute 'translate'. Load a run that was trained for translation
     """
 
+    model: Any
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return next(self.model.parameters()).device
+
     if not TYPE_CHECKING:  # so that type checkers still report unknown attributes
 
         def __getattr__(self, name: str) -> Any:

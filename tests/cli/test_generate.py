@@ -296,7 +296,7 @@ def test_recorded_weights_of_few_bits_are_floats(trained, tmp_path):
 
 
 def test_bits_are_for_the_processor(trained, text, monkeypatch):
-    monkeypatch.setattr("attendo.cli.options.chosen_device", lambda device, threads: "cuda")
+    monkeypatch.setattr("attendo.bundle.pick_device", lambda device: "cuda")
     for command in ("generate", "chat", "evaluate"):
         files = [text] if command == "evaluate" else []
         assert "--bits is for the CPU" in refused(command, trained[0], *files, "--bits", "8")

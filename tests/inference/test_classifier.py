@@ -103,7 +103,7 @@ def test_evaluation_is_scikit_learns():
     assert found.found == tuple(subject.classify([row.text for row in rows]))
     assert (found.confusion == ORACLE.confusion_matrix(labels, given, labels=names)).all()
     table = ORACLE.precision_recall_fscore_support(labels, given, labels=names, zero_division=0)
-    for score, name, *expected in zip(found.classes, names, *table, strict=True):
+    for score, name, *expected in zip(found.labels, names, *table, strict=True):
         assert score.label == name
         assert [score.precision, score.recall, score.f1, score.support] == pytest.approx(expected, abs=1e-12)
     measures = found.measures

@@ -125,13 +125,13 @@ def test_stored_thresholds_decide_and_lower_the_coverage(tmp_path):
     assert len(given) == 3
     assert found.measures["coverage"] == pytest.approx(3 / 5)
     assert found.confusion.sum() == 3
-    wet = next(score for score in found.classes if score.label == "wet")
+    wet = next(score for score in found.labels if score.label == "wet")
     assert (wet.support, wet.recall) == (5, sum(one.label == "wet" for one in given) / 5)
     assert (
         found.measures["accuracy"] == Classifier.evaluate(replace(user, card={}), rows).measures["accuracy"]
     )
     store_thresholds(folder, dict.fromkeys(COUNTS, NEVER))
     nothing = Classifier.load(folder).evaluate(rows)
-    assert (nothing.measures["coverage"], nothing.confusion.sum(), nothing.classes[2].recall) == (0, 0, 0)
+    assert (nothing.measures["coverage"], nothing.confusion.sum(), nothing.labels[2].recall) == (0, 0, 0)
     store_thresholds(folder, {})
     assert Classifier.load(folder).thresholds == {}

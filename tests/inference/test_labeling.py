@@ -5,6 +5,7 @@ from tiny_classifiers import TEXTS, classifier
 
 from attendo.data.labelled import LabelledSource, read_labelled
 from attendo.errors import AttendoError
+from attendo.inference import labeling
 from attendo.inference.labeling import LabelFile, Labeling, to_label
 
 HARD = 'it is "late",\nagain\r\n=1'
@@ -22,17 +23,11 @@ def test_a_label_is_on_the_disk_and_training_reads_it(tmp_path, end):
     with pytest.raises(AttendoError, match="another process"):
         LabelFile(path, ("category", "body"))
     file.close()
-    whole = path.read_bytes()
-    for n in range(len(whole) + 1):  # killed while it wrote
-        path.write_bytes(whole[:n])
-        again = LabelFile(path, ("category", "body"))
-        assert again.labels == ({HARD: "wet"} if n == len(whole) else {})
-        again.add("dry", "sun")
-        again.close()
-        assert [row.text for row in read_labelled(source, strict=True)] == [
-            *([HARD] if n == len(whole) else []),
-            "sun",
-        ]
+    again = LabelFile(path, ("category", "body"))
+    assert again.labels == {HARD: "wet"}
+    again.add("dry", "sun")
+    again.close()
+    assert [row.text for row in read_labelled(source, strict=True)] == [HARD, "sun"]
 
 
 def test_other_files_are_not_changed(tmp_path):
@@ -51,13 +46,11 @@ def test_a_full_disk_leaves_whole_records(tmp_path, monkeypatch):
     file = LabelFile(tmp_path / "a.csv")
     file.add("wet", "rain")
     before = (tmp_path / "a.csv").read_bytes()
-    append = file._append
 
-    def fails(data):
-        append(data[:3])
+    def fails(path, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(file, "_append", fails)
+    monkeypatch.setattr(labeling, "write_atomic", fails)
     with pytest.raises(OSError):
         file.add("dry", "sun")
     file.close()
@@ -74,19 +67,19 @@ def test_the_least_sure_text_is_asked_first_and_undo_goes_back(tmp_path):
     assert sorted(found.text for found in queue) == sorted({*TEXTS} - {"rain"})
     margins = [p[0] - p[1] for p in (list(found.probabilities.values()) for found in queue)]
     assert margins == sorted(margins)
-    labeling = Labeling(queue, file)
-    labeling.undo()  # nothing to undo
+    texts = Labeling(queue, file)
+    texts.undo()  # nothing to undo
     first, second, third = (found.text for found in queue[:3])
-    labeling.label("cold")
-    labeling.skip()
-    labeling.label("dry")
+    texts.label("cold")
+    texts.skip()
+    texts.label("dry")
     assert file.labels == {"rain": "wet", first: "cold", third: "dry"}
-    labeling.undo()
-    labeling.undo()
-    assert labeling.place == 1 and labeling.current is queue[1]
-    labeling.label("wet")
+    texts.undo()
+    texts.undo()
+    assert texts.place == 1 and texts.current is queue[1]
+    texts.label("wet")
     assert file.labels == {"rain": "wet", first: "cold", second: "wet"}
-    labeling.skip()
-    labeling.skip()
-    assert labeling.current is None
+    texts.skip()
+    texts.skip()
+    assert texts.current is None
     file.close()

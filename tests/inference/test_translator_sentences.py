@@ -9,12 +9,10 @@ from command_line import attendo
 from served_models import client_of, serving
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
-from attendo.data import forecasts
 from attendo.data.segments import Usual, split_sentences, usual_of
 from attendo.decoding.protocols import Hypothesis
 from attendo.errors import AttendoError
 from attendo.inference.translations import sources_of, usual_of_run
-from attendo.inference.translator import Translator
 
 FIRST, SECOND = "On Monday it will snow in Oslo.", "It might rain in Sapporo tomorrow."
 TEXT = f"{FIRST}  {SECOND}"
@@ -103,9 +101,7 @@ def test_what_is_usual_is_counted_in_the_training_pairs():
     texts = ["A dog saw Rome"] * 90 + ["Rome saw A dog"] * 2 + ["In a dog"] * 20
     usual = usual_of([lengths], texts)
     assert usual.longest == 9000 and usual.fewest == 0.0
-    assert (
-        usual_of_run({"data": {"usual": usual._asdict()}}, None, TOKENIZER) == usual
-    )  # as the run in memory has it
+    assert usual_of_run({"data": {"usual": usual._asdict()}}, None) == usual  # as the run in memory has it
     assert usual.beginnings == ("In",)  # "A" is inside a text, too, more often than once in a hundred
 
 
@@ -121,23 +117,7 @@ def test_a_word_that_only_begins_sources_begins_a_sentence():
     ]
 
 
-def test_an_older_run_counts_its_training_pairs(tmp_path):
-    pairs = forecasts.pairs(300, "train")
-    data = tmp_path / "pairs.tsv"
-    data.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
-    run = save_run(tmp_path / "run", USER)
-    with (run / "config.toml").open("a") as config:
-        config.write(f'\n[data]\ntrain = ["{data}"]\n')
-    card = {"data": {"pairs": 300}}
-    usual = usual_of_run(card, run, TOKENIZER)
-    lengths = sorted(len(TOKENIZER.encode(source)) for source, _ in pairs)
-    assert usual is not None and usual.longest == lengths[-1] and 0 < usual.fewest < 2
-    data.unlink()
-    assert usual_of_run(card, run, TOKENIZER) is None  # it can still be used
-    assert Translator.load(run).usual == Usual(199)
-
-
 @pytest.mark.parametrize("usual", [3, {"longest": -1}, {"longest": 5, "fewest": "x", "beginnings": []}])
 def test_a_damaged_card_is_named(tmp_path, usual):
     with pytest.raises(AttendoError, match=r"invalid data\.usual"):
-        usual_of_run({"data": {"usual": usual}}, tmp_path, TOKENIZER)
+        usual_of_run({"data": {"usual": usual}}, tmp_path)

@@ -76,10 +76,10 @@ def texts():
 def test_the_losses_of_targets_are_those_of_perplexity():
     user = generator()
     stream = TokenStream.of(texts(), user.tokenizer)
-    for document, losses in zip(stream.documents(), target_losses(user, stream.documents(), 16), strict=True):
+    for document, losses in zip(stream.documents(), target_losses(user, [*stream.documents()], 16), strict=True):
         assert len(losses) == document.n_targets
         assert losses.sum() == pytest.approx(text_loss(user.model, [document], 16).nats)
-    direct = next(target_losses(user, [stream.document(1)], 16))
+    [direct] = target_losses(user, [stream.document(1)], 16)
     apart = [
         text_loss(user.model, [stream.document(1).beginning(n, user.tokenizer)], 16).nats for n in (1, 2, 3)
     ]

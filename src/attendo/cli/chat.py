@@ -12,8 +12,10 @@ import typer
 from attendo.cli.generate import WritingOptions
 from attendo.cli.options import Folder, Machine, bits_option, make_ready, option, with_groups
 from attendo.cli.reporting import numbered_chunks, say, stdin_bytes
+from attendo.data.chat import Message
 from attendo.decoding.options import Bits
 from attendo.display.formats import plural
+from attendo.errors import AttendoError
 
 if TYPE_CHECKING:
     from attendo.data.chat import Message
@@ -40,7 +42,6 @@ def chat(
 
     Example: echo "Will it rain tomorrow?" | attendo chat runs/assistant --temperature 0
     """
-    from attendo.data.chat import Message
     from attendo.inference import Generator
 
     generator = Generator.load(folder, machine.chosen(bits), bits)
@@ -64,7 +65,6 @@ class _Talk:
 
     def run(self) -> None:
         """Answer each line until the end of the input."""
-        from attendo.data.chat import Message
 
         for line in _lines():
             if line == "/new":
@@ -81,8 +81,6 @@ class _Talk:
 
     def _answer(self) -> None:
         """Print the reply to the messages, and append the reply to them. A message without a reply is removed."""
-        from attendo.data.chat import Message
-        from attendo.errors import AttendoError
 
         if self.seed is not None:
             self.given["seed"] = self.seed

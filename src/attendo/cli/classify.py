@@ -10,48 +10,38 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attendo.cli.options import (
-    Folder,
-    Header,
-    JsonLines,
-    Machine,
-    Texts,
-    both_files,
-    option,
-    refuse,
-    refuse_if,
-    with_groups,
-)
+from attendo.cli import options as opt
 from attendo.cli.reporting import Counter, lines_given, one_line, refuse_file_name, say, wrote
+from attendo.data.corpora import parse_columns, parse_kept, read_lines, read_with_kept
+from attendo.data.data_files import require_file
 from attendo.data.row_report import RowReport
 
 if TYPE_CHECKING:
     from attendo.inference.label_model import LabelModel
 
 
-@with_groups
+@opt.with_groups
 def classify(
     *,
-    folder: Folder,
-    texts: Texts = None,
-    source: Path | None = option("F", "Input table, or .txt file with one text per line.", "--input"),
-    out: Path | None = option(
+    folder: opt.Folder,
+    texts: opt.Texts = None,
+    source: Path | None = opt.option("F", "Input table, or .txt file with one text per line.", "--input"),
+    out: Path | None = opt.option(
         "G", "Output table with the labels: .csv, .tsv, .jsonl, .parquet or .xlsx.", "--output"
     ),
-    columns: str | None = option(
+    columns: str | None = opt.option(
         "C",
         "Text column of --input, for example text=body or 2 (default: as in training).",
         "--columns",
         "--column",
     ),
-    keep: str | None = option("C", "Columns of --input to copy to --output, for example id,opened."),
-    header: Header = None,
-    threshold: str | None = option(
-        "T",
-        "Lowest probability of a label: a number, or LABEL=NUMBER,... (default: stored thresholds).",
+    keep: str | None = opt.option("C", "Columns of --input to copy to --output, for example id,opened."),
+    header: opt.Header = None,
+    threshold: str | None = opt.option(
+        "T", "Lowest probability of a label: a number, or LABEL=NUMBER,... (default: stored thresholds)."
     ),
-    as_json: JsonLines = False,
-    machine: Machine,
+    as_json: opt.JsonLines = False,
+    machine: opt.Machine,
 ) -> int:
     """Classify texts, the lines of stdin, or the rows of a table, or find the spans in them.
 
@@ -76,15 +66,14 @@ def classify(
 
     Example: attendo classify runs/mine --input new.csv --output labels.csv --columns text=body --keep id,opened
     """
-    files = both_files(source, out, bool(texts))
+    files = opt.both_files(source, out, bool(texts))
     loaded = partial(_loaded, folder, machine, threshold)
     refuse_file_name(texts, "use < FILE, or --input FILE --output G")
     if files:
-        refuse("--input", {"--json": as_json})
+        opt.refuse("--input", {"--json": as_json})
         return _classify_file(folder, *files, columns, keep, header, loaded)
-    refuse_if(
-        (columns, keep, header) != (None, None, None),
-        "--columns, --keep and --header require --input",
+    opt.refuse_if(
+        (columns, keep, header) != (None, None, None), "--columns, --keep and --header require --input"
     )
     classifier = loaded()
     counter = Counter("lines")
@@ -106,7 +95,7 @@ def classify(
     return 0
 
 
-def _loaded(folder: Path, machine: Machine, threshold: str | None) -> LabelModel:
+def _loaded(folder: Path, machine: opt.Machine, threshold: str | None) -> LabelModel:
     """Return the model of a run, with other thresholds than the stored ones if they are given."""
     from attendo.bundle import load_bundle
     from attendo.inference import Classifier, MultiLabelClassifier, Regressor, Tagger
@@ -117,7 +106,9 @@ def _loaded(folder: Path, machine: Machine, threshold: str | None) -> LabelModel
     user = kinds.get(task, Classifier).load(folder, machine.chosen())
     if threshold is None:
         return user
-    refuse_if(task in (Tagger.task, Regressor.task), f"--threshold does not apply to {task}. Leave it out")
+    opt.refuse_if(
+        task in (Tagger.task, Regressor.task), f"--threshold does not apply to {task}. Leave it out"
+    )
     chosen = parse_thresholds(threshold, tuple(user.counts))
     return replace(user, card={**user.card, "thresholds": chosen})
 
@@ -132,8 +123,6 @@ def _classify_file(
     loaded: Callable[[], LabelModel],
 ) -> int:
     """Classify the texts of a table. The default columns and header are those of training."""
-    from attendo.data.corpora import parse_kept
-    from attendo.data.data_files import require_file
     from attendo.inference.label_model import classify_table
     from attendo.inference.tables import check_table
     from attendo.runs.task_specs import family_of
@@ -166,7 +155,6 @@ def rows_of(
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield the number of each row or line, with its text and the columns to keep. `roles` are those of training."""
     from attendo.config import read_toml
-    from attendo.data.corpora import parse_columns, read_lines, read_with_kept
     from attendo.data.labelled import SECOND, has_pairs, joined_texts
     from attendo.data.texts import has_rows
 

@@ -9,35 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attendo.cli import options as opt
 from attendo.cli.evaluate import (
     NO_MEASURE,
-    ONE_NAME,
+    ScoreOptions,
+    labelled_rows,
     only,
     pairs_of,
-    refuse_header,
-    texts_of,
+    streams_of,
     warn_of_guessing,
     warn_of_order,
 )
-from attendo.cli.options import (
-    Beam,
-    Columns,
-    Files,
-    Header,
-    Machine,
-    OneJson,
-    OptionGroup,
-    argument,
-    make_ready,
-    option,
-    refuse_if,
-    require_files,
-    with_groups,
-)
 from attendo.cli.reporting import say
-from attendo.data.row_report import RowReport
 from attendo.display.formats import plural
 from attendo.display.width import shown
+from attendo.errors import AttendoError
 
 if TYPE_CHECKING:
     from attendo.bootstrap import RowSums
@@ -52,35 +38,32 @@ Sums = tuple["dict[str, RowSums]", "dict[str, RowSums]"]
 
 
 @dataclass(frozen=True)
-class TaskOptions(OptionGroup):
-    """The options of `attendo compare` that apply only to some tasks."""
+class TaskOptions(ScoreOptions):
+    """The options of `attendo compare`."""
 
-    tokenize: str | None = option("T", "BLEU tokenizer: 13a, none, char, intl … (default: as in evaluate).")
-    beam: Beam = None
-    context: int | None = option(
-        "N", "Context length for language models, in tokens (default: that of the model).", min=1
-    )
-    columns: Columns = None
-    column: str | None = option("C", "Text column for language models (default: as in training).")
-    header: Header = None
-
-
-@with_groups
-def compare(
-    *,
-    first: Path = argument("DIR", "Run folder of model A."),
-    second: Path = argument("DIR", "Run folder of model B."),
-    files: Files,
-    metrics: list[str] | None = option(
+    metrics: list[str] | None = opt.option(
         "M",
         "Metric: bleu, chrf, exact | accuracy, macro-f1 | loss, perplexity, bits-per-byte. Repeatable.",
         "--metric",
-    ),
-    samples: int = option("N", "Number of bootstrap samples of the rows.", min=100, default=1000),
-    seed: int = option("N", "Random seed of the samples.", min=0, default=12345),
+    )
+
+    def chosen(self, known: Sequence[str], usual: Sequence[str]) -> list[str]:
+        """Return the requested metrics, or the usual metrics."""
+        for metric in self.metrics or ():
+            opt.refuse_if(metric not in known, f"--metric {metric} is unknown (expected {', '.join(known)})")
+        return list(dict.fromkeys(self.metrics or usual))
+
+
+@opt.with_groups
+def compare(
+    *,
+    first: Path = opt.argument("DIR", "Run folder of model A."),
+    second: Path = opt.argument("DIR", "Run folder of model B."),
     options: TaskOptions,
-    as_json: OneJson = False,
-    machine: Machine,
+    samples: int = opt.option("N", "Number of bootstrap samples of the rows.", min=100, default=1000),
+    seed: int = opt.option("N", "Random seed of the samples.", min=0, default=12345),
+    as_json: opt.OneJson = False,
+    machine: opt.Machine,
 ) -> int:
     """Compare two models of one task on a file with the paired bootstrap (Koehn 2004).
 
@@ -94,12 +77,11 @@ def compare(
     Example: attendo compare runs/old runs/new test.tsv
     """
     from attendo.bundle import load_bundle
-    from attendo.errors import AttendoError
     from attendo.inference import Generator, Translator, load
     from attendo.inference.label_model import LabelModel
     from attendo.runs.compare import verdicts
 
-    require_files(files)
+    opt.require_files(options.files)
     device = machine.chosen()
     began = time.monotonic()
     folders = (first, second)
@@ -109,14 +91,14 @@ def compare(
         raise AttendoError(f"{first} is for {tasks[0]}, {second} for {tasks[1]}. Compare models of one task")
     match users:
         case Translator(), Translator():
-            only(options, "tokenize", "beam", "columns", "header")
-            sums = _translations(users, folders, files, metrics, options)
+            only(options, "metrics", "tokenize", "beam", "columns", "header")
+            sums = _translations(users, folders, options)
         case LabelModel(), LabelModel():
-            only(options, "columns", "header")
-            sums = _labelled(users, folders, files, metrics, options)
+            only(options, "metrics", "columns", "header")
+            sums = _labelled(users, folders, options)
         case Generator(), Generator():
-            only(options, "context", "column", "header")
-            sums = _text_sums(users, folders, files, metrics, options)
+            only(options, "metrics", "context", "column", "header")
+            sums = _text_sums(users, folders, options)
         case _:
             raise AttendoError(NO_MEASURE.format(first))
     found = verdicts(*sums, samples, seed)
@@ -188,25 +170,11 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _chosen(asked: list[str] | None, known: Sequence[str], usual: Sequence[str]) -> list[str]:
-    """Return the requested metrics."""
-    for metric in asked or ():
-        refuse_if(metric not in known, f"--metric {metric} is unknown (expected {', '.join(known)})")
-    return list(dict.fromkeys(asked or usual))
-
-
-def _translations(
-    users: tuple[Translator, Translator],
-    folders: Folders,
-    files: list[Path],
-    asked: list[str] | None,
-    options: TaskOptions,
-) -> Sums:
-    from attendo.errors import AttendoError
+def _translations(users: tuple[Translator, Translator], folders: Folders, options: TaskOptions) -> Sums:
     from attendo.runs.compare import TRANSLATION_METRICS, translation_sums
 
-    metrics = _chosen(asked, TRANSLATION_METRICS, ("bleu", "chrf"))
-    read = [pairs_of(folder, files, options.columns, options.header) for folder in folders]
+    metrics = options.chosen(TRANSLATION_METRICS, ("bleu", "chrf"))
+    read = [pairs_of(folder, options) for folder in folders]
     pairs = [[(source, target) for _, source, target in rows] for rows, _ in read]
     say(read[0][1].line())
     languages = [user.card.get("languages") or {} for user in users]
@@ -216,92 +184,57 @@ def _translations(
             f"{folders[0]} translates from {ways[0][0]} to {ways[0][1]}, {folders[1]} from {ways[1][0]} to"
             f" {ways[1][1]}. Compare models of the same direction"
         )
-    if pairs[0] != pairs[1]:
-        raise AttendoError(
-            f"{files[0]}: {folders[0]} and {folders[1]} read different columns. Choose them with --columns"
-        )
+    _require_equal(pairs, folders, options)
     sums = []
-    warn_of_order(languages[0], pairs[0], len(files) == 2)
+    warn_of_order(languages[0], pairs[0], options.are_parallel)
     for user, name in zip(users, "AB", strict=True):
-        make_ready(user)
+        opt.make_ready(user)
         likely = [one for candidate in user.score(pairs[0][:SCORED]) for one in candidate.token_log_probs]
-        warn_of_guessing(user, sum(likely), len(likely), len(files) == 2)
+        warn_of_guessing(user, sum(likely), len(likely), options.are_parallel)
         say(f"translating with {name}")
         sums.append(translation_sums(user, pairs[0], metrics, options.beam, options.tokenize))
     return sums[0], sums[1]
 
 
-def _labelled(
-    users: tuple[LabelModel, LabelModel],
-    folders: Folders,
-    files: list[Path],
-    asked: list[str] | None,
-    options: TaskOptions,
-) -> Sums:
-    from attendo.data.labelled import read_labelled
-    from attendo.errors import AttendoError
-    from attendo.inference import Classifier
-    from attendo.runs.compare import ANSWER_METRICS, CLASSIFICATION_METRICS, answer_sums, classification_sums
-    from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import family_of
+def _require_equal(rows: Sequence[Any], folders: Folders, options: TaskOptions) -> None:
+    """Raise AttendoError if the two models read different rows of the file."""
+    if rows[0] != rows[1]:
+        raise AttendoError(
+            f"{options.files[0]}: {folders[0]} and {folders[1]} read different columns. Choose them with --columns"
+        )
 
-    known = ANSWER_METRICS.get(users[0].task, CLASSIFICATION_METRICS)
-    metrics = _chosen(asked, known, known)
-    refuse_if(len(files) > 1, ONE_NAME)
+
+def _labelled(users: tuple[LabelModel, LabelModel], folders: Folders, options: TaskOptions) -> Sums:
+    from attendo.runs.compare import LABEL_METRICS, label_sums
+
+    known = LABEL_METRICS[users[0].task]
+    metrics = options.chosen(known, known)
     labels = [set(user.counts) for user in users]
     if (differing := sorted(labels[0] ^ labels[1])) and users[0].task != "regression":
         raise AttendoError(
             f"{folders[0]} and {folders[1]} have different labels: only one of them has {differing[0]!r}. Compare"
             " models with the same labels"
         )
-    sources = [
-        data_of(family_of(users[0].task), folder).source(files[0], options.columns, options.header)
-        for folder in folders
-    ]
-    row_report = RowReport(sources[0].name)
-    rows = list(read_labelled(sources[0], row_report=row_report))
+    rows, row_report, name = labelled_rows(users[0], folders[0], options, is_score=False)
     say(row_report.line())
-    if sources[1] != sources[0] and list(read_labelled(sources[1])) != rows:
-        raise AttendoError(
-            f"{files[0]}: {folders[0]} and {folders[1]} read different columns. Choose them with --columns"
-        )
-    sums = []
-    for user in users:
-        if isinstance(user, Classifier):
-            refuse_header(rows, sources[0], user)
-            sums.append(classification_sums(user, rows, metrics, sources[0].name))
-        else:
-            sums.append(answer_sums(user, rows, metrics, sources[0].name))
+    _require_equal([rows, labelled_rows(users[1], folders[1], options, is_score=False)[0]], folders, options)
+    sums = [label_sums(user, rows, metrics, name) for user in users]
     return sums[0], sums[1]
 
 
-def _text_sums(
-    users: tuple[Generator, Generator],
-    folders: Folders,
-    files: list[Path],
-    asked: list[str] | None,
-    options: TaskOptions,
-) -> Sums:
-    from attendo.data.texts import Reading, read_documents
-    from attendo.data.token_stream import TokenStream
+def _text_sums(users: tuple[Generator, Generator], folders: Folders, options: TaskOptions) -> Sums:
     from attendo.runs.compare import TEXT_METRICS, text_sums
-    from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import LANGUAGE_MODEL
 
-    alike = users[0].tokenizer.sha256 == users[1].tokenizer.sha256
-    metrics = _chosen(asked, TEXT_METRICS, ("loss", "bits-per-byte") if alike else ("bits-per-byte",))
-    refuse_if(
+    tokenizers = [user.tokenizer for user in users]
+    alike = tokenizers[0].sha256 == tokenizers[1].sha256
+    metrics = options.chosen(TEXT_METRICS, ("loss", "bits-per-byte") if alike else ("bits-per-byte",))
+    opt.refuse_if(
         not alike and {"loss", "perplexity"} & set(metrics),
         "the tokenizers differ, so values per token are not comparable. Use --metric bits-per-byte",
     )
     # both models read the documents as model A reads them, so the texts are the same
-    source = texts_of(data_of(LANGUAGE_MODEL, folders[0]), files, options.column, options.header)
-    sums = []
-    for user in users:
-        reading = Reading(source.name)
-        stream = TokenStream.of_chunks(read_documents(source, reading=reading), user.tokenizer)
-        if not sums:
-            for line in (reading.line(), *(report.line() for report in reading.row_reports)):
-                say(line)
-        sums.append(text_sums(user, stream, metrics, options.context))
-    return sums[0], sums[1]
+    streams, _ = streams_of(folders[0], options, tokenizers)
+    first, second = (
+        text_sums(user, stream, metrics, options.context) for user, stream in zip(users, streams, strict=True)
+    )
+    return first, second

@@ -10,6 +10,9 @@ import typer
 
 from attendo.cli.options import Threads, option, switch, use_threads
 from attendo.cli.reporting import follow, preparing, say
+from attendo.cli.train import SettingOptions
+from attendo.display.width import beside
+from attendo.errors import AttendoError
 
 if TYPE_CHECKING:
     from attendo.inference import Translator
@@ -39,9 +42,11 @@ def demo(
 
     clock = Clock.of_process()
     from attendo.inference import load
+    from attendo.runs.task_specs import family_of
 
     use_threads(threads)
-    tables = _settings(cpu_minutes, set_ or [])
+    settings = SettingOptions(preset="demo", config=None, set_=set_, init_from=None)
+    tables = settings.joined(family_of("translation"), {"training.cpu_minutes": cpu_minutes})
     if fresh or not _is_begun(out):
         code = _begin(out, tables, clock)
     elif cpu_minutes is not None or set_:
@@ -63,27 +68,13 @@ def demo(
     return 0
 
 
-def _settings(cpu_minutes: float | None, assignments: list[str]) -> dict[str, dict[str, Any]]:
-    from attendo.config import override
-    from attendo.runs.settings import check_names, check_tables, joined, preset_tables
-    from attendo.runs.task_specs import family_of
-
-    chosen = override({}, assignments)
-    check_names(family_of("translation"), chosen, "--set")
-    budget = {} if cpu_minutes is None else {"training": {"cpu_minutes": cpu_minutes}}
-    tables = joined(preset_tables("demo"), chosen, budget)
-    check_tables(family_of("translation"), tables, "the settings")
-    return tables
-
-
 def _is_begun(out: Path) -> bool:
     """Return whether the folder contains a demo with checkpoints. Raise AttendoError for a run on other data."""
     from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import family_of
     from attendo.runs.training_run import require_no_run
     from attendo.training.checkpoints import checkpoints
 
-    if (out / "config.toml").exists() and data_of(family_of("translation"), out).embedded:
+    if (out / "config.toml").exists() and data_of("translation", out).embedded:
         return bool(checkpoints(out / "checkpoints"))
     require_no_run(out)
     return False
@@ -133,7 +124,6 @@ def _test(translator: Translator, n_pairs: int) -> None:
 
 
 def _show(translator: Translator, out: Path) -> None:
-    from attendo.errors import AttendoError
     from attendo.microscope.run_model import look
     from attendo.microscope.view import View, ask_for
 
@@ -150,6 +140,4 @@ def _show(translator: Translator, out: Path) -> None:
 
 def _wrapped(mark: str, text: str) -> list[str]:
     """Return the lines of a text after its mark, in 80 columns."""
-    from attendo.display.width import beside
-
     return beside(f"  {mark}", text, 78)

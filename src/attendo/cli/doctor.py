@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from attendo.cli.evaluate import ONE_NAME
 from attendo.cli.options import OneJson, argument, option, refuse_if, switch
 from attendo.cli.reporting import with_flags
+from attendo.data.corpora import PairSource, beside, parse_columns
+from attendo.data.formats import by_name
 from attendo.display.width import shown
 
 if TYPE_CHECKING:
@@ -66,9 +68,7 @@ def doctor(
 
 
 def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, header: bool) -> Report:
-    from attendo.data.corpora import PairSource, beside, parse_columns
     from attendo.data.doctor import examine
-    from attendo.data.formats import by_name
     from attendo.data.labelled import LABELLED
 
     chosen = None if columns is None else parse_columns(columns)

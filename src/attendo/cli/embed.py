@@ -9,6 +9,7 @@ from typing import Literal
 
 from attendo.cli.options import Folder, Machine, Texts, option, with_groups
 from attendo.cli.reporting import lines_given, one_line, refuse_file_name
+from attendo.data.corpora import read_lines
 from attendo.data.row_report import RowReport
 
 Pooling = Literal["mean", "max", "first"]
@@ -60,6 +61,4 @@ def embed(
 
 
 def _lines_of(file: Path, column: str | None) -> list[tuple[int, str]]:
-    from attendo.data.corpora import read_lines
-
     return list(read_lines(file, column, row_report=RowReport(str(file), option="--column")))

@@ -5,19 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from attendo.cli.evaluate import ONE_NAME, labelled_rows
-from attendo.cli.options import (
-    Columns,
-    Files,
-    Folder,
-    Header,
-    Machine,
-    OneJson,
-    option,
-    refuse_if,
-    require_files,
-    with_groups,
-)
+from attendo.cli.evaluate import labelled_rows
+from attendo.cli.options import DataFiles, Folder, Machine, OneJson, option, require_files, with_groups
 from attendo.cli.reporting import Counter, one_line, say, wrote
 from attendo.display.tables import table_lines
 from attendo.display.width import fitted, shown
@@ -30,10 +19,8 @@ LABEL_WIDTH, TEXT_WIDTH = 12, 36
 def errors(
     *,
     folder: Folder,
-    files: Files,
+    data: DataFiles,
     top: int = option("N", "Number of rows to print.", default=20, min=1),
-    columns: Columns = None,
-    header: Header = None,
     out: Path | None = option("F", "New table with all rows: .csv, .tsv, .jsonl, .parquet or .xlsx."),
     as_json: OneJson = False,
     machine: Machine,
@@ -53,15 +40,14 @@ def errors(
     from attendo.inference.label_errors import FOLDS, label_errors
     from attendo.inference.tables import check_table, label_table
     from attendo.runs.init_from import rows_before
-    from attendo.runs.task_specs import CLASSIFICATION
 
-    require_files(files)
-    refuse_if(len(files) > 1, ONE_NAME)
+    require_files(data.files)
     if out is not None:
         check_table(out, "--out")
     classifier = Classifier.load(folder, machine.chosen())
-    rows, row_report, name = labelled_rows(classifier, folder, files[0], columns, header, is_score=False)
-    known = rows_before(folder, CLASSIFICATION, say)
+    rows, row_report, name = labelled_rows(classifier, folder, data, is_score=False)
+    say(row_report.line())
+    known = rows_before(folder, classifier.task, say)
     counter = Counter(f"of {FOLDS} folds")
     found = label_errors(classifier, rows, name, [row.text in known for row in rows], counter.show)
     counter.clear()

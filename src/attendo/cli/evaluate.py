@@ -9,39 +9,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attendo.cli.options import (
-    BITS_WITH_COVERAGE,
-    Beam,
-    Columns,
-    Files,
-    Folder,
-    Header,
-    Machine,
-    OneJson,
-    OptionGroup,
-    Penalty,
-    bits_option,
-    flag,
-    make_ready,
-    option,
-    refuse_if,
-    require_files,
-    with_groups,
-)
+from attendo.cli import options as opt
 from attendo.cli.reporting import one_line, say, wrote
+from attendo.data.corpora import read_pairs
+from attendo.data.data_files import suffix
+from attendo.data.languages import misfit
 from attendo.data.row_report import RowReport
 from attendo.decoding.options import Bits
 from attendo.display.formats import plural
 from attendo.display.tables import table_lines
 from attendo.display.width import shown
+from attendo.errors import AttendoError
 
 if TYPE_CHECKING:
     from attendo.data.labelled import LabelledRow, LabelledSource
-    from attendo.data.text_corpus import TextData
-    from attendo.data.texts import TextSource
+    from attendo.data.texts import Reading
+    from attendo.data.token_stream import TokenStream
+    from attendo.data.tokenizers import Tokenizer
     from attendo.inference import Classifier, Generator, Translator
-    from attendo.inference.classifier import Assessment
-    from attendo.inference.label_model import LabelModel
+    from attendo.inference.classifier import ClassAssessment
+    from attendo.inference.label_model import LabelAssessment, LabelModel
     from attendo.inference.perplexity import TextLoss
 
 
@@ -50,33 +37,39 @@ NO_MEASURE = "{} computes vectors, for which there is no metric. Use it with att
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskOptions(OptionGroup):
-    """The options of `attendo evaluate` that apply only to some tasks."""
+class ScoreOptions(opt.DataFiles):
+    """The options of `evaluate` and `compare`: the data, and options that apply only to some tasks."""
 
-    tokenize: str | None = option(
+    tokenize: str | None = opt.option(
         "T", "BLEU tokenizer: 13a, none, char, intl, zh, ja-mecab (default: 13a, or char without spaces)."
     )
-    beam: Beam = None
-    length_penalty: Penalty = None
-    context: int | None = option(
+    beam: opt.Beam = None
+    context: int | None = opt.option(
         "N", "Context length for language models, in tokens (default: that of the model).", min=1
     )
-    stride: int | None = option(
+    column: str | None = opt.option("C", "Text column for language models (default: as in training).")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskOptions(ScoreOptions):
+    """The options of `attendo evaluate`."""
+
+    length_penalty: opt.Penalty = None
+    stride: int | None = opt.option(
         "N", "Number of tokens scored per window, for language models (default: all).", min=1
     )
-    columns: Columns = None
-    column: str | None = option("C", "Text column for language models (default: as in training).")
-    header: Header = None
-    out: Path | None = option("F", "New file for the translations (one per line) or the predicted labels.")
-    curves: Path | None = option(
+    out: Path | None = opt.option(
+        "F", "New file for the translations (one per line) or the predicted labels."
+    )
+    curves: Path | None = opt.option(
         "F", "New file for a classifier's curves: a picture (.png or .svg) or the numbers (.json)."
     )
-    bits: Bits | None = bits_option()
+    bits: Bits | None = opt.bits_option()
 
 
-@with_groups
+@opt.with_groups
 def evaluate(
-    *, folder: Folder, files: Files, options: TaskOptions, as_json: OneJson = False, machine: Machine
+    *, folder: opt.Folder, options: TaskOptions, as_json: opt.OneJson = False, machine: opt.Machine
 ) -> int:
     """Measure a model on a file that it was not trained on.
 
@@ -97,11 +90,10 @@ def evaluate(
 
     Example: attendo evaluate runs/mine test.tsv --curves curves.png
     """
-    from attendo.errors import AttendoError
     from attendo.inference import Classifier, Generator, Translator, load
     from attendo.inference.label_model import LabelModel
 
-    require_files(files)
+    opt.require_files(options.files)
     for new in (options.out, options.curves):
         if new is not None:
             _check_out(new)
@@ -109,19 +101,16 @@ def evaluate(
     began = time.process_time(), time.monotonic()
     match user:
         case Translator():
-            refuse_if(user.bits != 32 and user.decoding.coverage_penalty, BITS_WITH_COVERAGE)
-            make_ready(user)
+            opt.refuse_if(user.bits != 32 and user.decoding.coverage_penalty, opt.BITS_WITH_COVERAGE)
+            opt.make_ready(user)
             only(options, "tokenize", "beam", "length_penalty", "columns", "header", "out", "bits")
-            facts, lines = _translations(user, folder, files, options)
-        case Classifier():
-            only(options, "columns", "header", "out", "curves")
-            facts, lines = _classifications(user, folder, files, options)
+            facts, lines = _translations(user, folder, options)
         case LabelModel():
-            only(options, "columns", "header", "out")
-            facts, lines = _answers(user, folder, files, options)
+            only(options, "columns", "header", "out", *(["curves"] if isinstance(user, Classifier) else []))
+            facts, lines = _answers(user, folder, options)
         case Generator():
             only(options, "context", "stride", "column", "header", "bits")
-            facts, lines = _perplexity(user, folder, files, options)
+            facts, lines = _perplexity(user, folder, options)
         case _:
             raise AttendoError(NO_MEASURE.format(folder))
     seconds = {"cpu_seconds": time.process_time() - began[0], "wall_seconds": time.monotonic() - began[1]}
@@ -130,21 +119,17 @@ def evaluate(
     return 0
 
 
-def only(options: OptionGroup, *allowed: str) -> None:
-    """Raise BadParameter if an option was given that does not apply to the task.
-
-    Args:
-        options: The options of the command.
-        allowed: The field names of the options that apply to the task.
-    """
+def only(options: opt.OptionGroup, *allowed: str) -> None:
+    """Raise BadParameter if an option was given whose field name is not among those that apply to the task."""
     others = {"columns": "column", "column": "columns"}
     for name in options.given():
-        remedy = f"Use {flag(others[name])}" if others.get(name) in allowed else "Leave it out"
-        refuse_if(name not in allowed, f"{flag(name)} does not apply to this task. {remedy}")
+        remedy = f"Use {opt.flag(others[name])}" if others.get(name) in allowed else "Leave it out"
+        opt.refuse_if(
+            name not in ("files", *allowed), f"{opt.flag(name)} does not apply to this task. {remedy}"
+        )
 
 
 def _check_out(out: Path) -> None:
-    from attendo.errors import AttendoError
     from attendo.inference.batch_files import require_absent
 
     if not out.absolute().parent.is_dir():
@@ -152,26 +137,20 @@ def _check_out(out: Path) -> None:
     require_absent(out)
 
 
-def _keep(out: Path | None, texts: list[str]) -> None:
+def _translations(
+    translator: Translator, folder: Path, options: TaskOptions
+) -> tuple[dict[str, Any], list[str]]:
     from attendo.files import write_atomic
 
-    if out is not None:
-        write_atomic(out, "".join(one_line(text) + "\n" for text in texts))
-
-
-def _translations(
-    translator: Translator, folder: Path, files: list[Path], options: TaskOptions
-) -> tuple[dict[str, Any], list[str]]:
-    numbered, row_report = pairs_of(folder, files, options.columns, options.header)
+    numbered, row_report = pairs_of(folder, options)
     pairs = [(source, target) for _, source, target in numbered]
     say(row_report.line())
-    warn_of_order(translator.card.get("languages") or {}, pairs, len(files) == 2)
-    beam = options.beam
-    result = translator.evaluate(
-        pairs, beam=beam, length_penalty=options.length_penalty, tokenize=options.tokenize
-    )
-    warn_of_guessing(translator, -result.measures["loss"], 1, len(files) == 2)
-    _keep(options.out, list(result.texts))
+    warn_of_order(translator.card.get("languages") or {}, pairs, options.are_parallel)
+    beam, penalty = options.beam, options.length_penalty
+    result = translator.evaluate(pairs, beam=beam, length_penalty=penalty, tokenize=options.tokenize)
+    warn_of_guessing(translator, -result.measures["loss"], 1, options.are_parallel)
+    if options.out is not None:
+        write_atomic(options.out, "".join(one_line(text) + "\n" for text in result.texts))
     scores = [dataclasses.asdict(found) for found in result.scores]
     beam = beam or translator.decoding.beam
     facts = {"account": row_report.as_json(), "beam": beam, "scores": scores} | result.measures
@@ -181,57 +160,76 @@ def _translations(
     return facts, lines
 
 
-def _classifications(
-    classifier: Classifier, folder: Path, files: list[Path], options: TaskOptions
-) -> tuple[dict[str, Any], list[str]]:
+def _answers(user: LabelModel, folder: Path, options: TaskOptions) -> tuple[dict[str, Any], list[str]]:
+    """Return the results for models whose answers are a label, lists (labels, spans) or numbers."""
+    from attendo.inference.classifier import ClassAssessment
     from attendo.inference.decisions import CURVE_FILES, decision_curves, write_curves
     from attendo.inference.tables import check_table, label_table
 
-    refuse_if(len(files) > 1, ONE_NAME)
     out, curves = options.out, options.curves
     if out is not None:
         check_table(out, "--out")
-    refuse_if(
+    opt.refuse_if(
         curves is not None and curves.suffix.lower() not in CURVE_FILES,
         f"--curves {curves} must end in .json, .png or .svg",
     )
-    rows, row_report, name = labelled_rows(classifier, folder, files[0], options.columns, options.header)
-    result = classifier.evaluate(rows, name)
-    if curves is not None:
-        names = classifier.labels.names
+    rows, row_report, name = labelled_rows(user, folder, options)
+    result = user.evaluate(rows, name)
+    is_classifier = isinstance(result, ClassAssessment)
+    if curves is not None and is_classifier:
+        names = tuple(user.counts)
         found = decision_curves(result.probabilities, result.true, names)
         write_curves(curves, found, result.confusion, names)
         say(wrote(curves))
     if out is not None:
-        with label_table(out, ("line", "label", "found", "probability", "text")) as write:
-            for row, found in zip(rows, result.found, strict=True):
-                [line] = row_report.places_json([row.number])
-                write((line, row.label, found.label, found.probability, row.text))
-    n_cut = sum(found.cut for found in result.found)
-    if n_cut:
-        say(classifier.long_texts.summary(n_cut, len(rows)))
-    return _assessment_json(result, row_report), _assessment_lines(result)
+        head, *more = user.heads
+        places = row_report.places_json([row.number for row in rows])
+        with label_table(out, ("line", head, "found", *more, "text")) as write:
+            for line, row, found in zip(places, rows, result.found, strict=True):
+                label = row.label if is_classifier else json.loads(row.label)
+                write((line, label, *found.cells, row.text))
+    if n_cut := is_classifier and sum(found.cut for found in result.found):
+        say(user.long_texts.summary(n_cut, len(rows)))
+    scores = [dataclasses.asdict(score) for score in result.labels]
+    facts = {"account": row_report.as_json(), "classes" if is_classifier else "labels": scores}
+    facts |= {"confusion": result.confusion.tolist()} if is_classifier else {}
+    lines = _class_lines(result) if is_classifier else _measure_lines(result)
+    if scores:
+        noun = "spans" if user.task == "tagging" else "rows"
+        table = [
+            [s["label"], *(f"{s[k]:.2%}" for k in ("precision", "recall", "f1")), s["support"]]
+            for s in scores
+        ]
+        lines += ["", *table_lines(["label", "precision", "recall", "F1", noun], table)]
+    if is_classifier and len(scores) <= 10:
+        labels = [s["label"] for s in scores]
+        body = [[label, *row] for label, row in zip(labels, result.confusion.tolist(), strict=True)]
+        lines += ["", "rows: label, columns: prediction", "", *table_lines(["label", *labels], body)]
+    return facts | result.measures, lines
 
 
-def _answers(
-    user: LabelModel, folder: Path, files: list[Path], options: TaskOptions
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the results for models whose answers are lists (labels, spans) or numbers."""
-    from attendo.inference.tables import check_table, label_table
+def _class_lines(result: ClassAssessment) -> list[str]:
+    from attendo.data.labelled import shown
+
+    m = result.measures
+    commonest = shown(max(result.labels, key=lambda score: score.support).label)
+    lines = [
+        f"accuracy {m['accuracy']:.2%}  macro-F1 {m['macro_f1']:.2%}  loss {m['loss']:.4f} nats per text",
+        f"standard error of the accuracy: {100 * m['accuracy_error']:.2f} points"
+        f"  most frequent label ({commonest}): {m['commonest']:.2%}",
+        f"calibration error {m['ece']:.2%} (uncalibrated {m['ece_uncalibrated']:.2%})",
+    ]
+    if "coverage" in m:
+        lines.append(
+            f"thresholds of the run: {m['coverage']:.2%} of the texts have a label,"
+            f" of which {m['accuracy_given']:.2%} are correct"
+        )
+    return lines
+
+
+def _measure_lines(result: LabelAssessment) -> list[str]:
     from attendo.training.run import measured
 
-    refuse_if(len(files) > 1, ONE_NAME)
-    out = options.out
-    if out is not None:
-        check_table(out, "--out")
-    rows, row_report, name = labelled_rows(user, folder, files[0], options.columns, options.header)
-    result = user.evaluate(rows, name)
-    if out is not None:
-        head, *more = user.heads
-        with label_table(out, ("line", head, "found", *more, "text")) as write:
-            for row, found in zip(rows, result.found, strict=True):
-                [line] = row_report.places_json([row.number])
-                write((line, json.loads(row.label), *found.cells, row.text))
     m = result.measures
     lines = ["  ".join(measured(m))]
     if "unit_accuracy" in m:
@@ -240,52 +238,38 @@ def _answers(
         lines.append(f"{m['within']:.1%} of the numbers are in the interval of their estimate (expected 80%)")
     if n := int(m.get("unreachable", 0)):
         lines.append(f"{plural(n, 'span')} cannot be found, because they begin or end inside a word or token")
-    scores = [dataclasses.asdict(score) for score in result.labels]
-    table = [
-        [s["label"], *(f"{s[k]:.2%}" for k in ("precision", "recall", "f1")), s["support"]] for s in scores
-    ]
-    if table:
-        noun = "spans" if user.task == "tagging" else "rows"
-        lines += ["", *table_lines(["label", "precision", "recall", "F1", noun], table)]
-    return {"account": row_report.as_json(), "labels": scores} | m, lines
+    return lines
 
 
 def labelled_rows(
-    user: LabelModel,
-    folder: Path,
-    file: Path,
-    columns: str | None,
-    header: bool | None,
-    is_score: bool = True,
+    user: LabelModel, folder: Path, data: opt.DataFiles, is_score: bool = True
 ) -> tuple[list[LabelledRow], RowReport, str]:
     """Return the labeled rows of a file, the report on skipped rows, and the name of the source for messages.
 
-    The default columns and header are those of training. If the model is scored on the rows, training texts among them
-    cause a warning.
+    If the model is scored on the rows, the report is printed, and training texts among them cause a warning.
     """
     from attendo.data.labelled import read_labelled
     from attendo.data.labelled_corpus import n_known
     from attendo.inference import Classifier
     from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import family_of
 
-    data = data_of(family_of(user.task), folder)
-    source = data.source(file, columns, header)
+    opt.refuse_if(len(data.files) > 1, ONE_NAME)
+    learned = data_of(user.task, folder)
+    source = learned.source(data.files[0], data.columns, data.header)
     row_report = RowReport(source.name)
     rows = list(read_labelled(source, row_report=row_report))
-    say(row_report.line())
+    if is_score:
+        say(row_report.line())
     if isinstance(user, Classifier):
         refuse_header(rows, source, user)
-    if is_score and (n := n_known(data, rows)):
+    if is_score and (n := n_known(learned, rows)):
         say(f"{n:,} of {len(rows):,} texts are also in the training file, so the scores are inflated")
     return rows, row_report, source.name
 
 
 def refuse_header(rows: list[LabelledRow], source: LabelledSource, classifier: Classifier) -> None:
     """Raise AttendoError if line 1 seems to be a header: its label is unknown and occurs in no other row."""
-    from attendo.data.data_files import suffix
     from attendo.data.labelled import shown
-    from attendo.errors import AttendoError
 
     number, label, _ = rows[0]
     if number > 1 or label in classifier.labels.names or suffix(source.file) not in (".tsv", ".txt"):
@@ -297,59 +281,10 @@ def refuse_header(rows: list[LabelledRow], source: LabelledSource, classifier: C
         )
 
 
-def _assessment_json(result: Assessment, row_report: RowReport) -> dict[str, Any]:
-    return {
-        "account": row_report.as_json(),
-        "classes": [dataclasses.asdict(score) for score in result.classes],
-        "confusion": result.confusion.tolist(),
-    } | result.measures
-
-
-def _commonest(result: Assessment) -> str:
-    from attendo.data.labelled import shown
-
-    return shown(max(result.classes, key=lambda score: score.support).label)
-
-
-def _assessment_lines(result: Assessment) -> list[str]:
-    m = result.measures
-    lines = [
-        f"accuracy {m['accuracy']:.2%}  macro-F1 {m['macro_f1']:.2%}  loss {m['loss']:.4f} nats per text",
-        f"standard error of the accuracy: {100 * m['accuracy_error']:.2f} points"
-        f"  most frequent label ({_commonest(result)}): {m['commonest']:.2%}",
-        f"calibration error {m['ece']:.2%} (uncalibrated {m['ece_uncalibrated']:.2%})",
-    ]
-    if "coverage" in m:
-        lines.append(
-            f"thresholds of the run: {m['coverage']:.2%} of the texts have a label,"
-            f" of which {m['accuracy_given']:.2%} are correct"
-        )
-    lines.append("")
-    rows = [
-        [c.label, f"{c.precision:.2%}", f"{c.recall:.2%}", f"{c.f1:.2%}", c.support] for c in result.classes
-    ]
-    lines += table_lines(["label", "precision", "recall", "F1", "rows"], rows)
-    if len(result.classes) <= 10:
-        labels = [score.label for score in result.classes]
-        body = [[label, *row] for label, row in zip(labels, result.confusion.tolist(), strict=True)]
-        lines += ["", "rows: label, columns: prediction", "", *table_lines(["label", *labels], body)]
-    return lines
-
-
-def _perplexity(
-    generator: Generator, folder: Path, files: list[Path], options: TaskOptions
-) -> tuple[dict[str, Any], list[str]]:
-    from attendo.data.texts import Reading, read_documents
-    from attendo.data.token_stream import TokenStream
+def _perplexity(generator: Generator, folder: Path, options: TaskOptions) -> tuple[dict[str, Any], list[str]]:
     from attendo.inference.perplexity import text_loss
-    from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import LANGUAGE_MODEL
 
-    source = texts_of(data_of(LANGUAGE_MODEL, folder), files, options.column, options.header)
-    reading = Reading(source.name)
-    stream = TokenStream.of_chunks(read_documents(source, reading=reading), generator.tokenizer)
-    for line in (reading.line(), *(row_report.line() for row_report in reading.row_reports)):
-        say(line)
+    [stream], reading = streams_of(folder, options, [generator.tokenizer])
     longest = generator.model.config.max_len
     context = options.context or longest
     if context > longest:
@@ -362,18 +297,33 @@ def _perplexity(
     return facts, _text_loss_lines(found)
 
 
-def texts_of(data: TextData, files: list[Path], column: str | None, header: bool | None) -> TextSource:
-    """Return a text source for files, which are read with the data settings of the run.
+def streams_of(
+    folder: Path, options: ScoreOptions, tokenizers: Sequence[Tokenizer]
+) -> tuple[list[TokenStream], Reading]:
+    """Return the tokens of documents for each tokenizer, and print what was read.
 
     The column and header settings of the run apply only to tables. The document unit applies only to text files.
     """
-    from attendo.data.texts import TextSource, has_rows
+    from attendo.data.texts import Reading, TextSource, has_rows, read_documents
+    from attendo.data.token_stream import TokenStream
+    from attendo.runs.settings import data_of
 
-    tables = [has_rows(file) for file in files]
+    learned = data_of("language-model", folder)
+    column, header = options.column, options.header
+    tables = [has_rows(file) for file in options.files]
     if any(tables):
-        column = data.column if column is None else column
-        header = data.header if header is None else header
-    return TextSource(tuple(files), column, bool(header), "file" if all(tables) else data.documents)
+        column = learned.column if column is None else column
+        header = learned.header if header is None else header
+    unit = "file" if all(tables) else learned.documents
+    source = TextSource(tuple(options.files), column, bool(header), unit)
+    readings = [Reading(source.name) for _ in tokenizers]
+    streams = [
+        TokenStream.of_chunks(read_documents(source, reading=reading), tokenizer)
+        for reading, tokenizer in zip(readings, tokenizers, strict=True)
+    ]
+    for line in (readings[0].line(), *(report.line() for report in readings[0].row_reports)):
+        say(line)
+    return streams, readings[0]
 
 
 def _text_loss_lines(found: TextLoss) -> list[str]:
@@ -404,17 +354,9 @@ def warn_of_order(
 ) -> None:
     """Print a warning if some pairs are not in the languages of the run. Unknown languages are not checked.
 
-    Args:
-        languages: The language codes of the run, under "source" and "target".
-        pairs: Pairs of a source text and a target text.
-        are_parallel: Whether the sources and the targets come from two files.
-
-    Raises:
-        AttendoError: The sources and the targets are swapped.
+    `are_parallel` states whether sources and targets come from two files. Raises AttendoError if they are swapped.
     """
-    from attendo.data.languages import misfit
     from attendo.data.scripts import seen_in
-    from attendo.errors import AttendoError
 
     codes = languages.get("source") or "", languages.get("target") or ""
     if not (any(codes) and pairs):
@@ -432,14 +374,7 @@ def warn_of_order(
 
 
 def warn_of_guessing(translator: Translator, log_prob: float, n_tokens: int, are_parallel: bool) -> None:
-    """Print a warning if the targets are less likely than random tokens.
-
-    Args:
-        translator: The translator that computed the log-probability.
-        log_prob: The sum of the log-probabilities of all target tokens, in nats.
-        n_tokens: The number of target tokens.
-        are_parallel: Whether the sources and the targets come from two files.
-    """
+    """Print a warning if the targets, with this sum of log-probabilities, are less likely than random tokens."""
     from attendo.metrics import perplexity
 
     size = translator.tokenizer.target.vocab_size
@@ -451,17 +386,13 @@ def warn_of_guessing(translator: Translator, log_prob: float, n_tokens: int, are
         )
 
 
-def pairs_of(
-    folder: Path, files: list[Path], columns: str | None, header: bool | None
-) -> tuple[Iterator[tuple[int, str, str]], RowReport]:
+def pairs_of(folder: Path, data: opt.DataFiles) -> tuple[Iterator[tuple[int, str, str]], RowReport]:
     """Return an iterator over the usable pairs (line number, source, target), and the report on skipped rows.
 
     The source and target languages are those of the run. The report is complete after the last pair.
     """
-    from attendo.data.corpora import read_pairs
     from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import family_of
 
-    source = data_of(family_of("translation"), folder).source(files, columns, header)
+    source = data_of("translation", folder).source(data.files, data.columns, data.header)
     row_report = RowReport(source.name)
     return read_pairs(source, row_report=row_report), row_report

@@ -6,28 +6,12 @@ import dataclasses
 import json
 import sys
 from collections import Counter as Counts
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attendo.cli.options import (
-    Folder,
-    Input,
-    Machine,
-    OptionGroup,
-    Output,
-    argument,
-    bits_option,
-    both_files,
-    file_done,
-    make_ready,
-    option,
-    refuse_if,
-    switch,
-    with_groups,
-)
+from attendo.cli import options as opt
 from attendo.cli.reporting import one_line, refuse_file_name, say, stdin_text
 from attendo.decoding.options import Bits
 from attendo.display.formats import plural
@@ -38,33 +22,35 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class WritingOptions(OptionGroup):
+class WritingOptions(opt.OptionGroup):
     """The sampling options of `attendo generate`, which are fields of SamplingConfig."""
 
-    max_tokens: int | None = option("N", "Maximum number of new tokens (default: 200).", min=1)
-    temperature: float | None = option("T", "Sampling temperature; 0 is greedy (default: 1).")
-    top_k: int | None = option("K", "Sample only from the K most likely tokens.")
-    top_p: float | None = option("P", "Sample from the smallest set of tokens with total probability P.")
-    min_p: float | None = option("P", "Sample only tokens with at least P times the largest probability.")
-    repetition_penalty: float | None = option("R", "Repetition penalty; 1 disables the penalty (default: 1).")
-    stop: list[str] | None = option("S", "Stop text, at which the output ends; repeatable.")
-    seed: int | None = option("N", "Random seed (default: random; 0 for a file).")
+    max_tokens: int | None = opt.option("N", "Maximum number of new tokens (default: 200).", min=1)
+    temperature: float | None = opt.option("T", "Sampling temperature; 0 is greedy (default: 1).")
+    top_k: int | None = opt.option("K", "Sample only from the K most likely tokens.")
+    top_p: float | None = opt.option("P", "Sample from the smallest set of tokens with total probability P.")
+    min_p: float | None = opt.option("P", "Sample only tokens with at least P times the largest probability.")
+    repetition_penalty: float | None = opt.option(
+        "R", "Repetition penalty; 1 disables the penalty (default: 1)."
+    )
+    stop: list[str] | None = opt.option("S", "Stop text, at which the output ends; repeatable.")
+    seed: int | None = opt.option("N", "Random seed (default: random; 0 for a file).")
 
 
-@with_groups
+@opt.with_groups
 def generate(
     *,
     context: typer.Context,
-    folder: Folder,
-    prompt: str | None = argument(
+    folder: opt.Folder,
+    prompt: str | None = opt.argument(
         "[PROMPT]", "Prompt in quotes; - reads stdin (default: empty).", default=None
     ),
     writing: WritingOptions,
     source: Input = None,
     out: Output = None,
-    as_json: bool = switch("--json", "Print one JSON object, or one per line with --input."),
-    bits: Bits | None = bits_option(),
-    machine: Machine,
+    as_json: bool = opt.switch("--json", "Print one JSON object, or one per line with --input."),
+    bits: Bits | None = opt.bits_option(),
+    machine: opt.Machine,
 ) -> int:
     """Generate text that continues a prompt. The text is printed while it is generated.
 
@@ -82,20 +68,26 @@ def generate(
     """
     from attendo.inference import Generator
 
-    files = both_files(source, out, prompt is not None)
+    files = opt.both_files(source, out, prompt is not None)
     words = " ".join([prompt or "", *context.args])
-    refuse_if(context.args, f'put the prompt in quotes: attendo generate {folder} "{words}"')
+    opt.refuse_if(context.args, f'put the prompt in quotes: attendo generate {folder} "{words}"')
     refuse_file_name([prompt] if prompt else None, "use --input FILE --output G", "PROMPT")
     text = stdin_text() if prompt == "-" else prompt or ""
     generator = Generator.load(folder, machine.chosen(bits), bits)
-    make_ready(generator)
+    opt.make_ready(generator)
     given = writing.given()
     if stop := given.pop("stop", None):
         given["stop"] = tuple(stop)
     if files:
         work = _Generating(generator, generator.config(given), as_json)
-        return file_done(*files, work, work.request(folder) | {"bits": generator.bits}, work.notes)
+        return opt.file_done(*files, work, work.request(folder) | {"bits": generator.bits}, NOTES)
     return _generate(generator, text, given, as_json)
+
+
+NOTES = {
+    "cut": "prompts were longer than the context length; their beginnings were truncated",
+    "unknown": "prompts contain words that are not in the vocabulary",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +99,7 @@ class _Generating:
     as_json: bool
 
     def __call__(self, number: int, prompts: list[str]) -> tuple[list[str], Counts[str]]:
-        """Return the output line of each prompt, and the counts for `notes`."""
+        """Return the output line of each prompt, and the counts for NOTES."""
         from attendo.decoding.sampling import configs_of_lines
 
         found = self.generator.generate_batch(prompts, configs_of_lines(self.config, number, len(prompts)))
@@ -122,14 +114,6 @@ class _Generating:
 
         model = {"model": sha256_file(folder / "model.safetensors")}
         return model | dataclasses.asdict(self.config) | {"json": self.as_json}
-
-    def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
-        """Return the summary that is printed at the end: how many prompts were truncated or contain unknown words."""
-        said = {
-            "cut": "prompts were longer than the context length; their beginnings were truncated",
-            "unknown": "prompts contain words that are not in the vocabulary",
-        }
-        return [f"{counts[name]:,} of {n_lines:,} {text}" for name, text in said.items() if counts.get(name)]
 
     def _line(self, number: int, found: Generation) -> str:
         if self.as_json:

@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attendo.cli.options import FileScreen
+from attendo.cli.options import DataFiles, FileScreen
 from attendo.cli.reporting import say
+from attendo.data.corpora import read_lines
+from attendo.data.data_files import require_file
+from attendo.data.row_report import RowReport
+from attendo.display.i18n import Localized
 from attendo.display.tables import WIDTH, table_lines
+from attendo.display.width import flowed
 
 if TYPE_CHECKING:
     from attendo.display.i18n import Language, Localized
@@ -23,7 +28,6 @@ def rank(
     user: User, folder: Path, file: Path, alignments: Path | None, as_json: bool, language: Language
 ) -> int:
     """Measure how the log-probability of a file changes when a single head is switched off, and print the ranking."""
-    from attendo.display.i18n import Localized
     from attendo.inference import Translator
     from attendo.inference.batch_files import Progress
     from attendo.microscope.effects import importance
@@ -52,15 +56,12 @@ def rank(
 def _rows(user: User, folder: Path, file: Path, language: Language) -> list[Any]:
     """Return the usable rows of a file, read as in training, and print their number."""
     from attendo.cli.evaluate import pairs_of, warn_of_order
-    from attendo.data.corpora import read_lines
-    from attendo.data.data_files import require_file
-    from attendo.data.row_report import RowReport
     from attendo.inference import Classifier, Translator
 
     require_file(file)
     match user:
         case Translator():
-            numbered, row_report = pairs_of(folder, [file], None, None)
+            numbered, row_report = pairs_of(folder, DataFiles([file]))
             rows: list[Any] = [(source, target) for _, source, target in numbered]
             warn_of_order(user.card.get("languages") or {}, rows, are_parallel=False)
         case Classifier():
@@ -75,13 +76,11 @@ def _rows(user: User, folder: Path, file: Path, language: Language) -> list[Any]
 def labelled_rows(user: User, folder: Path, file: Path, language: Language) -> list[tuple[str, str]]:
     """Return the texts and the labels of a file, and print their number. A classifier reads the columns of its run."""
     from attendo.data.labelled import LabelledSource, read_labelled
-    from attendo.data.row_report import RowReport
     from attendo.inference import Classifier
     from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import CLASSIFICATION
 
     is_classifier = isinstance(user, Classifier)
-    source = data_of(CLASSIFICATION, folder).source(file) if is_classifier else LabelledSource(file)
+    source = data_of(user.task, folder).source(file) if is_classifier else LabelledSource(file)
     row_report = RowReport(source.name)
     rows = [(row.text, row.label) for row in read_labelled(source, row_report=row_report)]
     say(row_report.line(language))
@@ -89,7 +88,6 @@ def labelled_rows(user: User, folder: Path, file: Path, language: Language) -> l
 
 
 def _links(file: Path, rows: list[Any]) -> list[Any]:
-    from attendo.data.corpora import read_lines
     from attendo.inspecting.measures import parse_links
 
     lines = [line for _, line in read_lines(file, keep_empty=True)]
@@ -98,9 +96,6 @@ def _links(file: Path, rows: list[Any]) -> list[Any]:
 
 
 def _ranking(user: User, found: Importance, names: dict[str, str], language: Language) -> list[str]:
-    from attendo.display.i18n import Localized
-    from attendo.display.width import flowed
-
     has_errors = any(head.alignment_error is not None for head in found.heads)
     rows: list[list[str | float]] = []
     for head in found.heads:
@@ -126,7 +121,6 @@ def _ranking(user: User, found: Importance, names: dict[str, str], language: Lan
 
 def _legend(user: User, found: Importance, has_errors: bool) -> list[Localized]:
     """Return the explanations of the numbers in the table."""
-    from attendo.display.i18n import Localized
     from attendo.runs.task_specs import family_of
 
     of = family_of(user.task).predicted

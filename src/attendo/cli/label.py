@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import shlex
-import threading
 from pathlib import Path
 
+from attendo.cli import options as opt
 from attendo.cli.classify import rows_of
-from attendo.cli.options import Folder, Header, Machine, Spoken, argument, option, switch, with_groups
 from attendo.cli.reporting import say
+from attendo.data.corpora import parse_columns
+from attendo.data.data_files import require_file
 from attendo.data.row_report import RowReport
 
 PORT = 8002
 
 
-@with_groups
+@opt.with_groups
 def label(
     *,
-    folder: Folder,
-    source: Path = argument("F", "Table, or .txt file with one text per line."),
-    out: Path = option("F", "File for the labels: .csv or .jsonl.", "--out", default=Path("labels.csv")),
-    columns: str | None = option(
+    folder: opt.Folder,
+    source: Path = opt.argument("F", "Table, or .txt file with one text per line."),
+    out: Path = opt.option("F", "File for the labels: .csv or .jsonl.", "--out", default=Path("labels.csv")),
+    columns: str | None = opt.option(
         "C",
         "Text column of F, for example text=body or 2 (default: as in training).",
         "--columns",
         "--column",
     ),
-    header: Header = None,
-    port: int = option("N", "Port of the page; 0 selects a free port.", default=PORT, min=0, max=65535),
-    open_: bool = switch("--open", "Open the page in a browser."),
-    language: Spoken = "en",
-    machine: Machine,
+    header: opt.Header = None,
+    port: int = opt.option("N", "Port of the page; 0 selects a free port.", default=PORT, min=0, max=65535),
+    open_: bool = opt.switch("--open", "Open the page in a browser."),
+    language: opt.Spoken = "en",
+    machine: opt.Machine,
 ) -> int:
     """Label texts on a local page. The texts of which the model is least sure come first.
 
@@ -43,27 +44,23 @@ def label(
 
     Example: attendo label runs/mine texts.txt --out labels.csv --open
     """
-    from attendo.data.corpora import parse_columns
-    from attendo.data.data_files import require_file
     from attendo.data.labelled import LABELLED
     from attendo.inference import Classifier
     from attendo.inference.labeling import LabelFile, Labeling, to_label
     from attendo.microscope.label_server import LabelServer
     from attendo.runs.init_from import rows_before
     from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import CLASSIFICATION
-    from attendo.training.run import stopping
 
     require_file(source)
     classifier = Classifier.load(folder, machine.chosen())
-    trained = data_of(CLASSIFICATION, folder).columns
+    trained = data_of(classifier.task, folder).columns
     names = LABELLED if trained is None else parse_columns(trained, LABELLED)
     names = LABELLED if any(name.isdecimal() for name in names) else names
     row_report = RowReport(str(source))
     rows = rows_of(source, folder, columns, (), header, row_report, LABELLED)
     texts = list(dict.fromkeys(text for _, (text,) in rows))
     say(row_report.line())
-    known = rows_before(folder, CLASSIFICATION, say)
+    known = rows_before(folder, classifier.task, say)
     new = [text for text in texts if text not in known]
     if len(new) < len(texts):
         say(f"{len(texts) - len(new):,} of {len(texts):,} different texts are training rows and are left out")
@@ -72,18 +69,11 @@ def label(
         queue = to_label(classifier, new, file)
         say(f"{out}: {len(file.labels):,} labels; {len(queue):,} texts to label")
         server = LabelServer(Labeling(queue, file), classifier.labels.names, folder.name, port, language)
-        with stopping(server.stop) as stopped:
-            print(server.address, flush=True)
-            say("(press Ctrl-C to stop)")
-            if open_:
-                import webbrowser
-
-                threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
-            server.run()
+        code = opt.serve_page(server.run, server.stop, server.address, open_, language)
     finally:
         file.close()
     say(_next_step(folder, out, names, [*file.labels.values()]))
-    return stopped.code or 0
+    return code
 
 
 def _next_step(folder: Path, out: Path, names: tuple[str, ...], labels: list[str]) -> str:

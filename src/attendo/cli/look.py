@@ -7,31 +7,18 @@ import dataclasses
 import json
 import os
 import sys
-import threading
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from attendo.cli import options as opt
 from attendo.cli.head_ranking import labelled_rows, rank
 from attendo.cli.look_text import Stack, json_text, text_lines
-from attendo.cli.options import (
-    Folder,
-    Machine,
-    OneJson,
-    OptionGroup,
-    Spoken,
-    argument,
-    flag,
-    option,
-    refuse,
-    refuse_if,
-    switch,
-    with_groups,
-)
 from attendo.cli.reporting import arguments_as_lines, refuse_file_name, say, wrote
 from attendo.display.i18n import Language
+from attendo.errors import AttendoError, install_command
 
 if TYPE_CHECKING:
     from attendo.microscope.protocol import EditRequest, LookRequest
@@ -110,55 +97,59 @@ OF_FAMILIES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class LookOptions(OptionGroup):
+class LookOptions(opt.OptionGroup):
     """The options of `attendo look`: the text, the edits, and the output."""
 
-    text: str | None = argument("TEXT", "Text for the model to read.", default=None)
-    target: str | None = option(
+    text: str | None = opt.argument("TEXT", "Text for the model to read.", default=None)
+    target: str | None = opt.option(
         "T", "Output text to use instead of the decoded output (translator, language model)."
     )
-    beam: int | None = option(
+    beam: int | None = opt.option(
         "N", "Beam size of a translator or language model (default: as in the run, or 1)."
     )
-    max_tokens: int | None = option(
+    max_tokens: int | None = opt.option(
         "N", f"Maximum answer tokens of a language model (default: {MAX_TOKENS})."
     )
-    off: list[str] | None = option(
+    off: list[str] | None = opt.option(
         "PATH[:HEAD]", "Layer, or head of a layer (from 1), to switch off; repeatable."
     )
-    beta: str | None = option("B", "Attention is softmax(B · scores): 0 is uniform, 1 normal, inf hard.")
-    out: Path | None = option("F", "Output file: page (.html), map (.png, .svg) or the map's numbers (.csv).")
-    stack: Stack | None = option(
+    beta: str | None = opt.option("B", "Attention is softmax(B · scores): 0 is uniform, 1 normal, inf hard.")
+    out: Path | None = opt.option(
+        "F", "Output file: page (.html), map (.png, .svg) or the map's numbers (.csv)."
+    )
+    stack: Stack | None = opt.option(
         "S", "Stack to show: encoder, decoder or cross (default: the last of the model)."
     )
-    layer: int | None = option(
+    layer: int | None = opt.option(
         "N", "Layer to show, from 1 (default: the layer with the sharpest attention).", min=1
     )
-    head: int | None = option("N", "Attention head to show, from 1 (default: the mean of all heads).", min=1)
-    query: int | None = option("N", "Print the computation of row N of the map, key by key.", min=1)
-    heads: bool = switch("--heads", "Print a table of measures per attention head instead of the map.")
-    serve: bool = switch("--serve", "Serve the live page, to this machine only, until Ctrl-C.")
-    port: int | None = option(
+    head: int | None = opt.option(
+        "N", "Attention head to show, from 1 (default: the mean of all heads).", min=1
+    )
+    query: int | None = opt.option("N", "Print the computation of row N of the map, key by key.", min=1)
+    heads: bool = opt.switch("--heads", "Print a table of measures per attention head instead of the map.")
+    serve: bool = opt.switch("--serve", "Serve the live page, to this machine only, until Ctrl-C.")
+    port: int | None = opt.option(
         "P", f"Port of --serve; 0 selects a free port (default: {PORT}).", min=0, max=65535
     )
-    open_: bool = switch("--open", "Open the page of --serve in the browser.")
-    probe: Path | None = option(
+    open_: bool = opt.switch("--open", "Open the page of --serve in the browser.")
+    probe: Path | None = opt.option(
         "FILE", "Labeled texts for --serve, to show what linear probes read from each layer."
     )
-    over: Path | None = option("FILE", "Rank the attention heads by their effect on the rows of FILE.")
-    alignments: Path | None = option(
+    over: Path | None = opt.option("FILE", "Rank the attention heads by their effect on the rows of FILE.")
+    alignments: Path | None = opt.option(
         "GOLD", "File with word alignments for --over, one line per row, for example 0-0 1?2."
     )
 
 
-@with_groups
+@opt.with_groups
 def look(
     *,
-    folder: Folder,
+    folder: opt.Folder,
     options: LookOptions,
-    as_json: OneJson = False,
-    language: Spoken = "en",
-    machine: Machine,
+    as_json: opt.OneJson = False,
+    language: opt.Spoken = "en",
+    machine: opt.Machine,
 ) -> int:
     """Show the attention of a model while it reads TEXT and generates its output.
 
@@ -189,7 +180,9 @@ def look(
     """
     given = collections.defaultdict(bool)
     for name, value in options.given().items():
-        given["TEXT" if name == "text" else flag(name)] = value is not False and value != []  # 0 is a port
+        given["TEXT" if name == "text" else opt.flag(name)] = (
+            value is not False and value != []
+        )  # 0 is a port
     _check_together(given, as_json)
     out = options.out
     refuse_file_name([options.text] if options.text else None, "give one of them in quotes")
@@ -239,27 +232,26 @@ def _from_0(number: int | None) -> int | None:
 def _check_together(given: dict[str, bool], as_json: bool) -> None:
     """Raise BadParameter for options that cannot be combined, or that require another option."""
     has_work = given["TEXT"] or given["--serve"] or given["--over"]
-    refuse_if(not has_work, "TEXT is missing. Give a text, --serve or --over FILE")
+    opt.refuse_if(not has_work, "TEXT is missing. Give a text, --serve or --over FILE")
     if given["--over"]:
-        refuse("--over", {name: given[name] for name in given if name not in ("--over", "--alignments")})
+        opt.refuse("--over", {name: given[name] for name in given if name not in ("--over", "--alignments")})
     if given["--serve"]:
-        refuse("--serve", {"--json": as_json, "--out": given["--out"], "--heads": given["--heads"]})
+        opt.refuse("--serve", {"--json": as_json, "--out": given["--out"], "--heads": given["--heads"]})
     if given["--query"]:
-        refuse("--query", {name: given[name] for name in ("--heads", "--out", "--serve")})
+        opt.refuse("--query", {name: given[name] for name in ("--heads", "--out", "--serve")})
     if given["--target"]:
-        refuse("--target", {name: given[name] for name in ("--beam", "--max-tokens")})
+        opt.refuse("--target", {name: given[name] for name in ("--beam", "--max-tokens")})
     for name in ("--alignments", "--port", "--open", "--probe"):
         way = "--over" if name == "--alignments" else "--serve"
         alone = given[name] and not given[way]
-        refuse_if(alone, f"{name} requires {way}")
+        opt.refuse_if(alone, f"{name} requires {way}")
     for name in ("--stack", "--layer", "--head", "--query"):
         alone = given[name] and not given["TEXT"]
-        refuse_if(alone, f"{name} requires TEXT")
+        opt.refuse_if(alone, f"{name} requires TEXT")
 
 
 def _check_family(user: User, given: dict[str, bool]) -> None:
     """Raise BadParameter for an option that does not apply to the model's task."""
-
     family = user.task
     for name, families in OF_FAMILIES.items():
         if given[name] and family not in families:
@@ -277,8 +269,6 @@ def _spoken(family: str) -> str:
 def _check_file(out: Path) -> None:
     """Raise an error, before any work, if the file cannot be written."""
     import tempfile
-
-    from attendo.errors import AttendoError, install_command
 
     suffix = out.suffix.lower()
     if suffix not in SUFFIXES:
@@ -309,30 +299,19 @@ def _check_file(out: Path) -> None:
 
 def _serve(user: User, folder: Path, state: str, options: LookOptions, language: Language) -> int:
     """Serve the page until Ctrl-C (exit code 130) or SIGTERM (143)."""
-    from attendo.display.i18n import Localized
     from attendo.microscope.probes import probes_of
     from attendo.microscope.server import LookServer
     from attendo.microscope.session import Session
-    from attendo.training.run import stopping
 
     session = Session.prepared(user, folder)
     if options.probe is not None:
         session.probes = probes_of(user, labelled_rows(user, folder, options.probe, language))
     server = LookServer(session, PORT if options.port is None else options.port, language)
-    address = server.address + state
-    with stopping(server.stop) as stopped:
-        print(address, flush=True)
-        hint = Localized("(press Ctrl-C to stop)", "（終了するには Ctrl-C を押してください）")
-        say(hint.text(language))
-        if options.open_:
-            import webbrowser
-
-            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-        server.run()
+    code = opt.serve_page(server.run, server.stop, server.address + state, options.open_, language)
     if server.is_computing:  # torch would abort at the exit of Python
         sys.stdout.flush()
-        os._exit(stopped.code or 0)
-    return stopped.code or 0
+        os._exit(code)
+    return code
 
 
 def _state_of(request: LookRequest, usual: LookRequest, opened: dict[str, Any] | None) -> str:

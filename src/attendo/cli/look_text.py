@@ -57,17 +57,11 @@ def text_lines(
     language: Language,
     shows: Literal["map", "heads", "answer"] | Steps,
 ) -> list[str]:
-    """Return the lines that `attendo look` prints, in 80 columns: the text, the model's output, the effect of the
-    edits, and a map or table.
+    """Return the lines that `attendo look` prints, in 80 columns.
 
-    Args:
-        view: The result of `attendo.look`.
-        stack: The attention stack to show (default: the last stack of the model).
-        layer: The number of the layer to show, from 0 (default: the layer with the sharpest attention).
-        head: The number of the head to show, from 0 (default: the mean over all heads).
-        language: The language of the output.
-        shows: "map" for the attention map, "heads" for the table of heads, the steps of a query, or "answer" for only
-            the output.
+    They are the text, the model's output, the effect of the edits, and what `shows` names: the attention map, the table
+    of heads, the steps of a query, or nothing more ("answer"). The defaults of stack, layer and head (from 0) are the
+    last stack, the layer with the sharpest attention, and the mean over all heads.
     """
     from attendo.microscope.attention_map import map_text
     from attendo.microscope.run_model import attention_paths
@@ -92,7 +86,6 @@ def text_lines(
 
 def _one_head(shown: AttentionMap, head: int | None, language: Language) -> str:
     """Return the hint on --head if the map is the mean of several heads."""
-
     if head is not None or shown.weights.shape[1] == 1:
         return ""
     return Localized(". One head: --head 1", "。1 つのヘッド：--head 1").text(language)
@@ -100,7 +93,6 @@ def _one_head(shown: AttentionMap, head: int | None, language: Language) -> str:
 
 def _marked(mark: str, text: str) -> list[str]:
     """Return the lines of a text after its mark."""
-
     first, *rest = flowed(text, WIDTH - 5)
     return [f"  {mark}{isolated(first)}", *(f"    {isolated(line)}" for line in rest)]
 
@@ -119,7 +111,6 @@ def _plain(text: str, language: Language) -> str:
 
 def _facts(view: View, language: Language) -> list[str]:
     """Return the lines on the probability of the answer and on the effect of the edits."""
-
     found, change, lines = view.outcome, view.change, []
     if "labels" in found:
         others = [
@@ -145,7 +136,6 @@ def _facts(view: View, language: Language) -> list[str]:
 
 def _without(answer: str, probability: str) -> Localized:
     """Return the answer of the model without the edits."""
-
     return Localized(
         f"without the changes: {answer} ({probability})", f"変更なしの場合：{answer}（{probability}）"
     )
@@ -209,7 +199,6 @@ def _moved(change: float, digits: int, unit: str = "") -> str:
 
 def _probability(found: Mapping[str, Any]) -> Localized:
     """Return the probability of an answer. For a masked language model, also name the predicted tokens."""
-
     en, ja = f"log-probability {found['log_prob']:.2f}", f"対数確率 {found['log_prob']:.2f}"
     if "score" in found:
         return Localized(f"{en}, score {found['score']:.3f}", f"{ja}、スコア {found['score']:.3f}")
@@ -280,14 +269,7 @@ HEADS = (
 
 
 def steps_lines(steps: Steps, caption: str, language: Language) -> list[str]:
-    """Return the printed computation of one query: the caption, q, a row per key, and the formulas with their numbers.
-
-    Args:
-        steps: The computation of the query.
-        caption: The name of the attention layer and head, as the first printed line.
-        language: The language of the output.
-    """
-
+    """Return the printed computation of one query: the caption, q, a row per key, and the formulas."""
     hidden = (4,) if steps.beta == 1 or math.isinf(steps.beta) else ()  # β·s
     size = len(str(len(steps.keys)))
     rows = [_row(n, size, key, steps, language) for n, key in enumerate(steps.keys, 1)]
@@ -393,15 +375,7 @@ def _label(piece: str) -> str:
 def json_text(
     view: View, stack: Stack | None, layer: int | None, head: int | None, steps: Steps | None = None
 ) -> str:
-    """Return the output of --json, in which the numbers of layers, heads and queries begin at 0.
-
-    Args:
-        view: The result of `attendo.look`.
-        stack: The attention stack (default: the last stack of the model).
-        layer: The number of the layer, from 0 (default: the layer with the sharpest attention).
-        head: The number of the head, from 0 (default: the mean over all heads).
-        steps: The computation of one query, or None.
-    """
+    """Return the output of --json, in which the numbers of layers, heads and queries begin at 0."""
     shown = view.map(stack)
     layer = shown.sharpest_layer if layer is None else layer
     weights = [[round(weight, 6) for weight in row] for row in shown.shown(layer, head).tolist()]

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import io
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_type_hi
 import typer
 
 from attendo.cli.reporting import say
+from attendo.data.data_files import expanded, require_file
 from attendo.decoding.options import Bits
 from attendo.display.formats import duration
 from attendo.display.i18n import Language, Localized
@@ -30,14 +32,9 @@ if TYPE_CHECKING:
 
 
 def option(metavar: str, help: str, *names: str, default: Any = None, **others: Any) -> Any:
-    """Return a Typer option that has a value, such as `--beam 4`.
+    """Return a Typer option that has a value, such as `--beam 4`, with the placeholder `metavar` in the help.
 
-    Args:
-        metavar: The placeholder of the value in the help.
-        help: The help string.
-        names: The names of the option (default: the name of the parameter).
-        default: The default value; `...` means that the option is required.
-        others: Further arguments of `typer.Option`.
+    The default name is that of the parameter. The default `...` means that the option is required.
     """
     return typer.Option(default, *names, metavar=metavar, help=help, **others)
 
@@ -197,8 +194,7 @@ class RayOptions(OptionGroup):
 Threads = Annotated[int | None, option("N", "CPU threads (default: one per core).", min=1, default=...)]
 Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
 UsingDevice = Annotated[
-    str,
-    typer.Option("--device", help="Device: auto, cpu or cuda. The compiled search requires the CPU."),
+    str, typer.Option("--device", help="Device: auto, cpu or cuda. The compiled search requires the CPU.")
 ]
 Segmented = Annotated[
     Literal["sentence", "paragraph", "none"],
@@ -220,7 +216,10 @@ class Machine(OptionGroup):
 
     def chosen(self, bits: Bits | None = None) -> str:
         """Set the number of threads and return the device. Raise an error if it does not exist or has other weights."""
-        device = chosen_device(self.device, self.threads)
+        from attendo.bundle import pick_device
+
+        use_threads(self.threads)
+        device = str(pick_device(self.device))
         refuse_if(bits not in (None, 32) and device == "cuda", BITS_ON_GPU)
         return device
 
@@ -271,14 +270,8 @@ class DrawOptions(OptionGroup):
 def drawing_of(given: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tuple[Drawing | None, str]:
     """Return the sampling settings (None if no temperature is given), and a message to print at the end.
 
-    Args:
-        given: The DrawOptions that are set, by field name.
-        n_texts: The number of texts on the command line.
-        in_files: Whether a file is processed. For files, the seed defaults to 0, because resuming requires the same
-            seed.
-
-    Raises:
-        BadParameter: An option is out of range, or is given without a temperature.
+    For files, the seed defaults to 0, because resuming requires the same seed. Raises BadParameter if an option is out
+    of range, or is given without a temperature.
     """
     if "temperature" not in given:
         for name in given:
@@ -304,13 +297,9 @@ def drawing_of(given: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tup
 def refuse(
     way: str, others: Mapping[str, bool], settings: Sequence[str] = (), allowed: Sequence[str] = ()
 ) -> None:
-    """Raise BadParameter if another option or setting cannot be combined with an option.
+    """Raise BadParameter if another given option, or an assignment of --set, cannot be combined with the option `way`.
 
-    Args:
-        way: The option, for example "--stream".
-        others: Whether each other option is given, by name.
-        settings: The assignments of --set.
-        allowed: The decoding settings that can be combined with the option.
+    `allowed` contains the decoding settings that can be combined with the option.
     """
     if wrong := [name for name, is_given in others.items() if is_given]:
         raise typer.BadParameter(f"{way} and {wrong[0]} cannot be combined. Leave one of them out")
@@ -332,9 +321,6 @@ def show(pieces: Iterator[str]) -> None:
 
 Folder = Annotated[Path, argument("DIR", "Run folder.")]
 Texts = Annotated[list[str] | None, argument("[TEXT]...", "Texts to process (default: the lines of stdin).")]
-Files = Annotated[
-    list[Path], argument("F...", "Data: a file, a folder, 'a quoted/*.tsv' or two parallel files.")
-]
 Beam = Annotated[
     int | None, option("N", "Beam size; 1 is greedy search (default: as in the run, usually 4).", default=...)
 ]
@@ -350,6 +336,22 @@ Header = Annotated[
     bool | None,
     switch("--header/--no-header", "Whether .tsv files have headers (default: as in training).", default=...),
 ]
+
+
+@dataclasses.dataclass(frozen=True)
+class DataFiles(OptionGroup):
+    """The files of rows that a command reads. The default columns and header are those of training."""
+
+    files: list[Path] = argument("F...", "Data: a file, a folder, 'a quoted/*.tsv' or two parallel files.")
+    columns: Columns = None
+    header: Header = None
+
+    @property
+    def are_parallel(self) -> bool:
+        """Whether sources and targets are in two files."""
+        return len(self.files) == 2
+
+
 JsonLines = Annotated[bool, switch("--json", "Print one JSON object per line.", default=...)]
 With = Annotated[
     list[Path] | None,
@@ -380,18 +382,8 @@ def make_ready(user: Translator | Generator) -> None:
         say(f"note: the search runs on PyTorch only, which is slower: {why}")
 
 
-def chosen_device(device: str, threads: int | None) -> str:
-    """Set the number of threads and return the name of the device. Raise AttendoError if the device does not exist."""
-    from attendo.bundle import pick_device
-
-    use_threads(threads)
-    return str(pick_device(device))
-
-
 def require_files(names: list[Path]) -> None:
     """Raise AttendoError if a file does not exist or a pattern matches no file."""
-    from attendo.data.data_files import expanded, require_file
-
     for name in names:
         if not name.is_dir():
             for file in expanded(name, None):
@@ -413,20 +405,12 @@ def both_files(source: Path | None, out: Path | None, others: bool) -> tuple[Pat
 
 
 def file_done(
-    source: Path,
-    out: Path,
-    work: Work,
-    request: Mapping[str, Any],
-    notes: Callable[[Mapping[str, int], int], list[str]],
+    source: Path, out: Path, work: Work, request: Mapping[str, Any], notes: Mapping[str, str]
 ) -> int:
     """Process a file line by line, and return the exit code. After Ctrl-C or SIGTERM, the finished lines are kept.
 
-    Args:
-        source: The input file.
-        out: The output file.
-        work: The function that processes a chunk of lines.
-        request: The values on which the output depends, which must be the same when the command is resumed.
-        notes: The function that returns the summary to print at the end, from `work`'s counts and the number of lines.
+    `request` contains the values on which the output depends, which must be the same when the command is resumed.
+    `notes` contains the words of the summary at the end, by the names of `work`'s counts.
     """
     from attendo.inference.batch_files import through_file
     from attendo.training.run import stopping
@@ -446,10 +430,33 @@ def file_done(
             return stopped.code or 130
         finally:
             screen.line.clear()
-    for line in notes(counts, total):
-        say(line)
+    say_notes(notes, counts, total)
     say(f"done: {total:,} lines in {duration(time.monotonic() - screen.began)}")
     return 0
+
+
+def serve_page(
+    run: Callable[[], None], stop: Callable[[], None], address: str, opens: bool, language: Language
+) -> int:
+    """Print the address, serve a page until Ctrl-C (exit code 130) or SIGTERM (143), and return the exit code."""
+    from attendo.training.run import stopping
+
+    with stopping(stop) as stopped:
+        print(address, flush=True)
+        say(Localized("(press Ctrl-C to stop)", "（終了するには Ctrl-C を押してください）").text(language))
+        if opens:
+            import webbrowser
+
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        run()
+    return stopped.code or 0
+
+
+def say_notes(notes: Mapping[str, str], counts: Mapping[str, int], n_lines: int) -> None:
+    """Print how many of the lines have each property that `counts` names, in the words of `notes`."""
+    for name, words in notes.items():
+        if n := counts.get(name):
+            say(f"{n:,} of {n_lines:,} {words}")
 
 
 LINES = Localized("lines", "行")

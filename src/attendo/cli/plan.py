@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from attendo.cli.options import OneJson, OptionGroup, argument, option, refuse_if, use_threads, with_groups
+from attendo.cli.options import OneJson, OptionGroup, argument, option, use_threads, with_groups
 from attendo.cli.reporting import say
-from attendo.cli.train import Header, ParallelFiles, SettingOptions, TrainingOptions, files_of, require_data
+from attendo.cli.train import AnyOptions, SettingOptions, TrainingOptions, require_data
 from attendo.display.formats import duration, plural
+from attendo.display.tables import table_lines
 
 if TYPE_CHECKING:
     from attendo.runs.planning import Outcome, PaperPlan, Plan
@@ -61,12 +62,7 @@ def plan(
     task: str = argument(
         "TASK", "Task, for example translation, as in `attendo train`.", default="translation"
     ),
-    train: list[str] | None = option("F", "Training data. Give the option twice for two parallel files."),
-    valid: list[str] | None = option("F", "Validation data (default: split off from the training data)."),
-    parallel: ParallelFiles,
-    columns: str | None = option("C", "Columns of pairs or labeled texts, as in `attendo train`."),
-    column: str | None = option("C", "Text column for language models, as in `attendo train`."),
-    header: Header = False,
+    data: AnyOptions,
     chosen: SettingOptions,
     training: TrainingOptions,
     paper_of: AcceleratorOptions,
@@ -86,8 +82,7 @@ def plan(
 
     accelerator = paper_of.named()
     family = family_of(task)
-    data = data_settings(task, train, valid, parallel, columns, column, header)
-    tables = chosen.joined(family, data | training.settings())
+    tables = chosen.joined(family, data.settings_of(task) | training.settings())
     require_data(tables)
     use_threads(training.threads)
     made = plan_run(family, tables, say, training.device, init_from=chosen.init_from)
@@ -99,39 +94,6 @@ def plan(
     lines = plan_lines(made, None if paper else price) + (paper_lines(paper, price) if paper else [])
     print("\n".join(lines))
     return 0
-
-
-def data_settings(
-    task: str,
-    train: list[str] | None,
-    valid: list[str] | None,
-    parallel: ParallelFiles,
-    columns: str | None,
-    column: str | None,
-    header: bool,
-) -> dict[str, Any]:
-    """Return the settings of the data options of a command for all tasks, with keys of the form "section.key"."""
-    given_train = _files("--train", task, train, parallel.train_source, parallel.train_target)
-    given_valid = _files("--valid", task, valid, parallel.valid_source, parallel.valid_target)
-    return {
-        "data.train": given_train or (["stdlib"] if task.endswith("language-model") else None),
-        "data.valid": given_valid,
-        "data.columns": columns,
-        "data.column": column,
-        "data.header": header or None,
-    }
-
-
-def _files(
-    name: str, task: str, given: list[str] | None, source: str | None, target: str | None
-) -> list[str] | None:
-    """Return the files of an option, or the two parallel files of its two variants."""
-    if source is None and target is None:
-        return given or None
-    refuse_if(
-        task != "translation", f"{name}-source and {name}-target apply only to a translator. Use {name}"
-    )
-    return files_of(name, given, source, target)
 
 
 def plan_lines(plan: Plan, price: float | None) -> list[str]:
@@ -214,8 +176,6 @@ def _time_of(plan: Plan) -> str:
 
 def paper_lines(paper: PaperPlan, price: float | None) -> list[str]:
     """Return the estimate for many accelerators: a table, and from which batch size communication costs no time."""
-    from attendo.display.tables import table_lines
-
     one = paper.accelerator
     sheet = (
         f"{si(one.flops)}FLOP/s, {si(one.memory)}B, {si(one.link(paper.world))}B/s to the next accelerator"

@@ -9,6 +9,7 @@ import typer
 
 from attendo.cli.options import Spoken, argument, option
 from attendo.cli.reporting import say, wrote
+from attendo.errors import AttendoError
 
 PAGE, PICTURE = "report.html", "curves.png"
 
@@ -28,7 +29,6 @@ def report(
 
     Example: attendo report runs/mine runs/other --out report
     """
-    from attendo.errors import AttendoError
     from attendo.files import write_atomic
     from attendo.microscope.curves import report_page, write_picture
     from attendo.runs.learning_curves import Across, read_run

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
+from attendo.data.data_files import decode
+from attendo.data.row_report import LINE_CAP, REMEDIES, RowError
 from attendo.display.formats import duration
 from attendo.display.i18n import Language, Localized
 from attendo.display.progress import WIDTH, ProgressLine
 from attendo.display.width import ISOLATES, shown
+from attendo.errors import AttendoError
 
 if TYPE_CHECKING:
     from attendo.runs.training_run import TrainingRun
@@ -42,18 +45,9 @@ def stdin_bytes() -> BufferedReader:
 def numbered_chunks(stream: BufferedReader, name: str = "stdin") -> Iterator[tuple[int, list[str]]]:
     """Yield the lines of a stream in chunks as they arrive, each with the number of its first line.
 
-    Only LF ends a line. A CR before LF and a byte order mark are removed. A last line without LF is also a line.
-
-    Args:
-        stream: The binary input stream.
-        name: The name of the stream in error messages.
-
-    Raises:
-        AttendoError: A line is not UTF-8, or is too long.
+    Only LF ends a line. A CR before LF and a byte order mark are removed. A last line without LF is also a line. Raises
+    AttendoError, with the `name` of the stream, if a line is not UTF-8 or too long.
     """
-    from attendo.data.row_report import LINE_CAP, REMEDIES
-    from attendo.errors import AttendoError
-
     number = 1
     rest = b""
     while block := stream.read1(BLOCK):
@@ -75,10 +69,6 @@ def stdin_text() -> str:
 
 def _decoded(lines: list[bytes], number: int, name: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the lines as one chunk. For an invalid line, yield the lines before it and then raise AttendoError."""
-    from attendo.data.data_files import decode
-    from attendo.data.row_report import RowError
-    from attendo.errors import AttendoError
-
     texts: list[str] = []
     for position, line in enumerate(lines, number):
         line = line.removesuffix(b"\r")
@@ -96,8 +86,6 @@ def arguments_as_lines(texts: list[str]) -> Iterator[tuple[int, list[str]]]:
 
     Raise AttendoError for a text that is not UTF-8. Python stores invalid bytes as lone surrogates.
     """
-    from attendo.errors import AttendoError
-
     for number, text in enumerate(texts, 1):
         try:
             text.encode()
@@ -114,13 +102,7 @@ def lines_given(texts: list[str] | None) -> Iterator[tuple[int, list[str]]]:
 
 
 def refuse_file_name(texts: list[str] | None, remedy: str, argument: str = "TEXT") -> None:
-    """Raise BadParameter if the only text is the name of a file.
-
-    Args:
-        texts: The texts of the command line.
-        remedy: The advice in the error message.
-        argument: The name of the argument in the error message.
-    """
+    """Raise BadParameter, with a remedy and the name of the argument, if the only text is the name of a file."""
     if not texts or len(texts) != 1:
         return
     [text] = texts

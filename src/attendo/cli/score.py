@@ -5,35 +5,21 @@ from __future__ import annotations
 import json
 from itertools import islice
 
+from attendo.cli import options as opt
 from attendo.cli.evaluate import pairs_of, warn_of_guessing, warn_of_order
-from attendo.cli.options import (
-    Columns,
-    Files,
-    Folder,
-    Header,
-    JsonLines,
-    Machine,
-    Penalty,
-    With,
-    make_ready,
-    require_files,
-    with_groups,
-)
 from attendo.cli.reporting import MOST_LINES, Counter, say
 from attendo.cli.translate import candidate_json
 
 
-@with_groups
+@opt.with_groups
 def score(
     *,
-    folder: Folder,
-    files: Files,
-    length_penalty: Penalty = None,
-    columns: Columns = None,
-    header: Header = None,
-    others: With = None,
-    as_json: JsonLines = False,
-    machine: Machine,
+    folder: opt.Folder,
+    data: opt.DataFiles,
+    length_penalty: opt.Penalty = None,
+    others: opt.With = None,
+    as_json: opt.JsonLines = False,
+    machine: opt.Machine,
 ) -> int:
     """Print the log-probability of given translations, and their score, which is normalized by length.
 
@@ -44,18 +30,17 @@ def score(
     """
     from attendo.inference import Translator
 
-    require_files(files)
+    opt.require_files(data.files)
     translator = Translator.load(folder, machine.chosen(), others or ())
-    make_ready(translator)
-    pairs, row_report = pairs_of(folder, files, columns, header)
+    opt.make_ready(translator)
+    pairs, row_report = pairs_of(folder, data)
     counter = Counter("pairs")
     log_prob = 0.0
     n_tokens = 0
-    alone = len(files) == 1
     while chunk := list(islice(pairs, MOST_LINES)):
         texts = [(source, target) for _, source, target in chunk]
         if not n_tokens:
-            warn_of_order(translator.card.get("languages") or {}, texts, not alone)
+            warn_of_order(translator.card.get("languages") or {}, texts, data.are_parallel)
         found = translator.score(texts, length_penalty)
         log_prob += sum(candidate.log_prob for candidate in found)
         n_tokens += sum(len(candidate.token_log_probs) for candidate in found)
@@ -67,5 +52,5 @@ def score(
         counter.show(row_report.used)
     counter.clear()
     say(row_report.line())
-    warn_of_guessing(translator, log_prob, n_tokens, not alone)
+    warn_of_guessing(translator, log_prob, n_tokens, data.are_parallel)
     return 0

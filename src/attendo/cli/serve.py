@@ -13,18 +13,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from attendo.cli.options import (
-    BITS_ON_GPU,
-    Machine,
-    OptionGroup,
-    Segmented,
-    argument,
-    bits_option,
-    option,
-    refuse_if,
-    switch,
-    with_groups,
-)
+from attendo.cli import options as opt
+from attendo.data.languages import require_code
 from attendo.decoding.options import Bits
 from attendo.errors import AttendoError, install_command
 
@@ -40,54 +30,58 @@ NEEDED = (
 
 
 @dataclass(frozen=True)
-class Limits(OptionGroup):
+class Limits(opt.OptionGroup):
     """The limits and timeouts of a server, which are fields of ServingConfig, and the option --watch."""
 
-    rows: int = option("N", "Maximum number of texts times beams per model step.", min=1, default=128)
-    timeout: float = option("S", "Timeout of a request, in seconds.", default=60.0)
-    drain: float = option("S", "Seconds that open requests have to finish after SIGTERM.", default=30.0)
-    watch: float | None = option("S", "Reload changed model files every S seconds (default: never).")
-    max_requests: int = option(
+    rows: int = opt.option("N", "Maximum number of texts times beams per model step.", min=1, default=128)
+    timeout: float = opt.option("S", "Timeout of a request, in seconds.", default=60.0)
+    drain: float = opt.option("S", "Seconds that open requests have to finish after SIGTERM.", default=30.0)
+    watch: float | None = opt.option("S", "Reload changed model files every S seconds (default: never).")
+    max_requests: int = opt.option(
         "N", "Maximum number of open requests; others get status 429.", min=1, default=256
     )
-    max_cost: int = option(
+    max_cost: int = opt.option(
         "N", "Maximum total of tokens x beams x n in open requests.", min=1, default=1_500_000
     )
-    max_body: int = option("N", "Maximum size of a request, in bytes.", min=1, default=1 << 20)
-    max_texts: int = option("N", "Maximum number of texts per request.", min=1, default=256)
-    max_characters: int = option("N", "Maximum number of characters per text.", min=1, default=50_000)
-    max_beam: int = option("N", "Maximum beam size of a request.", min=1, default=16)
-    max_n: int = option("N", "Maximum number of outputs per text.", min=1, default=16)
-    max_tokens: int = option("N", "Maximum number of tokens per output.", min=1, default=2048)
+    max_body: int = opt.option("N", "Maximum size of a request, in bytes.", min=1, default=1 << 20)
+    max_texts: int = opt.option("N", "Maximum number of texts per request.", min=1, default=256)
+    max_characters: int = opt.option("N", "Maximum number of characters per text.", min=1, default=50_000)
+    max_beam: int = opt.option("N", "Maximum beam size of a request.", min=1, default=16)
+    max_n: int = opt.option("N", "Maximum number of outputs per text.", min=1, default=16)
+    max_tokens: int = opt.option("N", "Maximum number of tokens per output.", min=1, default=2048)
 
 
-@with_groups
+@opt.with_groups
 def serve(
     *,
-    folders: list[Path] = argument("DIR", "Run folders to serve."),
-    host: str = option("H", "Address to listen on; 0.0.0.0 means all interfaces.", default="127.0.0.1"),
-    port: int = option("P", "Port to listen on; 0 selects a free port.", min=0, max=65535, default=8000),
-    api_key_file: Path | None = option("F", "File with API keys, one per line; # starts a comment."),
-    no_key: bool = switch("--no-key", "Allow requests without a key when --host is not loopback."),
-    source: str | None = option("L", "Source language of runs without languages, for example en.", "--from"),
-    target: str | None = option("L", "Target language of runs without languages, for example ja.", "--to"),
-    look: bool = switch("--look", "Also serve the microscope of each model, at /look/NAME/."),
-    page: bool = switch("--page/--no-page", "Whether to serve the web page at the path /.", default=True),
-    examples: bool | None = switch(
+    folders: list[Path] = opt.argument("DIR", "Run folders to serve."),
+    host: str = opt.option("H", "Address to listen on; 0.0.0.0 means all interfaces.", default="127.0.0.1"),
+    port: int = opt.option("P", "Port to listen on; 0 selects a free port.", min=0, max=65535, default=8000),
+    api_key_file: Path | None = opt.option("F", "File with API keys, one per line; # starts a comment."),
+    no_key: bool = opt.switch("--no-key", "Allow requests without a key when --host is not loopback."),
+    source: str | None = opt.option(
+        "L", "Source language of runs without languages, for example en.", "--from"
+    ),
+    target: str | None = opt.option(
+        "L", "Target language of runs without languages, for example ja.", "--to"
+    ),
+    look: bool = opt.switch("--look", "Also serve the microscope of each model, at /look/NAME/."),
+    page: bool = opt.switch("--page/--no-page", "Whether to serve the web page at the path /.", default=True),
+    examples: bool | None = opt.switch(
         "--examples/--no-examples",
         "Whether pages and /v1/models show examples of the validation texts (default: only on loopback).",
         default=None,
     ),
-    cors: list[str] | None = option(
+    cors: list[str] | None = opt.option(
         "ORIGIN", "Web origin allowed by CORS, for example https://a.org; repeatable."
     ),
     segment: Segmented = "sentence",
-    bits: Bits | None = bits_option(),
+    bits: Bits | None = opt.bits_option(),
     limits: Limits,
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="Format of the log on stderr, one line per request.")
     ] = "text",
-    machine: Machine,
+    machine: opt.Machine,
 ) -> int:
     """Serve trained models over HTTP until Ctrl-C or SIGTERM, as an API and as a web page.
 
@@ -114,9 +108,8 @@ def serve(
         value = getattr(limits, name)
         if value is not None and not 0 < value < float("inf"):
             raise typer.BadParameter(f"--{name} {value:g} must be a number of seconds above 0")
-    refuse_if(bits not in (None, 32) and machine.device == "cuda", BITS_ON_GPU)
-    refuse_if(not host, "--host is empty (expected an address: 127.0.0.1, or 0.0.0.0 for all interfaces)")
-    from attendo.data.languages import require_code
+    opt.refuse_if(bits not in (None, 32) and machine.device == "cuda", opt.BITS_ON_GPU)
+    opt.refuse_if(not host, "--host is empty (expected an address: 127.0.0.1, or 0.0.0.0 for all interfaces)")
 
     require_code("--from", source)
     require_code("--to", target)

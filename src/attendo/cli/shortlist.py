@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from attendo.cli.evaluate import pairs_of
-from attendo.cli.options import Columns, Files, Folder, Header, option
+from attendo.cli.options import DataFiles, Folder, option, with_groups
 from attendo.cli.reporting import Counter, say
 
 
+@with_groups
 def shortlist(
+    *,
     folder: Folder,
-    files: Files,
+    data: DataFiles,
     out: Path = option("G", "Output file for the shortlist.", default=...),
     per_token: int = option("K", "Number of likely target tokens per source token.", min=1, default=50),
     frequent: int = option(
         "N", "Number of frequent target tokens, which every text can use.", min=0, default=100
     ),
-    columns: Columns = None,
-    header: Header = None,
 ) -> int:
     """Write a list of the likely target tokens of each source token, for `attendo translate --shortlist`.
 
@@ -30,7 +30,7 @@ def shortlist(
     from attendo.inference import Translator
 
     tokenizer = Translator.load(folder).tokenizer
-    pairs, row_report = pairs_of(folder, files, columns, header)
+    pairs, row_report = pairs_of(folder, data)
     counter = Counter("pairs")
 
     def shown():

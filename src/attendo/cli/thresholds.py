@@ -5,19 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attendo.cli import options as opt
 from attendo.cli.evaluate import labelled_rows
-from attendo.cli.options import (
-    Columns,
-    Folder,
-    Header,
-    Machine,
-    argument,
-    option,
-    refuse_if,
-    require_files,
-    switch,
-    with_groups,
-)
 from attendo.cli.reporting import say
 from attendo.display.tables import table_lines
 from attendo.display.width import shown
@@ -25,27 +14,27 @@ from attendo.display.width import shown
 if TYPE_CHECKING:
     from attendo.data.labelled import LabelledRow
     from attendo.inference import Classifier
-    from attendo.inference.classifier import Assessment
+    from attendo.inference.classifier import ClassAssessment
 
 
-@with_groups
+@opt.with_groups
 def thresholds(
     *,
-    folder: Folder,
-    file: Path | None = argument(
+    folder: opt.Folder,
+    file: Path | None = opt.argument(
         "[FILE]", "Labeled texts to choose from (default: the validation texts of the run).", default=None
     ),
-    precision: float | None = option(
+    precision: float | None = opt.option(
         "P", "Precision that each label must have, for example 0.95.", min=0.01, max=0.999
     ),
-    abstain: float | None = option(
+    abstain: float | None = opt.option(
         "S", "Share of texts that receive no label: the least certain texts.", min=0.001, max=0.999
     ),
-    threshold: str | None = option("T", "The thresholds: a number, or LABEL=NUMBER,... for some labels."),
-    remove: bool = switch("--remove", "Remove the stored thresholds."),
-    columns: Columns = None,
-    header: Header = None,
-    machine: Machine,
+    threshold: str | None = opt.option("T", "The thresholds: a number, or LABEL=NUMBER,... for some labels."),
+    remove: bool = opt.switch("--remove", "Remove the stored thresholds."),
+    columns: opt.Columns = None,
+    header: opt.Header = None,
+    machine: opt.Machine,
 ) -> int:
     """Choose and store the lowest probability at which a classifier gives each label.
 
@@ -68,7 +57,7 @@ def thresholds(
     from attendo.inference.decisions import parse_thresholds, store_thresholds
 
     choices = [precision, abstain, threshold, remove or None]
-    refuse_if(
+    opt.refuse_if(
         sum(choice is not None for choice in choices) > 1,
         "--precision, --abstain, --threshold and --remove exclude each other. Give one",
     )
@@ -103,19 +92,18 @@ def _rows(
     from attendo.data.held_out import TrainedRows, trained_rows
     from attendo.data.labelled_corpus import LabelledCorpus
     from attendo.runs.settings import data_of
-    from attendo.runs.task_specs import CLASSIFICATION
 
     if file is not None:
-        require_files([file])
-        rows, _, name = labelled_rows(classifier, folder, file, columns, header)
+        opt.require_files([file])
+        rows, _, name = labelled_rows(classifier, folder, opt.DataFiles([file], columns, header))
         return rows, name
     before = trained_rows(folder, "before") or TrainedRows()
-    corpus = LabelledCorpus(data_of(CLASSIFICATION, folder), lambda line: None, before)
+    corpus = LabelledCorpus(data_of(classifier.task, folder), lambda line: None, before)
     return corpus.validation(0)[0], corpus.validation_name
 
 
 def _chosen(
-    classifier: Classifier, found: Assessment, precision: float | None, abstain: float | None
+    classifier: Classifier, found: ClassAssessment, precision: float | None, abstain: float | None
 ) -> tuple[dict[str, float], str]:
     """Return thresholds for a precision, or for the share of texts without a label, and a description."""
     from attendo.inference.decisions import NEVER, threshold_for_precision, threshold_for_share
@@ -139,12 +127,12 @@ def _chosen(
     return chosen, f"precision {precision:g}"
 
 
-def _lines(classifier: Classifier, found: Assessment) -> list[str]:
+def _lines(classifier: Classifier, found: ClassAssessment) -> list[str]:
     """Return the table of thresholds, and the shares of texts with a label and of correct labels among them."""
     from attendo.inference.decisions import lowest_precision
 
     rows: list[Any] = []
-    for number, score in enumerate(found.classes):
+    for number, score in enumerate(found.labels):
         threshold = classifier.thresholds.get(score.label)
         n_given = int(found.confusion[:, number].sum())
         n_right = int(found.confusion[number, number])

@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from attendo.cli.options import (
-    Device,
-    OptionGroup,
-    Threads,
-    flag,
-    option,
-    refuse_if,
-    switch,
-    use_threads,
-    with_groups,
-)
+from attendo.cli import options as opt
 from attendo.cli.reporting import follow, preparing, say, silent
 from attendo.display.formats import plural
 
@@ -35,67 +25,213 @@ if TYPE_CHECKING:
 Tables = dict[str, dict[str, Any]]
 """The settings by section and name, as in config.toml."""
 
-Steps = Annotated[int | None, option("N", "Train for N updates in total.", min=1, default=...)]
-Epochs = Annotated[float | None, option("E", "Train for E epochs in total.", default=...)]
+Steps = Annotated[int | None, opt.option("N", "Train for N updates in total.", min=1, default=...)]
+Epochs = Annotated[float | None, opt.option("E", "Train for E epochs in total.", default=...)]
 Minutes = Annotated[
-    float | None, option("M", "Train for M minutes in total, including preparation.", default=...)
+    float | None, opt.option("M", "Train for M minutes in total, including preparation.", default=...)
 ]
 CpuMinutes = Annotated[
-    float | None, option("M", "Train for M CPU-minutes in total, summed over all threads.", default=...)
+    float | None, opt.option("M", "Train for M CPU-minutes in total, summed over all threads.", default=...)
 ]
-Header = Annotated[bool, switch("--header", "Treat the first line of a .tsv file as a header.", default=...)]
+Header = Annotated[
+    bool, opt.switch("--header", "Treat the first line of a .tsv file as a header.", default=...)
+]
+
+
+ValidData = Annotated[
+    list[str] | None, opt.option("F", "Validation data (default: part of the training data).", default=...)
+]
+
+
+class DataOptions(opt.OptionGroup):
+    """The options for the data of a task: the base class of dataclasses whose fields are settings in [data]."""
+
+    others: ClassVar[tuple[str, ...]] = ()
+    """The names of fields that are no settings in [data]."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the given options as settings, with keys of the form "section.key"."""
+        given = self.given().items()
+        return {f"data.{name}": value for name, value in given if value and name not in self.others}
 
 
 @dataclass(frozen=True)
-class ParallelFiles(OptionGroup):
-    """The options for parallel files, in which sources and targets have separate files."""
+class PairOptions(DataOptions):
+    """The options for sentence pairs, of which sources and targets can have separate, parallel files."""
 
-    train_source: str | None = option("F", "Source file of parallel training data.")
-    train_target: str | None = option("F", "Target file of parallel training data.")
-    valid_source: str | None = option("F", "Source file of parallel validation data.")
-    valid_target: str | None = option("F", "Target file of parallel validation data.")
+    others = ("train_source", "train_target", "valid_source", "valid_target")
 
-    def settings(self, train: list[str] | None, valid: list[str] | None) -> dict[str, Any]:
-        """Return the settings of the training and validation files, each as one file or two parallel files."""
-        return {
-            "data.train": files_of("--train", train, self.train_source, self.train_target),
-            "data.valid": files_of("--valid", valid, self.valid_source, self.valid_target),
-        }
+    train: list[str] | None = opt.option("F", "Training data. Give the option twice for two parallel files.")
+    valid: list[str] | None = opt.option("F", "Validation data (default: split off from the training data).")
+    train_source: str | None = opt.option("F", "Source file of parallel training data.")
+    train_target: str | None = opt.option("F", "Target file of parallel training data.")
+    valid_source: str | None = opt.option("F", "Source file of parallel validation data.")
+    valid_target: str | None = opt.option("F", "Target file of parallel validation data.")
+    columns: str | None = opt.option("C", "Columns of pairs or labeled texts, as in `attendo train`.")
+    header: Header = False
 
-
-def files_of(name: str, given: list[str] | None, source: str | None, target: str | None) -> list[str] | None:
-    """Return the given file, the two parallel files, or None. Raise BadParameter for other combinations of options."""
-    refuse_if((source is None) != (target is None), f"{name}-source and {name}-target must be given together")
-    if given and len(given) > 1:
-        raise typer.BadParameter(
-            f"{name} names {len(given)} files (expected one). Give a folder or a quoted pattern ('shards/*.tsv'),"
-            f" or two parallel files with {name}-source and {name}-target"
+    def files(self, name: str) -> list[str] | None:
+        """Return the files of the option "train" or "valid": the given file, two parallel files, or None."""
+        given, way = getattr(self, name), f"--{name}"
+        pair = [getattr(self, f"{name}_{side}") for side in ("source", "target")]
+        opt.refuse_if(pair.count(None) == 1, f"{way}-source and {way}-target must be given together")
+        opt.refuse_if(
+            given and len(given) > 1,
+            f"{way} names {len(given or ())} files (expected one). Give a folder or a quoted pattern"
+            f" ('shards/*.tsv'), or two parallel files with {way}-source and {way}-target",
         )
-    refuse_if(given and source is not None, f"give either {name}, or {name}-source and {name}-target")
-    return given or [file for file in (source, target) if file is not None] or None
+        opt.refuse_if(given and any(pair), f"give either {way}, or {way}-source and {way}-target")
+        return given or (pair if any(pair) else None)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings. The training and validation data are each one file or two parallel files."""
+        return super().settings() | {f"data.{name}": self.files(name) for name in ("train", "valid")}
 
 
 @dataclass(frozen=True)
-class SettingOptions(OptionGroup):
+class AnyOptions(PairOptions):
+    """The data options of the commands `plan` and `trial`, which accept all tasks."""
+
+    column: str | None = opt.option("C", "Text column for language models, as in `attendo train`.")
+
+    def settings_of(self, task: str) -> dict[str, Any]:
+        """Return the settings for a task. Raise BadParameter for parallel files if it is not translation."""
+        found = DataOptions.settings(self)
+        for name in ("train", "valid"):
+            if getattr(self, f"{name}_source") or getattr(self, f"{name}_target"):
+                opt.refuse_if(
+                    task != "translation",
+                    f"--{name}-source and --{name}-target apply only to a translator. Use --{name}",
+                )
+                found[f"data.{name}"] = self.files(name)
+        return ({"data.train": ["stdlib"]} if task.endswith("language-model") else {}) | found
+
+
+@dataclass(frozen=True)
+class TranslationOptions(PairOptions):
+    """The data options of a translator."""
+
+    train: list[str] | None = opt.option(
+        "F", "Sentence pairs: a file, a folder or a pattern 'a/*.tsv' (.csv, .jsonl …)."
+    )
+    valid: ValidData = None
+    columns: str | None = opt.option(
+        "C", "Columns by name or number, for example source=en,target=ja or 1,2."
+    )
+    source_language: str | None = opt.option("en", "Source language, a BCP 47 code such as en.", "--from")
+    target_language: str | None = opt.option("ja", "Target language, a BCP 47 code such as ja.", "--to")
+    reverse: bool = opt.switch("--reverse", "Swap the source and target columns, but not --from and --to.")
+    drop: str | None = opt.option(
+        "NAMES", "Findings whose rows are left out, for example duplicates,leaks (see attendo doctor)."
+    )
+    against: list[str] | None = opt.option(
+        "F", "Test data for --drop leaks. Give the option twice for two parallel files."
+    )
+
+
+@dataclass(frozen=True)
+class LabelledOptions(DataOptions):
+    """The data options of a model that is trained on labeled texts."""
+
+    train: list[str] | None = opt.option(
+        "F", "Labeled texts: a file, a folder or a pattern 'a/*.tsv' (.csv, .jsonl …)."
+    )
+    valid: ValidData = None
+    columns: str | None = opt.option(
+        "C", "Columns by name or number, for example label=stars,text=review or 1,2."
+    )
+    header: Header = False
+
+
+@dataclass(frozen=True)
+class TaggedOptions(DataOptions):
+    """The data options of a tagger."""
+
+    train: list[str] | None = opt.option(
+        "F", "Tagged texts: a file, a folder or a pattern 'a/*.conll' (.conll, .jsonl …)."
+    )
+    valid: ValidData = None
+    columns: str | None = opt.option("C", "Columns of tables by name, for example spans=entities,text=body.")
+
+
+@dataclass(frozen=True)
+class TextOptions(DataOptions):
+    """The data options of a model that is trained on plain texts."""
+
+    train: list[str] | None = opt.option(
+        "F", "Text file, folder or table; repeatable (default: Python's standard library)."
+    )
+    valid: ValidData = None
+    column: str | None = opt.option("C", "Text column of .tsv, .csv, .jsonl, .parquet or .xlsx files.")
+    header: Header = False
+    documents: str | None = opt.option(
+        "D", "Document unit in text files: file, line, or blank (separated by blank lines)."
+    )
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings. The default data is the source code of Python's standard library."""
+        return {"data.train": ["stdlib"]} | super().settings()
+
+
+Talks = Annotated[
+    list[str] | None,
+    opt.option(
+        "F", "Conversations, preferences or prompts: a file, a folder or a pattern (.jsonl …).", default=...
+    ),
+]
+
+
+@dataclass(frozen=True)
+class TalkOptions(DataOptions):
+    """The data options of an assistant that is trained on conversations or preferences."""
+
+    others = ("show_loss_mask",)
+
+    train: Talks = None
+    valid: ValidData = None
+    columns: str | None = opt.option(
+        "C", "Columns, for example question=q,answer=a or prompt=p,chosen=a,rejected=b."
+    )
+    header: Header = False
+    show_loss_mask: int | None = opt.option(
+        "N", "Print which tokens of the first N rows are trained, and exit.", min=1
+    )
+
+
+@dataclass(frozen=True)
+class RewardOptions(DataOptions):
+    """The data options of an assistant that is trained with a reward function, and the function."""
+
+    others = ("reward",)
+
+    train: Talks = None
+    valid: ValidData = None
+    columns: str | None = opt.option("C", "Column of messages, or columns such as question=q,answer=a.")
+    reward: str | None = opt.option("FILE.py:NAME", "Reward function in a Python file, which is executed.")
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings, among which is the reward function."""
+        return super().settings() | {"reward.function": self.reward}
+
+
+@dataclass(frozen=True)
+class SettingOptions(opt.OptionGroup):
     """The options for settings: a preset, a settings file, assignments, and the run to fine-tune."""
 
-    preset: str | None = option(
+    preset: str | None = opt.option(
         "P", "Preset: tiny, small, base, big, or lecture for a classifier (default: chosen from the data)."
     )
-    config: Path | None = option("F.toml", "File with settings; --print-config shows the format.")
-    set_: list[str] | None = option("K=V", "Setting, for example model.d_model=128; repeatable.", "--set")
-    init_from: Path | None = option(
+    config: Path | None = opt.option("F.toml", "File with settings; --print-config shows the format.")
+    set_: list[str] | None = opt.option("K=V", "Setting, for example model.d_model=128; repeatable.", "--set")
+    init_from: Path | None = opt.option(
         "DIR", "Run folder of a model to fine-tune (for LoRA, add --set lora.rank=8)."
     )
 
     def joined(self, family: TaskSpec, options: Mapping[str, Any]) -> Tables:
         """Join the settings of the preset, the file, --set and the options, from lowest to highest priority.
 
-        Encoder or decoder layers of the preset are ignored if the task's model has no encoder or no decoder.
-
-        Args:
-            family: The task.
-            options: The values of other options, with keys such as "data.train". Missing options are None.
+        The options have keys such as "data.train". Missing options are None. Encoder or decoder layers of the preset
+        are ignored if the task's model has no encoder or no decoder.
         """
         from attendo.config import override, read_toml
         from attendo.runs.settings import check_names, check_tables, joined, preset_tables
@@ -117,17 +253,17 @@ class SettingOptions(OptionGroup):
 
 
 @dataclass(frozen=True)
-class TrainingOptions(OptionGroup):
+class TrainingOptions(opt.OptionGroup):
     """The training options of all tasks: training limit, seed, device, and whether to stop at an unusable row."""
 
     steps: Steps = None
     epochs: Epochs = None
     minutes: Minutes = None
     cpu_minutes: CpuMinutes = None
-    seed: int | None = option("N", "Random seed for weights, data order and dropout (default: 1).")
-    threads: Threads = None
-    device: Device = "auto"
-    strict: bool = switch("--strict", "Stop at the first unusable row instead of skipping it.")
+    seed: int | None = opt.option("N", "Random seed for weights, data order and dropout (default: 1).")
+    threads: opt.Threads = None
+    device: opt.Device = "auto"
+    strict: bool = opt.switch("--strict", "Stop at the first unusable row instead of skipping it.")
 
     def settings(self) -> dict[str, Any]:
         """Return the options that are settings, as a dict with keys of the form "section.key"."""
@@ -141,154 +277,27 @@ class TrainingOptions(OptionGroup):
 def one_end(**ends: Any) -> dict[str, Any]:
     """Return the limit of the run (steps, epochs or time). Raise BadParameter if more than one limit is given."""
     given = {name: value for name, value in ends.items() if value is not None}
-    refuse_if(len(given) > 1, f"{' and '.join(map(flag, given))} cannot be combined. Give only one of them")
+    opt.refuse_if(
+        len(given) > 1, f"{' and '.join(map(opt.flag, given))} cannot be combined. Give only one of them"
+    )
     return given
 
 
-Out = Annotated[Path | None, option("DIR", "New run folder.", default=...)]
-PrintConfig = Annotated[bool, switch("--print-config", "Print the settings as TOML and exit.", default=...)]
-Labelled = Annotated[
-    list[str] | None,
-    option("F", "Labeled texts: a file, a folder or a pattern 'a/*.tsv' (.csv, .jsonl …).", default=...),
-]
-Tagged = Annotated[
-    list[str] | None,
-    option("F", "Tagged texts: a file, a folder or a pattern 'a/*.conll' (.conll, .jsonl …).", default=...),
-]
-Texts = Annotated[
-    list[str] | None,
-    option("F", "Text file, folder or table; repeatable (default: Python's standard library).", default=...),
-]
-Pairs = Annotated[
-    list[str] | None,
-    option("F", "Sentence pairs: a file, a folder or a pattern 'a/*.tsv' (.csv, .jsonl …).", default=...),
-]
-Talks = Annotated[
-    list[str] | None,
-    option(
-        "F", "Conversations, preferences or prompts: a file, a folder or a pattern (.jsonl …).", default=...
-    ),
-]
-ValidTexts = Annotated[
-    list[str] | None, option("F", "Validation data (default: part of the training data).", default=...)
-]
+TRANSLATION = """Train a translator from sentence pairs.
 
+Missing settings, such as the model size or the learning rate, are chosen from your data, the measured speed of this
+machine and the time budget. The chosen settings are printed. Settings of --config override the preset, assignments
+of --set override --config, and all other options override --set. The number of skipped rows is printed for each
+reason. Ctrl-C saves a checkpoint, from which `attendo resume` continues.
 
-def train_app() -> typer.Typer:
-    """Return the command `train` with a subcommand per task."""
-    train = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
-    train.callback()(tasks)
-    train.command("translation", short_help="Train a translator from sentence pairs.")(translation)
-    train.command("classification", short_help="Train a classifier from labeled texts.")(
-        _labelled_task("classification", CLASSIFICATION)
-    )
-    kinds: dict[TaskName, tuple[str, str]] = {
-        "multi-label": ("Train a classifier that gives any number of labels.", MULTI_LABEL),
-        "regression": ("Train a model that estimates a number for a text.", REGRESSION),
-    }
-    for name, (short, help) in kinds.items():
-        train.command(name, short_help=short)(_labelled_task(name, help))
-    train.command("tagging", short_help="Train a tagger that finds names and other spans in texts.")(tagging)
-    texts: dict[TaskName, tuple[str, str]] = {
-        "language-model": ("Train a model that continues texts.", LANGUAGE_MODEL),
-        "masked-language-model": ("Train an encoder, as a start for classifiers.", MASKED),
-    }
-    talks: dict[TaskName, tuple[str, str]] = {
-        "chat": ("Train an assistant from conversations.", CHAT),
-        "preference": ("Train an assistant to prefer the better of two answers.", PREFERENCE),
-    }
-    for name, (short, help) in (texts | talks).items():
-        train.command(name, short_help=short)((_text_task if name in texts else _talk_task)(name, help))
-    train.command("reward", short_help="Train an assistant with a reward function.")(reward)
-    return train
+--init-from fine-tunes a trained model. By default, all weights are trained. With --set lora.rank=8, only LoRA
+adapters are trained. With --set 'training.frozen=["encoder"]', everything except the encoder is trained.
 
+--set also selects parts of the model. For example, model.positions can be sinusoidal, learned, rotary, alibi,
+relative or none, and model.norm can be layer or rms.
 
-def tasks(context: typer.Context) -> None:
-    """Train a model on your own files. The task is the first argument.
-
-    Example: attendo train translation --train pairs.tsv --out runs/mine
-    """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
-
-
-@with_groups
-def translation(
-    *,
-    out: Out = None,
-    train: Pairs = None,
-    valid: list[str] | None = option("F", "Validation data (default: part of the training data)."),
-    parallel: ParallelFiles,
-    chosen: SettingOptions,
-    columns: str | None = option("C", "Columns by name or number, for example source=en,target=ja or 1,2."),
-    header: Header = False,
-    from_: str | None = option("en", "Source language, a BCP 47 code such as en.", "--from"),
-    to: str | None = option("ja", "Target language, a BCP 47 code such as ja.", "--to"),
-    reverse: bool = switch("--reverse", "Swap the source and target columns, but not --from and --to."),
-    training: TrainingOptions,
-    drop: str | None = option(
-        "NAMES", "Findings whose rows are left out, for example duplicates,leaks (see attendo doctor)."
-    ),
-    against: list[str] | None = option(
-        "F", "Test data for --drop leaks. Give the option twice for two parallel files."
-    ),
-    print_config: PrintConfig = False,
-) -> int:
-    """Train a translator from sentence pairs.
-
-    Missing settings, such as the model size or the learning rate, are chosen from your data, the measured speed of this
-    machine and the time budget. The chosen settings are printed. Settings of --config override the preset, assignments
-    of --set override --config, and all other options override --set. The number of skipped rows is printed for each
-    reason. Ctrl-C saves a checkpoint, from which `attendo resume` continues.
-
-    --init-from fine-tunes a trained model. By default, all weights are trained. With --set lora.rank=8, only LoRA
-    adapters are trained. With --set 'training.frozen=["encoder"]', everything except the encoder is trained.
-
-    --set also selects parts of the model. For example, model.positions can be sinusoidal, learned, rotary, alibi,
-    relative or none, and model.norm can be layer or rms.
-
-    Example: attendo train translation --train pairs.tsv --out runs/mine
-    """
-    data = parallel.settings(train, valid) | {
-        "data.columns": columns,
-        "data.header": header or None,
-        "data.source_language": from_,
-        "data.target_language": to,
-        "data.reverse": reverse or None,
-        "data.drop": drop,
-        "data.against": against,
-    }
-    return _begin("translation", chosen, data, training, out, print_config)
-
-
-def _labelled_task(task: TaskName, help: str) -> Callable[..., int]:
-    """Return the command of a task that is trained on labeled texts."""
-
-    def command(
-        *,
-        out: Out = None,
-        train: Labelled = None,
-        valid: ValidTexts = None,
-        chosen: SettingOptions,
-        columns: str | None = option(
-            "C", "Columns by name or number, for example label=stars,text=review or 1,2."
-        ),
-        header: Header = False,
-        training: TrainingOptions,
-        print_config: PrintConfig = False,
-    ) -> int:
-        data = {
-            "data.train": train,
-            "data.valid": valid,
-            "data.columns": columns,
-            "data.header": header or None,
-        }
-        return _begin(task, chosen, data, training, out, print_config)
-
-    command.__doc__ = help
-    return with_groups(command)
-
-
+Example: attendo train translation --train pairs.tsv --out runs/mine
+"""
 CLASSIFICATION = """Train a classifier from labeled texts.
 
 Labels can be any words. Settings that you leave out are chosen from your data and printed. The number of skipped rows
@@ -313,86 +322,30 @@ The columns are number and text. The model also estimates an interval that conta
 
 Example: attendo train regression --train reviews.csv --columns number=stars,text=review --out runs/mine
 """
+TAGGING = """Train a tagger that finds spans with labels in texts, such as names or dates.
 
+A CoNLL file (.conll, .bio, .iob, .txt or .tsv) has a token and its tag (BIO or BIOES) on each line, and a blank
+line after each sentence. A .jsonl, .csv or .parquet file has the columns text and spans, a JSON list of [start,
+end, label] in characters. Rows with invalid or overlapping spans are skipped and counted.
 
-@with_groups
-def tagging(
-    *,
-    out: Out = None,
-    train: Tagged = None,
-    valid: ValidTexts = None,
-    chosen: SettingOptions,
-    columns: str | None = option("C", "Columns of tables by name, for example spans=entities,text=body."),
-    training: TrainingOptions,
-    print_config: PrintConfig = False,
-) -> int:
-    """Train a tagger that finds spans with labels in texts, such as names or dates.
+Example: attendo train tagging --train names.conll --out runs/mine
+"""
+LANGUAGE_MODEL = """Train a model that continues texts.
 
-    A CoNLL file (.conll, .bio, .iob, .txt or .tsv) has a token and its tag (BIO or BIOES) on each line, and a blank
-    line after each sentence. A .jsonl, .csv or .parquet file has the columns text and spans, a JSON list of [start,
-    end, label] in characters. Rows with invalid or overlapping spans are skipped and counted.
+The default data is the source code of Python's standard library.
+--set tokenizer.kind=character|byte|word|bpe|unigram selects the tokenizer. --set model.max_len=N sets the context
+length in tokens. --init-from DIR fine-tunes another model on your texts. --set lora.rank=8 then trains only LoRA
+adapters.
 
-    Example: attendo train tagging --train names.conll --out runs/mine
-    """
-    data = {"data.train": train, "data.valid": valid, "data.columns": columns}
-    return _begin("tagging", chosen, data, training, out, print_config)
+Example: attendo train language-model --train notes.txt --out runs/mine
+"""
+MASKED = """Train an encoder to predict masked tokens.
 
+You can fine-tune the encoder as a classifier (attendo train classification --init-from), or compute vectors of texts
+(attendo embed). --set masking.rule=80/10/10 masks tokens as BERT does. The rule "plain" masks every chosen token.
 
-def _talk_task(task: TaskName, help: str) -> Callable[..., int]:
-    """Return the command of a task that is trained on conversations or preferences."""
-
-    def command(
-        *,
-        out: Out = None,
-        train: Talks = None,
-        valid: ValidTexts = None,
-        chosen: SettingOptions,
-        columns: str | None = option(
-            "C", "Columns, for example question=q,answer=a or prompt=p,chosen=a,rejected=b."
-        ),
-        header: Header = False,
-        training: TrainingOptions,
-        show_loss_mask: int | None = option(
-            "N", "Print which tokens of the first N rows are trained, and exit.", min=1
-        ),
-        print_config: PrintConfig = False,
-    ) -> int:
-        names = {"train": train, "valid": valid, "columns": columns, "header": header or None}
-        data = {f"data.{name}": value for name, value in names.items()}
-        if show_loss_mask:
-            return _show_loss_mask(task, chosen, data | training.settings(), show_loss_mask)
-        return _begin(task, chosen, data, training, out, print_config)
-
-    command.__doc__ = help
-    return with_groups(command)
-
-
-def _show_loss_mask(task: TaskName, chosen: SettingOptions, settings: dict[str, Any], n_rows: int) -> int:
-    """Print the tokens of the first conversations. Lines with > contain the tokens that are trained."""
-    from itertools import groupby, islice
-
-    from attendo.bundle import load_bundle
-    from attendo.data.chat_corpus import template_of, versions
-    from attendo.runs.settings import choose_tokenizer, joined, section
-    from attendo.runs.task_specs import family_of
-
-    family = family_of(task)
-    tables = joined(family.defaults(), chosen.joined(family, settings))
-    require_data(tables)
-    corpus: Any = family.open(section(family.data, tables, "data", "the settings"), silent)
-    start = chosen.init_from
-    tokenizer = load_bundle(start).tokenizer if start else choose_tokenizer(tables, family, corpus, silent)[1]
-    tokenizer = family.adapt(tokenizer)
-    for row in islice(corpus.rows(), n_rows):
-        for talk in versions(row):
-            print(f"{corpus.data.train[0]}:{row.number}")
-            ids, mask = template_of(tokenizer).encode(tokenizer, talk)
-            tokens = zip(tokenizer.pieces(ids), mask, strict=True)
-            for counts, group in groupby(tokens, key=lambda token: token[1]):
-                print(">" if counts else " ", *(piece for piece, _ in group))
-    return 0
-
-
+Example: attendo train masked-language-model --train notes.txt --out runs/mine
+"""
 CHAT = """Train an assistant from conversations.
 
 A .jsonl file has the key messages, a list of objects with role (system, user or assistant) and content, or the keys
@@ -412,114 +365,113 @@ computed once and saved in the run folder. --set preference.beta=0.1 is the weig
 
 Example: attendo train preference --train pairs.jsonl --init-from runs/assistant --out runs/better
 """
+REWARD = """Train an assistant with a reward function (REINFORCE with a leave-one-out baseline).
+
+The assistant answers prompts, and answers with a high reward become more probable. The reward function receives the
+messages, an answer and the reference answer, and returns a number. Prompts have the format of conversations. If the
+last message is from the assistant, it is the reference answer.
+
+--init-from names the assistant. --set reward.answers=8 is the number of answers per prompt, and --set
+reward.max_tokens=128 is their maximum length. An answer that does not end gets the reward 0 (reward.unfinished).
+
+Example: attendo train reward --train prompts.jsonl --reward score.py:score --init-from runs/assistant --out runs/b
+"""
+
+TASKS: tuple[tuple[TaskName, type[DataOptions], str, str], ...] = (
+    ("translation", TranslationOptions, "Train a translator from sentence pairs.", TRANSLATION),
+    ("classification", LabelledOptions, "Train a classifier from labeled texts.", CLASSIFICATION),
+    ("multi-label", LabelledOptions, "Train a classifier that gives any number of labels.", MULTI_LABEL),
+    ("regression", LabelledOptions, "Train a model that estimates a number for a text.", REGRESSION),
+    ("tagging", TaggedOptions, "Train a tagger that finds names and other spans in texts.", TAGGING),
+    ("language-model", TextOptions, "Train a model that continues texts.", LANGUAGE_MODEL),
+    ("masked-language-model", TextOptions, "Train an encoder, as a start for classifiers.", MASKED),
+    ("chat", TalkOptions, "Train an assistant from conversations.", CHAT),
+    ("preference", TalkOptions, "Train an assistant to prefer the better of two answers.", PREFERENCE),
+    ("reward", RewardOptions, "Train an assistant with a reward function.", REWARD),
+)
+"""The name, data options, short help and help of each task."""
 
 
-@with_groups
-def reward(
-    *,
-    out: Out = None,
-    train: Talks = None,
-    valid: ValidTexts = None,
-    reward: str | None = option("FILE.py:NAME", "Reward function in a Python file, which is executed."),
-    chosen: SettingOptions,
-    columns: str | None = option("C", "Column of messages, or columns such as question=q,answer=a."),
-    training: TrainingOptions,
-    print_config: PrintConfig = False,
-) -> int:
-    """Train an assistant with a reward function (REINFORCE with a leave-one-out baseline).
+def train_app() -> typer.Typer:
+    """Return the command `train` with a subcommand per task."""
+    train = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+    train.callback()(tasks)
+    for name, options, short_help, help in TASKS:
+        train.command(name, short_help=short_help, help=help)(_task_command(name, options))
+    return train
 
-    The assistant answers prompts, and answers with a high reward become more probable. The reward function receives the
-    messages, an answer and the reference answer, and returns a number. Prompts have the format of conversations. If the
-    last message is from the assistant, it is the reference answer.
 
-    --init-from names the assistant. --set reward.answers=8 is the number of answers per prompt, and --set
-    reward.max_tokens=128 is their maximum length. An answer that does not end gets the reward 0 (reward.unfinished).
+def tasks(context: typer.Context) -> None:
+    """Train a model on your own files. The task is the first argument.
 
-    Example: attendo train reward --train prompts.jsonl --reward score.py:score --init-from runs/assistant --out runs/b
+    Example: attendo train translation --train pairs.tsv --out runs/mine
     """
-    data = {"data.train": train, "data.valid": valid, "data.columns": columns, "reward.function": reward}
-    return _begin("reward", chosen, data, training, out, print_config)
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
-def _text_task(task: TaskName, help: str) -> Callable[..., int]:
-    """Return the command of a task that is trained on plain texts."""
+def _task_command(task: TaskName, options: type[DataOptions]) -> Callable[..., int]:
+    """Return the command that trains a model for a task."""
 
     def command(
         *,
-        out: Out = None,
-        train: Texts = None,
-        valid: ValidTexts = None,
+        out: Path | None = opt.option("DIR", "New run folder."),
+        data: DataOptions,
         chosen: SettingOptions,
-        column: str | None = option("C", "Text column of .tsv, .csv, .jsonl, .parquet or .xlsx files."),
-        header: Header = False,
-        documents: str | None = option(
-            "D", "Document unit in text files: file, line, or blank (separated by blank lines)."
-        ),
         training: TrainingOptions,
-        print_config: PrintConfig = False,
+        print_config: bool = opt.switch("--print-config", "Print the settings as TOML and exit."),
     ) -> int:
-        data = {
-            "data.train": train or ["stdlib"],
-            "data.valid": valid or None,
-            "data.column": column,
-            "data.header": header or None,
-            "data.documents": documents,
-        }
-        return _begin(task, chosen, data, training, out, print_config)
+        with preparing():
+            from attendo.config import dump_toml
+            from attendo.runs.task_specs import family_of
+            from attendo.training.run import Clock
 
-    command.__doc__ = help
-    return with_groups(command)
+            clock = Clock.of_process()
+            family = family_of(task)
+            tables = chosen.joined(family, data.settings() | training.settings())
+        if isinstance(data, TalkOptions) and data.show_loss_mask:
+            return _show_loss_mask(family, tables, chosen.init_from, data.show_loss_mask)
+        if print_config:
+            print(dump_toml(tables), end="")
+            return 0
+        if out is None:
+            raise typer.BadParameter("--out DIR, the new run folder, is missing")
+        require_data(tables)
+        return _train(family, tables, out, training, clock, chosen.init_from)
 
-
-LANGUAGE_MODEL = """Train a model that continues texts.
-
-The default data is the source code of Python's standard library.
---set tokenizer.kind=character|byte|word|bpe|unigram selects the tokenizer. --set model.max_len=N sets the context
-length in tokens. --init-from DIR fine-tunes another model on your texts. --set lora.rank=8 then trains only LoRA
-adapters.
-
-Example: attendo train language-model --train notes.txt --out runs/mine
-"""
-MASKED = """Train an encoder to predict masked tokens.
-
-You can fine-tune the encoder as a classifier (attendo train classification --init-from), or compute vectors of texts
-(attendo embed). --set masking.rule=80/10/10 masks tokens as BERT does. The rule "plain" masks every chosen token.
-
-Example: attendo train masked-language-model --train notes.txt --out runs/mine
-"""
+    command.__annotations__["data"] = options
+    return opt.with_groups(command)
 
 
-def _begin(
-    task: TaskName,
-    chosen: SettingOptions,
-    data: dict[str, Any],
-    training: TrainingOptions,
-    out: Path | None,
-    print_config: bool,
-) -> int:
-    """Join the settings, and train with them or print them."""
-    settings = data | training.settings()
-    with preparing():
-        from attendo.runs.task_specs import family_of
-        from attendo.training.run import Clock
+def _show_loss_mask(family: TaskSpec, given: Tables, init_from: Path | None, n_rows: int) -> int:
+    """Print the tokens of the first conversations. Lines with > contain the tokens that are trained."""
+    from itertools import groupby, islice
 
-        clock = Clock.of_process()
-        family = family_of(task)
-        tables = chosen.joined(family, settings)
-    if print_config:
-        from attendo.config import dump_toml
+    from attendo.bundle import load_bundle
+    from attendo.data.chat_corpus import template_of, versions
+    from attendo.runs.settings import choose_tokenizer, joined, section
 
-        print(dump_toml(tables), end="")
-        return 0
-    if out is None:
-        raise typer.BadParameter("--out DIR, the new run folder, is missing")
+    tables = joined(family.defaults(), given)
     require_data(tables)
-    return _train(family, tables, out, training, clock, chosen.init_from)
+    corpus: Any = family.open(section(family.data, tables, "data", "the settings"), silent)
+    if init_from is None:
+        _, tokenizer = choose_tokenizer(tables, family, corpus, silent)
+    else:
+        tokenizer = load_bundle(init_from).tokenizer
+    tokenizer = family.adapt(tokenizer)
+    for row in islice(corpus.rows(), n_rows):
+        for talk in versions(row):
+            print(f"{corpus.data.train[0]}:{row.number}")
+            ids, mask = template_of(tokenizer).encode(tokenizer, talk)
+            tokens = zip(tokenizer.pieces(ids), mask, strict=True)
+            for counts, group in groupby(tokens, key=lambda token: token[1]):
+                print(">" if counts else " ", *(piece for piece, _ in group))
+    return 0
 
 
 def require_data(tables: Tables) -> None:
     """Raise BadParameter if the settings contain no training data."""
-    refuse_if(not tables.get("data", {}).get("train"), "no training data. Give --train F")
+    opt.refuse_if(not tables.get("data", {}).get("train"), "no training data. Give --train F")
 
 
 def _train(
@@ -539,7 +491,7 @@ def _train(
 
     device = training.device
     threads = training.threads
-    use_threads(threads)
+    opt.use_threads(threads)
     with ranks_of(device, tables.get("training", {})) as ranks:
         tell = say if ranks.is_first else silent
         if is_restarted(out, ranks):

@@ -6,43 +6,15 @@ import dataclasses
 import json
 import sys
 from collections import Counter as Counts
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attendo.cli.options import (
-    BITS_WITH_COVERAGE,
-    OF_DRAWS,
-    OF_STREAMS,
-    Beam,
-    Drawing,
-    DrawOptions,
-    Folder,
-    Input,
-    JsonLines,
-    Machine,
-    Output,
-    Penalty,
-    RayOptions,
-    Segmented,
-    Texts,
-    With,
-    bits_option,
-    both_files,
-    drawing_of,
-    file_done,
-    make_ready,
-    option,
-    refuse,
-    refuse_if,
-    show,
-    switch,
-    with_groups,
-)
+from attendo.cli import options as opt
 from attendo.cli.reporting import Counter, arguments_as_lines, lines_given, one_line, refuse_file_name, say
-from attendo.decoding.options import Bits
+from attendo.data.formats import has_surrogate
+from attendo.decoding.options import Bits, DecodingConfig
 
 if TYPE_CHECKING:
     from attendo.data.segments import Segment
@@ -63,7 +35,7 @@ class TranslationLines:
     as_json: bool
     prefix: str
     alignments: bool
-    drawing: Drawing | None = None
+    drawing: opt.Drawing | None = None
 
     def __call__(
         self, number: int, texts: list[str], counter: Counter | None = None
@@ -102,9 +74,10 @@ class TranslationLines:
         drawn = {} if self.drawing is None else {"draw": dataclasses.asdict(self.drawing.config)}
         return own | dataclasses.asdict(self.config) | shown | drawn
 
-    def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
-        """Return the summary that is printed at the end: how many translations were split or look wrong."""
-        said = {
+    @property
+    def notes(self) -> dict[str, str]:
+        """The words of the summary that is printed at the end, by the names of the counts."""
+        return {
             "split": "texts were translated in parts; --segment none translates each whole",
             "short": "translations are far shorter than usual for their sources; --json marks them",
             "unaligned": "translations leave many source words unaligned; --json marks them",
@@ -113,7 +86,6 @@ class TranslationLines:
             + (", and another search did not help" if self.drawing is None else ""),
             "endless": "translations reached their length limit before their end",
         }
-        return [f"{counts[name]:,} of {n_lines:,} {text}" for name, text in said.items() if counts.get(name)]
 
     def _line(self, number: int, translation: Translation) -> str:
         if self.as_json:
@@ -151,35 +123,37 @@ LEFT = 12
 WIDTH = 79
 
 
-@with_groups
+@opt.with_groups
 def translate(
     *,
-    folder: Folder,
-    texts: Texts = None,
-    beam: Beam = None,
-    n_best: int | None = option("N", "Number of translations per input line, at most the beam size."),
-    length_penalty: Penalty = None,
-    longest: int | None = option(
+    folder: opt.Folder,
+    texts: opt.Texts = None,
+    beam: opt.Beam = None,
+    n_best: int | None = opt.option("N", "Number of translations per input line, at most the beam size."),
+    length_penalty: opt.Penalty = None,
+    longest: int | None = opt.option(
         "N", "Maximum number of tokens per translated unit (default: as in training)."
     ),
     segment: Segmented = "sentence",
     others: With = None,
-    bits: Bits | None = bits_option(),
-    shortlist: Path | None = option(
+    bits: Bits | None = opt.bits_option(),
+    shortlist: Path | None = opt.option(
         "F", "Shortlist file, which speeds up the translation of few texts at a time."
     ),
-    prefix: str | None = option("TEXT", "Required beginning of each translation, in whole words."),
-    alignments: bool = switch("--alignments", "Append a tab and the token alignment to each output line."),
-    draw: DrawOptions,
-    stream: bool = switch("--stream", "Print the greedy translation of one TEXT while it is generated."),
-    set_: list[str] | None = option(
+    prefix: str | None = opt.option("TEXT", "Required beginning of each translation, in whole words."),
+    alignments: bool = opt.switch(
+        "--alignments", "Append a tab and the token alignment to each output line."
+    ),
+    draw: opt.DrawOptions,
+    stream: bool = opt.switch("--stream", "Print the greedy translation of one TEXT while it is generated."),
+    set_: list[str] | None = opt.option(
         "K=V", "Decoding setting, for example decoding.no_repeat_ngram=3; repeatable.", "--set"
     ),
-    source: Input = None,
-    out: Output = None,
-    cluster: RayOptions,
-    as_json: JsonLines = False,
-    machine: Machine,
+    source: opt.Input = None,
+    out: opt.Output = None,
+    cluster: opt.RayOptions,
+    as_json: opt.JsonLines = False,
+    machine: opt.Machine,
 ) -> int:
     """Translate texts, the lines of stdin, or a file. The command prints one output line per input line, in order.
 
@@ -208,20 +182,23 @@ def translate(
 
     Example: attendo translate runs/mine "It will rain." --temperature 0.8 --top-p 0.9 --seed 7
     """
-    from attendo.data.formats import has_surrogate
     from attendo.inference import Translator
 
-    files = both_files(source, out, bool(texts))
+    files = opt.both_files(source, out, bool(texts))
     refuse_file_name(texts, "use < FILE, or --input FILE --output G")
-    refuse_if(prefix and has_surrogate(prefix), "--prefix is not valid UTF-8. Type it in a UTF-8 terminal")
+    opt.refuse_if(
+        prefix and has_surrogate(prefix), "--prefix is not valid UTF-8. Type it in a UTF-8 terminal"
+    )
     searched = {"--beam": beam is not None, "--n-best": (n_best or 1) > 1}
-    drawing, note = drawing_of(draw.given(), len(texts or []), in_files=files is not None)
+    drawing, note = opt.drawing_of(draw.given(), len(texts or []), in_files=files is not None)
     if drawing:
-        refuse("--temperature", searched, set_ or [], OF_DRAWS)
+        opt.refuse("--temperature", searched, set_ or [], opt.OF_DRAWS)
     if stream:
-        refuse_if(len(texts or []) != 1, "--stream requires exactly one TEXT on the command line")
+        opt.refuse_if(len(texts or []) != 1, "--stream requires exactly one TEXT on the command line")
         shown = {"--temperature": drawing is not None, "--json": as_json, "--alignments": alignments}
-        refuse("--stream", searched | {"--beam": beam not in (None, 1)} | shown, set_ or [], OF_STREAMS)
+        opt.refuse(
+            "--stream", searched | {"--beam": beam not in (None, 1)} | shown, set_ or [], opt.OF_STREAMS
+        )
     cluster.check(files is not None, bits, machine.device)
     loading = dataclasses.replace(machine, device="cpu") if cluster.ray else machine
     translator = Translator.load(folder, loading.chosen(bits), others or (), bits)
@@ -231,25 +208,25 @@ def translate(
 
         translator.shortlist = load_shortlist(shortlist, translator.tokenizer)
     config = translator.config(beam, n_best, length_penalty)
-    refuse_if(
+    opt.refuse_if(
         translator.bits != 32 and config.coverage_penalty and not (drawing or stream),
-        BITS_WITH_COVERAGE,
+        opt.BITS_WITH_COVERAGE,
     )
     work = TranslationLines(
         translator, config, longest, segment, n_best or 1, as_json, prefix or "", alignments, drawing
     )
-    make_ready(translator)
+    opt.make_ready(translator)
     if texts and stream:
         [(_, [text])] = arguments_as_lines(texts)
-        show(translator.stream(text, longest=longest, segment=segment, prefix=prefix or None))
+        opt.show(translator.stream(text, longest=longest, segment=segment, prefix=prefix or None))
         return 0
     if files:
         request = work.request(folder, others or [], shortlist) | {"bits": translator.bits}
         if not cluster.ray:
-            return file_done(*files, work, request, work.notes)
+            return opt.file_done(*files, work, request, work.notes)
         runs = [folder, *(others or [])]
         with cluster.cluster(work, runs, shortlist, translator.bits, machine) as ahead:
-            return file_done(*files, ahead, request, work.notes)
+            return opt.file_done(*files, ahead, request, work.notes)
     counter = Counter("lines")
     counts = Counts[str]()
     n_lines = 0
@@ -261,8 +238,8 @@ def translate(
         n_lines = number + len(chunk) - 1
         counter.show(n_lines)
     counter.clear()
-    for line in work.notes({name: n for name, n in counts.items() if name != "endless"}, n_lines):
-        say(line)
+    del counts["endless"]  # each was printed
+    opt.say_notes(work.notes, counts, n_lines)
     if note:
         say(note)
     return 0
@@ -271,7 +248,6 @@ def translate(
 def _set_search(translator: Translator, assignments: list[str]) -> None:
     """Change the decoding settings of the translator by the assignments of --set."""
     from attendo.config import build, override
-    from attendo.decoding.options import DecodingConfig
 
     tables = override({}, assignments)
     if other := tables.keys() - {"decoding"}:

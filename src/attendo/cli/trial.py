@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from attendo.cli.options import OneJson, argument, option, refuse_if, use_threads, with_groups
-from attendo.cli.plan import data_settings
 from attendo.cli.reporting import follow, preparing, say
-from attendo.cli.train import Header, ParallelFiles, SettingOptions, Tables, TrainingOptions, require_data
+from attendo.cli.train import AnyOptions, SettingOptions, Tables, TrainingOptions, require_data
 from attendo.display.tables import WIDTH, table_lines
 from attendo.display.width import beside, flowed, shown
 
@@ -41,12 +40,7 @@ def trial(
     metric: str | None = option(
         "M", "Validation metric to compare, for example accuracy (default: the metric that selects models)."
     ),
-    train: list[str] | None = option("F", "Training data. Give the option twice for two parallel files."),
-    valid: list[str] | None = option("F", "Validation data (default: split off from the training data)."),
-    parallel: ParallelFiles,
-    columns: str | None = option("C", "Columns of pairs or labeled texts, as in `attendo train`."),
-    column: str | None = option("C", "Text column for language models, as in `attendo train`."),
-    header: Header = False,
+    data: AnyOptions,
     chosen: SettingOptions,
     training: TrainingOptions,
     as_json: OneJson = False,
@@ -70,8 +64,7 @@ def trial(
         from attendo.runs.trials import trial as run_trial
 
     family = family_of(task)
-    data = data_settings(task, train, valid, parallel, columns, column, header)
-    tables = chosen.joined(family, data | training.settings())
+    tables = chosen.joined(family, data.settings_of(task) | training.settings())
     require_data(tables)
     refuse_if(not tries, "no variant. Give --try SETTINGS, for example --try model.dropout=0.1")
     refuse_if(
@@ -150,13 +143,7 @@ def _row(found: Trial, one: Outcome) -> tuple[str, ...]:
     low, high = one.interval or (None, None)
     interval = "unknown" if low is None else f"{_said(found, low, '+')} to {_said(found, high, '+')}"
     of_difference = ("", "") if one.difference is None else (_said(found, one.difference, "+"), interval)
-    return (
-        one.name,
-        _said(found, one.mean),
-        *of_difference,
-        str(len(one.scores)),
-        one.verdict or "",
-    )
+    return (one.name, _said(found, one.mean), *of_difference, str(len(one.scores)), one.verdict or "")
 
 
 def _said(found: Trial, value: float | None, sign: str = "") -> str:

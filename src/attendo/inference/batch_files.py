@@ -49,13 +49,9 @@ Work = Callable[[int, list[str]], Done] | Ahead
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of the work on a file.
+    """The numbers of lines that are done, in the file, and done by an earlier command (`resumed`).
 
-    Attributes:
-        done: Number of lines that are finished.
-        total: Number of lines in the file.
-        resumed: Number of lines that an earlier command finished.
-        counts: Number of finished lines with each special property, for example truncated prompts.
+    `counts` contains the number of finished lines with each special property, for example truncated prompts.
     """
 
     done: int

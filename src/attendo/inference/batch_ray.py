@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from attendo.errors import AttendoError, install_command
 from attendo.inference.batch_files import Ahead, Chunk, Done, whole
@@ -33,24 +33,15 @@ PATIENCE = 600.0
 """Seconds within which a worker must start if no worker is running. A growing cluster can take minutes."""
 
 
-class Make(Protocol):
-    """A function that runs on a worker and returns the function that processes chunks.
-
-    The argument `folder` contains the sent files. Ray must be able to serialize the function.
-    """
-
-    def __call__(self, folder: Path, /) -> Callable[[int, list[str]], Done]: ...
+Make = Callable[[Path], Callable[[int, list[str]], Done]]
+"""A function that runs on a worker, on the folder of the sent files, and returns the function that processes chunks."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The settings of a Ray cluster.
+    """The settings of a Ray cluster, with the numbers of CPU threads and GPUs per worker.
 
-    Attributes:
-        address: Address of the cluster (None: a local cluster is started).
-        workers: Number of workers (default: as many as the cluster has resources for).
-        threads: Number of CPU threads per worker.
-        gpus: Number of GPUs per worker.
+    Without an address, a local cluster is started. The default number of workers is what the cluster has resources for.
     """
 
     address: str | None = None

@@ -12,7 +12,15 @@ from numpy import ndarray
 from attendo.data.labelled import LabelledRow, LabelSet, shown
 from attendo.errors import AttendoError
 from attendo.inference.decisions import Thresholds, decide
-from attendo.inference.label_model import Answer, ClassScore, TextClassifier, mixed
+from attendo.inference.label_model import (
+    Answer,
+    ClassScore,
+    Decisions,
+    LabelAssessment,
+    Logits,
+    TextClassifier,
+    mixed,
+)
 from attendo.inference.tables import Cell
 from attendo.metrics import (
     accuracy,
@@ -49,28 +57,25 @@ class Classification(Answer):
 
 
 @dataclass(frozen=True, eq=False)
-class Assessment:
+class ClassAssessment(LabelAssessment):
     """The measured quality of classifications.
 
+    Rows without a predicted label lower the recall of their label. The measures are `loss` (nats per text), `accuracy`,
+    `macro_f1`, `brier` and `ece` (expected calibration error) of the calibrated probabilities. `loss_uncalibrated` and
+    `ece_uncalibrated` are computed at temperature 1. `accuracy_error` is one standard error of the accuracy, and
+    `commonest` is the share of the most frequent label. With thresholds, `coverage` is the share of rows with a
+    predicted label, and `accuracy_given` is the share of correct labels among them; the accuracy is that of the most
+    probable label.
+
     Attributes:
-        found: The classifications, in the order of the rows.
-        classes: The score of each label, in the order of the classes. Rows without a predicted label lower the recall.
         confusion: Number of rows by true and predicted class, `[true, predicted]`, without rows that have no label.
         probabilities: The calibrated probabilities.
         true: The class of each row.
-        measures: Quality measures by name: `loss` (nats per text), `accuracy`, `macro_f1`, `brier` and `ece` (expected
-            calibration error) of the calibrated probabilities. `loss_uncalibrated` and `ece_uncalibrated` are computed
-            at temperature 1. `accuracy_error` is one standard error of the accuracy, and `commonest` is the share of
-            the most frequent label. With thresholds, `coverage` is the share of rows with a predicted label, and
-            `accuracy_given` is the share of correct labels among them; the accuracy is that of the most probable label.
     """
 
-    found: tuple[Classification, ...]
-    classes: tuple[ClassScore, ...]
     confusion: Int[ndarray, "classes classes"]
     probabilities: Float[ndarray, "rows classes"]
     true: Int[ndarray, " rows"]
-    measures: dict[str, float]
 
 
 @dataclass
@@ -86,11 +91,6 @@ class Classifier(TextClassifier):
             self.labels = LabelSet(tuple(self.counts))
         except ValueError as error:
             raise AttendoError(f"{error}. Restore the card.json of the run folder") from None
-
-    @property
-    def thresholds(self) -> Thresholds:
-        """The lowest probability at which each label is given, from card.json (see `store_thresholds`)."""
-        return self.card.get("thresholds", {})
 
     def classify(self, texts: Sequence[str], thresholds: Thresholds | None = None) -> list[Classification]:
         """Classify texts of any length. The encoder cuts long texts or reads windows; the n-grams read whole texts.
@@ -113,8 +113,8 @@ class Classifier(TextClassifier):
         self,
         rows: Sequence[LabelledRow],
         name: str = "the rows",
-        read: tuple[Float[ndarray, "texts classes"], list[int]] | None = None,
-    ) -> Assessment:
+        read: tuple[Logits, list[int]] | None = None,
+    ) -> ClassAssessment:
         """Classify the texts of labeled rows and compare the predictions with the labels.
 
         Args:
@@ -123,7 +123,7 @@ class Classifier(TextClassifier):
             read: The result of `read` for the texts of the rows (default: it is computed).
 
         Returns:
-            An Assessment with the quality measures and the predictions.
+            A ClassAssessment with the quality measures and the predictions.
 
         Raises:
             AttendoError: A label does not occur in the training set.
@@ -156,15 +156,10 @@ class Classifier(TextClassifier):
             measures["coverage"] = float(given.mean())
             measures["accuracy_given"] = accuracy(true[given], predicted[given]) if given.any() else 0.0
         columns = (scores.precision, scores.recall, scores.f1, scores.support)
-        classes = zip(self.labels.names, *(column.tolist() for column in columns), strict=True)
-        return Assessment(
-            tuple(self._classifications(texts, probabilities, n_tokens, None)),
-            tuple(ClassScore(*row) for row in classes),
-            confusion,
-            probabilities,
-            true,
-            measures,
-        )
+        labels = zip(self.labels.names, *(column.tolist() for column in columns), strict=True)
+        found = tuple(self._classifications(texts, probabilities, n_tokens, None))
+        classes = tuple(ClassScore(*row) for row in labels)
+        return ClassAssessment(found, classes, measures, confusion, probabilities, true)
 
     def classes_of(self, rows: Sequence[LabelledRow], name: str) -> Int[ndarray, " rows"]:
         return np.array([self.labels.id_of(row.label, f"{name}:{row.number}") for row in rows], np.int64)
@@ -178,23 +173,19 @@ class Classifier(TextClassifier):
     def baseline(self) -> str:
         return f"always {shown(self.labels.names[self.prior.argmax()])}"
 
-    def decisions(self, logits: Float[ndarray, "texts classes"]) -> Float[ndarray, "texts classes"]:
+    def decisions(self, logits: Logits) -> Decisions:
         return logits
 
-    def scores(
-        self, log_probs: Float[ndarray, "texts classes"], rows: Sequence[LabelledRow]
-    ) -> dict[str, float]:
+    def scores(self, log_probs: Decisions, rows: Sequence[LabelledRow]) -> dict[str, float]:
         true = self.classes_of(rows, "the rows")
         predicted = log_probs.argmax(1)
         confusion = confusion_matrix(true, predicted, log_probs.shape[1])
         return {"accuracy": accuracy(true, predicted), "macro_f1": class_scores(confusion).macro_f1}
 
-    def predicted(self, log_probs: Float[ndarray, "texts classes"]) -> list[str]:
+    def predicted(self, log_probs: Decisions) -> list[str]:
         return [self.labels.names[i] for i in log_probs.argmax(1)]
 
-    def combined(
-        self, logits: Float[ndarray, "texts classes"], texts: Sequence[str]
-    ) -> Float[ndarray, "texts classes"]:
+    def combined(self, logits: Logits, texts: Sequence[str]) -> Logits:
         if self.ngrams is None or self.share == 1.0:
             return logits
         return mixed(logits / self.encoder_temperature, self.ngrams.scores(texts), self.share)
@@ -206,7 +197,7 @@ class Classifier(TextClassifier):
     def _classifications(
         self,
         texts: Sequence[str],
-        probabilities: Float[ndarray, "texts classes"],
+        probabilities: Logits,
         n_tokens: Sequence[int],
         thresholds: Thresholds | None,
     ) -> list[Classification]:

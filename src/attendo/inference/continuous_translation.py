@@ -23,14 +23,9 @@ PATIENCE = 3
 
 @dataclass(frozen=True)
 class TranslationJob:
-    """The texts and options of a translation request.
+    """The texts and options of a translation request, as in `Translator.translate_sources`.
 
-    Attributes:
-        sources: The encoded parts of the texts.
-        config: Settings of the beam search.
-        guard: Whether looping parts are decoded again without repeated n-grams.
-        alignments: Whether each candidate receives its alignment.
-        stream: Whether the translation is returned in pieces during the search (only for greedy search of one text).
+    With `stream`, the translation is returned in pieces during the search (only for greedy search of one text).
     """
 
     sources: Sources

@@ -17,13 +17,7 @@ Messages = Sequence[Message | Mapping[str, str]]
 
 
 def conversation(messages: Messages) -> list[Message]:
-    """Return the messages of a conversation whose last message is from the user.
-
-    Args:
-        messages: The messages of the conversation.
-
-    Raises:
-        AttendoError: A message is invalid, or the messages are in the wrong order.
+    """Return the messages of a conversation whose last message is from the user. Raises AttendoError for others.
 
     >>> conversation([{"role": "user", "content": "Hi"}])
     [Message(role='user', content='Hi')]
@@ -38,20 +32,10 @@ def conversation(messages: Messages) -> list[Message]:
 def fitted(
     tokenizer: Tokenizer, template: ChatTemplate, talk: Sequence[Message], most: int, room: int
 ) -> tuple[list[int], int, int]:
-    """Return the token ids of the newest turns that fit into the context. The system message is kept.
+    """Return the token ids of the newest turns that fit, and the numbers of the dropped messages and their tokens.
 
-    Args:
-        tokenizer: The tokenizer of the model.
-        template: The chat template.
-        talk: The conversation.
-        most: The context length of the model in tokens.
-        room: The number of tokens that are left for the reply.
-
-    Returns:
-        The token ids, the number of dropped messages, and the number of their tokens.
-
-    Raises:
-        AttendoError: The last message alone is too long.
+    The context has `most` tokens, of which `room` tokens are left for the reply. The system message is kept. Raises
+    AttendoError if the last message alone is too long.
     """
     n_system = int(talk[0].role == "system")
 
@@ -89,12 +73,7 @@ def is_talk(tokenizer: Tokenizer, ids: Sequence[int]) -> bool:
 
 
 def marked_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Return the text of a conversation in which special tokens are written as text.
-
-    Args:
-        tokenizer: A tokenizer with a chat template.
-        ids: The token ids of the conversation.
-    """
+    """Return the text of a conversation in which special tokens are written as text."""
     marks = {piece: mark for mark, piece in _marks(tokenizer).items()}
     runs = groupby(ids, key=marks.get)
     return "".join(tokenizer.decode(list(run)) if mark is None else mark * len([*run]) for mark, run in runs)
@@ -103,12 +82,8 @@ def marked_text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 def marked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the token ids that a language model reads for a text, with the special tokens before a prompt.
 
-    In a model with a chat template, the special tokens of a conversation can be written as text, as in `marked_text`.
-    Do not use this function for texts of strangers, which could then contain special tokens.
-
-    Args:
-        tokenizer: The tokenizer of the model.
-        text: A text, or a conversation such as "<|user|>Hi<|end|><|assistant|>".
+    In a model with a chat template, the special tokens of a conversation can be written as text, for example
+    "<|user|>Hi<|end|><|assistant|>". Do not use this function for texts of strangers, which could contain them.
     """
     marks = _marks(tokenizer)
     parts = re.split(f"({'|'.join(map(re.escape, marks))})", text) if marks else [text]

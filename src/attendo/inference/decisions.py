@@ -38,12 +38,7 @@ CURVE_FILES = (".json", ".png", ".svg")
 def parse_thresholds(text: str, labels: Sequence[str]) -> dict[str, float]:
     """Return thresholds from a number for all labels, or from `LABEL=NUMBER,…` for some labels.
 
-    Args:
-        text: The text, for example "0.8" or "spam=0.9,ham=0.5".
-        labels: The labels of the classifier.
-
-    Raises:
-        AttendoError: A label is unknown, or a threshold is not in [0, 1].
+    Raises AttendoError for an unknown label, and for a threshold that is not in [0, 1].
 
     >>> parse_thresholds("0.8", ["ham", "spam"]), parse_thresholds("spam=0.3", ["ham", "spam"])
     ({'ham': 0.8, 'spam': 0.8}, {'spam': 0.3})
@@ -106,17 +101,10 @@ def threshold_for_precision(
 ) -> float:
     """Return the lowest threshold that was shown to keep the precision of a label with probability CONFIDENCE.
 
-    From each of STARTS, lower and lower thresholds are tested until one fails: each start has its share of the error,
-    and no correction for the number of thresholds is needed (Angelopoulos et al. 2021, "Learn then Test":
-    fixed-sequence testing with several starts).
-
-    Args:
-        probabilities: The probabilities of the label for texts that were not used for training.
-        is_class: Whether each text has the label.
-        precision: The share of correct texts among the texts that receive the label, in (0, 1).
-
-    Returns:
-        The threshold, or NEVER if there are not enough texts to show the precision.
+    The texts must not have been used for training. From each of STARTS, lower and lower thresholds are tested until one
+    fails: each start has its share of the error, and no correction for the number of thresholds is needed (Angelopoulos
+    et al. 2021, "Learn then Test": fixed-sequence testing with several starts). If there are not enough texts to show
+    the precision, the threshold is NEVER.
     """
     ordered = np.sort(probabilities)[::-1]
     most = min(len(ordered), math.ceil(int(is_class.sum()) / precision))
@@ -143,12 +131,9 @@ def threshold_for_share(probabilities: Float[ndarray, "texts classes"], share: f
 
 
 def store_thresholds(folder: str | Path, thresholds: Thresholds, origin: str = "") -> None:
-    """Store thresholds in the card.json of a run folder, where every use of the classifier finds them.
+    """Store thresholds by label in the card.json of a run folder, where every use of the classifier finds them.
 
-    Args:
-        folder: The run folder.
-        thresholds: The thresholds by label. Without any, stored thresholds are removed.
-        origin: A description of how they were chosen, for people.
+    Without any, stored thresholds are removed. `origin` describes for people how they were chosen.
     """
     folder = Path(folder)
     card = dict(load_bundle(folder).card)
@@ -163,16 +148,10 @@ def decision_curves(
 ) -> dict[str, Any]:
     """Return the curves by which people choose thresholds, as a value for JSON. Each curve has at most 101 points.
 
-    Args:
-        probabilities: The calibrated probabilities.
-        true: The class of each text.
-        names: The labels, in the order of the classes.
-
-    Returns:
-        `reliability`: for each occupied bin of the largest probability, the number of texts (`n`), the mean
-        `probability` and the `accuracy`. `coverage`: for each `threshold`, the share of texts with a larger or equal
-        probability (`coverage`) and their `accuracy`. `labels`: for each label with texts and other texts, the
-        `average_precision`, the `roc_auc`, and the points of both curves.
+    `reliability`: for each occupied bin of the largest probability, the number of texts (`n`), the mean `probability`
+    and the `accuracy`. `coverage`: for each `threshold`, the share of texts with a larger or equal probability
+    (`coverage`) and their `accuracy`. `labels`: for each label with texts and other texts, the `average_precision`, the
+    `roc_auc`, and the points of both curves.
     """
     from sklearn import metrics
 
@@ -218,14 +197,7 @@ def write_curves(
 ) -> None:
     """Write the curves and the confusion matrix to a .json file, or draw them in a .png or .svg file.
 
-    Args:
-        path: The output file.
-        curves: The value of `decision_curves`.
-        confusion: The number of rows by true and predicted class.
-        names: The labels, in the order of the classes.
-
-    Raises:
-        AttendoError: The suffix is unknown, or matplotlib is not installed.
+    Raises AttendoError if the suffix is unknown, or if matplotlib is not installed.
     """
     suffix = path.suffix.lower()
     if suffix not in CURVE_FILES:

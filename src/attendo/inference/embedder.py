@@ -30,19 +30,6 @@ from attendo.nn.layers import Pooling, pool
 BATCH_TOKENS = 8192
 
 
-@dataclass(frozen=True)
-class TokenVectors:
-    """The tokens of a text and one vector per token.
-
-    Attributes:
-        pieces: Text of each token, including special tokens.
-        vectors: Vectors of the tokens `[pieces, d_model]`.
-    """
-
-    pieces: tuple[str, ...]
-    vectors: Float[np.ndarray, "pieces d_model"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
     """The default settings for text embeddings.
@@ -113,11 +100,6 @@ class Embedder(TextModel):
         return self
 
     @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        return next(self.model.parameters()).device
-
-    @property
     def n_layers(self) -> int:
         """The number of blocks in the encoder or, for a language model, in the decoder."""
         config = self.model.config
@@ -167,24 +149,6 @@ class Embedder(TextModel):
             norms = np.linalg.norm(found, axis=1, keepdims=True)
             found = np.divide(found, norms, out=np.zeros_like(found), where=norms > 0)
         return found
-
-    def token_vectors(self, text: str, layer: int | None = None) -> TokenVectors:
-        """Return the tokens of a text and one vector per token.
-
-        Args:
-            text: A text of at most `max_len` tokens.
-            layer: Layer whose output is used, as in `embed` (default: the final output).
-
-        Raises:
-            AttendoError: The text is too long, or the layer does not exist.
-        """
-        parts = self._parts(text)
-        if len(parts) > 1:
-            raise AttendoError(
-                f"a text is longer than the context length of {self.model.config.max_len:,} tokens. Split the text"
-            )
-        states, _ = self._states(parts, layer)
-        return TokenVectors(tuple(self.tokenizer.pieces(parts[0])), states[0].double().cpu().numpy())
 
     @property
     def _stack(self) -> str:

@@ -203,11 +203,6 @@ class Generator(TextModel):
         """The reason why the model is not compiled, in one line (None: the model is compiled or not yet prepared)."""
         return None if self._reader is None else self._reader.why
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        return self.model.output_proj.weight.device
-
     def config(self, options: Mapping[str, Any]) -> SamplingConfig:
         """Return sampling settings: the given options, and the defaults of the run for all other options.
 

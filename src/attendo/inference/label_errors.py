@@ -26,14 +26,7 @@ CERTAIN = 200
 
 
 class Suspect(NamedTuple):
-    """A row with its label, another label, and the probabilities of both in [0, 1].
-
-    Attributes:
-        row: The row.
-        suggested: The most probable label of all others.
-        label_probability: The probability of the row's label.
-        probability: The probability of `suggested`.
-    """
+    """A row, the most probable of all other labels (`suggested`), and the probabilities of both labels in [0, 1]."""
 
     row: LabelledRow
     suggested: str
@@ -43,13 +36,9 @@ class Suspect(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelErrors:
-    """Rows in the order in which their labels should be checked.
+    """All rows, the most suspicious first, and the estimated number of wrong labels (see `wrong_labels`).
 
-    Attributes:
-        suspects: All rows, the most suspicious first.
-        wrong: The estimated number of wrong labels; see `wrong_labels`.
-        n_crossed: The number of training rows that were cross-validated.
-        n_inflated: The number of training rows that could not be cross-validated. Their labels seem right.
+    `n_crossed` training rows were cross-validated, and `n_inflated` could not be: their labels seem right.
     """
 
     suspects: tuple[Suspect, ...]
@@ -67,19 +56,11 @@ def label_errors(
 ) -> LabelErrors:
     """Rank rows by the normalized margin p(label) - max p(other label), the smallest first (Northcutt et al. 2021).
 
-    The probabilities come from the classifier. A classifier has learned the wrong labels of its training rows. For
-    these rows, its log-probabilities are therefore averaged with those of a linear model of n-grams that is fitted on
-    the other folds of `rows`. The number of wrong labels is estimated with the linear model alone.
-
-    Args:
-        classifier: The classifier.
-        rows: Labeled texts.
-        name: Name of the rows in error messages, for example a file name.
-        trained: Whether the classifier was trained on each row (default: on none of them).
-        show: A function that receives the number of each finished fold.
-
-    Raises:
-        AttendoError: A label does not occur in the training set.
+    The probabilities come from the classifier. A classifier has learned the wrong labels of its training rows
+    (`trained`, default: none). For these rows, its log-probabilities are therefore averaged with those of a linear
+    model of n-grams that is fitted on the other folds of `rows`. The number of wrong labels is estimated with the
+    linear model alone. `show` receives the number of each finished fold. Raises AttendoError if a label does not occur
+    in the training set.
     """
     given = classifier.classes_of(rows, name)
     texts = [row.text for row in rows]
@@ -129,16 +110,8 @@ def out_of_fold(
     """Return the log-probabilities of each text in a linear model of n-grams that was not fitted on the text.
 
     The texts are divided into FOLDS parts by a hash. Equal texts are in the same part. For each part, the next part
-    calibrates the model, and the model is fitted on the others.
-
-    Args:
-        texts: The texts.
-        given: The class of each text.
-        n_classes: The number of classes.
-        show: A function that receives the number of each finished fold.
-
-    Returns:
-        The log-probabilities, and whether they are known: the class of a row must occur in other folds.
+    calibrates the model, and the model is fitted on the others. The second result states whether the log-probabilities
+    are known: the class of a row must occur in other folds.
     """
     ranks = {text: rank for rank, text in enumerate(sorted(set(texts), key=source_hash))}
     folds = np.array([ranks[text] % FOLDS for text in texts])

@@ -21,6 +21,7 @@ from attendo.data.labelled import LabelledRow, Long, LongTexts, PairEncoder, has
 from attendo.data.tokenizers import Tokenizer, require_list
 from attendo.decoding.protocols import TokenRows
 from attendo.errors import AttendoError
+from attendo.inference.decisions import Thresholds
 from attendo.inference.ngram_classifier import NGRAMS, NgramClassifier
 from attendo.inference.tables import Cell, cell_text, label_table
 from attendo.metrics import log_softmax
@@ -63,6 +64,10 @@ def mixed(
     return share * log_softmax(encoder) + (1.0 - share) * log_softmax(ngrams)
 
 
+Logits = Float[ndarray, "texts outputs"]
+Decisions = Float[ndarray, "decisions classes"]
+"""The logits or log-probabilities of each text, and of each decision: a decision is a choice of one class."""
+
 BATCH_TOKENS = 8192
 """Largest number of tokens in a batch. A single longer part of a text is a batch of its own."""
 
@@ -75,11 +80,8 @@ def encoder_logits(
 ) -> Float[ndarray, "texts_or_tokens classes"]:
     """Compute the logits of each text, or of each token of all texts if the model's `pooling` is "none".
 
-    Args:
-        model: The encoder with its output layer.
-        tokenizer: The tokenizer of the model.
-        long_texts: Treatment of long texts. If a text is read in windows, the logits of its windows are averaged.
-        encoded: The token ids of the texts, without special tokens.
+    `encoded` contains the token ids without special tokens. If a long text is read in windows, the logits of its
+    windows are averaged.
     """
     per_token = model.config.pooling == "none"
     starts = np.cumsum([0, *map(len, encoded)]) if per_token else np.arange(len(encoded) + 1)
@@ -246,11 +248,6 @@ class LabelModel(TextModel, ABC):
             "folder": bundle.folder,
         }
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        return self.model.output_proj.weight.device
-
     @abstractmethod
     def classify(self, texts: Sequence[str]) -> Sequence[Answer]:
         """Return one answer per text, in the order of the texts."""
@@ -299,47 +296,31 @@ class TextClassifier(LabelModel):
         """The logits of a text without content: the shares of the labels in the training set."""
 
     @abstractmethod
-    def decisions(self, logits: Float[ndarray, "texts outputs"]) -> Float[ndarray, "decisions classes"]:
-        """Return the logits of each decision. A decision is a choice of one class."""
+    def decisions(self, logits: Logits) -> Decisions:
+        """Return the logits of each decision."""
 
     @abstractmethod
     def classes_of(self, rows: Sequence[LabelledRow], name: str) -> Int[ndarray, "rows *outputs"]:
         """Return the true classes of rows, flattened in the order of the decisions by `ravel`.
 
-        Args:
-            rows: Labeled texts.
-            name: Name of the rows in error messages, for example a file name.
-
-        Raises:
-            AttendoError: A label does not occur in the training set.
+        Raises AttendoError, with the `name` of the rows, if a label does not occur in the training set.
         """
 
     @abstractmethod
-    def scores(
-        self, log_probs: Float[ndarray, "decisions classes"], rows: Sequence[LabelledRow]
-    ) -> dict[str, float]:
+    def scores(self, log_probs: Decisions, rows: Sequence[LabelledRow]) -> dict[str, float]:
         """Return the main measures of log-probabilities, the most important first."""
 
     @abstractmethod
-    def predicted(self, log_probs: Float[ndarray, "decisions classes"]) -> list[str]:
+    def predicted(self, log_probs: Decisions) -> list[str]:
         """Return the predicted label of each text, in the form of the labels of rows."""
 
-    def read(
-        self, texts: Sequence[str], *, alone: bool = False
-    ) -> tuple[Float[ndarray, "texts outputs"], list[int]]:
-        """Compute the logits of each text, before the division by the temperature.
+    def read(self, texts: Sequence[str], *, alone: bool = False) -> tuple[Logits, list[int]]:
+        """Compute the logits of each text, before the division by the temperature, and its number of tokens.
 
-        Args:
-            texts: A list of texts. If a long text is read in windows, the logits of its windows are averaged.
-            alone: Whether to return the logits of the encoder alone.
-
-        Returns:
-            The logits `[texts, outputs]` of the encoder and the n-grams together (see `combined`), and the number of
-            tokens of each text. For a text without content, the probabilities equal the shares of the labels in the
-            training set.
-
-        Raises:
-            AttendoError: `texts` is a single string, or a text of a classifier of pairs has no tab.
+        The logits are those of the encoder and the n-grams together (see `combined`), or of the encoder alone. If a
+        long text is read in windows, the logits of its windows are averaged. For a text without content, the
+        probabilities equal the shares of the labels in the training set. Raises AttendoError if `texts` is a single
+        string, or if a text of a classifier of pairs has no tab.
         """
         require_list(texts)
         encode = PairEncoder(self.tokenizer).encode_batch if self.pairs else self.tokenizer.encode_batch
@@ -361,13 +342,11 @@ class TextClassifier(LabelModel):
         """Return whether a text with this number of tokens is truncated."""
         return self.long_texts.long == "cut" and self.long_texts.is_long(n_tokens)
 
-    @abstractmethod
-    def combined(
-        self, logits: Float[ndarray, "texts outputs"], texts: Sequence[str]
-    ) -> Float[ndarray, "texts outputs"]:
-        """Return share · (logits of the encoder, calibrated) + (1 - share) · (logits of the n-grams).
+    @property
+    def thresholds(self) -> Thresholds:
+        """The lowest probability at which each label is given, from card.json (see `store_thresholds`)."""
+        return self.card.get("thresholds", {})
 
-        Args:
-            logits: The logits of the encoder. Without n-grams, they are returned.
-            texts: The texts.
-        """
+    @abstractmethod
+    def combined(self, logits: Logits, texts: Sequence[str]) -> Logits:
+        """Return share · (calibrated logits of the encoder) + (1 - share) · (logits of the n-grams, if any)."""

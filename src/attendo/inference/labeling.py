@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
-
-from filelock import lock_descriptor
 
 from attendo.data.data_files import suffix
 from attendo.data.labelled import LabelledSource, read_labelled
 from attendo.errors import AttendoError
+from attendo.files import locked, write_atomic
 from attendo.inference.classifier import Classification, Classifier
 from attendo.inference.tables import csv_line
 
@@ -28,13 +26,8 @@ def margin(found: Classification) -> float:
 class LabelFile:
     """A growing file of labeled texts in a format that training reads. Each label is on the disk when `add` returns.
 
-    Args:
-        path: The file (.csv or .jsonl). An existing file is continued, without a record that is incomplete because the
-            process was killed.
-        columns: The names of the columns of label and text.
-
-    Raises:
-        AttendoError: The suffix is unknown, the file has other columns, or another process writes it.
+    The file is replaced as a whole, so it never has a part of a record. Raises AttendoError if the suffix is neither
+    .csv nor .jsonl, if an existing file has other columns, or if another process writes it.
     """
 
     def __init__(self, path: Path, columns: tuple[str, str] = ("label", "text")) -> None:
@@ -49,87 +42,44 @@ class LabelFile:
         self._is_csv = suffix(path) == ".csv"
         self._sizes: list[int] = []
         head = csv_line(columns).encode() if self._is_csv else b""
-        self._file: BinaryIO = path.open("a+b")
-        try:
-            if not lock_descriptor(self._file.fileno(), blocking=False):
-                raise AttendoError(f"{path} is being written by another process. Wait until it ends")
-            self._file.seek(0)
-            data = self._file.read()
-            if not data.startswith(head) and not head.startswith(data):
-                raise AttendoError(
-                    f"{path} has other columns (expected {','.join(columns)}). Give a new file"
-                )
-            self._cut(_whole(data, self._is_csv))
-            if not self._file.tell():
-                self._append(head)
-            self.labels: dict[str, str] = {}
-            if self._file.tell() > len(head):
-                source = LabelledSource(path, columns)
-                self.labels = {row.text: row.label for row in read_labelled(source, strict=True)}
-        except BaseException:
-            self._file.close()
-            raise
+        self._data = path.read_bytes() if path.exists() else b""
+        if self._data and not self._data.startswith(head):
+            raise AttendoError(f"{path} has other columns (expected {','.join(columns)}). Give a new file")
+        self._held = ExitStack()
+        if not self._held.enter_context(locked(path.with_name(f".{path.name}.lock"))):
+            raise AttendoError(f"{path} is being written by another process. Wait until it ends")
+        self.labels: dict[str, str] = {}
+        if len(self._data) > len(head):
+            source = LabelledSource(path, columns)
+            self.labels = {row.text: row.label for row in read_labelled(source, strict=True)}
+        else:
+            self._write(head)
 
     def add(self, label: str, text: str) -> None:
-        """Append a labeled text. After an error of the system, the file is unchanged.
-
-        Args:
-            label: The label.
-            text: The text.
-        """
+        """Append a labeled text. After an error of the system, the file is unchanged."""
         row = dict(zip(self.columns, (label, text), strict=True))
         line = csv_line((label, text)) if self._is_csv else json.dumps(row, ensure_ascii=False) + "\n"
-        size = self._file.tell()
-        try:
-            self._append(line.encode())
-        except OSError:
-            self._cut(size)
-            raise
+        size = len(self._data)
+        self._write(self._data + line.encode())
         self._sizes.append(size)
         self.labels[text] = label
 
     def undo(self, text: str) -> None:
         """Remove the label that was added last, that of `text`."""
-        self._cut(self._sizes.pop())
+        self._write(self._data[: self._sizes.pop()])
         del self.labels[text]
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Let other processes write the file."""
+        self._held.close()
 
-    def _append(self, data: bytes) -> None:
-        self._file.write(data)
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def _cut(self, size: int) -> None:
-        self._file.truncate(size)
-        self._file.seek(size)
-        os.fsync(self._file.fileno())
-
-
-def _whole(data: bytes, is_csv: bool) -> int:
-    """Return the size of the complete records at the beginning of a file.
-
-    >>> _whole(b'label,text\\npos,"a\\n', True), _whole(b'{"label": "pos", "text": "\\""}\\n{', False)
-    (11, 30)
-    """
-    size = end = quotes = 0
-    for line in data.splitlines(keepends=True):
-        size += len(line)
-        quotes += line.count(b'"') if is_csv else 0
-        if line.endswith(b"\n") and quotes % 2 == 0:
-            end = size
-    return end
+    def _write(self, data: bytes) -> None:
+        write_atomic(self.path, data)
+        self._data = data
 
 
 class Labeling:
-    """The labeling of texts in a fixed order, with skipped texts and undo.
-
-    Args:
-        queue: The texts without a label, in the order in which they are asked.
-        file: The file that gets the labels.
-    """
+    """The labeling of the texts of a queue in their order, with skipped texts and undo."""
 
     def __init__(self, queue: Sequence[Classification], file: LabelFile) -> None:
         self.queue = queue
@@ -164,10 +114,7 @@ class Labeling:
 def to_label(classifier: Classifier, texts: Iterable[str], file: LabelFile) -> list[Classification]:
     """Return the different texts that have no label in a file, the texts of which the classifier is least sure first.
 
-    Args:
-        classifier: The classifier, which suggests the labels.
-        texts: The texts. Texts without content are left out.
-        file: The file of labeled texts.
+    Texts without content are left out.
     """
     new = [text for text in dict.fromkeys(texts) if text.strip() and text not in file.labels]
     return sorted(classifier.classify(new), key=margin)

@@ -11,8 +11,14 @@ from numpy import ndarray
 
 from attendo.data.labelled import LabelledRow, LabelSet
 from attendo.data.multi_label import MultiLabelCorpus, has_labels, is_above, label_list, numbers_of
-from attendo.inference.decisions import Thresholds
-from attendo.inference.label_model import Answer, ClassScore, LabelAssessment, TextClassifier
+from attendo.inference.label_model import (
+    Answer,
+    ClassScore,
+    Decisions,
+    LabelAssessment,
+    Logits,
+    TextClassifier,
+)
 from attendo.inference.tables import Cell
 from attendo.metrics import log_loss, log_softmax, yes_or_no
 
@@ -22,11 +28,9 @@ INTERVAL = 0.8
 
 @dataclass(frozen=True)
 class LabelList(Answer):
-    """The labels of a text, most probable first.
+    """The labels whose probability reaches their threshold (0.5 if the run stores none), most probable first.
 
-    Attributes:
-        labels: The labels whose probability reaches their threshold (0.5 if the run stores none).
-        probabilities: Calibrated probability of each label, in descending order. They do not sum to 1.
+    The calibrated probabilities of all labels do not sum to 1.
     """
 
     labels: tuple[str, ...]
@@ -70,11 +74,6 @@ class MultiLabelClassifier(TextClassifier):
         return "shares of the labels"
 
     @property
-    def thresholds(self) -> Thresholds:
-        """The lowest probability at which each label is given, from card.json."""
-        return self.card.get("thresholds", {})
-
-    @property
     def labels(self) -> LabelSet:
         """The sorted labels."""
         return LabelSet(tuple(self.counts))
@@ -84,7 +83,7 @@ class MultiLabelClassifier(TextClassifier):
         counts = np.array([*self.counts.values()], np.float64)
         return np.log((counts + 0.5) / (self.card["n_rows"] - counts + 0.5))
 
-    def decisions(self, logits: Float[ndarray, "texts labels"]) -> Float[ndarray, "decisions 2"]:
+    def decisions(self, logits: Logits) -> Decisions:
         return yes_or_no(logits)
 
     def classes_of(self, rows: Sequence[LabelledRow], name: str) -> Int[ndarray, "rows labels"]:
@@ -94,20 +93,16 @@ class MultiLabelClassifier(TextClassifier):
                 labels.id_of(label, f"{name}:{row.number}")
         return has_labels(rows, labels.names)
 
-    def scores(
-        self, log_probs: Float[ndarray, "decisions 2"], rows: Sequence[LabelledRow]
-    ) -> dict[str, float]:
+    def scores(self, log_probs: Decisions, rows: Sequence[LabelledRow]) -> dict[str, float]:
         return self._score(self.classes_of(rows, "the rows"), self._given(self._probabilities(log_probs)))[1]
 
-    def predicted(self, log_probs: Float[ndarray, "decisions 2"]) -> list[str]:
+    def predicted(self, log_probs: Decisions) -> list[str]:
         given = self._given(self._probabilities(log_probs))
         return [
             label_list(name for name, chosen in zip(self.counts, own, strict=True) if chosen) for own in given
         ]
 
-    def combined(
-        self, logits: Float[ndarray, "texts labels"], texts: Sequence[str]
-    ) -> Float[ndarray, "texts labels"]:
+    def combined(self, logits: Logits, texts: Sequence[str]) -> Logits:
         if self.ngrams is None or self.share == 1.0:
             return logits
         # between two classes, mixed log-probabilities are mixed logits
@@ -149,10 +144,10 @@ class MultiLabelClassifier(TextClassifier):
         loss = log_loss(log_probs, true.ravel())
         return LabelAssessment(tuple(found), labels, measures | {"loss": loss})
 
-    def _probabilities(self, log_probs: Float[ndarray, "decisions 2"]) -> Float[ndarray, "texts outputs"]:
+    def _probabilities(self, log_probs: Decisions) -> Logits:
         return np.exp(log_probs[:, 1]).reshape(-1, self.n_outputs)
 
-    def _given(self, probabilities: Float[ndarray, "texts labels"]) -> ndarray:
+    def _given(self, probabilities: Logits) -> ndarray:
         return probabilities >= np.array([self.thresholds.get(name, 0.5) for name in self.counts])
 
     def _score(
@@ -170,9 +165,7 @@ class MultiLabelClassifier(TextClassifier):
         }
         return tuple(ClassScore(*row) for row in labels), measures
 
-    def _answers(
-        self, texts: Sequence[str], logits: Float[ndarray, "texts outputs"], n_tokens: Sequence[int]
-    ) -> Sequence[Answer]:
+    def _answers(self, texts: Sequence[str], logits: Logits, n_tokens: Sequence[int]) -> Sequence[Answer]:
         probabilities = self._probabilities(log_softmax(yes_or_no(logits / self.temperature)))
         given, names = self._given(probabilities), tuple(self.counts)
         answers = []
@@ -203,12 +196,10 @@ class Regressor(MultiLabelClassifier):
     def classes_of(self, rows: Sequence[LabelledRow], name: str) -> Int[ndarray, "rows steps"]:
         return is_above(rows, tuple(self.counts))
 
-    def scores(
-        self, log_probs: Float[ndarray, "decisions 2"], rows: Sequence[LabelledRow]
-    ) -> dict[str, float]:
+    def scores(self, log_probs: Decisions, rows: Sequence[LabelledRow]) -> dict[str, float]:
         return _errors(self._numbers(self._probabilities(log_probs)), numbers_of(rows))
 
-    def predicted(self, log_probs: Float[ndarray, "decisions 2"]) -> list[str]:
+    def predicted(self, log_probs: Decisions) -> list[str]:
         return [f"{number:.4g}" for number in self._numbers(self._probabilities(log_probs))]
 
     def evaluate(self, rows: Sequence[LabelledRow], name: str = "the rows") -> LabelAssessment:
@@ -232,12 +223,10 @@ class Regressor(MultiLabelClassifier):
     def _values(self) -> Float[ndarray, " bins"]:
         return np.array(self.card["values"])
 
-    def _numbers(self, above: Float[ndarray, "texts steps"]) -> Float[ndarray, " texts"]:
+    def _numbers(self, above: Logits) -> Float[ndarray, " texts"]:
         return self._values[0] + above @ np.diff(self._values)
 
-    def _answers(
-        self, texts: Sequence[str], logits: Float[ndarray, "texts steps"], n_tokens: Sequence[int]
-    ) -> Sequence[Answer]:
+    def _answers(self, texts: Sequence[str], logits: Logits, n_tokens: Sequence[int]) -> Sequence[Answer]:
         above = self._probabilities(log_softmax(yes_or_no(logits / self.temperature)))
         edges = [self._values[0], *map(float, self.counts), self._values[-1]]
         ends = ((1 - INTERVAL) / 2, (1 + INTERVAL) / 2)

@@ -94,13 +94,8 @@ def even_rows(classes: Iterable[Hashable], n_characters: int, n_classes: int) ->
 class NgramClassifier:
     """A fitted linear classifier of n-grams.
 
-    Attributes:
-        words: The word n-grams.
-        characters: The character n-grams. Their rows in `idf` and `weights` follow those of the words.
-        longest: The maximum length of the character n-grams.
-        idf: The inverse document frequency of each n-gram.
-        weights: The weight of each n-gram for each class, in nats.
-        bias: The bias of each class, in nats.
+    `idf` is the inverse document frequency of each n-gram, and `weights` are in nats. The rows of the character
+    n-grams, with up to `longest` characters, follow those of the words.
     """
 
     words: Sequence[str]
@@ -135,11 +130,7 @@ class NgramClassifier:
         return found
 
     def scores(self, texts: Sequence[str]) -> Float[ndarray, "texts classes"]:
-        """Return the calibrated logits of all classes for each text.
-
-        Args:
-            texts: Texts of any length, which are read completely.
-        """
+        """Return the calibrated logits of all classes for each text. The texts are read completely."""
         scores = np.tile(self.bias.astype(np.float64), (len(texts), 1))
         for row, text in zip(scores, texts, strict=True):
             if found := self.features(text):
@@ -147,14 +138,9 @@ class NgramClassifier:
         return scores
 
     def reasons(self, text: str, label: int, n: int = 8) -> list[tuple[str, float]]:
-        """Return the n-grams of a text that change the score of a class most, and their contributions in nats.
+        """Return the `n` n-grams of a text that change the score of a class most, and their contributions in nats.
 
         A contribution is the difference from the mean over all classes.
-
-        Args:
-            text: The text.
-            label: The id of the class.
-            n: The maximum number of n-grams.
         """
         found = [
             (self._terms[row], value * float(self.weights[row, label] - self.weights[row].mean()))
@@ -171,15 +157,7 @@ class NgramClassifier:
 
     @classmethod
     def load(cls, folder: Path, sha256: str) -> NgramClassifier:
-        """Load the file NGRAMS of a run folder.
-
-        Args:
-            folder: The run folder.
-            sha256: The hash from card.json.
-
-        Raises:
-            AttendoError: The file is missing, damaged, or from another run.
-        """
+        """Load the file NGRAMS of a run folder. Raises AttendoError if it is missing or has another hash."""
         path = folder / NGRAMS
         try:
             if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
@@ -212,16 +190,9 @@ def fit_ngrams(
 ) -> NgramClassifier:
     """Fit TF-IDF with logistic regression (Manning et al. 2008, chapters 6 and 15), and return the best on validation.
 
-    Words, characters and both are compared with several strengths of the penalty. The result is calibrated.
-
-    Args:
-        texts: The training texts.
-        classes: The class of each text, from 0, where each class has a text; or for each label whether the text has it.
-        n_classes: The number of classes or labels.
-        class_weights: The weight of each class in the loss (default: equal weights).
-        valid_texts: The validation texts. The fit with the lowest loss on them after calibration is returned.
-        true: The classes of the validation texts, in the same form.
-        search: Whether fits are compared. Otherwise, there is a single fit with the usual strength.
+    `classes` is the class of each text, from 0, where each class has a text; or for each label whether the text has it.
+    `true` has the same form. Words, characters and both are compared with several strengths of the penalty, or without
+    `search` there is a single fit. The result is calibrated, and has the lowest loss on `valid_texts`.
     """
     from scipy.sparse import hstack
 
@@ -259,12 +230,8 @@ def fit_linear(
 ) -> tuple[Float[ndarray, "features classes"], Float[ndarray, " classes"]]:
     """Fit logistic regression with an L2 penalty, and return the weights and the bias of each class or label.
 
-    Args:
-        features: The features of each row, also as a sparse matrix.
-        classes: The class of each row, or for each label whether the row has it.
-        strength: The inverse strength of the penalty.
-        class_weights: The weight of each class in the loss (default: equal weights).
-        most_steps: The maximum number of steps of the solver.
+    The features can be a sparse matrix. `classes` is the class of each row, or for each label whether the row has it.
+    `strength` is the inverse strength of the penalty.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -291,7 +258,7 @@ def _blocks(
     texts: Sequence[str], valid_texts: Sequence[str], longest: int, n_classes: int
 ) -> dict[str, _Block]:
     """Return the blocks "words" and "characters", if the texts have such n-grams."""
-    from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
+    from sklearn.feature_extraction.text import TfidfVectorizer
 
     analyzers: dict[str, Analyzer] = {"words": word_ngrams}
     if longest > 1:
@@ -301,14 +268,13 @@ def _blocks(
     for name, analyze in analyzers.items():
         few = name == "words" and len(texts) < RARE_ROWS
         for least_rows in (1,) if few else (2, 1):
-            counter = CountVectorizer(analyzer=cast(Any, analyze), min_df=least_rows, max_features=most)
+            own: Any = TfidfVectorizer(
+                analyzer=cast(Any, analyze), min_df=least_rows, max_features=most, sublinear_tf=True
+            )
             try:
-                counts = counter.fit_transform(texts)
+                train = own.fit_transform(texts)
             except ValueError:  # no n-gram is in two rows
                 continue
-            scale = TfidfTransformer(sublinear_tf=True).fit(counts)
-            valid = scale.transform(counter.transform(valid_texts))
-            terms = counter.get_feature_names_out()
-            blocks[name] = _Block(terms, scale.idf_, scale.transform(counts), valid)
+            blocks[name] = _Block(own.get_feature_names_out(), own.idf_, train, own.transform(valid_texts))
             break
     return blocks

@@ -72,23 +72,9 @@ class TextLoss:
         """
         return self.nats / math.log(2) / self.n_bytes
 
-    def __str__(self) -> str:
-        """Return the measures and the window in one line."""
-        unknown = f", {self.n_unknown:,} unknown words" if self.n_unknown else ""
-        return (
-            f"perplexity {self.perplexity:.3f}, {self.nats_per_character:.4f} nats per character,"
-            f" {self.bits_per_byte:.4f} bits per byte (context {self.context}, stride {self.stride},"
-            f" {self.n_targets:,} tokens{unknown})"
-        )
-
 
 class CompiledReader(nn.Module):
-    """A compiled language model, whose loss `text_loss` computes.
-
-    Args:
-        compiled: The compiled model.
-        config: The configuration of the model.
-    """
+    """A compiled language model, whose loss `text_loss` computes."""
 
     def __init__(self, compiled: CompiledModel, config: ModelConfig):
         super().__init__()
@@ -172,20 +158,24 @@ def text_loss(
             raise AttendoError(
                 f"context {context} exceeds the {longest} learned positions of the model. Use at most {longest}"
             )
-    tally = _Tally(specials)
-    was_training = model.training
-    reader = cast(Trainable, model.eval())
-    nats = 0.0
-    with torch.inference_mode():
-        for windows in _batches(tally.counted(documents), context, stride, batch_tokens, specials):
-            nats += sum(float(losses.sum()) for losses in window_losses(reader, windows))
-            tally.count(windows)
-    model.train(was_training)
-    if not tally.n_characters:
+    n_characters, n_bytes = 0, 0
+
+    def windows() -> Iterator[Window]:
+        nonlocal n_characters, n_bytes
+        for document in documents:
+            n_characters += document.n_characters
+            n_bytes += document.n_bytes
+            yield from document_windows(document, context, stride, specials)
+
+    nats, n_targets, n_unknown = 0.0, 0, 0
+    for batch in scored_batches(model, windows(), batch_tokens):
+        nats += sum(float(losses.sum()) for _, _, losses in batch)
+        for _, window, losses in batch:
+            n_targets += len(losses)
+            n_unknown += int((window.targets[-len(losses) :] == specials.unk_id).sum())
+    if not n_characters:
         raise AttendoError("there is no text to score. Give at least one document")
-    return TextLoss(
-        nats, tally.n_targets, tally.n_unknown, tally.n_characters, tally.n_bytes, context, stride
-    )
+    return TextLoss(nats, n_targets, n_unknown, n_characters, n_bytes, context, stride)
 
 
 def shared_text_loss(
@@ -207,40 +197,27 @@ def shared_text_loss(
     )
 
 
-@dataclass
-class _Tally:
-    specials: SpecialTokens
-    n_targets: int = 0
-    n_unknown: int = 0
-    n_characters: int = 0
-    n_bytes: int = 0
+def scored_batches(
+    model: nn.Module, windows: Iterable[Window], batch_tokens: int
+) -> Iterator[list[tuple[int, Window, Float[np.ndarray, " scored"]]]]:
+    """Yield the number of each window, the window, and the losses of its scored targets, in constant memory.
 
-    def counted(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """Yield the documents, and add their sizes to the totals."""
-        for document in documents:
-            self.n_characters += document.n_characters
-            self.n_bytes += document.n_bytes
-            yield document
-
-    def count(self, windows: list[Window]) -> None:
-        """Add the scored targets to the totals."""
-        for _, targets, n_scored in windows:
-            self.n_targets += n_scored
-            self.n_unknown += int((targets[-n_scored:] == self.specials.unk_id).sum())
-
-
-def _batches(
-    documents: Iterable[Document], context: int, stride: int, batch_tokens: int, specials: SpecialTokens
-) -> Iterator[list[Window]]:
-    """Yield batches of windows of similar length, with at most `batch_tokens` positions, including padding."""
-    windows = (window for d in documents for window in document_windows(d, context, stride, specials))
-    while waiting := list(itertools.islice(windows, _WAITING)):
-        waiting.sort(key=lambda window: -len(window.targets))
+    A batch contains windows of similar length, and at most `batch_tokens` positions, including padding.
+    """
+    numbered = enumerate(windows)
+    was_training = model.training
+    reader = cast(Trainable, model.eval())
+    while waiting := list(itertools.islice(numbered, _WAITING)):
+        waiting.sort(key=lambda pair: -len(pair[1].targets))
         start = 0
         while start < len(waiting):
-            end = start + max(1, batch_tokens // len(waiting[start].targets))
-            yield waiting[start:end]
+            end = start + max(1, batch_tokens // len(waiting[start][1].targets))
+            batch = waiting[start:end]
+            with torch.inference_mode():
+                found = window_losses(reader, [window for _, window in batch])
+            yield [(*pair, losses) for pair, losses in zip(batch, found, strict=True)]
             start = end
+    model.train(was_training)
 
 
 def window_losses(model: Trainable, windows: list[Window]) -> list[Float[np.ndarray, " scored"]]:

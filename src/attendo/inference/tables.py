@@ -27,14 +27,10 @@ _GROUP = 4096  # rows that a Parquet file stores together
 
 
 def check_table(out: Path, option: str) -> None:
-    """Check that a table can be written to a file.
+    """Check that a table can be written to a file, which messages call `option`.
 
-    Args:
-        out: The output file.
-        option: The name of the option that names the file.
-
-    Raises:
-        AttendoError: The suffix is unknown, its library is not installed, the file exists, or its folder is missing.
+    Raises AttendoError if the suffix is unknown, its library is not installed, the file exists, or its folder is
+    missing.
     """
     if out.suffix.lower() not in _FORMS:
         raise AttendoError(f"{option} {out} must end in {', '.join(_FORMS)}")
@@ -52,19 +48,13 @@ def check_table(out: Path, option: str) -> None:
 
 @contextmanager
 def label_table(out: Path, heads: Sequence[str]) -> Iterator[Write]:
-    """Yield a function that writes a row of a table. The whole file appears when the block ends without an error.
+    """Yield a function that writes a row of a table with the columns `heads`, in the format of the suffix.
 
-    Except in .jsonl, a list is written as JSON text. In .csv and .tsv, floats are written with four decimals, and None
-    as an empty cell. In .tsv, a tab or a line break is written as a space. In .xlsx, every text is stored as text,
-    never as a formula. There, a text that is longer than CELL_CHARACTERS ends with "…", and characters that XML does
-    not allow become U+FFFD.
-
-    Args:
-        out: The file, whose suffix selects the format.
-        heads: The names of the columns.
-
-    Raises:
-        AttendoError: A sheet has too many rows.
+    The whole file appears when the block ends without an error. Except in .jsonl, a list is written as JSON text. In
+    .csv and .tsv, floats are written with four decimals, and None as an empty cell. In .tsv, a tab or a line break is
+    written as a space. In .xlsx, every text is stored as text, never as a formula. There, a text that is longer than
+    CELL_CHARACTERS ends with "…", and characters that XML does not allow become U+FFFD. Raises AttendoError if a sheet
+    has too many rows.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -107,15 +97,10 @@ def csv_line(row: Row) -> str:
 
 
 @contextmanager
-def _tabbed(file: TextIO, heads: Sequence[str], out: Path) -> Iterator[Write]:
-    file.write(tsv_line(heads))
-    yield lambda row: file.writelines([tsv_line(row)])
-
-
-@contextmanager
-def _quoted(file: TextIO, heads: Sequence[str], out: Path) -> Iterator[Write]:
-    file.write(csv_line(heads))
-    yield lambda row: file.writelines([csv_line(row)])
+def _text(file: TextIO, heads: Sequence[str], out: Path) -> Iterator[Write]:
+    line = csv_line if out.suffix.lower() == ".csv" else tsv_line
+    file.write(line(heads))
+    yield lambda row: file.writelines([line(row)])
 
 
 @contextmanager
@@ -203,5 +188,5 @@ def _sheet(file: TextIO, heads: Sequence[str], out: Path) -> Iterator[Write]:
         book.save(file.buffer)
 
 
-_FORMS = {".csv": _quoted, ".tsv": _tabbed, ".jsonl": _json, ".parquet": _parquet, ".xlsx": _sheet}
+_FORMS = {".csv": _text, ".tsv": _text, ".jsonl": _json, ".parquet": _parquet, ".xlsx": _sheet}
 _LIBRARIES = {".parquet": "pyarrow", ".xlsx": "openpyxl"}

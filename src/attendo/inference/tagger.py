@@ -80,10 +80,6 @@ def units_of(text: str, borders: Borders) -> list[list[int]]:
 
     A unit is a word or number in a script with spaces, a character of another script with its marks, or a token.
 
-    Args:
-        text: The text.
-        borders: The start and end of each token, in characters.
-
     >>> units_of("Ann 東京", [(0, 1), (1, 3), (3, 4), (4, 5), (5, 6)])
     [[0, 1], [3], [4]]
     """
@@ -278,10 +274,6 @@ def span_scores(
     """Return precision, recall and F1 per label and over all spans (Tjong Kim Sang & De Meulder 2003, section 2.4).
 
     A found span is right if a true span of the same text has the same start, end and label.
-
-    Args:
-        truth: The true spans of each text.
-        found: The found spans of each text.
 
     >>> _, measures = span_scores([[Span(0, 4, "PER"), Span(9, 12, "LOC")]], [[Span(0, 4, "PER")]])
     >>> measures

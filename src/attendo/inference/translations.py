@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from attendo.config import build, read_toml
-from attendo.data.segments import LEAST_TOKENS, Segment, Segments, Usual, split_text, usual_of
+from attendo.data.segments import LEAST_TOKENS, Segment, Segments, Usual, split_text
 from attendo.data.tokenizers import Kind, Tokenizer, require_list
 from attendo.decoding.options import DecodingConfig
 from attendo.decoding.protocols import Hypothesis
@@ -70,20 +68,18 @@ def repeats(token_ids: Sequence[int]) -> bool:
 
 
 ROWS = 20_000
-ROWS_OF_OLDER = 2000
-"""Number of pairs that are measured in training, and whenever a run without stored lengths is loaded."""
+"""Number of pairs whose lengths are measured in training."""
 
 
-def usual_of_run(card: Mapping[str, Any], folder: Path | None, tokenizer: Tokenizer) -> Usual | None:
-    """Return the typical lengths of a run's training pairs, or None if the lengths are unknown.
+def usual_of_run(card: Mapping[str, Any], folder: Path | None) -> Usual | None:
+    """Return the typical lengths of a run's training pairs, or None if card.json has none, as for an imported model.
 
-    The typical lengths are stored in the run's card.json or, for an older run, measured on the first training pairs.
     Raises AttendoError if card.json is invalid.
     """
     data = card.get("data")
     stored = data.get("usual") if isinstance(data, dict) else None
     if stored is None:
-        return _counted(folder, tokenizer) if data and folder is not None else None
+        return None
     match stored:
         case {"longest": int(longest), "fewest": int() | float() as fewest, "beginnings": [*words]} if (
             longest > 0 and 0 <= fewest < 100 and all(isinstance(word, str) for word in words)
@@ -95,43 +91,18 @@ def usual_of_run(card: Mapping[str, Any], folder: Path | None, tokenizer: Tokeni
     )
 
 
-def _counted(folder: Path, tokenizer: Tokenizer) -> Usual | None:
-    from attendo.data.pair_corpus import PairCorpus, PairData
-
-    try:
-        data = build(PairData, read_toml(folder / "config.toml").get("data", {}), "config.toml [data]")
-        data.check()
-        data = replace(data, valid=data.train, drop="")  # no validation set is needed
-        pairs = list(islice(PairCorpus(data, lambda _: None).rows(), ROWS_OF_OLDER))
-    except (AttendoError, OSError, ValueError):
-        return None  # if the data is missing or damaged, the model can still be used
-    sources = [source for _, source, _ in pairs]
-    targets = [target for _, _, target in pairs]
-    each = ((tokenizer, sources), (tokenizer.target, targets))
-    source, target = (np.array([len(row) for row in own.encode_batch(texts)]) for own, texts in each)
-    return usual_of([(source, target)], sources) if pairs else None
-
-
 @dataclass(frozen=True)
 class Sources:
-    """The encoded parts of several texts.
+    """The encoded parts of several texts: the token ids of all parts are in one list, `rows`.
 
-    Attributes:
-        texts: The parts and separators of each text.
-        rows: Token ids of all parts, in one list.
-        starts: Token ids that the translation of each part begins with (None: no prefixes).
-        fewest: Smallest typical number of target tokens per source token in the training data.
+    `starts` contains the token ids that the translation of each part begins with, if there are prefixes. `fewest` is
+    the smallest typical number of target tokens per source token in the training data.
     """
 
     texts: list[Segments]
     rows: list[list[int]]
     starts: list[list[int]] | None
     fewest: float = 0.0
-
-    @property
-    def n_parts(self) -> list[int]:
-        """The number of parts of each text."""
-        return [len(segments.pieces) for segments in self.texts]
 
     def translations(
         self,
@@ -166,20 +137,11 @@ def sources_of(
     segment: Segment = "none",
     usual: Usual | None = None,
 ) -> Sources:
-    """Split texts into parts of at most `longest` tokens (`split_text`) and encode the parts.
+    """Split texts into parts of at most `longest` tokens (`split_text`) and encode them. An empty text has no parts.
 
-    An empty text has no parts.
-
-    Args:
-        tokenizer: The tokenizer of the model.
-        texts: A list of texts.
-        longest: Largest number of tokens per part.
-        prefixes: Required beginning of each translation: one string for all texts, or one per text (default: none).
-        segment: Unit of text that is one part: "sentence", "paragraph" or "none" (the whole text).
-        usual: Typical lengths of the training pairs (default: unknown).
-
-    Raises:
-        AttendoError: `texts` is a single string, the number of prefixes is wrong, or a prefix contains an unknown word.
+    `prefixes` is the required beginning of each translation: one string for all texts, or one per text. Raises
+    AttendoError if `texts` is a single string, if the number of prefixes is wrong, or if a prefix contains an unknown
+    word.
     """
     require_list(texts)
     known = usual or Usual(longest)

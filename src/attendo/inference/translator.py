@@ -142,11 +142,6 @@ class Translator(TextModel):
         return next((member.why for member in self._searching if member.why is not None), None)
 
     @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        return self.model.output_proj.weight.device
-
-    @property
     def longest(self) -> int:
         """The largest source length, in tokens without special tokens, that all models support."""
         return min(model.config.max_len for model in self._models) - self.tokenizer.specials.n_reserved
@@ -154,7 +149,7 @@ class Translator(TextModel):
     @cached_property
     def usual(self) -> Usual:
         """The typical lengths of the training pairs. If unknown, only the largest source length is set."""
-        return usual_of_run(self.card, self.folder, self.tokenizer) or Usual(self.longest)
+        return usual_of_run(self.card, self.folder) or Usual(self.longest)
 
     def sources(
         self,
@@ -295,8 +290,8 @@ class Translator(TextModel):
         each = configs_of_texts(SamplingConfig() if configs is None else configs, len(texts))
         parts = [
             part
-            for config, n in zip(each, sources.n_parts, strict=True)
-            for part in configs_of_parts(config, n)
+            for config, segments in zip(each, sources.texts, strict=True)
+            for part in configs_of_parts(config, len(segments.pieces))
         ]
         drawn = self._searcher(sources.starts).sample(sources.rows, parts, search, sources.starts)
         found: list[tuple[list[Hypothesis], Loop]] = [

@@ -31,7 +31,7 @@ from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
 from attendo.inference.generation import WrittenText, all_written
 from attendo.inference.generator import Generator
-from attendo.runs.tasks import DatasetT, TokenTask
+from attendo.runs.tasks import DatasetT, TokenTask, summed
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.losses import Trainable, answer_log_probs, preference_losses, token_losses
 from attendo.training.run import Evaluation
@@ -71,14 +71,6 @@ class _AnswerTask(TokenTask[DatasetT]):
     batch_tokens: int
     higher_is_better = False
 
-    def measured(self, values_of: Callable[[Batch], list[float]], n: int, ranks: Ranks) -> list[float]:
-        """Return the sums of `n` values of each batch over all validation batches, which the ranks share."""
-        sums = torch.zeros(n, dtype=torch.float64)
-        for number, batch in enumerate(self.validation.batches(self.batch_tokens, 0, 0)):
-            if number % ranks.world == ranks.rank:
-                sums += torch.tensor(values_of(batch.to(self.generator.device)), dtype=torch.float64)
-        return ranks.total(sums).tolist()
-
     def answers(self) -> list[tuple[tuple[str, str, str], bool]]:
         """Return the question, the true answer and a greedy answer of some conversations, and whether it ends."""
         tokenizer, most = self.generator.tokenizer, self.generator.model.config.max_len // 2
@@ -115,7 +107,9 @@ class ChatTask(_AnswerTask[ChatDataset]):
         The end marks of answers are included in the loss. The share of answers that end by themselves is measured on
         greedy answers to PROMPTS conversations.
         """
-        loss, n, n_bytes = self.measured(self.values_of, 3, ranks)
+        loss, n, n_bytes = summed(
+            self.validation.batches(self.batch_tokens, 0, 0), self.values_of, self.generator.device, ranks
+        )
         measures = {"loss": loss / n, "perplexity": math.exp(loss / n)}
         measures["bits_per_byte"] = loss / math.log(2) / n_bytes
         if answers := self.answers():
@@ -176,7 +170,9 @@ class PreferenceTask(_AnswerTask[PreferenceDataset]):
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
         """Compute the DPO loss, and the share of pairs whose better answer gained more probability (accuracy)."""
-        loss, right, n = self.measured(self.values_of, 3, ranks)
+        loss, right, n = summed(
+            self.validation.batches(self.batch_tokens, 0, 0), self.values_of, self.generator.device, ranks
+        )
         samples = [sample for sample, _ in self.answers()]
         return Evaluation({"loss": loss / n, "accuracy": right / n}, "loss", samples)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from itertools import islice
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from numpy import ndarray
 
@@ -24,15 +23,18 @@ from attendo.inference.classifier import Classifier
 from attendo.inference.generator import Generator
 from attendo.inference.label_model import LabelModel
 from attendo.inference.multi_label import Regressor
-from attendo.inference.perplexity import Window, document_windows, window_losses
+from attendo.inference.perplexity import Window, document_windows, scored_batches
 from attendo.inference.tagger import Tagger
 from attendo.inference.translator import Translator
 from attendo.metrics import bleu_sums, bleu_tokenizer, chrf_sums, macro_f1_sums
-from attendo.training.losses import Trainable
 
 TRANSLATION_METRICS = ("bleu", "chrf", "exact")
-CLASSIFICATION_METRICS = ("accuracy", "macro-f1")
-ANSWER_METRICS = {"tagging": ("f1",), "multi-label": ("f1",), "regression": ("mae",)}
+LABEL_METRICS = {
+    "classification": ("accuracy", "macro-f1"),
+    "tagging": ("f1",),
+    "multi-label": ("f1",),
+    "regression": ("mae",),
+}
 ERRORS = ("loss", "perplexity", "bits-per-byte", "mae")
 """Metrics whose lower values are better. Higher values of all other metrics are better."""
 TEXT_METRICS = ERRORS[:3]
@@ -40,7 +42,7 @@ TEXT_METRICS = ERRORS[:3]
 PASSAGE = 1000
 """Number of bytes in a passage of a document. Longer documents are cut into passages, and each passage is one row."""
 
-_WAITING, _BATCH_TOKENS = 512, 4096
+_BATCH_TOKENS = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,36 +126,28 @@ def _sums(metrics: Sequence[str], known: Mapping[str, Callable[[], RowSums]]) ->
     return {metric: known[metric]() for metric in metrics}
 
 
-def classification_sums(
-    classifier: Classifier,
-    rows: Sequence[LabelledRow],
-    metrics: Sequence[str] = CLASSIFICATION_METRICS,
-    name: str = "the rows",
+def label_sums(
+    user: LabelModel, rows: Sequence[LabelledRow], metrics: Sequence[str], name: str = "the rows"
 ) -> dict[str, RowSums]:
-    """Return the scores of `Classifier.evaluate` as row sums (0 to 1). Raises the errors of `Classifier.evaluate`."""
-    true = classifier.classes_of(rows, name)
-    chosen = classifier.read([row.text for row in rows])[0].argmax(1)
-    known = {
-        "accuracy": lambda: ratio_sums("accuracy", (true == chosen).astype(np.float64), np.ones(len(true))),
-        "macro-f1": lambda: macro_f1_sums(true, chosen, len(classifier.labels)),
-    }
-    return _sums(metrics, known)
-
-
-def answer_sums(
-    user: LabelModel,
-    rows: Sequence[LabelledRow],
-    metrics: Sequence[str],
-    name: str = "the rows",
-) -> dict[str, RowSums]:
-    """Return the F1 of spans or labels (0 to 1), or the mean absolute error of numbers, as row sums.
+    """Return the accuracy and macro-F1 of labels, the F1 of spans or lists, or the mean absolute error, as row sums.
 
     Raises the errors of `evaluate` of the model.
     """
+    every = np.ones(len(rows))
+    if isinstance(user, Classifier):
+        true = user.classes_of(rows, name)
+        chosen = user.read([row.text for row in rows])[0].argmax(1)
+        return _sums(
+            metrics,
+            {
+                "accuracy": lambda: ratio_sums("accuracy", (true == chosen).astype(np.float64), every),
+                "macro-f1": lambda: macro_f1_sums(true, chosen, len(user.labels)),
+            },
+        )
     found = user.evaluate(rows, name).found
     if isinstance(user, Regressor):
         errors = np.abs(np.array([answer.number for answer in found]) - numbers_of(rows))
-        return _sums(metrics, {"mae": lambda: ratio_sums("mean absolute error", errors, np.ones(len(rows)))})
+        return _sums(metrics, {"mae": lambda: ratio_sums("mean absolute error", errors, every)})
     if isinstance(user, Tagger):
         title = "span F1"
         answers = [{Span(t.start, t.end, t.label) for t in each.spans} for each in found]
@@ -231,31 +225,19 @@ def token_sizes(tokenizer: Tokenizer) -> Int[ndarray, " vocab"]:
 
 
 def target_losses(
-    generator: Generator, documents: Iterable[Document], context: int
-) -> Iterator[Float[ndarray, " targets"]]:
-    """Yield the losses -ln p of the targets of each document, in order."""
-    waiting: list[list[Window]] = []
+    generator: Generator, documents: Sequence[Document], context: int
+) -> list[Float[ndarray, " targets"]]:
+    """Return the losses -ln p of the targets of each document, in order."""
     specials = generator.tokenizer.specials
-    for document in documents:
-        waiting.append(list(document_windows(document, context, context, specials)))
-        if sum(map(len, waiting)) >= _WAITING:
-            yield from _losses_of(generator, waiting)
-            waiting = []
-    yield from _losses_of(generator, waiting)
+    sizes = [0] * len(documents)  # number of windows
 
+    def windows() -> Iterator[Window]:
+        for place, document in enumerate(documents):
+            for window in document_windows(document, context, context, specials):
+                sizes[place] += 1
+                yield window
 
-def _losses_of(generator: Generator, documents: list[list[Window]]) -> Iterator[Float[ndarray, " targets"]]:
-    windows = [window for document in documents for window in document]
-    order = sorted(range(len(windows)), key=lambda i: -len(windows[i].targets))
-    found: list[ndarray] = [np.empty(0)] * len(windows)
-    model = cast(Trainable, generator.model.eval())
-    while order:
-        n = max(1, _BATCH_TOKENS // len(windows[order[0]].targets))
-        together, order = order[:n], order[n:]
-        with torch.inference_mode():
-            losses = window_losses(model, [windows[i] for i in together])
-        for i, of_window in zip(together, losses, strict=True):
-            found[i] = of_window
-    rest = iter(found)
-    for document in documents:
-        yield np.concatenate([next(rest) for _ in document])
+    batches = scored_batches(generator.model, windows(), _BATCH_TOKENS)
+    found = {number: losses for batch in batches for number, _, losses in batch}
+    ordered = (found[number] for number in range(len(found)))
+    return [np.concatenate([*islice(ordered, size)]) for size in sizes]

@@ -20,7 +20,7 @@ from attendo.errors import AttendoError
 from attendo.files import with_facts, write_atomic
 from attendo.models import Model, ModelConfig
 from attendo.runs.settings import Tables, is_larger, joined, section, tensors_beside
-from attendo.runs.task_specs import TaskSpec
+from attendo.runs.task_specs import TaskSpec, family_of
 from attendo.training.checkpoints import load_weights, weights_of
 from attendo.training.costs import on_paper
 from attendo.training.lora import freeze, merged_tensors, with_adapters
@@ -90,7 +90,7 @@ def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None
     return f"{text}; new: {', '.join(new)}" if new else text
 
 
-def rows_before(folder: Path, family: TaskSpec, say: Say) -> TrainedRows:
+def rows_before(folder: Path, task: str, say: Say) -> TrainedRows:
     """Return the training rows of a run and of the runs that it started from, or no rows if it has another task.
 
     If the run has no list of its training rows, its training files are read. If the files are missing, a warning is
@@ -98,11 +98,12 @@ def rows_before(folder: Path, family: TaskSpec, say: Say) -> TrainedRows:
     """
     bundle = load_bundle(folder)
     data = bundle.tables.get("data", {})
-    if bundle.card.get("task") != family.name or not data.get("train"):
+    if bundle.card.get("task") != task or not data.get("train"):
         return TrainedRows()
     if (found := trained_rows(folder, "all")) is not None:
         return found
     try:
+        family = family_of(task)
         corpus = family.open(section(family.data, {"data": data}, "data", "config.toml"), lambda line: None)
         return TrainedRows.of(corpus.identifying_texts())
     except AttendoError:

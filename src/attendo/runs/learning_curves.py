@@ -179,14 +179,7 @@ MEASURES = {
 TRAINING, VALIDATION = Localized("training", "訓練"), Localized("validation", "検証")
 GRADIENT = Localized("gradient norm, before clipping", "勾配のノルム（クリップ前）")
 SPEED = Localized("tokens per second", "1 秒あたりのトークン数")
-NOT_SHOWN = {
-    "loss",
-    "loss_uncalibrated",
-    "ece_uncalibrated",
-    "brier",
-    "temperature",
-    *PART_MEASURES,
-}
+NOT_SHOWN = {"loss", "loss_uncalibrated", "ece_uncalibrated", "brier", "temperature", *PART_MEASURES}
 _PLACES = {"kind", "step", "epoch", "best", "note", "cpu_seconds", "wall_seconds", "tokens"}
 MOST_POINTS = 800
 SMOOTHED = 50

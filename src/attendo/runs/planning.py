@@ -43,13 +43,10 @@ MOST_BATCHES = 100
 
 @dataclass(frozen=True)
 class Pace:
-    """Speed of updates on this machine.
+    """Seconds per update on this machine, in CPU time (the sum over all threads) or wall time (`clock`).
 
-    Attributes:
-        seconds: Number of seconds per update.
-        clock: Type of time in `seconds`: "CPU" (the sum over all threads) or "wall".
-        peak: FLOP/s of a product of two large matrices (2048 x 2048), in the number format of training.
-        measured: Whether `seconds` was measured. Otherwise, they are estimated with ASSUMED_SHARE of the peak.
+    `peak` is the FLOP/s of a product of two large matrices (2048 x 2048), in the number format of training. If the
+    speed was not measured, it is estimated with ASSUMED_SHARE of the peak, and `why` is the reason.
     """
 
     seconds: float
@@ -270,12 +267,9 @@ def machine_memory(device: torch.device) -> float:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Estimate of a run on many accelerators.
+    """Estimate of a run on many accelerators: bytes and whether they fit, time per update, and seconds of all updates.
 
-    Attributes:
-        memory, fits: Bytes on each accelerator, and whether they fit into its memory.
-        hidden_from: Factor by which an update must have more rows for its computation to hide the communication.
-        seconds: Estimated seconds of all updates.
+    `hidden_from` is the factor by which an update must have more rows for its computation to hide the communication.
     """
 
     sharding: Sharding
@@ -288,12 +282,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class PaperPlan:
-    """Plan of a run on `world` accelerators.
-
-    Attributes:
-        tokens: Number of tokens in an update over all accelerators.
-        updates: Number of updates for as many epochs as in the plan for this machine.
-    """
+    """Plan of a run on `world` accelerators, with updates of `tokens` tokens over all accelerators."""
 
     accelerator: Accelerator
     world: int

@@ -238,12 +238,10 @@ NEVER = 10**9
 
 @dataclass(frozen=True)
 class Verification:
-    """Result of a replay of the steps from `start` to `end`.
+    """Result of a replay of the steps from `start` to `end`, with the number of compared hashes (`chains`).
 
-    Attributes:
-        chains: Number of compared hashes. Each hash covers steps, losses, gradient norms and row numbers.
-        whole: Whether weights, optimizer state and random states were also compared, because a checkpoint was reached.
-        differing: Description of the first difference, or "".
+    Each hash covers steps, losses, gradient norms and row numbers. If a checkpoint was reached (`whole`), weights,
+    optimizer state and random states were also compared. `differing` describes the first difference, or is "".
     """
 
     start: int

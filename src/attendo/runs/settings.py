@@ -28,7 +28,7 @@ from attendo.data.tokenizers import Tokenizer, is_spaced
 from attendo.display.formats import Say
 from attendo.errors import AttendoError
 from attendo.models import ModelConfig, build_model
-from attendo.runs.task_specs import TASK_SPECS, Size, TaskSpec
+from attendo.runs.task_specs import TASK_SPECS, Size, TaskSpec, family_of
 from attendo.training.acceleration import compiling_pays, fastest_precision, fastest_products
 from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.costs import on_paper
@@ -130,8 +130,9 @@ def check_tables(family: TaskSpec, tables: Mapping[str, Any], where: str) -> Non
         )
 
 
-def data_of(family: TaskSpec, folder: Path) -> Any:
+def data_of(task: str, folder: Path) -> Any:
     """Return the [data] section of a run folder. An imported model has the default values."""
+    family = family_of(task)
     path = folder / "config.toml"
     tables = dict(read_toml(path))
     if "data" not in tables and tables.get("tokenizer", {}).get("kind") == "imported":

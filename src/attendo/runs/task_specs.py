@@ -201,12 +201,7 @@ def _classification_task(
 ) -> ClassificationTask:
     each, final = corpus.validation(training.evaluate_rows)
     task = ClassificationTask(
-        material,
-        classifier,
-        each,
-        training.batch_tokens,
-        corpus.validation_name,
-        final,
+        material, classifier, each, training.batch_tokens, corpus.validation_name, final
     )
     task.fit_ngrams(corpus.rows)
     corpus.say(task.what_to_beat)

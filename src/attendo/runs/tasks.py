@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import compress, islice
@@ -75,6 +75,17 @@ class TokenTask(Generic[DatasetT]):
         if not self.all_validation or len(self.all_validation) <= len(self.validation):
             return None
         return replace(self, validation=self.all_validation)  # pyright: ignore[reportArgumentType, reportReturnType]
+
+
+def summed(
+    batches: Iterable[Batch], values_of: Callable[[Batch], list[float]], device: torch.device, ranks: Ranks
+) -> list[float]:
+    """Return the sums of three values of each batch over all batches, which the ranks share."""
+    sums = torch.zeros(3, dtype=torch.float64)
+    for number, batch in enumerate(batches):
+        if number % ranks.world == ranks.rank:
+            sums += torch.tensor(values_of(batch.to(device)), dtype=torch.float64)
+    return ranks.total(sums).tolist()
 
 
 # ---- translation
@@ -150,6 +161,11 @@ label. The number is prime, so steps at equal distances reach all samples.
 """
 
 
+def _spread(samples: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Return CLASSIFICATION_SAMPLES equally spaced samples."""
+    return samples[:: max(1, len(samples) // CLASSIFICATION_SAMPLES)][:CLASSIFICATION_SAMPLES]
+
+
 class _LabelledTask(TokenTask[LabelledDataset]):
     """The base class of tasks on labeled texts."""
 
@@ -222,8 +238,7 @@ class ClassificationTask(_LabelledTask):
         }
         predicted = classifier.predicted(log_probs)
         samples = [(row.text, row.label, own) for row, own in zip(self.validation, predicted, strict=True)]
-        step = max(1, len(samples) // CLASSIFICATION_SAMPLES)
-        return Evaluation(measures, self.deciding, samples[::step][:CLASSIFICATION_SAMPLES])
+        return Evaluation(measures, self.deciding, _spread(samples))
 
     def _best_share(self, encoder: Float[ndarray, "decisions classes"]) -> float:
         """Return the share of the calibrated encoder with the lowest loss on evenly spaced validation decisions."""
@@ -378,8 +393,7 @@ class TaggingTask(_LabelledTask):
             (row.text, _named(row.text, true), _named(row.text, each.spans))
             for row, true, each in zip(self.validation, self._true, found.found, strict=True)
         ]
-        step = max(1, len(samples) // CLASSIFICATION_SAMPLES)
-        return Evaluation(measures, "f1", samples[::step][:CLASSIFICATION_SAMPLES])
+        return Evaluation(measures, "f1", _spread(samples))
 
     @cached_property
     def _true(self) -> list[list[Span]]:
@@ -579,22 +593,23 @@ class MaskedTask(TokenTask[MaskedDataset]):
         Every evaluation hides the same tokens.
         """
         model = cast(MaskedLM, model)
-        sums = torch.zeros(3, dtype=torch.float64)  # loss, correct, tokens
-        seen = 0
-        batches = self.validation.batches(max(4096, self.batch_tokens), MASKED_VALIDATION_SEED, 0)
-        for number, batch in enumerate(batches):
-            seen += batch.targets.numel()
-            if number % ranks.world == ranks.rank:
-                batch = batch.to(model.output_proj.weight.device)
-                asked = batch.targets != batch.pad_id
-                logits = model.output(model.hidden(**batch.inputs)[asked]).float()
-                targets = batch.targets[asked]
-                loss = float(token_losses(logits, targets).sum(dtype=torch.float64))
-                right = int((logits.argmax(-1) == targets).sum())
-                sums += torch.tensor([loss, right, len(targets)], dtype=torch.float64)
-            if seen >= MASKED_EVALUATION_TOKENS:
-                break
-        loss, right, n = ranks.total(sums).tolist()
+
+        def values_of(batch: Batch) -> list[float]:
+            asked = batch.targets != batch.pad_id
+            logits = model.output(model.hidden(**batch.inputs)[asked]).float()
+            targets = batch.targets[asked]
+            loss = float(token_losses(logits, targets).sum(dtype=torch.float64))
+            return [loss, int((logits.argmax(-1) == targets).sum()), len(targets)]
+
+        def first_batches() -> Iterator[Batch]:
+            seen = 0
+            for batch in self.validation.batches(max(4096, self.batch_tokens), MASKED_VALIDATION_SEED, 0):
+                yield batch
+                seen += batch.targets.numel()
+                if seen >= MASKED_EVALUATION_TOKENS:
+                    return
+
+        loss, right, n = summed(first_batches(), values_of, model.output_proj.weight.device, ranks)
         measures = {"loss": loss / n, "perplexity": float(np.exp(loss / n)), "accuracy": right / n}
         return Evaluation(measures, "loss")
 

@@ -193,17 +193,8 @@ def read_log(path: Path) -> tuple[list[dict[str, Any]], str]:
 
 def last_entry(path: Path) -> dict[str, Any]:
     """Return the last complete entry of metrics.jsonl, or {} if there is none."""
-    if not path.is_file():
-        return {}
-    with path.open("rb") as file:
-        size = 4096
-        while True:
-            start = max(0, file.seek(0, os.SEEK_END) - size)
-            file.seek(start)
-            lines = file.read().split(b"\n")[0 if start == 0 else 1 : -1]
-            if lines or start == 0:
-                return next((entry for line in reversed(lines) if (entry := _entry(line)) is not None), {})
-            size *= 4
+    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+    return next((entry for line in reversed(lines) if (entry := _entry(line)) is not None), {})
 
 
 def _lines_until(path: Path, step: int, n_lines: int | None) -> Iterator[tuple[dict[str, Any], bytes]]:

@@ -324,7 +324,7 @@ def chosen(
     if init_from is None:
         tables, tokenizer = choose_tokenizer(tables, family, corpus, say_choice)
     else:
-        corpus.trained = rows_before(init_from, family, say)
+        corpus.trained = rows_before(init_from, family.name, say)
         _ = corpus.size  # prints the row report, and raises an error for sides in the wrong order
         tables, tokenizer = shape_of(init_from, family, given)
         tables = joined(tables, {"model": corpus.model_facts()})

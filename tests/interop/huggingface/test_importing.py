@@ -193,11 +193,6 @@ def test_encoders_read_both_marks(tokenizers: dict[str, ImportedTokenizer]) -> N
         states = model.encoder(model.embedding(read), None)[0].double().numpy()
     mean = states.mean(0)
     np.testing.assert_allclose(embedder.embed(["the fox"])[0], mean / np.linalg.norm(mean), atol=1e-6)
-    assert embedder.token_vectors("the fox").pieces == (
-        "[CLS]",
-        *tokenizer.pieces(tokenizer.encode("the fox")),
-        "[SEP]",
-    )
     first = states[0] / np.linalg.norm(states[0])
     np.testing.assert_allclose(embedder.embed(["the fox"], "first")[0], first, atol=1e-6)
     assert embedder.embed([" ".join(["fox"] * 60)]).shape == (1, 16)  # in stretches
