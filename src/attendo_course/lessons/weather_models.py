@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attendo.data import weather
 from attendo.decoding.sampling import drawn
 from attendo.display.i18n import Localized
 from attendo.model_config import ModelConfig
@@ -20,6 +19,7 @@ from attendo.models import DecoderLM, EncoderClassifier
 from attendo.nn.attention import attention_weights
 from attendo.nn.layers import initialize
 from attendo_course.book import passage, translated
+from attendo_course.lessons import weather_chain as weather
 from attendo_course.lessons.arrays import (
     NO_TARGET,
     ArrayTask,

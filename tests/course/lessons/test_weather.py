@@ -13,7 +13,6 @@ from scipy import optimize, stats
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from attendo.data import weather
 from attendo.display.charts import Picture, picture_lines
 from attendo.display.i18n import Localized
 from attendo.display.width import columns
@@ -21,6 +20,7 @@ from attendo.models import parameter_count
 from attendo.nn.attention import attention
 from attendo_course.lessons import find_lesson, weather_draft, weather_models
 from attendo_course.lessons import weather as lesson
+from attendo_course.lessons import weather_chain as weather
 from attendo_course.lessons.arrays import T_95, seeded
 from attendo_course.lessons.lesson import Conclusion, Options, Table
 from attendo_course.lessons.weather import DEEP, VARIANTS, effect_of, effects
