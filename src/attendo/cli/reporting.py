@@ -51,8 +51,7 @@ def numbered_chunks(stream: BufferedReader, name: str = "stdin") -> Iterator[tup
     Raises:
         AttendoError: A line is not UTF-8, or is too long.
     """
-    from attendo.data.row_report import LINE_CAP, REMEDIES
-    from attendo.errors import AttendoError
+    from attendo.data.row_report import LINE_CAP, RowError, refusal
 
     number = 1
     rest = b""
@@ -63,7 +62,7 @@ def numbered_chunks(stream: BufferedReader, name: str = "stdin") -> Iterator[tup
             yield from _decoded(part, number, name)
             number += len(part)
         if len(rest) > LINE_CAP:
-            raise AttendoError(f"{name}:{number}: too long; {REMEDIES['too long']}")
+            raise refusal(f"{name}:{number}", RowError("too long"))
     if rest:
         yield from _decoded([rest], number, name)
 

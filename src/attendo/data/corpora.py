@@ -3,7 +3,7 @@
 Data is read from `.tsv` without quoting, `.csv`, `.jsonl`, `.parquet`, `.xlsx`, or two parallel text files. A single
 `.txt` file of pairs is read like `.tsv`. Each file can be gzipped (`.gz`). A folder or pattern is read as the
 concatenation of its files (`data_files.expanded`). Fields are unchanged, except for the line ending and a byte-order
-mark. An unusable row is skipped and counted by reason (`row_report.REMEDIES`), or raises an error with `strict`. A
+mark. An unusable row is skipped and counted by reason (`row_report.REASONS`), or raises an error with `strict`. A
 blank field counts as empty.
 """
 
