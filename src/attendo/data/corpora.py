@@ -316,35 +316,30 @@ def _field_error(fields: tuple[str, ...], wanted: Wanted, keep_empty: bool) -> R
     return None
 
 
+READERS = {
+    ".tsv": read_tsv,
+    ".txt": read_tsv,
+    ".csv": read_csv,
+    ".jsonl": read_jsonl,
+    ".parquet": read_parquet,
+    ".xlsx": read_xlsx,
+}
+
+
 def raw_rows(path: Path, wanted: Wanted, both: str = "") -> Iterator[RawRow]:
-    """Return the rows of a table, unchecked.
+    """Return the rows of a table, unchecked. Raises AttendoError for a missing file or an unknown format.
 
-    Args:
-        path: The file, whose suffix determines its format.
-        wanted: The columns to read.
-        both: The notation for two parallel files, if they are allowed here.
-
-    Raises:
-        AttendoError: The file is missing, or its format is unknown.
+    `both` is the notation for two parallel files, if they are allowed here.
     """
     require_file(path)
-    match suffix(path):
-        case ".tsv" | ".txt":
-            return read_tsv(path, wanted)
-        case ".csv":
-            return read_csv(path, wanted)
-        case ".jsonl":
-            return read_jsonl(path, wanted)
-        case ".parquet":
-            return read_parquet(path, wanted)
-        case ".xlsx":
-            return read_xlsx(path, wanted)
-        case other:
-            remedy = "Use .tsv, .csv, .jsonl, .txt, .parquet or .xlsx, each optionally .gz"
-            remedy += f"; for two parallel files give both: {both}" if both else ""
-            if other in (".xls", ".xlsb", ".ods"):
-                remedy = "Save the table as .xlsx in the spreadsheet program"
-            raise AttendoError(f"{path}: unknown format {other!r}. {remedy}")
+    form = suffix(path)
+    if form in READERS:
+        return READERS[form](path, wanted)
+    remedy = "Use .tsv, .csv, .jsonl, .txt, .parquet or .xlsx, each optionally .gz"
+    remedy += f"; for two parallel files give both: {both}" if both else ""
+    if form in (".xls", ".xlsb", ".ods"):
+        remedy = "Save the table as .xlsx in the spreadsheet program"
+    raise AttendoError(f"{path}: unknown format {form!r}. {remedy}")
 
 
 def _whole_lines(path: Path, keep_empty: bool) -> Iterator[RawRow]:

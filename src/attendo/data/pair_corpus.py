@@ -19,7 +19,7 @@ from attendo.data.doctor_report import Report
 from attendo.data.held_out import HeldOut, held_out
 from attendo.data.languages import Seen, misfit, require_code
 from attendo.data.row_report import RowReport
-from attendo.data.store import PairStore, StoreFacts, pair_store
+from attendo.data.store import PairStore, pair_store
 from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
 from attendo.display.formats import plural
 from attendo.errors import AttendoError
@@ -93,18 +93,10 @@ class PairData:
             raise AttendoError("two parallel files have no columns. Remove `columns` and `header`")
         return data._source(tuple(map(str, files)), "SOURCE TARGET")
 
-    @property
-    def languages(self) -> tuple[str, str]:
-        return self.source_language or "", self.target_language or ""
-
-    def require_languages(self) -> None:
-        """Raise AttendoError for an invalid language code."""
-        require_code("`source_language`", self.source_language)
-        require_code("`target_language`", self.target_language)
-
     def direction_warning(self, seen: tuple[Seen, Seen]) -> tuple[str, bool]:
         """Return a warning ("" if the texts are in the expected languages), and whether the sides are swapped."""
-        if (found := misfit(self.languages, seen)) is None:
+        languages = self.source_language or "", self.target_language or ""
+        if (found := misfit(languages, seen)) is None:
             return "", False
         option = "`source_language`" if found.side == "source" else "`target_language`"
         if not found.swapped:
@@ -162,19 +154,11 @@ class PairDataset(TokenDataset):
     max_tokens: int = 0
 
     @property
-    def facts(self) -> StoreFacts:
-        return self.store.facts
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.store)
-
-    @property
     def n_tokens(self) -> int:
-        return int(self.store.target_lengths.sum()) + len(self.store)
+        return int(self.store.targets.lengths.sum()) + len(self.store)
 
     def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
-        lengths = self.store.source_lengths, self.store.target_lengths
+        lengths = self.store.sources.lengths, self.store.targets.lengths
         return EpochBatches(token_batches(*lengths, batch_tokens, seed, epoch), self._collate)
 
     def _collate(self, rows: Rows) -> Batch:
@@ -214,7 +198,10 @@ class PairCorpus(RowCorpus[Pair]):
     @property
     def _misfit(self) -> tuple[str, bool]:
         """The language warning, and whether the sides are swapped."""
-        return self.data.direction_warning(self._examined.seen) if any(self.data.languages) else ("", False)
+        data = self.data
+        if not (data.source_language or data.target_language):
+            return "", False
+        return data.direction_warning(self._examined.seen)
 
     @property
     def embedded(self) -> bool:
@@ -258,7 +245,8 @@ class PairCorpus(RowCorpus[Pair]):
 
         Raises AttendoError for an invalid language code and for swapped sides, before the run begins.
         """
-        self.data.require_languages()
+        require_code("`source_language`", self.data.source_language)
+        require_code("`target_language`", self.data.target_language)
         if not self.embedded and self._misfit[1]:
             raise AttendoError(self._misfit[0])
         return self.n_pairs, f"{self.n_pairs:,} pairs"
@@ -288,9 +276,7 @@ class PairCorpus(RowCorpus[Pair]):
             options["max_tokens"] = max_tokens
         row_report = RowReport(data.training_source().name)
         key = self._store_key(files, options, tokenizer)
-        store = pair_store(
-            self.rows(row_report), tokenizer, key, row_report=row_report, max_tokens=max_tokens or None
-        )
+        store = pair_store(self.rows(row_report), tokenizer, key, max_tokens=max_tokens or None)
         if (left_out := store.facts.left_out)[1]:
             lines = row_report.places(*left_out)
             self.say(f"{plural(left_out[1], 'pair')} with more than {max_tokens:,} tokens skipped ({lines})")

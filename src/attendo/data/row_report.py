@@ -144,10 +144,14 @@ class RowReport:
         Args:
             numbers: The numbers of the first rows to list.
             count: The total number of rows. If this number is larger than the list, "…" is appended.
+
+        >>> RowReport("train.tsv").places([3, 5, 8], 40)
+        'lines 3, 5, 8, …'
         """
-        if len(self.parts) < 2:
-            return line_list(numbers, count)
-        return f"{', '.join(map(self.place, numbers))}{', …' if count > len(numbers) else ''}"
+        several = len(self.parts) > 1
+        word = "" if several else "line " if count == 1 else "lines "
+        places = map(self.place, numbers) if several else map(str, numbers)
+        return f"{word}{', '.join(places)}{', …' if count > len(numbers) else ''}"
 
     @property
     def n_skipped(self) -> int:
@@ -256,13 +260,3 @@ class RowReport:
         return ", ".join(
             f"{e.count:,} {reason}: {self.places(e.lines, e.count)}" for reason, e in self.skipped.items()
         )
-
-
-def line_list(lines: list[int], count: int) -> str:
-    """Return the numbers of the first lines for display. If `count` is larger than the list, "…" is appended.
-
-    >>> line_list([3], 1), line_list([3, 5, 8], 40)
-    ('line 3', 'lines 3, 5, 8, …')
-    """
-    word = "line" if count == 1 else "lines"
-    return f"{word} {', '.join(map(str, lines))}{', …' if count > len(lines) else ''}"
