@@ -22,7 +22,7 @@ from attendo.nn.layers import InputEmbedding, TokenEmbedding
 from attendo.nn.positions import FixedPositions, inverse_encoding, ramp_encoding
 from attendo.runs.settings import preset_tables
 from attendo_course.algorithms import hyperparameters
-from attendo_course.lessons.weather_chain import STATES
+from attendo_course.weather_chain import STATES
 
 
 def vaswani_recipe(

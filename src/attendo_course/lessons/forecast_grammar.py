@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 
 from attendo.data.forecasts import Split
-from attendo_course.lessons import weather_chain
+from attendo_course import weather_chain
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from attendo.nn.positions import LearnedPositions
 from attendo_course.book import passage, translated
 from attendo_course.lessons import arrays
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
-from attendo_course.lessons.weather_chain import entropy
+from attendo_course.weather_chain import entropy
 
 SYMBOLS = " ABC^"
 """The symbols by id: a blank, the letters, and the mark at the beginning."""

@@ -18,8 +18,8 @@ from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier
 from attendo.nn.attention import attention_weights
 from attendo.nn.layers import initialize
+from attendo_course import weather_chain as weather
 from attendo_course.book import passage, translated
-from attendo_course.lessons import weather_chain as weather
 from attendo_course.lessons.arrays import (
     NO_TARGET,
     ArrayTask,

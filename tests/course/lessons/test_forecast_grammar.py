@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attendo_course import weather_chain as weather
 from attendo_course.lessons import forecast_grammar as lexicon
-from attendo_course.lessons import weather_chain as weather
 from attendo_course.lessons.forecast_grammar import (
     Alert,
     Temperature,

@@ -29,7 +29,7 @@ from attendo_course.lessons.ladder import (
     unordered_signal_limit,
 )
 from attendo_course.lessons.lesson import Conclusion, Options, Table
-from attendo_course.lessons.weather_chain import entropy
+from attendo_course.weather_chain import entropy
 
 
 @given(st.integers(0, 99), st.booleans(), st.booleans())

@@ -18,9 +18,9 @@ from attendo.display.i18n import Localized
 from attendo.display.width import columns
 from attendo.models import parameter_count
 from attendo.nn.attention import attention
+from attendo_course import weather_chain as weather
 from attendo_course.lessons import find_lesson, weather_draft, weather_models
 from attendo_course.lessons import weather as lesson
-from attendo_course.lessons import weather_chain as weather
 from attendo_course.lessons.arrays import T_95, seeded
 from attendo_course.lessons.lesson import Conclusion, Options, Table
 from attendo_course.lessons.weather import DEEP, VARIANTS, effect_of, effects
