@@ -77,8 +77,6 @@ class LabelledDataset(TokenDataset):
                 f"token_dropout={self.token_dropout} requires an unknown or mask token, but the tokenizer has "
                 "neither. Set it to 0"
             )
-        if not 0.0 <= self.token_dropout < 1.0:
-            raise ValueError(f"token_dropout={self.token_dropout} must be at least 0 and below 1")
 
     @cached_property
     def lengths(self) -> RowLengths:
