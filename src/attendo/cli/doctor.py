@@ -66,7 +66,7 @@ def doctor(
 
 
 def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, header: bool) -> Report:
-    from attendo.data.corpora import PairSource, beside, parse_columns
+    from attendo.data.corpora import AGAINST, PairSource, parse_columns
     from attendo.data.doctor import examine
     from attendo.data.formats import by_name
     from attendo.data.labelled import LABELLED
@@ -74,7 +74,11 @@ def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, h
     chosen = None if columns is None else parse_columns(columns)
     instead = f" for pairs, {by_name(LABELLED)} for labeled texts"
     source = PairSource(tuple(files), chosen, header, instead=instead)
-    return examine(source, beside(against, chosen, header, instead=instead) if against else None)
+    if not against:
+        return examine(source)
+    if len(against) == 1:
+        return examine(source, PairSource((against[0],), chosen, header, both=AGAINST, instead=instead))
+    return examine(source, PairSource(tuple(against)))  # parallel files have no columns
 
 
 def _kind(file: Path, columns: str | None) -> type[RowData] | None:

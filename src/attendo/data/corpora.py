@@ -101,21 +101,6 @@ class PairSource:
         return [path for part in self.parts() for path in part]
 
 
-def beside(
-    files: Sequence[Path],
-    columns: Columns | None,
-    header: bool,
-    reverse: bool = False,
-    both: str = AGAINST,
-    instead: str = "",
-) -> PairSource:
-    """Return the location of sentence pairs. For two parallel files, `columns` and `header` are ignored."""
-    alone = len(files) == 1
-    return PairSource(
-        tuple(files), columns if alone else None, header and alone, reverse, both, instead if alone else ""
-    )
-
-
 def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
     """Parse the option `columns`: `role=name` for each role in any order, or names or numbers in the order of `roles`.
 

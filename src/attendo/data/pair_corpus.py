@@ -11,7 +11,7 @@ from typing import Any
 
 from attendo.data import forecasts
 from attendo.data.batches import Batch, EpochBatches, Rows, TokenDataset, pair_batch, token_batches
-from attendo.data.corpora import AGAINST, PairSource, beside, parse_columns, read_pairs
+from attendo.data.corpora import AGAINST, PairSource, parse_columns, read_pairs
 from attendo.data.corpus_base import RowCorpus
 from attendo.data.data_files import require_file
 from attendo.data.doctor import Pair, examine, filtered, parse_drop
@@ -134,8 +134,9 @@ class PairData:
             )
 
     def _source(self, files: tuple[str, ...], both: str) -> PairSource:
-        columns = parse_columns(self.columns) if self.columns is not None and len(files) == 1 else None
-        return beside([Path(f) for f in files], columns, self.header, self.reverse, both)
+        alone = len(files) == 1  # two parallel files have no columns
+        columns = parse_columns(self.columns) if alone and self.columns is not None else None
+        return PairSource(tuple(map(Path, files)), columns, self.header and alone, self.reverse, both)
 
 
 TOKENIZER_ROWS = 1_000_000
