@@ -162,16 +162,19 @@ def tables() -> list[Table]:
 
 
 def meanings(kind: type[Any]) -> dict[str, str]:
-    """Return the meaning of each field, from the `Attributes:` section of the dataclass.
+    """Return the meaning of each field, from the `Attributes:` sections of the dataclass and its base classes.
 
     >>> from attendo.runs.tasks import MaskingConfig
     >>> meanings(MaskingConfig)["share"]
     'Share of the tokens that are hidden. The tokens are drawn again in each epoch.'
     """
-    section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
-    block = re.match(r"(?: {4,}.*\n?)*", section)
-    joined = re.sub(r"\n {8,}", " ", block[0] if block else "")
-    return dict(line.strip().split(": ", 1) for line in joined.splitlines())
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2]
+        block = re.match(r"(?: {4,}.*\n?)*", section)
+        joined = re.sub(r"\n {8,}", " ", block[0] if block else "")
+        found |= dict(line.strip().split(": ", 1) for line in joined.splitlines())
+    return found
 
 
 @cache

@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attendo.data.weather import STATES
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM
 from attendo.nn.attention import Attention
@@ -23,6 +22,7 @@ from attendo.nn.layers import InputEmbedding, TokenEmbedding
 from attendo.nn.positions import FixedPositions, inverse_encoding, ramp_encoding
 from attendo.runs.settings import preset_tables
 from attendo_course.algorithms import hyperparameters
+from attendo_course.weather_chain import STATES
 
 
 def vaswani_recipe(

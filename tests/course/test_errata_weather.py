@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.data.weather import entropy, generate, stationary_distribution, transition_matrix
 from attendo.nn.attention import masked_softmax
 from attendo.nn.positions import sinusoidal_encoding
 from attendo_course.errata import all_errata
 from attendo_course.presets import distinct_sums, scalar_embedding
+from attendo_course.weather_chain import entropy, generate, stationary_distribution, transition_matrix
 
 ERRATA = {erratum.number: erratum for erratum in all_errata()}
 CODES = torch.tensor([-1.0, 0.0, 1.0]).double()  # of rain, cloud, sun

@@ -206,7 +206,7 @@ material = PairDataset(PairStore(Path(sys.argv[1])))
 batches = material.batches(4096, 0, 0)
 rows = sum(len(batch.ids) for batch in islice(batches[len(batches) // 2 :], 50))
 print(len(material.store) == sum(map(len, batches.rows)), rows > 50, padding_share(batches.rows, *sides) < 0.01)
-""".replace("*sides", "material.store.source_lengths, material.store.target_lengths")
+""".replace("*sides", "material.store.sources.lengths, material.store.targets.lengths")
 
 
 @pytest.mark.full

@@ -136,7 +136,7 @@ def test_the_doctor_finds_copies_over_all_files_and_drops_them(tmp_path):
     assert [part.used for part in row_report.parts] == [30, 30]
 
 
-def test_a_store_of_pairs_knows_file_and_line_and_its_key_the_contents_in_order(tmp_path):
+def test_a_store_of_pairs_knows_its_rows_and_its_key_the_contents_in_order(tmp_path):
     lines = pairs_file(tmp_path, 60).read_text(encoding="utf-8").splitlines(keepends=True)
     folder = shards(tmp_path / "s", {"1.tsv": "\n" + "".join(lines[:30]), "2.tsv": "".join(lines[30:])})
 
@@ -144,7 +144,6 @@ def test_a_store_of_pairs_knows_file_and_line_and_its_key_the_contents_in_order(
         return PairCorpus(PairData(train=(str(folder / "*.tsv"),), valid=("v.tsv",)), silent).store(TOKENIZER)
 
     found = store()
-    assert [found.place(i) for i in (0, 29, 30, 59)] == [(0, 2), (0, 31), (1, 1), (1, 30)]
     assert found.row_numbers.tolist() == list(range(2, 62))
     key = found.facts.key
     (folder / "1.tsv").rename(folder / "0.tsv")
@@ -160,8 +159,7 @@ def test_one_file_alone_has_the_key_that_it_had_and_lines_for_numbers(tmp_path):
     for name in (file, file.parent, file.parent / "*.tsv"):
         store = PairCorpus(PairData(train=(str(name),), valid=("v.tsv",)), silent).store(TOKENIZER)
         keys.add(store.facts.key)
-        assert store.place(39) == (0, 40)
-        assert not (store.facts.folder / "starts").exists()
+        assert store.row_numbers[39] == 40
     assert len(keys) == 1
 
 
@@ -171,8 +169,7 @@ def test_labelled_texts_in_many_files(tmp_path):
     corpus = LabelledCorpus(LabelledData(train=(str(folder),)), silent)
     assert corpus.size[0] + len(corpus.validation(0)[0]) == 80
     store = corpus.material(TOKENIZER).store
-    files = {store.place(i)[0] for i in range(len(store))}
-    assert files == {0, 1} and max(store.place(i)[1] for i in range(len(store))) <= 40
+    assert 40 < store.row_numbers.max() <= 80
     valid = shards(tmp_path / "v", {"1.tsv": "a\tx\n", "2.tsv": "b\ty\nc\tz\n"})
     corpus = LabelledCorpus(LabelledData(train=(str(folder),), valid=(str(valid / "*.tsv"),)), silent)
     with pytest.raises(AttendoError, match=rf"{valid}/2\.tsv:2: the label 'c' was not seen in training"):

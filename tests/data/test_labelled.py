@@ -241,7 +241,7 @@ def check(store: LabelledStore, tokenizer: Tokenizer, data: list[LabelledRow]) -
         ids = tokenizer.encode(row.text)
         assert (store.row_numbers[i], store.lengths[:][i]) == (row.number, len(ids))
         assert ("down", "up")[store.labels[i]] == row.label
-        assert store.text(i).tolist() == ids
+        assert store.texts[i].tolist() == ids
 
 
 @pytest.mark.parametrize("n", [0, 1, 6, 7, 8, 50])
@@ -254,7 +254,7 @@ def test_what_went_in_comes_out_and_is_kept(tokenizer, tmp_path, monkeypatch, n)
     assert store.facts.key == "k"
     for wrong in (-1, n):
         with pytest.raises(IndexError):
-            store.text(wrong)
+            store.texts[wrong]
     unread = [LabelledRow(0, "no label of the set", "")]
     check(labelled_store(unread, RowReport("f"), labels, tokenizer, "k"), tokenizer, ROWS[:n])
     classes = tmp_path / "labelled-k" / "labels"

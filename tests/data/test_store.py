@@ -35,10 +35,10 @@ def check(store: PairStore, tokenizer: Tokenizer, pairs: list[tuple[int, str, st
     assert len(store) == len(pairs)
     for i, (number, source, target) in enumerate(pairs):
         assert store.row_numbers[i] == number
-        assert store.source(i).tolist() == tokenizer.encode(source)
-        assert store.target(i).tolist() == tokenizer.encode(target)
-        assert store.source_lengths[:][i] == len(tokenizer.encode(source))
-        assert store.target_lengths[:][i] == len(tokenizer.encode(target))
+        assert store.sources[i].tolist() == tokenizer.encode(source)
+        assert store.targets[i].tolist() == tokenizer.encode(target)
+        assert store.sources.lengths[:][i] == len(tokenizer.encode(source))
+        assert store.targets.lengths[:][i] == len(tokenizer.encode(target))
 
 
 @pytest.mark.parametrize("n", [0, 1, 6, 7, 8, 50])
@@ -49,11 +49,11 @@ def test_what_went_in_comes_out(
     store = pair_store(iter(PAIRS[:n]), tokenizer, "k", tmp_path)
     check(store, tokenizer, PAIRS[:n])
     assert store.facts.key == "k"
-    assert (store.source_lengths[:].dtype, store.target_lengths[:].dtype) == (np.int32, np.int32)
+    assert (store.sources.lengths[:].dtype, store.targets.lengths[:].dtype) == (np.int32, np.int32)
     assert store.row_numbers.dtype == np.int64
     for wrong in (-1, n):
         with pytest.raises(IndexError):
-            store.source(wrong)
+            store.sources[wrong]
 
 
 def test_two_bytes_a_token_and_four_where_the_vocabulary_needs_them(tmp_path: Path) -> None:
@@ -61,13 +61,13 @@ def test_two_bytes_a_token_and_four_where_the_vocabulary_needs_them(tmp_path: Pa
     big = train_tokenizer([" ".join(words)], TokenizerConfig(kind="word"))
     assert big.vocab_size == (1 << 16) + 1
     last = big.pieces([1 << 16])[0]
-    assert pair_store([(1, last, "")], big, "big", tmp_path).source(0).tolist() == [1 << 16]
+    assert pair_store([(1, last, "")], big, "big", tmp_path).sources[0].tolist() == [1 << 16]
     small = train_tokenizer([" ".join(words[:-1])], TokenizerConfig(kind="word"))
     assert small.vocab_size == 1 << 16
     last = small.pieces([(1 << 16) - 1])[0]
     store = pair_store([(1, last, "")], small, "small", tmp_path)
-    assert store.source(0).tolist() == [(1 << 16) - 1]
-    assert store.source(0).dtype == np.uint16
+    assert store.sources[0].tolist() == [(1 << 16) - 1]
+    assert store.sources[0].dtype == np.uint16
 
 
 def test_a_store_that_is_there_is_opened_without_reading_the_pairs(
@@ -186,7 +186,7 @@ from attendo.bundle import load_tokenizer
 tokenizer = load_tokenizer(Path(sys.argv[1]))
 sys.stdin.read()  # all begin at once
 store = pair_store(((i, "the cat" * (i % 5), "猫" * (i % 7)) for i in range(3000)), tokenizer, "k", Path(sys.argv[2]))
-print(len(store), int(store.source_lengths.sum()), int(store.target_lengths.sum()))
+print(len(store), int(store.sources.lengths.sum()), int(store.targets.lengths.sum()))
 """
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendo.data.batches import Batch
-from attendo.data.token_stream import TokenStream, WindowEdges, require_window, window_batches
+from attendo.data.token_stream import TokenStream, require_window, window_batches
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM, ModelConfig
@@ -83,16 +83,17 @@ def test_cuts_and_order_are_drawn_from_seed_and_epoch_alone() -> None:
 
     def drawn(seed: int, epoch: int) -> tuple[list[int], list[list[int]]]:
         batches = window_batches(stream, 16, 64, seed, epoch)
-        edges = WindowEdges.drawn(802, 16, seed, epoch)
-        return edges(np.arange(edges.n_windows + 1)).tolist(), [rows.tolist() for rows in batches.rows]
+        sizes = {window[0]: len(window[1]) for batch in batches for window in rows_of(batch)}
+        return [sizes[i] for i in range(len(sizes))], [rows.tolist() for rows in batches.rows]
 
     assert drawn(1, 2) == drawn(1, 2)
     seen = [drawn(seed, epoch) for seed in range(4) for epoch in range(4)]
     assert len({str(order) for _, order in seen}) == 16
-    assert len({edges[1] for edges, _ in seen}) > 6
-    first = [WindowEdges.drawn(1000, 8, 0, epoch).first for epoch in range(2000)]
-    counts = np.bincount(first, minlength=9)[1:]
-    assert counts.min() > 180  # of 250 wanted
+    assert len({sizes[0] for sizes, _ in seen}) > 6
+    small = stream_of([20])
+    first = [rows_of(batch)[0] for epoch in range(800) for batch in window_batches(small, 8, 8, 0, epoch)]
+    counts = np.bincount([len(ids) for number, ids, *_ in first if number == 0], minlength=9)[1:]
+    assert counts.min() > 60  # of 100 wanted
 
 
 def test_a_run_goes_on_where_it_was() -> None:

@@ -235,7 +235,7 @@ def test_the_gradient_of_rewards_equals_the_formula(tmp_path, assistant):
     for i, baseline in enumerate(
         [0.5, -0.25, 1.25]
     ):  # mean rewards of the other two answers to the first prompt
-        ids = [*task.material.store.text(0).tolist(), *answers[i]]
+        ids = [*task.material.store.texts[0].tolist(), *answers[i]]
         log_probs = model(torch.tensor([ids[:-1]]))[0].log_softmax(-1)
         start = len(ids) - len(answers[i])
         log_prob = sum(log_probs[at - 1, ids[at]] for at in range(start, len(ids)))

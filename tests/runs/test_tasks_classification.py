@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from attendo.data.batches import Batch
 from attendo.data.labelled import LabelledRow, LabelSet, LongTexts
-from attendo.data.labelled_corpus import LabelledDataset
+from attendo.data.labelled_corpus import LabelledData, LabelledDataset
 from attendo.data.row_report import RowReport
 from attendo.data.store import LabelledStore, labelled_store
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
@@ -124,7 +124,7 @@ def test_token_dropout_takes_its_share_and_leaves_the_start(store):
             n_tokens += len(pairs)
     assert n_dropped / n_tokens == pytest.approx(0.3, abs=0.02)
     with pytest.raises(ValueError, match=r"token_dropout=1\.0"):
-        LabelledDataset(store, LongTexts(), token_dropout=1.0)
+        LabelledData(train=("f",), token_dropout=1.0)
 
 
 def test_every_window_of_a_long_text_is_read_in_some_epoch(store):

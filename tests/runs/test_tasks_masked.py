@@ -38,7 +38,7 @@ def test_every_token_is_in_one_stretch(texts, context, epoch):
         seen += [TOKENIZER.decode(row.tolist()) for row in whole]
         assert src.shape[1] == 1 + found.stretches[batch.ids].max()
     edges = zip(*found.stretches.edges(np.arange(found.n_rows)), strict=True)
-    stretches = [TOKENIZER.decode(found.stream.ids[a:b].tolist()) for a, b in edges]
+    stretches = [TOKENIZER.decode(found.store.ids[a:b].tolist()) for a, b in edges]
     assert sorted(seen) == sorted(stretches)
     assert "".join(stretches) == "".join(texts)
 

@@ -26,7 +26,7 @@ def demo(
     out: Path = option("DIR", "Run folder; a finished demo in DIR is reused.", default=Path("runs/demo")),
     fresh: bool = switch("--fresh", "Remove the demo in DIR and train it again."),
     cpu_minutes: float | None = option("M", "CPU time to train for, in minutes (default: 4.5)."),
-    test: int = option("N", "Number of held-out forecasts to translate.", min=1, default=1000),
+    test: int = option("N", "Number of held-out forecasts to translate.", min=1, max=5000, default=1000),
     set_: list[str] | None = option(
         "K=V", "Training setting, for example training.seed=2; repeatable.", "--set"
     ),

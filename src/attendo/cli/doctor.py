@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attendo.cli.evaluate import ONE_NAME
 from attendo.cli.options import OneJson, argument, option, refuse_if, switch
 from attendo.cli.reporting import with_flags
-from attendo.data.corpora import PairSource, beside, parse_columns
+from attendo.data.corpora import AGAINST, PairSource, parse_columns
 from attendo.data.formats import by_name
 from attendo.display.width import shown
 
@@ -74,7 +74,11 @@ def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, h
     chosen = None if columns is None else parse_columns(columns)
     instead = f" for pairs, {by_name(LABELLED)} for labeled texts"
     source = PairSource(tuple(files), chosen, header, instead=instead)
-    return examine(source, beside(against, chosen, header, instead=instead) if against else None)
+    if not against:
+        return examine(source)
+    if len(against) == 1:
+        return examine(source, PairSource((against[0],), chosen, header, both=AGAINST, instead=instead))
+    return examine(source, PairSource(tuple(against)))  # parallel files have no columns
 
 
 def _kind(file: Path, columns: str | None) -> type[RowData] | None:

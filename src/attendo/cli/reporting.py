@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 import typer
 
 from attendo.data.data_files import decode
-from attendo.data.row_report import LINE_CAP, REMEDIES, RowError
+from attendo.data.row_report import LINE_CAP, RowError, refusal
 from attendo.display.formats import duration
 from attendo.display.i18n import Language, Localized
 from attendo.display.progress import WIDTH, ProgressLine
@@ -57,7 +57,7 @@ def numbered_chunks(stream: BufferedReader, name: str = "stdin") -> Iterator[tup
             yield from _decoded(part, number, name)
             number += len(part)
         if len(rest) > LINE_CAP:
-            raise AttendoError(f"{name}:{number}: too long; {REMEDIES['too long']}")
+            raise refusal(f"{name}:{number}", RowError("too long"))
     if rest:
         yield from _decoded([rest], number, name)
 

@@ -10,9 +10,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import chain, islice
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -96,15 +96,14 @@ class _Groups:
 
 
 class EpochRows(Sequence[Rows]):
-    """The row numbers of each batch in an epoch. A slice with step 1 is also an EpochRows object.
+    """The row numbers of each batch in an epoch. A slice without an end is also an EpochRows object.
 
     The first access to a batch generates all earlier groups of shards, and `len` generates all groups.
     """
 
-    def __init__(self, groups: _Groups, start: int = 0, stop: int | None = None) -> None:
+    def __init__(self, groups: _Groups, start: int = 0) -> None:
         self._groups = groups
         self._start = start
-        self._stop = stop
 
     @classmethod
     def of(cls, n_rows: int, seeds: tuple[int, ...], cut: Cut, grouping: Grouping = GROUPING) -> "EpochRows":
@@ -112,15 +111,12 @@ class EpochRows(Sequence[Rows]):
         return cls(_Groups(n_rows, seeds, cut, grouping))
 
     def __len__(self) -> int:
-        total = self._groups.total()
-        stop = total if self._stop is None else min(self._stop, total)
-        return max(0, stop - self._start)
+        return max(0, self._groups.total() - self._start)
 
     def __iter__(self) -> Iterator[Rows]:
         number, place = self._groups.find(self._start)
-        end = None if self._stop is None else place + max(0, self._stop - self._start)
         groups = map(self._groups.group, range(number, len(self._groups)))
-        yield from islice(chain.from_iterable(groups), place, end)
+        yield from islice(chain.from_iterable(groups), place, None)
 
     @overload
     def __getitem__(self, index: int) -> Rows: ...
@@ -130,25 +126,18 @@ class EpochRows(Sequence[Rows]):
 
     def __getitem__(self, index: int | slice) -> "Rows | Sequence[Rows]":
         if isinstance(index, slice):
-            return self._part(index)
+            first = index.start or 0
+            if index.stop is None and index.step in (None, 1) and first >= 0:
+                return EpochRows(self._groups, self._start + first)  # nothing is counted
+            return [self[i] for i in range(*index.indices(len(self)))]
         place = index + len(self) if index < 0 else index
-        if place < 0 or (self._stop is not None and self._start + place >= self._stop):
-            raise IndexError(f"no batch {index}")
         number, at = self._groups.find(self._start + place)
-        if number == len(self._groups):
+        if place < 0 or number == len(self._groups):
             raise IndexError(f"no batch {index}")
         return self._groups.group(number)[at]
 
     def sizes(self) -> NDArray[np.int32]:
-        return self._groups.sizes()[self._start : self._stop]
-
-    def _part(self, index: slice) -> "Sequence[Rows]":
-        if index.step in (None, 1) and index.stop is None and (index.start or 0) >= 0:
-            return EpochRows(self._groups, self._start + (index.start or 0), self._stop)  # nothing is counted
-        start, stop, step = index.indices(len(self))
-        if step != 1:
-            return [self[i] for i in range(start, stop, step)]
-        return EpochRows(self._groups, self._start + start, self._start + max(start, stop))
+        return self._groups.sizes()[self._start :]
 
 
 Lengths = NDArray[np.integer] | RowLengths | Stretches
@@ -198,20 +187,12 @@ class Batch:
         Args:
             rows: The slice of rows to select.
         """
-        targets = self.targets[rows]
-        all_real = self.n_targets == self.targets.numel()
-        n_targets = targets.numel() if all_real else int((targets != self.pad_id).sum())
-        return replace(
-            self,
-            inputs={name: tensor[rows] for name, tensor in self.inputs.items()},
-            targets=targets,
-            n_targets=n_targets if self.reference is None and self.rewards is None else len(targets),
-            ids=self.ids[rows],
-            weights=None if self.weights is None else self.weights[rows],
-            reference=None if self.reference is None else self.reference[rows],
-            rewards=None if self.rewards is None else self.rewards[rows],
-            n_tokens=None,
-        )
+        part = self._with_each(lambda tensor: tensor[rows])
+        n_targets = len(part.targets)
+        if self.reference is None and self.rewards is None:
+            all_real = self.n_targets == self.targets.numel()
+            n_targets = part.targets.numel() if all_real else int((part.targets != self.pad_id).sum())
+        return replace(part, n_targets=n_targets, ids=self.ids[rows], n_tokens=None)
 
     def share(self, rank: int, world: int) -> tuple["Batch", float]:
         """Return the rows for one process, with loss weight 1. If there are none, return the first row with weight 0.
@@ -242,14 +223,11 @@ class Batch:
 
     def _with_each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         """Return the batch with a function applied to each tensor."""
-        return replace(
-            self,
-            inputs={name: change(tensor) for name, tensor in self.inputs.items()},
-            targets=change(self.targets),
-            weights=None if self.weights is None else change(self.weights),
-            reference=None if self.reference is None else change(self.reference),
-            rewards=None if self.rewards is None else change(self.rewards),
-        )
+        changed: dict[str, Any] = {
+            name: change(value) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        inputs = {name: change(tensor) for name, tensor in self.inputs.items()}
+        return replace(self, inputs=inputs, **changed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,17 +263,23 @@ class EpochBatches(Sequence[Batch]):
 
 
 class TokenDataset(ABC):
-    """The training rows of a run as token ids. A row is a sentence pair, a text or a window of a text."""
+    """The training rows of a run as token ids. A row is a sentence pair, a text or a window of a text.
+
+    Attributes:
+        store: The token store.
+    """
+
+    store: Any
 
     @property
-    @abstractmethod
     def facts(self) -> StoreFacts:
         """Facts about the token store, such as its key, which depends on the files, the options and the tokenizer."""
+        return self.store.facts
 
     @property
-    @abstractmethod
     def n_rows(self) -> int:
         """The number of training rows."""
+        return len(self.store)
 
     @property
     @abstractmethod
@@ -368,12 +352,7 @@ def padding_share(batches: Sequence[Rows], *sides: Lengths) -> float:
     >>> padding_share([np.array([0, 1])], np.array([1, 3]), np.array([3, 3]))
     0.125
     """
-    real = places = 0
-    for some in _pieces(batches):
-        order = np.concatenate(some)
-        counts = [_counted(some, _positions(side, order)) for side in sides]
-        real, places = real + sum(c[0] for c in counts), places + sum(c[1] for c in counts)
-    return 1 - real / places if places else 0.0
+    return _padding_share(batches, [partial(_positions, side) for side in sides])
 
 
 def pair_batch(store: PairStore, rows: Rows, specials: SpecialTokens = OWN) -> Batch:
@@ -383,8 +362,8 @@ def pair_batch(store: PairStore, rows: Rows, specials: SpecialTokens = OWN) -> B
     last one predicts a token. The tensors `src` `[batch src_len]`, `tgt` and targets `[batch tgt_len]` are int64.
     `src_lengths` `[batch]` is omitted if no source is padded.
     """
-    sources = [store.source(int(row)) for row in rows]
-    targets = [store.target(int(row)) for row in rows]
+    sources = [store.sources[int(row)] for row in rows]
+    targets = [store.targets[int(row)] for row in rows]
     pad_id = specials.pad_id
     nothing = specials.no_target
     begin = specials.begin
@@ -432,7 +411,7 @@ def _cut(
     for width in _WIDTHS:
         order = shuffled[_bucketed(source[shuffled], target[shuffled], width)]
         batches = np.split(order, _cuts(np.maximum(source, target)[order], batch_tokens))
-        share = _share(batches, source, target)
+        share = _padding_share(batches, [source.__getitem__, target.__getitem__])
         if share < best_share:
             best, best_share = batches, share
         if share < _GOOD_SHARE:
@@ -466,28 +445,18 @@ def _cuts(longest: NDArray[np.int32], batch_tokens: int) -> list[int]:
         cuts.append(start)
 
 
-def _share(batches: Sequence[Rows], source: NDArray[np.int32], target: NDArray[np.int32]) -> float:
+def _padding_share(batches: Sequence[Rows], sides: Sequence[Callable[[Rows], NDArray[np.int32]]]) -> float:
+    """Return the share of padding. Each function in `sides` returns the numbers of positions of rows."""
     real = places = 0
-    for some in _pieces(batches):
-        order = np.concatenate(some)
-        for side in (source, target):
-            counted = _counted(some, side[order])
-            real, places = real + counted[0], places + counted[1]
-    return 1 - real / places
-
-
-def _pieces(batches: Sequence[Rows]) -> Iterator[list[Rows]]:
-    """Yield lists of a limited number of batches."""
     remaining = iter(batches)
     while some := list(islice(remaining, _TOGETHER)):
-        yield some
-
-
-def _counted(batches: Sequence[Rows], positions: NDArray[np.int32]) -> tuple[int, int]:
-    """Return the number of real and of padded positions of these batches. `positions` are the rows' lengths."""
-    sizes = np.array([len(batch) for batch in batches], np.int64)
-    longest = np.maximum.reduceat(positions, np.cumsum(sizes) - sizes)
-    return int(positions.sum(dtype=np.int64)), int((sizes * longest).sum())
+        order = np.concatenate(some)
+        sizes = np.array([len(batch) for batch in some], np.int64)
+        for positions in (side(order) for side in sides):
+            longest = np.maximum.reduceat(positions, np.cumsum(sizes) - sizes)
+            real += int(positions.sum(dtype=np.int64))
+            places += int((sizes * longest).sum())
+    return 1 - real / places if places else 0.0
 
 
 def _padded(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,15 +18,12 @@ from numpy.typing import NDArray
 from attendo.data.batches import Batch, EpochBatches, Rows, TokenDataset, token_batches
 from attendo.data.chat import ChatTemplate, Message, message_error, parse_messages
 from attendo.data.corpora import raw_rows
-from attendo.data.corpus_base import RowCorpus
 from attendo.data.data_files import suffix
 from attendo.data.formats import Fields, RawRow, Wanted
-from attendo.data.held_out import HeldOut, held_out
-from attendo.data.labelled import LabelledRow, LabelledSource, RowForm, read_labelled
-from attendo.data.labelled_corpus import TOKENIZER_ROWS, RowData
-from attendo.data.labelled_doctor import SeenRows
+from attendo.data.labelled import LabelledRow, LabelledSource, RowForm
+from attendo.data.labelled_corpus import TOKENIZER_ROWS, RowData, SourceCorpus
 from attendo.data.row_report import RowError, RowReport
-from attendo.data.store import LabelledStore, StoreFacts, labelled_store
+from attendo.data.store import LabelledStore, labelled_store
 from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
 from attendo.display.formats import plural
 from attendo.errors import AttendoError
@@ -105,11 +102,7 @@ class ChatData(RowData):
 
     Attributes:
         train: A file of conversations, preferences or prompts, or a folder or pattern of such files.
-        valid: A validation file, folder or pattern (default: a share of the training rows is held out).
-        valid_share: Share of the training rows that is held out without `valid`: 100 to 2,000 rows, at most a fifth.
         columns: Column of the messages, or columns such as `question=q,answer=a` or `prompt=p,chosen=a,rejected=b`.
-        header: Whether the first line of a .tsv file contains column names.
-        strict: Whether the first bad row raises an error. By default, bad rows are skipped and counted.
     """
 
     form: ClassVar[RowForm] = TALKS
@@ -132,7 +125,7 @@ class PromptData(ChatData):
     form = PROMPTS
 
 
-class ChatCorpus(RowCorpus[LabelledRow]):
+class ChatCorpus(SourceCorpus):
     """The training and validation conversations or preferences of a run, which are read as streams when needed."""
 
     data: ChatData
@@ -146,11 +139,8 @@ class ChatCorpus(RowCorpus[LabelledRow]):
     @cached_property
     def n_rows(self) -> int:
         """The number of training rows. The first access prints the row report."""
-        row_report, seen = RowReport(self.data.train[0]), SeenRows()
-        for _ in seen.watch(self._usable(row_report)):
+        for _ in self._reported_rows():
             pass
-        for line in (row_report.line(), *seen.repeats().lines(row_report)):
-            self.say(line)
         return sum(1 for _ in self.rows())
 
     @property
@@ -160,10 +150,6 @@ class ChatCorpus(RowCorpus[LabelledRow]):
     def texts(self) -> Iterator[str]:
         rows = itertools.islice(self.rows(), TOKENIZER_ROWS)
         return (content for row in rows for _, content in versions(row)[0])
-
-    def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
-        """Return at most `most` validation rows (0: all), and more rows for the end of a run."""
-        return self._validation(most, {})
 
     def material(
         self, tokenizer: Tokenizer, context: int, rows: Sequence[LabelledRow] | None = None
@@ -197,15 +183,6 @@ class ChatCorpus(RowCorpus[LabelledRow]):
         if n_long:
             self.say(f"{long} and are not used (model.max_len)")
         return material
-
-    def _split(self, trained: Callable[[int], bool]) -> HeldOut:
-        return held_out(map(question, self._usable()), self.data.train[0], self.data.valid_share, trained)
-
-    def _usable(self, row_report: RowReport | None = None) -> Iterator[LabelledRow]:
-        return read_labelled(self.data.source(Path(self.data.train[0])), self.data.strict, row_report)
-
-    def _given(self) -> Iterator[LabelledRow]:
-        return read_labelled(self.data.source(Path(self.data.valid[0])), self.data.strict)
 
 
 def _encoded(
@@ -290,20 +267,12 @@ class ChatDataset(TokenDataset):
     specials: SpecialTokens = OWN
 
     @property
-    def facts(self) -> StoreFacts:
-        return self.store.facts
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.store)
-
-    @property
     def n_tokens(self) -> int:
         return self.store.lengths.sum() - len(self.store)
 
     def turns(self, row: int) -> Turns:
         """Return the ids of a conversation, and whether each token belongs to an answer."""
-        return self.store.text(row), self.store.tags(row)
+        return self.store.texts[row], self.store.tags(row)
 
     def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         random = np.random.default_rng((seed, epoch))
@@ -396,7 +365,7 @@ class PromptDataset(ChatDataset):
     def _collate(self, rows: Rows) -> Batch:
         """Return prompts with random answers of the maximum length, for estimates of memory and time."""
         random, rows = np.random.default_rng(0), np.repeat(rows, self.config.answers)
-        answers = [random.choice(self.store.text(row), self.config.max_tokens) for row in rows.tolist()]
+        answers = [random.choice(self.store.texts[row], self.config.max_tokens) for row in rows.tolist()]
         return self.answered(rows, answers, np.zeros(len(rows), np.float32))
 
     def answered(self, rows: Rows, answers: Sequence[Any], rewards: NDArray[np.float32]) -> Batch:
@@ -404,7 +373,7 @@ class PromptDataset(ChatDataset):
 
         The advantage of an answer is its reward minus the mean reward of the other answers to its prompt.
         """
-        prompts = [self.store.text(row).tolist() for row in rows.tolist()]
+        prompts = [self.store.texts[row].tolist() for row in rows.tolist()]
         turns = [
             [([*start, *answer], [False] * len(start) + [True] * len(answer))]
             for start, answer in zip(prompts, answers, strict=True)

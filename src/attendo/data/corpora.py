@@ -3,7 +3,7 @@
 Data is read from `.tsv` without quoting, `.csv`, `.jsonl`, `.parquet`, `.xlsx`, or two parallel text files. A single
 `.txt` file of pairs is read like `.tsv`. Each file can be gzipped (`.gz`). A folder or pattern is read as the
 concatenation of its files (`data_files.expanded`). Fields are unchanged, except for the line ending and a byte-order
-mark. An unusable row is skipped and counted by reason (`row_report.REMEDIES`), or raises an error with `strict`. A
+mark. An unusable row is skipped and counted by reason (`row_report.REASONS`), or raises an error with `strict`. A
 blank field counts as empty.
 """
 
@@ -99,21 +99,6 @@ class PairSource:
     def paths(self) -> list[Path]:
         """Return all source and target files as one list, in reading order."""
         return [path for part in self.parts() for path in part]
-
-
-def beside(
-    files: Sequence[Path],
-    columns: Columns | None,
-    header: bool,
-    reverse: bool = False,
-    both: str = AGAINST,
-    instead: str = "",
-) -> PairSource:
-    """Return the location of sentence pairs. For two parallel files, `columns` and `header` are ignored."""
-    alone = len(files) == 1
-    return PairSource(
-        tuple(files), columns if alone else None, header and alone, reverse, both, instead if alone else ""
-    )
 
 
 def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
@@ -316,35 +301,30 @@ def _field_error(fields: tuple[str, ...], wanted: Wanted, keep_empty: bool) -> R
     return None
 
 
+READERS = {
+    ".tsv": read_tsv,
+    ".txt": read_tsv,
+    ".csv": read_csv,
+    ".jsonl": read_jsonl,
+    ".parquet": read_parquet,
+    ".xlsx": read_xlsx,
+}
+
+
 def raw_rows(path: Path, wanted: Wanted, both: str = "") -> Iterator[RawRow]:
-    """Return the rows of a table, unchecked.
+    """Return the rows of a table, unchecked. Raises AttendoError for a missing file or an unknown format.
 
-    Args:
-        path: The file, whose suffix determines its format.
-        wanted: The columns to read.
-        both: The notation for two parallel files, if they are allowed here.
-
-    Raises:
-        AttendoError: The file is missing, or its format is unknown.
+    `both` is the notation for two parallel files, if they are allowed here.
     """
     require_file(path)
-    match suffix(path):
-        case ".tsv" | ".txt":
-            return read_tsv(path, wanted)
-        case ".csv":
-            return read_csv(path, wanted)
-        case ".jsonl":
-            return read_jsonl(path, wanted)
-        case ".parquet":
-            return read_parquet(path, wanted)
-        case ".xlsx":
-            return read_xlsx(path, wanted)
-        case other:
-            remedy = "Use .tsv, .csv, .jsonl, .txt, .parquet or .xlsx, each optionally .gz"
-            remedy += f"; for two parallel files give both: {both}" if both else ""
-            if other in (".xls", ".xlsb", ".ods"):
-                remedy = "Save the table as .xlsx in the spreadsheet program"
-            raise AttendoError(f"{path}: unknown format {other!r}. {remedy}")
+    form = suffix(path)
+    if form in READERS:
+        return READERS[form](path, wanted)
+    remedy = "Use .tsv, .csv, .jsonl, .txt, .parquet or .xlsx, each optionally .gz"
+    remedy += f"; for two parallel files give both: {both}" if both else ""
+    if form in (".xls", ".xlsb", ".ods"):
+        remedy = "Save the table as .xlsx in the spreadsheet program"
+    raise AttendoError(f"{path}: unknown format {form!r}. {remedy}")
 
 
 def _whole_lines(path: Path, keep_empty: bool) -> Iterator[RawRow]:

@@ -173,7 +173,12 @@ def decode(line: bytes) -> str | RowError:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        return RowError("invalid UTF-8", f"byte 0x{line[error.start]:02x} at position {error.start + 1}")
+        return not_utf8(error)
+
+
+def not_utf8(error: UnicodeDecodeError) -> RowError:
+    """Return the row error for the first invalid byte of a line."""
+    return RowError("invalid UTF-8", f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}")
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str | RowError]]:

@@ -1,14 +1,12 @@
 """The checks of the data doctor, which compare one short record per row in constant memory.
 
-Up to a fixed number, records are kept in memory. Larger tables are written to temporary files. The hash of the
-normalized source assigns each row to a bucket, so possible copies are always in the same bucket.
+The hash of the normalized source assigns each row to a bucket, so possible copies are always in the same bucket. A
+bucket is kept in memory up to a fixed size, and in a temporary file above this size.
 """
 
 import tempfile
 from collections.abc import Iterator
-from itertools import pairwise
-from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
 import numpy as np
 
@@ -18,7 +16,7 @@ from attendo.data.scripts import HAN, JAPANESE, SCRIPTS, USUAL_SHARE, usual_scri
 
 N_BUCKETS = 64
 HELD_ROWS = 1 << 19
-"""The number of records in memory above which records are written to files: 2**19 records of 51 bytes are 27 MB."""
+"""The number of records of all buckets in memory: 2**19 records of 51 bytes are 27 MB."""
 
 RECORD = np.dtype(
     [
@@ -46,59 +44,29 @@ class RowTable:
     """Append-only table of records with dtype RECORD, as a context manager that removes its temporary files."""
 
     def __init__(self) -> None:
-        self._held: list[np.ndarray] = []
-        self._n_held = 0
-        self._files: list[IO[bytes]] = []
+        most = HELD_ROWS // N_BUCKETS * RECORD.itemsize
+        self._files = [tempfile.SpooledTemporaryFile(most) for _ in range(N_BUCKETS)]  # noqa: SIM115
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for file in self._files:
             file.close()
 
     def append(self, records: np.ndarray) -> None:
         """Add a batch of records `[rows]` with dtype RECORD."""
-        self._held.append(records)
-        self._n_held += len(records)
-        if self._n_held >= HELD_ROWS:
-            self._spill()
+        bucket = records["near_source"] & (N_BUCKETS - 1)
+        order = np.argsort(bucket, kind="stable")
+        edges = np.searchsorted(bucket[order], np.arange(1, N_BUCKETS))
+        for file, part in zip(self._files, np.split(records[order], edges), strict=True):
+            file.write(part.tobytes())
 
     def buckets(self) -> Iterator[np.ndarray]:
         """Yield all records, one bucket at a time. Equal source texts have the same bucket number in every table."""
-        if not self._files:
-            records = self._gather()
-            which = _bucket(records)
-            order = np.argsort(which, kind="stable")
-            edges = np.searchsorted(which[order], np.arange(N_BUCKETS + 1))
-            for first, last in pairwise(edges):
-                yield records[order[first:last]]
-        else:
-            self._spill()
-            for file in self._files:
-                file.seek(0)
-                yield np.frombuffer(file.read(), RECORD)
-
-    def _gather(self) -> np.ndarray:
-        records = np.concatenate([np.empty(0, RECORD), *self._held])
-        self._held, self._n_held = [records], len(records)
-        return records
-
-    def _spill(self) -> None:
-        if not self._files:
-            self._files = [tempfile.TemporaryFile() for _ in range(N_BUCKETS)]  # noqa: SIM115 (closed by __exit__)
-        records = self._gather()
-        self._held, self._n_held = [], 0
-        which = _bucket(records)
-        for number, file in enumerate(self._files):
-            file.seek(0, 2)
-            file.write(records[which == number].tobytes())
-
-
-def _bucket(records: np.ndarray) -> np.ndarray:
-    return records["near_source"] & (N_BUCKETS - 1)
+        for file in self._files:
+            file.seek(0)
+            yield np.frombuffer(file.read(), RECORD)
 
 
 MOST_LABELS = 20
@@ -126,10 +94,8 @@ class Statistics:
         self._n_apart = {"source": 0, "target": 0}
         self._longest = {"source": (0, 0), "target": (0, 0)}  # length, line
         self._ratios = np.zeros(_RATIO_BINS, np.int64)
-        self._different: dict[str, set[int]] = {
-            "source": set(),
-            "target": set(),
-        }  # only as many as needed to detect labels
+        # only as many as needed to detect labels
+        self._different: dict[str, set[int]] = {"source": set(), "target": set()}
 
     def add(self, records: np.ndarray) -> None:
         self.n_rows += len(records)

@@ -19,12 +19,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attendo.data.data_files import TOO_LONG, decode, open_binary, physical_lines, text_lines
+from attendo.data.data_files import TOO_LONG, decode, not_utf8, open_binary, physical_lines, text_lines
 from attendo.data.row_report import LINE_CAP, RowError
 from attendo.display.formats import plural
 from attendo.errors import AttendoError, install_command
 
 _MOST_TRIES = 100  # attempts to parse a record with line breaks; each attempt parses the whole record again
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair, which is invalid in UTF-8
 Fields = tuple[str, ...]
 RawRow = tuple[int, Fields | RowError]
 
@@ -229,7 +230,7 @@ def read_jsonl(path: Path, wanted: Wanted) -> Iterator[RawRow]:
             continue
         fields = [as_text(value[key]) for key in keys[:n_needed]]
         fields += [as_kept(value.get(key)) for key in keys[n_needed:]]
-        if "\\u" in text and any(isinstance(field, str) and has_surrogate(field) for field in fields):
+        if "\\u" in text and any(isinstance(field, str) and _SURROGATE.search(field) for field in fields):
             yield number, RowError("lone surrogate")
         else:
             yield number, _fields_or_error(fields)
@@ -408,19 +409,6 @@ def as_kept(value: Any) -> str:
     )
 
 
-def has_surrogate(text: str) -> bool:
-    """Return whether the text contains half of a surrogate pair, which is invalid in UTF-8.
-
-    >>> has_surrogate("\\ud83d")
-    True
-    """
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
 def _inflated(metadata: Any) -> list[str]:
     """Return the columns whose dictionary may contain a large value. Expanded, 1 kB could become gigabytes."""
     groups = map(metadata.row_group, range(metadata.num_row_groups))
@@ -452,9 +440,7 @@ def _parquet_value(value: Any, form: Callable[[Any], str | RowError]) -> str | R
     try:
         return form(value.as_py())
     except UnicodeDecodeError as error:
-        return RowError(
-            "invalid UTF-8", f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
-        )
+        return not_utf8(error)
 
 
 def _fields_or_error(fields: list[str | RowError]) -> Fields | RowError:

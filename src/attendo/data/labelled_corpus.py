@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -39,7 +39,7 @@ from attendo.data.labelled import (
 )
 from attendo.data.labelled_doctor import SeenRows
 from attendo.data.row_report import RowReport
-from attendo.data.store import LabelledStore, RowLengths, StoreFacts, labelled_store
+from attendo.data.store import LabelledStore, RowLengths, labelled_store
 from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
 from attendo.errors import AttendoError
 
@@ -77,16 +77,6 @@ class LabelledDataset(TokenDataset):
                 f"token_dropout={self.token_dropout} requires an unknown or mask token, but the tokenizer has "
                 "neither. Set it to 0"
             )
-        if not 0.0 <= self.token_dropout < 1.0:
-            raise ValueError(f"token_dropout={self.token_dropout} must be at least 0 and below 1")
-
-    @property
-    def facts(self) -> StoreFacts:
-        return self.store.facts
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.store)
 
     @cached_property
     def lengths(self) -> RowLengths:
@@ -95,10 +85,6 @@ class LabelledDataset(TokenDataset):
 
     @property
     def n_tokens(self) -> int:
-        return self._n_tokens
-
-    @cached_property
-    def _n_tokens(self) -> int:
         return self.lengths.sum() + self.n_rows * self.specials.n_around_text
 
     @property
@@ -138,7 +124,7 @@ class LabelledDataset(TokenDataset):
 
     def _tokens(self, seed: int, epoch: int, row: int) -> NDArray[Any]:
         """Return the tokens of a row that this epoch reads."""
-        ids = self.part(self.store.text(row), seed, epoch, row)
+        ids = self.part(self.store.texts[row], seed, epoch, row)
         if not self.token_dropout:
             return ids
         dropped = np.random.default_rng((seed, epoch, row)).random(len(ids)) < self.token_dropout
@@ -152,7 +138,15 @@ class LabelledDataset(TokenDataset):
 
 @dataclass(frozen=True, kw_only=True)
 class RowData:
-    """The data settings that labeled texts and conversations have in common."""
+    """The data settings that labeled texts and conversations have in common.
+
+    Attributes:
+        train: A file of labeled texts, or a folder or pattern of such files.
+        valid: A validation file, folder or pattern (default: a share of the training rows is held out).
+        valid_share: Share of the training rows that is held out without `valid`: 100 to 2,000 rows, at most a fifth.
+        header: Whether the first line of a .tsv file contains column names.
+        strict: Whether the first bad row raises an error. By default, bad rows are skipped and counted.
+    """
 
     form: ClassVar[RowForm] = LABELS
 
@@ -191,13 +185,8 @@ class LabelledData(RowData):
     """The labeled texts of a run. The run stores absolute paths, so it can be resumed from any folder.
 
     Attributes:
-        train: A file of labeled texts, or a folder or pattern of such files.
-        valid: A validation file, folder or pattern (default: a share of the training rows is held out).
-        valid_share: Share of the training rows that is held out without `valid`: 100 to 2,000 rows, at most a fifth.
         columns: Columns of label and text by name or by number from 1, for example `label=category,text=body`. For
             pairs of texts, add the column of the second text: `label=relation,text=claim,second=source`.
-        header: Whether the first line of a .tsv file contains column names.
-        strict: Whether the first bad row raises an error. By default, bad rows are skipped and counted.
         max_tokens: Maximum number of tokens of a text that the model reads at once.
         long: Treatment of texts above `max_tokens`. `cut` keeps start and end; `window` averages the logits of
             overlapping windows.
@@ -235,7 +224,37 @@ def n_known(data: LabelledData, rows: Sequence[LabelledRow]) -> int:
     return sum(row.text in known for row in rows)
 
 
-class LabelledCorpus(RowCorpus[LabelledRow]):
+class SourceCorpus(RowCorpus[LabelledRow]):
+    """A corpus whose rows are read from one `LabelledSource`: labeled texts or conversations."""
+
+    @property
+    def _source(self) -> LabelledSource:
+        return self.data.source(Path(self.data.train[0]))
+
+    def _usable(self, row_report: RowReport | None = None) -> Iterator[LabelledRow]:
+        return read_labelled(self._source, self.data.strict, row_report)
+
+    def _given(self) -> Iterator[LabelledRow]:
+        return read_labelled(self.data.source(Path(self.data.valid[0])), self.data.strict)
+
+    def _split(self, trained: Callable[[int], bool]) -> HeldOut:
+        texts = map(self.text_of, self._usable())
+        return held_out(texts, self._source.name, self.data.valid_share, trained)
+
+    def _reported_rows(self, row_report: RowReport | None = None) -> Iterator[LabelledRow]:
+        """Yield all rows, and print the report on skipped and repeated rows at the end."""
+        row_report = row_report or RowReport(self._source.name)
+        seen = SeenRows()
+        yield from seen.watch(self._usable(row_report))
+        for line in (row_report.line(), *seen.repeats().lines(row_report)):
+            self.say(line)
+
+    def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
+        """Return at most `most` validation rows (0: all), and more rows for the end of a run."""
+        return self._validation(most, {})
+
+
+class LabelledCorpus(SourceCorpus):
     """The labeled training and validation texts of a run, which are read as streams whenever they are needed."""
 
     data: LabelledData
@@ -260,17 +279,12 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
             raise AttendoError(
                 f"{self._source.name}: all rows of {empty[0]!r} were held out. Give a validation file with `valid`"
             )
-        shown = [f"{label} {count:,}" for label, count in counts.items()]
-        self.say(f"{len(counts)} labels: {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}")
+        self._say_counts(f"{len(counts)} labels", counts)
         return counts
 
-    def _reported_rows(self, row_report: RowReport | None = None) -> Iterator[LabelledRow]:
-        """Yield all rows, and print the report on skipped and repeated rows at the end."""
-        row_report = row_report or RowReport(self._source.name)
-        seen = SeenRows()
-        yield from seen.watch(self._usable(row_report))
-        for line in (row_report.line(), *seen.repeats().lines(row_report)):
-            self.say(line)
+    def _say_counts(self, title: str, counts: Mapping[str, int]) -> None:
+        shown = [f"{label} {count:,}" for label, count in counts.items()]
+        self.say(f"{title}: {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}")
 
     def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
         """Return the rows for evaluations and the final checkpoint choice, and warn about training texts among them."""
@@ -280,7 +294,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
             n_rows = hashes.total()
             if n := sum(hashes[key] for key in known):
                 self.say(f"{n:,} of {n_rows:,} validation texts are training texts: scores will be inflated")
-        return self._validation(most, {})
+        return super().validation(most)
 
     @property
     def validation_name(self) -> str:
@@ -331,15 +345,8 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
     def model_facts(self) -> dict[str, Any]:
         return {"n_classes": len(self.counts)}
 
-    @property
-    def _source(self) -> LabelledSource:
-        return self.data.source(Path(self.data.train[0]))
-
     def _split(self, trained: Callable[[int], bool]) -> HeldOut:
         return held_out_texts(self._usable, self._source.name, self.data.valid_share, trained)
-
-    def _usable(self, row_report: RowReport | None = None) -> Iterator[LabelledRow]:
-        return read_labelled(self._source, self.data.strict, row_report)
 
     def _given(self) -> Iterator[LabelledRow]:
         source = self.data.source(Path(self.data.valid[0]))
@@ -376,8 +383,7 @@ class ListCorpus(LabelledCorpus):
         for row in self.rows():
             for label in self.labels_of(row):
                 counts[label] += 1
-        shown = [f"{label} {count:,}" for label, count in counts.items()]
-        self.say(f"{self.counted}: {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}")
+        self._say_counts(self.counted, counts)
         return counts
 
     @property
@@ -391,5 +397,4 @@ class ListCorpus(LabelledCorpus):
         return sum(1 for _ in self.rows())
 
     def _split(self, trained: Callable[[int], bool]) -> HeldOut:
-        texts = (row.text for row in self._usable())
-        return held_out(texts, self._source.name, self.data.valid_share, trained)
+        return SourceCorpus._split(self, trained)

@@ -14,71 +14,48 @@ LINE_CAP = 1_048_576
 MANY_ROWS = 20
 """In a file with at least this many rows, an error is raised if most rows are not UTF-8."""
 
-REMEDIES = {
-    "empty line": "delete the line",
-    **{
-        f"no {role}": "fill the field or delete the row"
-        for role in ("source", "target", "label", "labels", "number", "text", "second")
-    },
-    "wrong number of columns": "fix the row, or choose columns with {option}",
-    "invalid UTF-8": "save the file as UTF-8",
-    "NUL character": "remove the character",
-    "too long": f"split the row (a line may have at most {LINE_CAP:,} bytes)",
-    "broken quoting": "double each quote inside a quoted field and close the field",
-    "invalid JSON": "write one JSON object per line",
-    "missing key": "add the key, or choose keys with {option}",
-    "not text": "write text into the field",
-    "invalid spans": "write a list of [start, end, label], in characters from 0",
-    "overlapping spans": "delete one of both",
-    "invalid labels": "write labels with | between them, or a JSON list of labels",
-    "invalid number": "write a finite number such as 3.5 or -2e3",
-    "invalid tag": "write O, B-LABEL or I-LABEL into the last column",
-    "invalid messages": "write a list of objects with the texts role and content",
-    "unknown role": "use system, user or assistant",
-    "empty content": "write the content or delete the turn",
-    "wrong order of turns": "begin with the user, after at most one system message, and alternate user and assistant",
-    "no answer": "add the turn of the assistant",
-    "equal answers": "give two different answers",
-    "lone surrogate": r"write the character as a pair of \u escapes, or as UTF-8",
+_FILL = "fill the field or delete the row"
+REASONS = {
+    "empty line": ("delete the line", "空行"),
+    "no source": (_FILL, "原文なし"),
+    "no target": (_FILL, "訳文なし"),
+    "no label": (_FILL, "ラベルなし"),
+    "no labels": (_FILL, "ラベルなし"),
+    "no number": (_FILL, "数値なし"),
+    "no text": (_FILL, "テキストなし"),
+    "no second": (_FILL, "2 番目のテキストなし"),
+    "wrong number of columns": ("fix the row, or choose columns with {option}", "列の数の誤り"),
+    "invalid UTF-8": ("save the file as UTF-8", "UTF-8 でない"),
+    "NUL character": ("remove the character", "NUL 文字"),
+    "too long": (f"split the row (a line may have at most {LINE_CAP:,} bytes)", "長すぎる行"),
+    "broken quoting": ("double each quote inside a quoted field and close the field", "引用符の誤り"),
+    "invalid JSON": ("write one JSON object per line", "JSON の誤り"),
+    "missing key": ("add the key, or choose keys with {option}", "キーなし"),
+    "not text": ("write text into the field", "テキストでない値"),
+    "invalid spans": ("write a list of [start, end, label], in characters from 0", "スパンの誤り"),
+    "overlapping spans": ("delete one of both", "重なるスパン"),
+    "invalid labels": ("write labels with | between them, or a JSON list of labels", "ラベルの誤り"),
+    "invalid number": ("write a finite number such as 3.5 or -2e3", "数値の誤り"),
+    "invalid tag": ("write O, B-LABEL or I-LABEL into the last column", "タグの誤り"),
+    "invalid messages": ("write a list of objects with the texts role and content", "メッセージの誤り"),
+    "unknown role": ("use system, user or assistant", "未知の役割"),
+    "empty content": ("write the content or delete the turn", "空の内容"),
+    "wrong order of turns": (
+        "begin with the user, after at most one system message, and alternate user and assistant",
+        "発言の順序の誤り",
+    ),
+    "no answer": ("add the turn of the assistant", "回答なし"),
+    "equal answers": ("give two different answers", "同じ回答"),
+    "lone surrogate": (r"write the character as a pair of \u escapes, or as UTF-8", "単独のサロゲート"),
 }
-"""The suggested fix for each reason why a reader skips a row. {option} becomes the option that selects columns."""
-
-REASONS_JA = {
-    "empty line": "空行",
-    "no source": "原文なし",
-    "no target": "訳文なし",
-    "no label": "ラベルなし",
-    "no labels": "ラベルなし",
-    "no number": "数値なし",
-    "no text": "テキストなし",
-    "no second": "2 番目のテキストなし",
-    "wrong number of columns": "列の数の誤り",
-    "invalid UTF-8": "UTF-8 でない",
-    "NUL character": "NUL 文字",
-    "too long": "長すぎる行",
-    "broken quoting": "引用符の誤り",
-    "invalid JSON": "JSON の誤り",
-    "missing key": "キーなし",
-    "not text": "テキストでない値",
-    "invalid spans": "スパンの誤り",
-    "overlapping spans": "重なるスパン",
-    "invalid labels": "ラベルの誤り",
-    "invalid number": "数値の誤り",
-    "invalid tag": "タグの誤り",
-    "invalid messages": "メッセージの誤り",
-    "unknown role": "未知の役割",
-    "empty content": "空の内容",
-    "wrong order of turns": "発言の順序の誤り",
-    "no answer": "回答なし",
-    "equal answers": "同じ回答",
-    "lone surrogate": "単独のサロゲート",
-}
-"""The Japanese name of each reason."""
+"""For each reason why a reader skips a row: the suggested fix, in which {option} is the option that selects columns,
+and the Japanese name of the reason.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RowError:
-    """The reason why a row cannot be used, which is a key of `REMEDIES`, and the invalid value."""
+    """The reason why a row cannot be used, which is a key of `REASONS`, and the invalid value."""
 
     reason: str
     detail: str = ""
@@ -89,7 +66,7 @@ class RowError:
 
 def refusal(place: str, row_error: RowError) -> AttendoError:
     """Return an error with a place ("file:line"), the reason and the suggested fix, for text files without columns."""
-    return AttendoError(f"{place}: {row_error}; {REMEDIES[row_error.reason]}")
+    return AttendoError(f"{place}: {row_error}; {REASONS[row_error.reason][0]}")
 
 
 @dataclass(slots=True)
@@ -167,10 +144,14 @@ class RowReport:
         Args:
             numbers: The numbers of the first rows to list.
             count: The total number of rows. If this number is larger than the list, "…" is appended.
+
+        >>> RowReport("train.tsv").places([3, 5, 8], 40)
+        'lines 3, 5, 8, …'
         """
-        if len(self.parts) < 2:
-            return line_list(numbers, count)
-        return f"{', '.join(map(self.place, numbers))}{', …' if count > len(numbers) else ''}"
+        several = len(self.parts) > 1
+        word = "" if several else "line " if count == 1 else "lines "
+        places = map(self.place, numbers) if several else map(str, numbers)
+        return f"{word}{', '.join(places)}{', …' if count > len(numbers) else ''}"
 
     @property
     def n_skipped(self) -> int:
@@ -240,7 +221,7 @@ class RowReport:
         if language == "ja":
             counts = f"{self.read:,} 行を読み、{self.used:,} 行を使用、{self.n_skipped:,} 行を除外"
             reasons = "、".join(
-                f"{REASONS_JA.get(reason, reason)} {e.count:,} 行：{'、'.join(map(self.place, e.lines))}"
+                f"{REASONS.get(reason, ('', reason))[1]} {e.count:,} 行：{'、'.join(map(self.place, e.lines))}"
                 + ("、…" if e.count > len(e.lines) else "")
                 for reason, e in self.skipped.items()
             )
@@ -273,19 +254,9 @@ class RowReport:
         return [*map(self.place, numbers)] if len(self.parts) > 1 else numbers
 
     def _remedy(self, reason: str) -> str:
-        return REMEDIES.get(reason, "remove `drop`, or name fewer checks").format(option=self.option)
+        return REASONS.get(reason, ("remove `drop`, or name fewer checks", ""))[0].format(option=self.option)
 
     def _reasons(self) -> str:
         return ", ".join(
             f"{e.count:,} {reason}: {self.places(e.lines, e.count)}" for reason, e in self.skipped.items()
         )
-
-
-def line_list(lines: list[int], count: int) -> str:
-    """Return the numbers of the first lines for display. If `count` is larger than the list, "…" is appended.
-
-    >>> line_list([3], 1), line_list([3, 5, 8], 40)
-    ('line 3', 'lines 3, 5, 8, …')
-    """
-    word = "line" if count == 1 else "lines"
-    return f"{word} {', '.join(map(str, lines))}{', …' if count > len(lines) else ''}"

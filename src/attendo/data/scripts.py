@@ -165,20 +165,15 @@ def usual_script(counts: np.ndarray) -> tuple[int, float]:
     return (code, share) if share >= USUAL_SHARE else (0, share)
 
 
-def script_name(texts: Sequence[str]) -> str:
-    """Return the name of the usual script of texts, or "" if there is none.
+def seen_in(texts: Sequence[str]) -> Seen:
+    """Detect the usual script and the language of texts, each "" if it is unclear.
 
-    >>> script_name(["it rains", "it snows"]), script_name(["12:30"])
-    ('Latin', '')
+    >>> seen_in(["it rains", "it snows"]), seen_in(["12:30"])
+    (Seen(script='Latin', language=''), Seen(script='', language=''))
     """
     codes, _, _ = scripts_and_controls(code_points(texts))
     code, _ = usual_script(np.bincount(codes, minlength=len(SCRIPTS)))
-    return SCRIPTS[code] if code else ""
-
-
-def seen_in(texts: Sequence[str]) -> Seen:
-    """Detect the usual script and the language of texts."""
-    return Seen(script_name(texts), language_of(texts))
+    return Seen(SCRIPTS[code] if code else "", language_of(texts))
 
 
 def letter_profile(sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:

@@ -1,10 +1,8 @@
 """Token stores: rows of token ids in memory-mapped files, built once per combination of files, options and tokenizer.
 
 A store is a folder in the cache, named by its key. The folder contains a manifest, the concatenated ids (two bytes per
-id, or four for a large vocabulary), and the offsets of the rows. The folder also contains each stored row's number in
-the data files, and the number of rows before each data file. Pairs have ids and offsets for each side, and labeled
-texts have a
-class for each row. Each of these arrays is one file of any size.
+id, or four for a large vocabulary), the offsets of the rows, and each row's number in the data files. Pairs have ids
+and offsets for each side, and labeled texts have a class for each row. Each of these arrays is one file of any size.
 """
 
 import hashlib
@@ -14,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attendo.cache import cache_folder, discard, opened_or_built
-from attendo.data.labelled import LabelledRow, LabelSet
+from attendo.data.labelled import LabelSet
 from attendo.data.row_report import RowReport
 from attendo.data.tokenizers import Tokenizer
 from attendo.files import DamagedFile, manifest_hash, sha256_file, verify_manifest, write_manifest
@@ -28,11 +26,9 @@ from attendo.files import DamagedFile, manifest_hash, sha256_file, verify_manife
 _FORMAT = 1
 _CHUNK = 2000  # rows encoded at a time; building a store only needs memory for one chunk
 
-Pair = tuple[int, str, str]  # row number in the file, source text, target text
-
-
+Pair = tuple[int, str, str]
+"""The row number, the source text and the target text."""
 Numbers = NDArray[np.int64]
-Offsets = NDArray[np.int64]
 
 _PIECE = 1 << 18  # rows processed together
 _BLOCK = 1 << 10  # documents that share one count
@@ -46,7 +42,7 @@ class RowLengths:
     (array([3, 0, 7], dtype=int32), array([7, 3], dtype=int32), 10, 8)
     """
 
-    def __init__(self, offsets: Offsets, most: int | None = None) -> None:
+    def __init__(self, offsets: Numbers, most: int | None = None) -> None:
         self._offsets = offsets
         self._most = most
 
@@ -87,7 +83,7 @@ class Stretches:
     ((array([0, 3, 6]), array([ 3,  6, 10])), array([3, 3, 4]))
     """
 
-    def __init__(self, offsets: Offsets, most: int) -> None:
+    def __init__(self, offsets: Numbers, most: int) -> None:
         self._offsets = offsets
         self._most = most
         counts = [int(self._counts(block)[1].sum()) for block in range(-(-(len(offsets) - 1) // _BLOCK))]
@@ -117,7 +113,7 @@ class Stretches:
             starts[places], ends[places] = bounds[at], bounds[at + 1]
         return starts, ends
 
-    def _counts(self, block: int) -> tuple[Offsets, NDArray[Any]]:
+    def _counts(self, block: int) -> tuple[Numbers, NDArray[Any]]:
         offsets = self._offsets[block * _BLOCK : (block + 1) * _BLOCK + 1]
         return offsets, -(-np.diff(offsets) // self._most)
 
@@ -165,7 +161,7 @@ class TokenRows:
         return self._ids[self.place(i)]
 
     def place(self, i: int) -> slice:
-        """Return the place of row i among the ids of all rows."""
+        """Return the place of row i among the ids of all rows. Raises IndexError if there is no such row."""
         if not 0 <= i < len(self.lengths):
             raise IndexError(f"row {i} of a store of {len(self.lengths)}")
         return slice(self._offsets[i], self._offsets[i + 1])
@@ -190,58 +186,38 @@ class _TokenRowsWriter:
 
 
 class _RowStore:
-    """Rows of a user's files as token ids. `row_numbers` `[rows]` (int64) are continuous across files; see `place`."""
+    """Rows of a user's files as token ids. `row_numbers` `[rows]` (int64) are continuous across files."""
 
     def __init__(self, folder: Path) -> None:
         """Open and check a store. Raises FileNotFoundError if it does not exist, and DamagedFile if it is damaged."""
         self.facts = verified_facts(folder, _FORMAT)
-        self.row_numbers: NDArray[np.int64] = mapped(folder / "rows", "<i8")
-        starts = folder / "starts"
-        self._starts = mapped(starts, "<i8") if starts.exists() else np.zeros(1, np.int64)
+        self.row_numbers: Numbers = mapped(folder / "rows", "<i8")
 
     def __len__(self) -> int:
         return len(self.row_numbers)
 
-    def place(self, i: int) -> tuple[int, int]:
-        """Return the index of the file that contains row i, from 0, and the row number in this file."""
-        return row_place(self._starts, int(self.row_numbers[i]))
-
 
 class PairStore(_RowStore):
-    """Sentence pairs as token ids without bos and eos, in memory-mapped files, with their lengths in tokens."""
+    """Sentence pairs as token ids without bos and eos, in memory-mapped files."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._sources = TokenRows(folder, "source.", self.facts.dtype)
-        self._targets = TokenRows(folder, "target.", self.facts.dtype)
-        self.source_lengths = self._sources.lengths
-        self.target_lengths = self._targets.lengths
-
-    def source(self, i: int) -> NDArray[Any]:
-        """Return the source ids of row i, as a view into the file."""
-        return self._sources[i]
-
-    def target(self, i: int) -> NDArray[Any]:
-        """Return the target ids of row i, as a view into the file."""
-        return self._targets[i]
+        self.sources = TokenRows(folder, "source.", self.facts.dtype)
+        self.targets = TokenRows(folder, "target.", self.facts.dtype)
 
 
 class LabelledStore(_RowStore):
-    """Labeled texts as token ids without bos and eos, in memory-mapped files, with lengths in tokens and class ids."""
+    """Labeled texts as token ids without bos and eos, in memory-mapped files, with class ids."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._texts = TokenRows(folder, "", self.facts.dtype)
-        self.lengths = self._texts.lengths
+        self.texts = TokenRows(folder, "", self.facts.dtype)
+        self.lengths = self.texts.lengths
         self.labels: NDArray[np.int32] = mapped(folder / "labels", "<i4")
 
     def tags(self, i: int) -> NDArray[np.int32]:
         """Return the class of each token of row i, if the store has a class per token."""
-        return self.labels[self._texts.place(i)]
-
-    def text(self, i: int) -> NDArray[Any]:
-        """Return the ids of row i, as a view into the file."""
-        return self._texts[i]
+        return self.labels[self.texts.place(i)]
 
 
 def pair_store(
@@ -249,7 +225,6 @@ def pair_store(
     tokenizer: Tokenizer,
     key: str,
     cache: Path | None = None,
-    row_report: RowReport | None = None,
     max_tokens: int | None = None,
 ) -> PairStore:
     """Return the token store with this key from the cache. If it is missing or damaged, it is built in constant memory.
@@ -259,7 +234,6 @@ def pair_store(
         tokenizer: The tokenizer of the pairs.
         key: The key of the store; see `store_key`.
         cache: The cache folder (default: `cache_folder()`).
-        row_report: The report in which the rows of `pairs` are counted, and which names the files of these rows.
         max_tokens: The maximum number of tokens on a side (default: no limit). Longer pairs are skipped. The key must
             depend on this limit.
 
@@ -268,8 +242,8 @@ def pair_store(
     """
 
     def build(new: Path) -> None:
-        columns = [_Column(1, tokenizer, "source."), _Column(2, tokenizer.target, "target.")]
-        _write_rows(new, key, pairs, columns, row_report, max_tokens)
+        encoders = {"source.": tokenizer, "target.": tokenizer.target}
+        write_manifest(new, _write_rows(new, key, pairs, encoders, max_tokens))
 
     return opened_or_built((cache or cache_folder()) / f"pairs-{key}", PairStore, build)
 
@@ -287,53 +261,50 @@ def labelled_store(
     the third field of each row. Raises AttendoError for an unknown label, or if the cache cannot be written.
     """
 
-    def class_of(row: LabelledRow) -> list[int]:
-        assert isinstance(labels, LabelSet)
-        return [labels.id_of(row.label, row_report.place(row.number))]
+    def classes_of(row: Any) -> Sequence[int]:
+        if isinstance(labels, LabelSet):
+            return [labels.id_of(row.label, row_report.place(row.number))]
+        return labels(row)
 
     def build(new: Path) -> None:
-        classes_of = class_of if isinstance(labels, LabelSet) else labels
-        _write_rows(new, key, rows, [_Column(2, encoder, "")], row_report, classes_of=classes_of)
+        with (new / "labels").open("wb") as file:
+
+            def text_of(row: Any) -> tuple[int, Any]:
+                file.write(np.array(classes_of(row), "<i4").tobytes())
+                return row[0], row[2]
+
+            facts = _write_rows(new, key, map(text_of, rows), {"": encoder})
+        write_manifest(new, facts)
 
     return opened_or_built(cache_folder() / f"labelled-{key}", LabelledStore, build)
-
-
-class _Column(NamedTuple):
-    """A text field of the rows to write: its index in a row, its tokenizer, and the prefix of its file names."""
-
-    place: int
-    tokenizer: Any
-    prefix: str
 
 
 def _write_rows(
     folder: Path,
     key: str,
     rows: Iterable[tuple[Any, ...]],
-    columns: Sequence[_Column],
-    row_report: RowReport | None,
+    encoders: Mapping[str, Any],
     max_tokens: int | None = None,
-    classes_of: Callable[[Any], Sequence[int]] | None = None,
-) -> None:
-    """Write the files of a store. The first field of each row is its number. `classes_of` returns a row's classes."""
-    dtype = id_type(columns[0].tokenizer.vocab_size)
+) -> dict[str, Any]:
+    """Write the files of a store, and return the facts for its manifest.
+
+    A row consists of its number and one text per encoder. The keys of `encoders` are the prefixes of the file names.
+    Rows are encoded in chunks: the library encodes a batch in parallel, and memory stays constant. Rows with more than
+    `max_tokens` tokens are skipped. Their number and the numbers of the first three are stored for a message.
+    """
+    dtype = id_type(next(iter(encoders.values())).vocab_size)
     remaining = iter(rows)
     left_out: list[int] = []
     n_left_out = 0
     with ExitStack() as files:
         numbers = files.enter_context((folder / "rows").open("wb"))
-        classes = None if classes_of is None else files.enter_context((folder / "labels").open("wb"))
-        writers = [_TokenRowsWriter(folder, column.prefix, dtype, files) for column in columns]
-        # rows are tokenized in chunks: the library encodes a batch in parallel, and memory stays constant
+        writers = [_TokenRowsWriter(folder, prefix, dtype, files) for prefix in encoders]
         while chunk := list(itertools.islice(remaining, _CHUNK)):
-            if classes is not None and classes_of is not None:
-                found = itertools.chain.from_iterable(map(classes_of, chunk))
-                classes.write(np.fromiter(found, "<i4").tobytes())
+            row_numbers, *texts = zip(*chunk, strict=True)
             encoded = [
-                column.tokenizer.encode_batch([row[column.place] for row in chunk]) for column in columns
+                encoder.encode_batch(column) for encoder, column in zip(encoders.values(), texts, strict=True)
             ]
-            every = [(row[0], *ids) for row, *ids in zip(chunk, *encoded, strict=True)]
-            # overlong rows are counted, and the numbers of the first three are stored for a message
+            every = list(zip(row_numbers, *encoded, strict=True))
             kept = [row for row in every if max_tokens is None or max(map(len, row[1:])) <= max_tokens]
             n_left_out += len(every) - len(kept)
             left_out += sorted({n for n, *_ in every} - {n for n, *_ in kept})[: 3 - len(left_out)]
@@ -342,12 +313,8 @@ def _write_rows(
                 numbers.write(np.array(kept_numbers, "<i8").tobytes())
                 for writer, column in zip(writers, ids, strict=True):
                     writer.write(column)
-    # with several files, the first row number of each converts a row number back to file and line
-    if row_report is not None and len(row_report.parts) > 1:
-        starts = np.array([part.start for part in row_report.parts], "<i8")
-        (folder / "starts").write_bytes(starts.tobytes())
     facts = {"left_out": (left_out, n_left_out)} if n_left_out else {}
-    write_manifest(folder, {"format": _FORMAT, "key": key, "dtype": dtype, **facts})
+    return {"format": _FORMAT, "key": key, "dtype": dtype, **facts}
 
 
 def store_key(files: Sequence[Path], options: Mapping[str, Any], tokenizer: Tokenizer) -> str:
@@ -379,16 +346,6 @@ def id_type(vocab_size: int) -> str:
     ('<u2', '<u4')
     """
     return "<u2" if vocab_size <= 1 << 16 else "<u4"
-
-
-def row_place(starts: NDArray[np.int64], number: int) -> tuple[int, int]:
-    """Return the index of the file that contains a row number, from 0, and the row number in this file.
-
-    >>> row_place(np.array([0, 100, 100]), 100), row_place(np.array([0, 100, 100]), 101)
-    ((0, 100), (2, 1))
-    """
-    file = int(np.searchsorted(starts, number, side="left")) - 1
-    return file, number - int(starts[file])
 
 
 def mapped(path: Path, dtype: str) -> NDArray[Any]:

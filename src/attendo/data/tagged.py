@@ -77,13 +77,8 @@ def parse_spans(value: str, text: str) -> list[Span] | RowError:
     return spans
 
 
-def spans_json(spans: Sequence[Span]) -> str:
-    """Return the JSON form of spans, which is the label of a tagged row."""
-    return json.dumps(spans, ensure_ascii=False)
-
-
 def spans_of(row: LabelledRow) -> list[Span]:
-    """Return the spans of a row that has been read."""
+    """Return the spans of a row that has been read. The label of a row is the JSON form of its spans."""
     return [Span(*parts) for parts in json.loads(row.label)]
 
 
@@ -137,7 +132,7 @@ def _sentence(words: Sequence[tuple[str, str]]) -> Fields:
         if tag != "O":
             spans.append(Span(start, len(text), label))
         before = tag
-    return spans_json(spans), text
+    return json.dumps(spans, ensure_ascii=False), text
 
 
 def _read_tagged(path: Path, wanted: Wanted) -> Iterator[RawRow]:
@@ -148,8 +143,9 @@ def _read_tagged(path: Path, wanted: Wanted) -> Iterator[RawRow]:
     spans, text = wanted.columns or wanted.roles
     for number, fields in raw_rows(path, wanted._replace(roles=("text",), columns=(text, spans))):
         if not isinstance(fields, RowError):
-            parsed = parse_spans(fields[1], fields[0])
-            fields = parsed if isinstance(parsed, RowError) else (spans_json(parsed), fields[0])
+            found = parse_spans(fields[1], fields[0])
+            is_error = isinstance(found, RowError)
+            fields = found if is_error else (json.dumps(found, ensure_ascii=False), fields[0])
         yield number, fields
 
 
@@ -217,15 +213,10 @@ class TaggedData(LabelledData):
 
     Attributes:
         train: A file of tagged texts, or a folder or pattern of such files.
-        valid: A validation file, folder or pattern (default: a share of the training rows is held out).
-        valid_share: Share of the training rows that is held out without `valid`: 100 to 2,000 rows, at most a fifth.
         columns: Columns of spans and text in tables, for example `spans=entities,text=body`.
         header: No effect: a table with spans has column names.
-        strict: Whether the first bad row raises an error. By default, bad rows are skipped and counted.
-        max_tokens: Maximum number of tokens of a text that the model reads at once.
         long: Treatment of texts above `max_tokens`. `window` averages the logits of overlapping windows.
         class_weights: Only `auto`: all tokens have the same weight.
-        token_dropout: Share of the input tokens that are hidden at random during training.
         contrastive: Only `false`: the classes of tokens are not compared.
     """
 

@@ -11,7 +11,7 @@ from attendo.data.batches import EpochBatches, TokenDataset
 from attendo.data.corpus_base import Corpus
 from attendo.data.data_files import require_file
 from attendo.data.held_out import FEWEST_ROWS, HeldOut, held_out
-from attendo.data.store import StoreFacts, store_key
+from attendo.data.store import store_key
 from attendo.data.texts import (
     STDLIB,
     Chunk,
@@ -175,31 +175,26 @@ class TextData:
 class WindowDataset(TokenDataset):
     """The training documents of a language model as windows of `context` tokens."""
 
-    stream: TokenStream
+    store: TokenStream
     context: int
     specials: SpecialTokens = OWN
 
     @property
-    def facts(self) -> StoreFacts:
-        assert self.stream.facts is not None, "a stream in memory has no store"
-        return self.stream.facts
-
-    @property
     def n_rows(self) -> int:
         """The amount of text, in units of 100 characters, from which vocabulary size and model size are chosen."""
-        return int(self.stream.n_characters.sum()) // CHARACTERS_A_ROW
+        return int(self.store.n_characters.sum()) // CHARACTERS_A_ROW
 
     @property
     def n_tokens(self) -> int:
         """The number of tokens to predict per epoch, including one end token per document."""
-        return self.stream.n_positions
+        return self.store.n_positions
 
     def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         """Return the batches of an epoch. The batches are not cached, because a stream can have any size."""
         return self._epoch(batch_tokens, seed, epoch)
 
     def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
-        return window_batches(self.stream, self.context, batch_tokens, seed, epoch, specials=self.specials)
+        return window_batches(self.store, self.context, batch_tokens, seed, epoch, specials=self.specials)
 
 
 class TextCorpus(Corpus[TextData]):

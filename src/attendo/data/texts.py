@@ -66,7 +66,8 @@ class TextSource:
     def __post_init__(self) -> None:
         if not self.files:
             raise AttendoError("no text is given. Give a file, a folder or stdlib")
-        with_rows = [has_rows(path) for name in self.files for path in self._named(name)]
+        named = (expanded(name, self.suffixes) if is_pattern(name) else (name,) for name in self.files)
+        with_rows = [has_rows(path) for paths in named for path in paths]
         if all(with_rows) and self.documents != "file":
             raise AttendoError(f"{self.name}: each row is a document. Remove documents={self.documents!r}")
         if (
@@ -90,9 +91,6 @@ class TextSource:
     def options(self) -> dict[str, Any]:
         """Return the options that select the documents to read. The key of a token store depends on these options."""
         return {"column": self.column, "header": self.header, "documents": self.documents}
-
-    def _named(self, name: Path) -> tuple[Path, ...]:
-        return expanded(name, self.suffixes) if is_pattern(name) else (name,)
 
 
 @dataclass

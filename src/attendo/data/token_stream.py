@@ -7,9 +7,10 @@ the seed and the epoch. A position in the list of batches is therefore enough to
 
 import itertools
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -217,13 +218,8 @@ def token_stream(
 
 
 def _build(folder: Path, chunks: Iterable[Chunk], tokenizer: Tokenizer, key: str) -> None:
-    with (
-        (folder / "ids").open("wb") as ids,
-        (folder / "offsets").open("wb") as offsets,
-        (folder / "bytes").open("wb") as n_bytes,
-        (folder / "characters").open("wb") as n_characters,
-    ):
-        files: tuple[IO[bytes], ...] = (ids, offsets, n_bytes, n_characters)
+    with ExitStack() as stack:
+        files = [stack.enter_context((folder / name).open("wb")) for name in _FILES]
         for parts in _encoded(chunks, tokenizer):
             for file, part in zip(files, parts, strict=True):
                 file.write(part.tobytes())
@@ -286,35 +282,6 @@ def _counts(values: list[int]) -> Counts:
     return np.array(values, "<i8")
 
 
-@dataclass(frozen=True)
-class WindowEdges:
-    """The borders of the training windows in an epoch, computed on access. The borders ascend from 0 to `n_positions`.
-
-    The first window has 1 to `context` positions (`first`). The last window has the remaining positions, and all other
-    windows are full.
-
-    >>> WindowEdges(20, 6, 3)(np.arange(5)), WindowEdges(20, 6, 4)(np.arange(5))
-    (array([ 0,  3,  9, 15, 20]), array([ 0,  4, 10, 16, 20]))
-    """
-
-    n_positions: int
-    context: int
-    first: int
-
-    @classmethod
-    def drawn(cls, n_positions: int, context: int, seed: int, epoch: int) -> "WindowEdges":
-        return cls(n_positions, context, int(np.random.default_rng((seed, epoch)).integers(1, context + 1)))
-
-    @property
-    def n_windows(self) -> int:
-        return min(1, self.n_positions) + -(-max(0, self.n_positions - self.first) // self.context)
-
-    def __call__(self, numbers: Rows) -> Rows:
-        """Return the borders with these numbers, counted from 0."""
-        places = self.first + (numbers - 1) * self.context
-        return np.where(numbers == 0, 0, np.minimum(places, self.n_positions))
-
-
 def window_batches(
     stream: TokenStream,
     context: int,
@@ -326,7 +293,8 @@ def window_batches(
 ) -> EpochBatches:
     """Return all batches of an epoch. The batches depend only on the arguments, and have about equal sizes.
 
-    The `ids` of a batch are the numbers of its windows in the stream.
+    The `ids` of a batch are the numbers of its windows in the stream. The first window has a random number of positions
+    from 1 to `context`. The last window has the remaining positions, and all other windows are full.
 
     Args:
         stream: The token stream. `require_window` checks that the stream is long enough.
@@ -337,17 +305,24 @@ def window_batches(
         grouping: The limits on the windows that are shuffled together, which also limit the memory (see `EpochRows`).
         specials: The special ids of the tokenizer.
     """
-    edges = WindowEdges.drawn(stream.n_positions, context, seed, epoch)
+    n_positions = stream.n_positions
+    first = int(np.random.default_rng((seed, epoch)).integers(1, context + 1))
+    n_windows = min(1, n_positions) + -(-max(0, n_positions - first) // context)
     most = max(1, batch_tokens // context)
     seeds = (seed, epoch, 1)  # the third number makes the order independent of the first border
 
     def cut(windows: Rows, random: np.random.Generator) -> list[Rows]:
         return np.array_split(random.permutation(windows), -(-len(windows) // most))
 
-    if edges.n_windows <= grouping.at_once:
-        rows = cut(np.arange(edges.n_windows), np.random.default_rng(seeds))
+    def edges(windows: Rows) -> Rows:
+        """Return the start of each window."""
+        starts = np.minimum(first + (windows - 1) * context, n_positions)
+        return np.where(windows == 0, 0, starts)
+
+    if n_windows <= grouping.at_once:
+        rows = cut(np.arange(n_windows), np.random.default_rng(seeds))
     else:
-        rows = EpochRows.of(edges.n_windows, seeds, cut, grouping)
+        rows = EpochRows.of(n_windows, seeds, cut, grouping)
     return EpochBatches(rows, lambda rows: window_batch(stream, edges(rows), edges(rows + 1), rows, specials))
 
 

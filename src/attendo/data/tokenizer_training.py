@@ -75,22 +75,13 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     >>> tokenizer.encode("a dog"), tokenizer.decode([5, 6])
     ([5, 7], 'a cat')
     """
-    match config.kind:
-        case "word":
-            model = _words(texts, config)
-        case "uncased":
-            model = _uncased_words(texts, config)
-        case "character":
-            model = _characters(texts, config)
-        case "byte":
-            model = _only_bytes(texts, config)
-        case "bpe" | "unigram":
-            model = _pieces(texts, config)
-        case "imported":
-            raise AttendoError(
-                "[tokenizer] kind='imported' is only for imported models and cannot be trained. Start from "
-                "such a model with `init_from`, or choose another kind"
-            )
+    if config.kind == "imported":
+        raise AttendoError(
+            "[tokenizer] kind='imported' is only for imported models and cannot be trained. Start from "
+            "such a model with `init_from`, or choose another kind"
+        )
+    trainers = {"word": _words, "uncased": _uncased_words, "character": _characters, "byte": _only_bytes}
+    model = trainers.get(config.kind, _pieces)(texts, config)
     document = tokenizer_document(config.kind, model)
     return LearnedTokenizer(json.dumps(document, ensure_ascii=False, indent=1) + "\n")
 

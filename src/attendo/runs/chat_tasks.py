@@ -248,7 +248,7 @@ class RewardTask(_AnswerTask[PromptDataset]):
     ) -> list[tuple[str, bool, list[int], float]]:
         """Return an answer to the prompt of each row as in `answers_of`, with its reward."""
         self.generator.model.eval()
-        prompts = [data.store.text(row).tolist() for row in rows.tolist()]
+        prompts = [data.store.texts[row].tolist() for row in rows.tolist()]
         most = self.material.config.max_tokens
         together = max(1, self.batch_tokens // (max(map(len, prompts)) + most))
         found = answers_of(self.generator, prompts, most, seeds, together)

@@ -29,7 +29,7 @@ from attendo.data.labelled_corpus import LabelledDataset
 from attendo.data.masking import Rule, hidden_tokens
 from attendo.data.pair_corpus import PairDataset
 from attendo.data.segments import usual_of
-from attendo.data.store import StoreFacts, Stretches
+from attendo.data.store import Stretches
 from attendo.data.tagged import Span, dictionary_spans, spans_of
 from attendo.data.text_corpus import WindowDataset
 from attendo.data.token_stream import Document, TokenStream, require_window
@@ -119,15 +119,15 @@ class TranslationTask(TokenTask[PairDataset]):
         """Return the numbers of rows and tokens and the padding share of the training data."""
         store = self.material.store
         first = self.batches(0, 0, 0).rows
-        lengths = zip(store.source_lengths.pieces(), store.target_lengths.pieces(), strict=True)
+        lengths = zip(store.sources.lengths.pieces(), store.targets.lengths.pieces(), strict=True)
         decode = self.translator.tokenizer.decode
-        sources = (decode(store.source(i).tolist()) for i in range(min(len(store), ROWS)))
+        sources = (decode(store.sources[i].tolist()) for i in range(min(len(store), ROWS)))
         return {
             "pairs": len(store),
-            "source_tokens": int(store.source_lengths.sum()) + len(store),
+            "source_tokens": int(store.sources.lengths.sum()) + len(store),
             "target_tokens": self.material.n_tokens,
             "batches_per_epoch": len(first),
-            "padding_share": round(padding_share(first, store.source_lengths, store.target_lengths), 4),
+            "padding_share": round(padding_share(first, store.sources.lengths, store.targets.lengths), 4),
             "validation_pairs": max(len(self.validation), len(self.all_validation)),
             "usual": usual_of(lengths, sources)._asdict(),
         }
@@ -448,7 +448,7 @@ class LanguageModelTask(TokenTask[WindowDataset]):
     @property
     def stream(self) -> TokenStream:
         """The training documents as a token stream."""
-        return self.material.stream
+        return self.material.store
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
         """Compute loss (nats per token), perplexity and bits per byte. The end tokens of documents are included."""
@@ -526,23 +526,17 @@ class MaskedDataset(TokenDataset):
     The hidden tokens depend on the seed, the epoch and the number of the part.
     """
 
-    stream: TokenStream
+    store: TokenStream
     context: int
     vocab_size: int
     masking: MaskingConfig
     specials: SpecialTokens = OWN
     text_ids: NDArray[np.int64] | None = None
 
-    @property
-    def facts(self) -> StoreFacts:
-        """Facts about the token store of the documents."""
-        assert self.stream.facts is not None, "a stream in memory has no store"
-        return self.stream.facts
-
     @cached_property
     def stretches(self) -> Stretches:
         """Start and end of each part as positions in the token ids of all documents."""
-        return Stretches(self.stream.offsets, self.context - self.specials.n_around_text)
+        return Stretches(self.store.offsets, self.context - self.specials.n_around_text)
 
     @property
     def n_rows(self) -> int:
@@ -565,7 +559,7 @@ class MaskedDataset(TokenDataset):
         masking = self.masking
         nothing = own.no_target
         for row, start, end in zip(rows.tolist(), *self.stretches.edges(rows), strict=True):
-            ids = np.array(own.text(self.stream.ids[start:end].tolist()), np.int64)
+            ids = np.array(own.text(self.store.ids[start:end].tolist()), np.int64)
             rng = np.random.default_rng((seed, epoch, row))
             hide = partial(hidden_tokens, mask_id=own.mask_id, text_ids=self.text_ids)
             inputs, targets = hide(ids, masking.share, masking.rule, self.vocab_size, rng, nothing)
@@ -618,7 +612,7 @@ class MaskedTask(TokenTask[MaskedDataset]):
         material = self.material
         batches = self.batches(0, 0, 0)
         return {
-            "documents": len(material.stream),
+            "documents": len(material.store),
             "tokens": material.n_tokens,
             "stretches": material.n_rows,
             "batches_per_epoch": len(batches),

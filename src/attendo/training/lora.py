@@ -76,8 +76,7 @@ DOWN, UP = "lora.down.weight", "lora.up.weight"
 class Adapter(nn.Module):
     """Low-rank update (α / r) B A x, which is added to the output W x of a linear layer (Hu et al. 2021, eq. 3).
 
-    The matrix A `[r, d_in]` is `down`. The matrix B `[d_out, r]` is `up` and starts at 0. Raises ValueError for a rank
-    below 1.
+    The matrix A `[r, d_in]` is `down`. The matrix B `[d_out, r]` is `up` and starts at 0.
 
     >>> plain = nn.Linear(4, 3)
     >>> adapter = Adapter(plain, rank=2, alpha=16.0)
@@ -89,8 +88,6 @@ class Adapter(nn.Module):
 
     def __init__(self, plain: nn.Linear, rank: int, alpha: float, dropout: float = 0.0):
         super().__init__()
-        if rank < 1:
-            raise ValueError(f"rank={rank} must be at least 1")
         device, dtype = plain.weight.device, plain.weight.dtype
         self.down = nn.Linear(plain.in_features, rank, bias=False, device=device, dtype=dtype)
         self.up = nn.Linear(rank, plain.out_features, bias=False, device=device, dtype=dtype)

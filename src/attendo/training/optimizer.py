@@ -323,7 +323,7 @@ class WeightAverage:
     """Moving average of the weights w: a ← β a + (1 - β) w after each update (after Polyak & Juditsky 1992).
 
     `decay` is the largest value of β. At update n, β is at most (1 + n) / (10 + n), so the initial weights are soon
-    forgotten. The average has one tensor per trainable parameter. Raises ValueError if `decay` is not between 0 and 1.
+    forgotten. The average has one tensor per trainable parameter.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.zeros_(model.weight)
@@ -338,8 +338,6 @@ class WeightAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float):
-        if not 0.0 < decay < 1.0:
-            raise ValueError(f"ema_decay={decay} must be between 0 and 1 (0 is off; a common value is 0.999)")
         self.decay = decay
         self.tensors: dict[str, Tensor] = {
             name: parameter.detach().clone()

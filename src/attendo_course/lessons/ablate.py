@@ -11,7 +11,6 @@ from functools import cache
 import numpy as np
 from jaxtyping import Float
 
-from attendo.data.forecasts import Clause, Connective, Forecast, Weather, english, japanese
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.display.charts import Picture
@@ -20,6 +19,7 @@ from attendo.model_config import ModelConfig
 from attendo.models import EncoderDecoder, parameter_count
 from attendo_course.book import passage, translated
 from attendo_course.lessons import arrays
+from attendo_course.lessons.forecast_grammar import Clause, Connective, Forecast, Weather, english, japanese
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 from attendo_course.residuals import without_residuals
 

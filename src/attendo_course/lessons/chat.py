@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from attendo.data.forecasts import Forecast
 from attendo.display.i18n import Language, Localized
 from attendo.display.width import fitted
 from attendo.models import parameter_count
@@ -15,6 +14,7 @@ from attendo_course.book import passage, translated
 from attendo_course.lessons.arrays import Training, loss_curves
 from attendo_course.lessons.chat_stages import BETA, BULLETINS, PAIRS, TALKS, Assistant, loss_of
 from attendo_course.lessons.chat_talks import TOWNS, Question, day_text
+from attendo_course.lessons.forecast_grammar import Forecast
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 
 N_HELD_OUT = 500

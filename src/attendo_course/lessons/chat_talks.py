@@ -12,9 +12,10 @@ from typing import Literal
 
 import numpy as np
 
-from attendo.data import forecasts
 from attendo.data.chat import Message
-from attendo.data.forecasts import (
+from attendo.display.i18n import Language, Localized
+from attendo_course.lessons import forecast_grammar as forecasts
+from attendo_course.lessons.forecast_grammar import (
     CLIMATES,
     COLDEST,
     NAMED_DATES,
@@ -25,7 +26,6 @@ from attendo.data.forecasts import (
     Split,
     Weather,
 )
-from attendo.display.i18n import Language, Localized
 
 Kind = Literal["weather", "high", "low", "other"]
 FACTS: tuple[Kind, ...] = ("weather", "high", "low")

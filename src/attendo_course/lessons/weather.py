@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import nn
 
-from attendo.data import weather
 from attendo.display.charts import Picture
 from attendo.display.formats import plural
 from attendo.display.i18n import Localized
 from attendo.models import DecoderLM, parameter_count
+from attendo_course import weather_chain as weather
 from attendo_course.book import passage, translated
 from attendo_course.lessons import weather_models as models
 from attendo_course.lessons.arrays import (

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.data import weather
 from attendo.display.formats import plural
 from attendo.models import parameter_count
 from attendo.nn.attention import Attention
 from attendo.nn.layers import initialize
+from attendo_course import weather_chain as weather
 from attendo_course.book import passage, translated
 from attendo_course.lessons.arrays import CHUNK, mean_and_deviation, seeded
 from attendo_course.lessons.lesson import Cell, Conclusion, Options, Piece, Table

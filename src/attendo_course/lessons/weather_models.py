@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attendo.data import weather
 from attendo.decoding.sampling import drawn
 from attendo.display.i18n import Localized
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier
 from attendo.nn.attention import attention_weights
 from attendo.nn.layers import initialize
+from attendo_course import weather_chain as weather
 from attendo_course.book import passage, translated
 from attendo_course.lessons.arrays import (
     NO_TARGET,

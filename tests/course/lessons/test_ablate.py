@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from attendo.data.forecasts import Clause, Forecast, Weather, english, japanese
 from attendo.data.tokenizers import Tokenizer
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
@@ -41,6 +40,7 @@ from attendo_course.lessons.ablate import (
     variants,
 )
 from attendo_course.lessons.arrays import NO_TARGET, ArrayTask, Training, seeded
+from attendo_course.lessons.forecast_grammar import Clause, Forecast, Weather, english, japanese
 from attendo_course.lessons.lesson import Options, Table
 from attendo_course.residuals import without_residuals
 

@@ -6,8 +6,8 @@ from itertools import islice
 import pytest
 
 from attendo.data.chat import check_messages
-from attendo.data.forecasts import split_of
 from attendo_course.lessons import chat, chat_stages, chat_talks
+from attendo_course.lessons.forecast_grammar import split_of
 from attendo_course.lessons.lesson import Conclusion, Options, Table
 
 LANGUAGES = ("en", "ja")

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.data.weather import entropy
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.models import parameter_count
@@ -30,6 +29,7 @@ from attendo_course.lessons.ladder import (
     unordered_signal_limit,
 )
 from attendo_course.lessons.lesson import Conclusion, Options, Table
+from attendo_course.weather_chain import entropy
 
 
 @given(st.integers(0, 99), st.booleans(), st.booleans())

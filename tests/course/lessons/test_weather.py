@@ -13,12 +13,12 @@ from scipy import optimize, stats
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from attendo.data import weather
 from attendo.display.charts import Picture, picture_lines
 from attendo.display.i18n import Localized
 from attendo.display.width import columns
 from attendo.models import parameter_count
 from attendo.nn.attention import attention
+from attendo_course import weather_chain as weather
 from attendo_course.lessons import find_lesson, weather_draft, weather_models
 from attendo_course.lessons import weather as lesson
 from attendo_course.lessons.arrays import T_95, seeded

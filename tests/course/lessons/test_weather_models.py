@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.data import weather
+from attendo_course import weather_chain as weather
 from attendo_course.lessons import weather_models as wt
 
 NAMES = ("markov", "markov2", "1-4-8", "10-day", "15-day", "dotmod", "dotmod-any")

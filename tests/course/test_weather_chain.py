@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.data import weather
+from attendo_course import weather_chain as weather
 
 
 def letters(states):

@@ -40,7 +40,11 @@ def transition_matrix() -> Float[np.ndarray, "states states"]:
 
 
 def next_state(previous: int | None, rng: np.random.Generator) -> int:
-    """Draw the state after `previous` (None: the first state) with one number from `rng`, as an index into STATES."""
+    """Draw the state after `previous` (None: the first state) with one number from `rng`, as an index into STATES.
+
+    >>> next_state(0, np.random.default_rng(0))
+    1
+    """
     cumulative = _INITIAL_CUMULATIVE if previous is None else _TRANSITION_CUMULATIVE[previous]
     return bisect_right(cumulative, rng.random())
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendo.data import forecasts as lexicon
-from attendo.data.forecasts import (
+from attendo_course.lessons import forecast_grammar as lexicon
+from attendo_course.lessons.forecast_grammar import (
     Alert,
     Clause,
     Forecast,
