@@ -15,7 +15,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attendo.data.weather import entropy
-from attendo.display.charts import Picture
 from attendo.models import parameter_count
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import Encoder, EncoderBlock, Residual
@@ -24,6 +23,7 @@ from attendo.nn.positions import LearnedPositions
 from attendo_course.book import passage, translated
 from attendo_course.lessons import arrays
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
+from attendo_course.pictures import Picture
 
 SYMBOLS = " ABC^"
 """The symbols by id: a blank, the letters, and the mark at the beginning."""

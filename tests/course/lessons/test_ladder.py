@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attendo.data.weather import entropy
-from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.models import parameter_count
 from attendo.nn.attention import attention
@@ -30,6 +29,7 @@ from attendo_course.lessons.ladder import (
     unordered_signal_limit,
 )
 from attendo_course.lessons.lesson import Conclusion, Options, Table
+from attendo_course.pictures import Picture
 
 
 @given(st.integers(0, 99), st.booleans(), st.booleans())
