@@ -15,20 +15,7 @@ from attendo.custom_modules import is_custom
 from attendo.errors import AttendoError
 from attendo.inference import Generator, Translator
 from attendo.inspecting.recording import view
-from attendo.microscope.answers import (
-    compared,
-    film_answer,
-    lens_answer,
-    matrices_answer,
-    next_answer,
-    outcome,
-    positions_answer,
-    stacks_of,
-    tensor_answer,
-    tokens_of,
-)
-from attendo.microscope.effects import effects_answer, is_quick, opened_head, tokens_answer
-from attendo.microscope.influence import attribution_answer, influence_answer
+from attendo.microscope import answers, effects, influence, search_answers
 from attendo.microscope.protocol import LookAnswer, LookRequest, ModelAnswer, Probes, request_of
 from attendo.microscope.run_model import (
     LookResult,
@@ -41,7 +28,6 @@ from attendo.microscope.run_model import (
     usual_beam,
     usual_search,
 )
-from attendo.microscope.search_answers import tree_answer, why_answer
 from attendo.models import parameter_count
 from attendo.training.acceleration import fastest_products, use_onednn
 from attendo.training.checkpoints import checkpoints
@@ -54,18 +40,18 @@ REMEMBERED = 500_000_000
 
 Answer = Mapping[str, Any] | bytes
 ANSWER_OF: dict[str, Callable[..., Answer]] = {
-    "tensor": tensor_answer,
-    "matrices": matrices_answer,
-    "effects": effects_answer,
-    "film": film_answer,
-    "lens": lens_answer,
-    "influence": influence_answer,
-    "attribution": attribution_answer,
-    "next": next_answer,
-    "tree": tree_answer,
-    "why": why_answer,
-    "positions": positions_answer,
-    "tokens": tokens_answer,
+    "tensor": answers.tensor_answer,
+    "matrices": answers.matrices_answer,
+    "effects": effects.effects_answer,
+    "film": answers.film_answer,
+    "lens": answers.lens_answer,
+    "influence": influence.influence_answer,
+    "attribution": influence.attribution_answer,
+    "next": answers.next_answer,
+    "tree": search_answers.tree_answer,
+    "why": search_answers.why_answer,
+    "positions": answers.positions_answer,
+    "tokens": effects.tokens_answer,
 }
 """The function that answers each request about a result. Its arguments are the fields of the request."""
 
@@ -250,27 +236,24 @@ class Session:
 
 
 def look_answer(result: LookResult, baseline: LookResult | None, began: float) -> LookAnswer:
-    """Return the data that the microscope page shows about the result of a run.
+    """Return the data that the page shows about a result and its unedited `baseline`.
 
-    Args:
-        result: The result of running the model, with the edits of the request.
-        baseline: The result of the unchanged model, or None if the request has no edits.
-        began: The start of the computation, as a value of `time.perf_counter`.
+    The computation started at `began`, a value of `time.perf_counter`.
     """
-    stacks = stacks_of(result)
+    stacks = answers.stacks_of(result)
     return {
         "ask": result.request.body,
         "key": result.request.key,
         "family": result.family,
-        "source": tokens_of(result, result.source, of_source=True),
-        "target": tokens_of(result, result.target, of_source=False),
+        "source": answers.tokens_of(result, result.source, of_source=True),
+        "target": answers.tokens_of(result, result.target, of_source=False),
         "prompt_tokens": result.prompt_tokens,
         "stacks": stacks,
-        "outcome": outcome(result),
-        "baseline": None if baseline is None else compared(result, baseline),
+        "outcome": answers.outcome(result),
+        "baseline": None if baseline is None else answers.compared(result, baseline),
         "note": result.note.en if result.note else "",
         "note_ja": result.note.ja if result.note else "",
-        "opens": opened_head(result, stacks),
-        "quick": is_quick(result, stacks),
+        "opens": effects.opened_head(result, stacks),
+        "quick": effects.is_quick(result, stacks),
         "seconds": round(time.perf_counter() - began, 3),
     }

@@ -160,29 +160,46 @@ class _Translations:
             self.translating.leave([number])
 
 
-class _Generations:
+class _Queue:
+    """The texts of jobs that were not started yet, with their jobs and their numbers in the jobs."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Job, Any, int]] = []
+
+    @property
+    def going_on(self) -> int:
+        return len(self.waiting)
+
+    def take(self, job: Job) -> None:
+        assert not isinstance(job.work, TranslationJob)
+        self.waiting += [(job, job.work, number) for number in range(len(job.work.texts))]
+
+    def leave(self, job: Job) -> None:
+        self.waiting = [place for place in self.waiting if place[0] is not job]
+
+    def begin(self, n: int) -> list[tuple[Job, Any, int]]:
+        """Remove the first n texts, and return them."""
+        begun, self.waiting = self.waiting[:n], self.waiting[n:]
+        for job, _, _ in begun:
+            job.begin()
+        return begun
+
+
+class _Generations(_Queue):
     """Runs generation jobs."""
 
     def __init__(self, generator: Generator, rows: int) -> None:
+        super().__init__()
         self.writing = generator.writing()
         self.rows = rows
-        self.waiting: list[tuple[Job, GenerationJob, int]] = []
         self.places: dict[int, tuple[Job, GenerationJob, int]] = {}
 
     @property
     def going_on(self) -> int:
         return len(self.places) + len(self.waiting)
 
-    def take(self, job: Job) -> None:
-        assert isinstance(job.work, GenerationJob)
-        self.waiting += [(job, job.work, number) for number in range(len(job.work.texts))]
-
     def advance(self) -> list[tuple[Job, JobEvent]]:
-        n = self.rows - self.writing.going_on
-        new, self.waiting = self.waiting[:n], self.waiting[n:]
-        if new:
-            for job, _, _ in new:
-                job.begin()
+        if new := self.begin(self.rows - self.writing.going_on):
             texts = [work.texts[number] for _, work, number in new]
             self.places |= zip(self.writing.add(texts), new, strict=True)
         return [event for step in self.writing.advance() for event in self._events_of(step)]
@@ -198,42 +215,28 @@ class _Generations:
         return events
 
     def leave(self, job: Job) -> None:
-        self.waiting = [place for place in self.waiting if place[0] is not job]
+        super().leave(job)
         gone = [number for number, place in self.places.items() if place[0] is job]
         self.writing.leave(gone)
         for number in gone:
             del self.places[number]
 
 
-class _Forwards:
+class _Forwards(_Queue):
     """Runs forward jobs."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[Job, ForwardJob, int]] = []
-
-    @property
-    def going_on(self) -> int:
-        return len(self.waiting)
-
-    def take(self, job: Job) -> None:
-        assert isinstance(job.work, ForwardJob)
-        self.waiting += [(job, job.work, number) for number in range(len(job.work.texts))]
 
     def advance(self) -> list[tuple[Job, JobEvent]]:
         if not self.waiting:
             return []
-        first = self.waiting[0][1]
-        room = PASS_CHARACTERS
-        now: list[tuple[Job, ForwardJob, int]] = []
-        for job, work, number in self.waiting:
+        first: ForwardJob = self.waiting[0][1]
+        room, n = PASS_CHARACTERS, 0
+        for _, work, number in self.waiting:
             length = work.size(work.texts[number])
-            if work.kind != first.kind or (now and length > room):
+            if work.kind != first.kind or (n and length > room):
                 break
-            now.append((job, work, number))
             room -= length
-        self.waiting = self.waiting[len(now) :]
-        for job, _, _ in now:
-            job.begin()
+            n += 1
+        now = self.begin(n)
         try:
             found = first.run([work.texts[number] for _, work, number in now])
         except Exception as error:  # noqa: BLE001  (other waiting jobs continue)
@@ -246,9 +249,6 @@ class _Forwards:
             for (job, work, number), result in zip(now, found, strict=True)
             for event in job.add(number, result, len(work.texts))
         ]
-
-    def leave(self, job: Job) -> None:
-        self.waiting = [place for place in self.waiting if place[0] is not job]
 
 
 _Worker = _Translations | _Generations | _Forwards
