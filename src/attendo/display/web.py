@@ -29,6 +29,11 @@ STYLES = ("shared/tokens.css", "shared/base.css")
 """The style sheets of all pages."""
 ASSET_FOLDERS = ("chat", "label", "look", "serve", "shared")
 """The folders of the scripts and styles that browsers may load."""
+FORM_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; base-uri 'none'; form-action 'self';"
+    " frame-ancestors 'none'"
+)
+"""The content security policy of a page with HTML forms."""
 TYPES = {".js": "text/javascript", ".css": "text/css"}
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -150,12 +155,9 @@ def live_document(
 ) -> Served:
     """Return a page whose assets are loaded from the server, with its content security policy as header.
 
-    Args:
-        entries: The paths of the page's scripts, in order. A script runs when all modules that it imports are loaded.
-        style: The path of the page's own style sheet.
-        data: The elements with the data of the page, as HTML.
-        language: The language of the document, before the page reads the reader's choice.
-        root: The relative address of the server's root, such as "" or "../../".
+    Each script of `entries` runs when all modules that it imports are loaded. `style` is the page's own style sheet,
+    and `data` contains the elements with its data. `language` is the language before the page reads the reader's
+    choice. `root` is the relative address of the server's root, such as "" or "../../".
     """
     base = f"{root}assets/{version()}/"
     modules = [path for entry in entries for path in modules_of(entry)]
@@ -172,14 +174,7 @@ def live_document(
 
 
 def saved_document(entry: str, style: str, data: str, language: Language) -> str:
-    """Return a page in one file, which loads nothing.
-
-    Args:
-        entry: The path of the page's first module.
-        style: The path of the page's own style sheet.
-        data: The elements with the data of the page, as HTML.
-        language: The language of the document.
-    """
+    """Return a page in one file, which loads nothing. `entry` and `style` are its module and its own style sheet."""
     styles, script = "\n".join(asset(path) for path in (*STYLES, style)), joined(entry)
     policy = (
         f"default-src 'none'; style-src '{hash_of(styles)}'; script-src '{hash_of(script)}'; img-src data: blob:;"

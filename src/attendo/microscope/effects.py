@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attendo.data.batches import pad_rows
@@ -51,7 +51,8 @@ def effects_answer(result: LookResult, path: str) -> EffectsAnswer:
     of_layer: dict[Literal["delta"], float] = {"delta": float(layer.sum())}
     if isinstance(module, FeedForward):
         return {"path": path, "layer": of_layer}
-    chunks = _sweep(module.n_heads, sum(tensor.shape[1] for tensor in result.inputs.values()))
+    n_rows = max(1, MOST_POSITIONS // max(1, sum(tensor.shape[1] for tensor in result.inputs.values())))
+    chunks = torch.eye(module.n_heads, dtype=torch.bool).split(n_rows)  # a row switches one head off
     rows = [row for off in chunks for row in _changes(result, OffByRow(path, off), len(off), before)]
     heads: list[WithoutHead] = [
         {"head": head, "delta": float(deltas.sum()), "deltas": deltas.tolist()}
@@ -61,15 +62,6 @@ def effects_answer(result: LookResult, path: str) -> EffectsAnswer:
         for head in heads:
             head["label_probability"] = float((before[0, 0] + head["delta"]).exp())
     return {"path": path, "layer": of_layer, "heads": heads}
-
-
-def _sweep(n_heads: int, n_positions: int) -> Iterator[Bool[Tensor, "rows heads"]]:
-    """Yield masks that switch off one head per row, in chunks that limit the memory.
-
-    >>> [off.int().tolist() for off in _sweep(3, MOST_POSITIONS // 2)]
-    [[[1, 0, 0], [0, 1, 0]], [[0, 0, 1]]]
-    """
-    yield from torch.eye(n_heads, dtype=torch.bool).split(max(1, MOST_POSITIONS // max(1, n_positions)))
 
 
 def _changes(

@@ -8,15 +8,27 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter
 
 from attendo.bundle import examples_of
 from attendo.custom_modules import is_custom
 from attendo.errors import AttendoError
 from attendo.inference import Generator, Translator
+from attendo.inspecting.probing import linear_probes
 from attendo.inspecting.recording import view
+from attendo.inspecting.residual_stream import Stack
 from attendo.microscope import answers, effects, influence, search_answers
-from attendo.microscope.protocol import LookAnswer, LookRequest, ModelAnswer, Probes, request_of
+from attendo.microscope.protocol import (
+    MOST_CHARACTERS,
+    REQUESTS,
+    LookAnswer,
+    LookRequest,
+    ModelAnswer,
+    Probes,
+    request_of,
+)
 from attendo.microscope.run_model import (
     LookResult,
     User,
@@ -24,6 +36,7 @@ from attendo.microscope.run_model import (
     attention_paths,
     effect_paths,
     look,
+    read,
     require_shown,
     usual_beam,
     usual_search,
@@ -54,6 +67,24 @@ ANSWER_OF: dict[str, Callable[..., Answer]] = {
     "tokens": effects.tokens_answer,
 }
 """The function that answers each request about a result. Its arguments are the fields of the request."""
+
+
+def answer_types() -> dict[str, Any]:
+    """Return the type of the answer to each request, by name."""
+    own = {name: get_type_hints(answer)["return"] for name, answer in ANSWER_OF.items()}
+    return {"model": ModelAnswer, "look": LookAnswer} | own
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schemas of each request and its answer, by name."""
+    answers = answer_types()
+    return {
+        name: {
+            "request": TypeAdapter(request).json_schema(),
+            "answer": TypeAdapter(answers[name]).json_schema(),
+        }
+        for name, request in REQUESTS.items()
+    }
 
 
 class Session:
@@ -233,6 +264,26 @@ class Session:
 
     def _checkpoints(self) -> list[Path]:
         return [] if self.folder is None else checkpoints(self.folder / "checkpoints")
+
+
+def probes_of(user: User, rows: Sequence[tuple[str, str]]) -> Probes:
+    """Fit linear probes to rows (text, label), and return their accuracy on held-out texts (see `linear_probes`).
+
+    A probe reads the mean of the states of a text, in the encoder if the model has an encoder. A text is truncated to
+    the context length. Raise AttendoError if there are fewer than 2 labels.
+    """
+    stack: Stack = "encoder" if hasattr(user.model, "encoder") else "decoder"
+    asked = [LookRequest(text=text[:MOST_CHARACTERS], search="forced", target="") for text, _ in rows]
+    inputs = [read(user, request).inputs(user.task, user.device) for request in asked]
+    probes = linear_probes(user.model, inputs, [label for _, label in rows], stack=stack)
+    return {
+        "stack": stack,
+        "accuracy": [probe.accuracy for probe in probes],
+        "control": [probe.control for probe in probes],
+        "majority": probes[0].majority,
+        "n_train": probes[0].n_train,
+        "n_test": probes[0].n_test,
+    }
 
 
 def look_answer(result: LookResult, baseline: LookResult | None, began: float) -> LookAnswer:

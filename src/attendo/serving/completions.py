@@ -200,17 +200,11 @@ FORM = AnswerForm("cmpl", ("text_completion", "text_completion"), choice, choice
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """A prepared completion request with all texts to generate.
+    """A prepared completion request with all texts to generate, `n` per prompt.
 
-    Attributes:
-        generator: The language model.
-        body: The body of the request.
-        ids: The token ids of each prompt without special tokens.
-        read: The token ids that the model reads for each prompt: `ids`, with special tokens if the prompt is a text.
-        texts: The texts to generate, `n` per prompt.
-        n: The number of texts per prompt.
-        n_likeliest: The number of most probable tokens to return for each position (None: no log-probabilities).
-        echo: Whether the response contains the prompts.
+    `ids` are the token ids of each prompt. The model reads `read`, which are `ids` with special tokens if the prompt is
+    a text. `n_likeliest` is the number of most probable tokens to return for each position (None: no log-
+    probabilities). `echo` means that the response contains the prompts.
     """
 
     generator: Generator
@@ -525,10 +519,7 @@ def _prompts(body: CompletionBody) -> list[str | list[int]]:
 def check_options(request: ApiRequest, body: SamplingBody, **more: tuple[bool, str]) -> None:
     """Raise ApiError with status 400 for unsupported options of the OpenAI API, and for values above the limits.
 
-    Args:
-        request: The request.
-        body: The body of the request.
-        **more: Whether the value of a further field is supported, and otherwise what to do.
+    `more` contains, for further fields, whether the value is supported, and otherwise what to do.
     """
     remedies = {
         "presence_penalty": (not body.presence_penalty, "remove it, or use repetition_penalty"),

@@ -84,16 +84,9 @@ class EngineStopped(Exception):
 
 @dataclass(eq=False)
 class Job:
-    """A job of an engine, with its deadline and its state.
+    """A job of an engine. `tell` receives its events in the engine's thread, with pieces of text if `stream` is true.
 
-    Attributes:
-        work: The texts to process.
-        tell: The function that receives the events. It is called in the engine's thread.
-        deadline: The time limit, as a value of `time.monotonic`.
-        stream: Whether each piece of text is an event.
-        cancelled: Whether the job was canceled.
-        came: The time of the submission, as a value of `time.monotonic`.
-        began: The time when the first text was started, or None.
+    `deadline`, `came` (the submission) and `began` (the start of the first text) are values of `time.monotonic`.
     """
 
     work: Work
@@ -383,16 +376,8 @@ async def call(
 ) -> AsyncIterator[AsyncIterator[JobEvent]]:
     """Submit a job and yield an iterator over its events. An unfinished job is canceled when the context ends.
 
-    Args:
-        engine: The engine that runs the job.
-        entered: The context of `Admission.entered`, which admits the job.
-        work: The texts to process.
-        seconds: The time limit of the job in seconds.
-        stream: Whether each piece of text is an event.
-
-    Raises:
-        ApiError: The server is full now (status 429), or the cost exceeds the server's limit (413).
-        DeadlineExceeded: The time limit has passed. If the job fails, its error is raised.
+    `entered` is the context of `Admission.entered`, whose errors are raised. After `seconds` seconds, DeadlineExceeded
+    is raised. If the job fails, its error is raised.
     """
     loop = asyncio.get_running_loop()
     events = asyncio.Queue[JobEvent]()
