@@ -383,7 +383,6 @@ def _batches(user: User, rows: Sequence[Any], batch_tokens: int) -> tuple[list[_
     batches = []
     for numbers in _grouped([len(row.source) + len(row.target) for row in read], batch_tokens):
         chosen = [read[number] for number in numbers]
-
         inputs: dict[str, Any] = {}
         if not isinstance(user, Generator):
             sources = [row.source for row in chosen]
