@@ -16,9 +16,8 @@ from safetensors.torch import save_file
 
 from attendo.files import write_manifest
 from attendo.microscope.look_page import saved_page
-from attendo.microscope.protocol import json_schema
 from attendo.microscope.server import LookServer
-from attendo.microscope.session import Session
+from attendo.microscope.session import Session, json_schema
 from attendo.microscope.view import ask_for
 from attendo.training.checkpoints import weights_of
 

@@ -381,6 +381,7 @@ def test_what_cannot_be_written_is_said_first(run, tmp_path, monkeypatch):
         said = refused("look", run, TEXT, "--out", tmp_path / "page.html", code=1)
     assert f"cannot write to {tmp_path} (permission denied). Choose another folder" in said
     monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "attendo.display.fonts", raising=False)
     said = refused("look", run, TEXT, "--out", tmp_path / "map.png")
     assert ".png requires matplotlib. Write .html or .csv, or run: pip install" in said
     assert list(tmp_path.iterdir()) == []

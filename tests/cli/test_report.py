@@ -70,6 +70,7 @@ def test_a_log_cut_short_is_said(place, tmp_path):
 
 def test_without_matplotlib_there_is_the_page_and_a_word(place, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "attendo.display.fonts", raising=False)
     outcome = attendo("report", place / "one", "--out", tmp_path / "out")
     assert outcome.code == 0
     assert "curves.png was not written" in outcome.err

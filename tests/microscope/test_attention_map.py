@@ -264,7 +264,7 @@ def test_no_font_has_a_character(tmp_path, monkeypatch):
     families, drawable = fonts.fonts_for("aé雨")
     assert families == [fonts.BASE]
     assert drawable == set("aé")
-    assert pictures.labels_for(("aé", "雨"), drawable) == ["aé", "no. 2"]
+    assert fonts.drawn("aé雨", drawable) == "aé?"
     # drawn all the same; a box in place of a character would be a warning, and so an error
     pictures.write_picture(one_hot(["aé", "雨"], ["雨"], [1]), tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 1000
@@ -286,7 +286,8 @@ def test_a_picture_is_sharp_and_a_large_one_no_larger_than_it_was(tmp_path):
 def test_no_matplotlib(tmp_path, monkeypatch):
     from attendo.microscope.pictures import write_picture
 
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "attendo.display.fonts", raising=False)
     with pytest.raises(AttendoError, match=r'pip install ".*\[plots\]"'):
         write_picture(one_hot(["a"], ["b"], [0]), tmp_path / "map.png")
     assert list(tmp_path.iterdir()) == []

@@ -299,9 +299,8 @@ def _check_file(out: Path) -> None:
 
 def _serve(user: User, folder: Path, state: str, options: LookOptions, language: Language) -> int:
     """Serve the page until Ctrl-C (exit code 130) or SIGTERM (143)."""
-    from attendo.microscope.probes import probes_of
     from attendo.microscope.server import LookServer
-    from attendo.microscope.session import Session
+    from attendo.microscope.session import Session, probes_of
 
     session = Session.prepared(user, folder)
     if options.probe is not None:

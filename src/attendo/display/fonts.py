@@ -1,13 +1,25 @@
-"""The installed fonts that matplotlib needs for a text, and the characters that no font contains.
+"""What all matplotlib figures share: the fonts for a text, the characters that no font contains, and files.
 
-Only this file and `pictures.py` import matplotlib, and `pictures.py` checks first that it is installed.
+The import of this module raises AttendoError if matplotlib is not installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
 
-from matplotlib.font_manager import findfont, findSystemFonts, fontManager, get_font
+from attendo.errors import AttendoError, install_command
+
+try:
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.font_manager import findfont, findSystemFonts, fontManager, get_font
+except ImportError:
+    raise AttendoError(f"pictures require matplotlib. Run: {install_command('plots')}") from None
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BASE = "DejaVu Sans"  # included in matplotlib
 PREFERRED = (
@@ -46,6 +58,25 @@ def fonts_for(text: str) -> tuple[list[str], set[str]]:
         if drawable == wanted:
             break
     return chosen, drawable
+
+
+def drawn(text: str, drawable: Collection[str]) -> str:
+    """Return the text with "?" in place of each character that no font contains.
+
+    >>> drawn("a雨", "a")
+    'a?'
+    """
+    return "".join(c if c in drawable else "?" for c in text)
+
+
+def figure_bytes(figure: Figure, suffix: str, dots: float) -> bytes:
+    """Return a figure as a .png or .svg file. Equal figures have equal bytes."""
+    metadata = {"Software": None} if suffix == ".png" else {"Date": None, "Creator": "attendo"}
+    file = io.BytesIO()
+    FigureCanvasAgg(figure)
+    with matplotlib.rc_context({"svg.hashsalt": "attendo"}):
+        figure.savefig(file, format=suffix[1:], dpi=dots, metadata=metadata)
+    return file.getvalue()
 
 
 def _others() -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +27,11 @@ class Localized:
             language: The language, "en" or "ja".
         """
         return self.ja if language == "ja" else self.en
+
+
+def accepted_language(headers: Mapping[str, str]) -> Language:
+    """Return the language of a response: Japanese if the headers of the request prefer it, and English otherwise."""
+    return "ja" if headers.get("accept-language", "").strip().lower().startswith("ja") else "en"
 
 
 def labelled(label: Localized, text: str, language: Language) -> str:

@@ -64,11 +64,7 @@ class LocalServer(uvicorn.Server, ABC):
         return f"http://127.0.0.1:{self.port}/"
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until `stop` is called.
-
-        Args:
-            sockets: The sockets to listen on, as in uvicorn (default: the socket of `port`).
-        """
+        """Serve until `stop` is called."""
         with self._socket:
             super().run(sockets or [self._socket])
 

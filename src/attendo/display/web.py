@@ -14,12 +14,12 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache, wraps
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from attendo.display.i18n import Language
 
@@ -29,7 +29,14 @@ STYLES = ("shared/tokens.css", "shared/base.css")
 """The style sheets of all pages."""
 ASSET_FOLDERS = ("chat", "label", "look", "serve", "shared")
 """The folders of the scripts and styles that browsers may load."""
+FORM_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; base-uri 'none'; form-action 'self';"
+    " frame-ancestors 'none'"
+)
+"""The content security policy of a page with HTML forms."""
 TYPES = {".js": "text/javascript", ".css": "text/css"}
+P = ParamSpec("P")
+T = TypeVar("T")
 _IMPORT = re.compile(r'^import (?:\{[^}]*\} from )?"([^"]+)";\n', re.M)
 
 
@@ -60,15 +67,22 @@ class Served:
         return gzip.compress(self.data, 6, mtime=0)
 
 
+def _kept(make: Callable[P, T]) -> Callable[P, T]:
+    """Return the function with a cache, which is not used during development."""
+    cached = lru_cache(maxsize=256)(make)
+
+    @wraps(make)
+    def get(*given: P.args, **named: P.kwargs) -> T:
+        return (make if os.environ.get(FOLDER) else cached)(*given, **named)
+
+    return get
+
+
+@_kept
 def asset(path: str) -> str:
     """Return an asset as text. `path` is relative to the folder of assets, with slashes."""
     own = os.environ.get(FOLDER)
-    return (Path(own) / path).read_text("utf-8") if own else _packaged(path)
-
-
-@cache
-def _packaged(path: str) -> str:
-    return (files("attendo") / "assets" / path).read_text(encoding="utf-8")
+    return (Path(own) / path if own else files("attendo") / "assets" / path).read_text(encoding="utf-8")
 
 
 def modules_of(entry: str) -> list[str]:
@@ -94,25 +108,15 @@ def modules_of(entry: str) -> list[str]:
 
 def joined(entry: str) -> str:
     """Return a module and all modules that it imports as one script, without imports and exports."""
-    return one_script(asset(path) for path in modules_of(entry))
+    modules = (_IMPORT.sub("", asset(path)) for path in modules_of(entry))
+    return "".join(re.sub(r"^export ", "", module, flags=re.M) for module in modules)
 
 
-def one_script(modules: Iterable[str]) -> str:
-    """Join JavaScript modules into one script, without imports and exports.
-
-    >>> one_script(['export const a = 1;\\n', 'import { a } from "./a.js";\\nexport const b = a + 1;\\n'])
-    'const a = 1;\\nconst b = a + 1;\\n'
-    """
-    return "".join(re.sub(r"^export ", "", _IMPORT.sub("", module), flags=re.M) for module in modules)
-
-
+@_kept
 def version() -> str:
     """Return the version of all assets, which is part of their addresses. During development, it is constant."""
-    return "dev" if os.environ.get(FOLDER) else _hash_of_all()
-
-
-@cache
-def _hash_of_all() -> str:
+    if os.environ.get(FOLDER):
+        return "dev"
     digest = hashlib.sha256()
     for folder in ASSET_FOLDERS:
         for entry in sorted((files("attendo") / "assets" / folder).iterdir(), key=lambda file: file.name):
@@ -120,24 +124,17 @@ def _hash_of_all() -> str:
     return digest.hexdigest()[:16]
 
 
+@_kept
 def served_asset(path: str) -> Served | None:
     """Return an asset for a browser, or None if there is none. `path` is VERSION/FOLDER/NAME.
 
     >>> served_asset(f"{version()}/look/main.js") is None, served_asset(f"{version()}/../files.py")
     (False, None)
     """
-    return (_served_asset.__wrapped__ if os.environ.get(FOLDER) else _served_asset)(path)
-
-
-@lru_cache(maxsize=256)
-def _served_asset(path: str) -> Served | None:
     number, _, name = path.partition("/")
     kind = TYPES.get(Path(name).suffix)
-    if (
-        number != version()
-        or kind is None
-        or not re.fullmatch(rf"({'|'.join(ASSET_FOLDERS)})/[a-z-]+\.\w+", name)
-    ):
+    is_asset = re.fullmatch(rf"({'|'.join(ASSET_FOLDERS)})/[a-z-]+\.\w+", name)
+    if number != version() or kind is None or not is_asset:
         return None
     try:
         text = asset(name)
@@ -152,24 +149,16 @@ def words() -> str:
     return _json({language: json.loads(asset(f"words/{language}.json")) for language in ("en", "ja")})
 
 
+@_kept
 def live_document(
     entries: tuple[str, ...], style: str, data: str, language: Language, root: str = ""
 ) -> Served:
     """Return a page whose assets are loaded from the server, with its content security policy as header.
 
-    Args:
-        entries: The paths of the page's scripts, in order. A script runs when all modules that it imports are loaded.
-        style: The path of the page's own style sheet.
-        data: The elements with the data of the page, as HTML.
-        language: The language of the document, before the page reads the reader's choice.
-        root: The relative address of the server's root, such as "" or "../../".
+    Each script of `entries` runs when all modules that it imports are loaded. `style` is the page's own style sheet,
+    and `data` contains the elements with its data. `language` is the language before the page reads the reader's
+    choice. `root` is the relative address of the server's root, such as "" or "../../".
     """
-    make = _live_document.__wrapped__ if os.environ.get(FOLDER) else _live_document
-    return make(entries, style, data, language, root)
-
-
-@lru_cache(maxsize=16)
-def _live_document(entries: tuple[str, ...], style: str, data: str, language: Language, root: str) -> Served:
     base = f"{root}assets/{version()}/"
     modules = [path for entry in entries for path in modules_of(entry)]
     head = [f'<link rel="stylesheet" href="{base}{path}">' for path in (*STYLES, style)]
@@ -185,14 +174,7 @@ def _live_document(entries: tuple[str, ...], style: str, data: str, language: La
 
 
 def saved_document(entry: str, style: str, data: str, language: Language) -> str:
-    """Return a page in one file, which loads nothing.
-
-    Args:
-        entry: The path of the page's first module.
-        style: The path of the page's own style sheet.
-        data: The elements with the data of the page, as HTML.
-        language: The language of the document.
-    """
+    """Return a page in one file, which loads nothing. `entry` and `style` are its module and its own style sheet."""
     styles, script = "\n".join(asset(path) for path in (*STYLES, style)), joined(entry)
     policy = (
         f"default-src 'none'; style-src '{hash_of(styles)}'; script-src '{hash_of(script)}'; img-src data: blob:;"

@@ -36,15 +36,6 @@ def entropy(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*bat
     return -torch.cat(rows).view(weights.shape[:-2])
 
 
-def maximum(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*batch"]:
-    """Return the largest weight max_j A_ij, averaged over queries i: the confidence of a head (Voita et al. 2019).
-
-    >>> maximum(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
-    tensor(0.7500)
-    """
-    return weights.amax(-1).mean(-1)
-
-
 def sinks(weights: Float[Tensor, "heads q_len k_len"], *, causal: bool = False) -> list[tuple[int, float]]:
     """Return for each head the key with the largest mean weight over the queries, and this mean weight.
 
@@ -180,7 +171,8 @@ def head_measures(
     weights = weights if weights.dtype == torch.double else weights.float()
     masks, matrices = _matrices(tuple(query_ids), tuple(key_ids), cross, weights.dtype)
     matrices = matrices.to(weights.device)
-    columns = [entropy(weights), maximum(weights), *pattern_scores(weights, matrices).unbind(-1)]
+    largest = weights.amax(-1).mean(-1)  # the confidence of a head (Voita et al. 2019)
+    columns = [entropy(weights), largest, *pattern_scores(weights, matrices).unbind(-1)]
     names = ("entropy", "maximum", "distance", *masks)
     return dict(zip(names, torch.stack(columns).tolist(), strict=True))
 

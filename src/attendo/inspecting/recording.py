@@ -324,11 +324,8 @@ class Given(nn.Module):
 def known_before(twin: nn.Module, record: Recording[Any], path: str, n_rows: int) -> Iterator[None]:
     """Skip the computation of all modules before the block of a path, because an edit does not change their outputs.
 
-    Args:
-        twin: The edited view.
-        record: The recorded outputs of the blocks and of the encoder, in a run of one row with equal inputs.
-        path: The path of the edit.
-        n_rows: The number of rows of the view's inputs, which are all equal.
+    `record` contains the outputs of the blocks and of the encoder, in a run of one row. The `n_rows` rows of the inputs
+    of the view `twin` all equal this row.
     """
     stack, _, number = path.split(".")[:3]
     known = {f"{stack}.blocks.{n}": f"{stack}.blocks.{int(number) - 1}" for n in range(int(number))}

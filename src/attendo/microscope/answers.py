@@ -20,7 +20,7 @@ from torch import Tensor
 from attendo.decoding.beam import length_norm
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Translator
-from attendo.inspecting.edits import Edit, Off, Patch, Temper
+from attendo.inspecting.edits import OffByRow, Temper
 from attendo.inspecting.measures import head_measures, sinks
 from attendo.inspecting.recording import recording
 from attendo.inspecting.residual_stream import (
@@ -165,6 +165,7 @@ def layer_of(result: LookResult, path: str) -> Layer:
     queries, keys = result.sides(path)
     cross = queries != keys
     causal = queries == "target" and not cross
+    betas, off = _edited(result, path, n_heads, attention.attend.inverse_temperature)
     positions = attention.positions
     slopes = positions.slopes.tolist() if type(positions) is Alibi else None
     return {
@@ -181,37 +182,30 @@ def layer_of(result: LookResult, path: str) -> Layer:
         "biases": None if slopes or not isinstance(positions, DistanceBias) else _biases(attention, k_len),
         "head_dim": attention.head_dim,
         "value_dim": attention.value_dim,
-        "beta": [_json(beta) for beta in _betas(result, path, n_heads, attention.attend.inverse_temperature)],
-        "off": _off(result, path, n_heads),
+        "beta": betas,
+        "off": off,
         "measures": head_measures(weights, result.ids(queries), result.ids(keys), cross=cross),
         "sinks": [{"key": key, "share": share} for key, share in sinks(weights, causal=causal)],
         "thumb": thumbnail(weights, causal=causal),
     }
 
 
-def _of(edits: tuple[Edit, ...], path: str) -> list[Edit]:
-    return [edit for edit in edits if fnmatchcase(path, edit.path)]
-
-
-def _betas(result: LookResult, path: str, n_heads: int, own: float) -> list[float]:
-    betas = [own] * n_heads
-    for edit in _of(result.edits, path):
-        if isinstance(edit, Temper):
-            for head in range(n_heads) if edit.heads is None else edit.heads:
-                betas[head] = edit.inverse_temperature
-    return betas
-
-
-def _off(result: LookResult, path: str, n_heads: int) -> list[int]:
+def _edited(
+    result: LookResult, path: str, n_heads: int, beta: float
+) -> tuple[list[float | Literal["inf"]], list[int]]:
+    """Return the inverse temperature of each head of a layer, and the heads that are off or replaced."""
+    betas: list[float | Literal["inf"]] = [beta] * n_heads
     off: set[int] = set()
-    for edit in _of(result.edits, path):
-        if isinstance(edit, Off | Patch):
-            off |= set(range(n_heads) if edit.heads is None else edit.heads)
-    return sorted(off)
-
-
-def _json(beta: float) -> float | Literal["inf"]:
-    return "inf" if beta == float("inf") else beta
+    for edit in result.edits:
+        if isinstance(edit, OffByRow) or not fnmatchcase(path, edit.path):
+            continue
+        heads = range(n_heads) if edit.heads is None else edit.heads
+        if isinstance(edit, Temper):
+            for head in heads:
+                betas[head] = "inf" if edit.inverse_temperature == math.inf else edit.inverse_temperature
+        else:
+            off |= set(heads)
+    return betas, sorted(off)
 
 
 @torch.no_grad()

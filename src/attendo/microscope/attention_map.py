@@ -226,18 +226,8 @@ def map_text(
     """Return an attention map as text, with one line per query and one shaded cell per key.
 
     Each line ends with the key that has the largest weight. Wide maps are split into blocks of columns. If there are
-    more than MOST_BLOCKS blocks, neighboring keys share a cell, which shows their largest weight.
-
-    Args:
-        shown: The attention of a stack.
-        width: The maximum width of a line, in columns.
-        layer: The number of the layer, from 0 (default: the layer with the sharpest attention).
-        head: The number of the head, from 0 (default: the mean over all heads).
-        language: The language of the captions.
-        hint: A text that is added after the legend.
-
-    Raises:
-        AttendoError: `width` is below 40 columns.
+    more than MOST_BLOCKS blocks, neighboring keys share a cell, which shows their largest weight. `layer` and `head`
+    are those of `AttentionMap.shown`. `hint` follows the legend. Raise AttendoError for a `width` below 40 columns.
     """
     if width < NARROWEST:
         raise AttendoError(f"a map does not fit into {width} columns (expected {NARROWEST} or more)")

@@ -5,7 +5,6 @@ matplotlib draws the same curves as one image, from the SVG drawings and the sty
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +17,6 @@ from xml.etree import ElementTree
 from attendo.display.i18n import Language, Localized, labelled
 from attendo.display.web import asset, hash_of
 from attendo.display.width import columns
-from attendo.errors import AttendoError, install_command
 from attendo.files import write_atomic
 from attendo.runs.learning_curves import (
     ACROSS,
@@ -412,11 +410,7 @@ def write_picture(
 
     Raise AttendoError if matplotlib is not installed.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise AttendoError(f"pictures require matplotlib. Run: {install_command('plots')}") from None
-    from attendo.display.fonts import fonts_for
+    from attendo.display.fonts import drawn, fonts_for  # raises if matplotlib is not installed
 
     shown, names = panels(runs, across), short_names(runs)
     words = [*(panel.title for panel in shown), *EVENT_WORDS.values(), ACROSS[across], TRAINING, VALIDATION]
@@ -424,7 +418,9 @@ def write_picture(
     fonts, drawable = fonts_for("".join(sorted(wanted.union(*names))))
     if not wanted <= drawable:
         language = "en"
-    names = ["".join(c if c in drawable else "?" for c in name) for name in names]
+    names = [drawn(name, drawable) for name in names]
+    import matplotlib
+
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams["font.family"] = fonts
@@ -442,8 +438,9 @@ def _picture(
     language: Language,
 ) -> bytes:
     """Return the PNG image: the legend, and below it two panels per row."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+
+    from attendo.display.fonts import figure_bytes
 
     keys, x, y = [], LEFT, 14
     for drawing, words in _legend(names, happened, language):
@@ -455,7 +452,6 @@ def _picture(
     top = y + LEGEND_LINE
     size = (COLUMNS * PANEL_WIDTH, top + math.ceil(len(shown) / COLUMNS) * PANEL_HEIGHT)
     figure = Figure((size[0] / PIXELS_AN_INCH, size[1] / PIXELS_AN_INCH), facecolor="white")
-    FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, size[0]), ylim=(size[1], 0))
     axes.set_axis_off()
     pen = _Pen(axes, _style())
@@ -467,9 +463,7 @@ def _picture(
         x, y = number % COLUMNS * PANEL_WIDTH, top + number // COLUMNS * PANEL_HEIGHT
         pen.write(panel.title.text(language), x + LEFT, y + 16, fontsize=11)
         pen.draw(panel_svg(panel, happened, axis, foot, language), x, y + 22)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    return file.getvalue()
+    return figure_bytes(figure, ".png", DOTS_PER_INCH)
 
 
 class _Pen:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attendo.data.batches import pad_rows
@@ -51,7 +51,8 @@ def effects_answer(result: LookResult, path: str) -> EffectsAnswer:
     of_layer: dict[Literal["delta"], float] = {"delta": float(layer.sum())}
     if isinstance(module, FeedForward):
         return {"path": path, "layer": of_layer}
-    chunks = _sweep(module.n_heads, sum(tensor.shape[1] for tensor in result.inputs.values()))
+    n_rows = max(1, MOST_POSITIONS // max(1, sum(tensor.shape[1] for tensor in result.inputs.values())))
+    chunks = torch.eye(module.n_heads, dtype=torch.bool).split(n_rows)  # a row switches one head off
     rows = [row for off in chunks for row in _changes(result, OffByRow(path, off), len(off), before)]
     heads: list[WithoutHead] = [
         {"head": head, "delta": float(deltas.sum()), "deltas": deltas.tolist()}
@@ -61,15 +62,6 @@ def effects_answer(result: LookResult, path: str) -> EffectsAnswer:
         for head in heads:
             head["label_probability"] = float((before[0, 0] + head["delta"]).exp())
     return {"path": path, "layer": of_layer, "heads": heads}
-
-
-def _sweep(n_heads: int, n_positions: int) -> Iterator[Bool[Tensor, "rows heads"]]:
-    """Yield masks that switch off one head per row, in chunks that limit the memory.
-
-    >>> [off.int().tolist() for off in _sweep(3, MOST_POSITIONS // 2)]
-    [[[1, 0, 0], [0, 1, 0]], [[0, 0, 1]]]
-    """
-    yield from torch.eye(n_heads, dtype=torch.bool).split(max(1, MOST_POSITIONS // max(1, n_positions)))
 
 
 def _changes(
@@ -371,103 +363,79 @@ def _measured(
     return torch.cat(found).cpu()
 
 
+@dataclass(frozen=True)
+class _Row:
+    """The token ids that the encoder and the decoder read, and the ids to predict: one per position, or a label."""
+
+    source: Sequence[int]
+    target: Sequence[int]
+    wanted: Sequence[int]
+
+
 def _batches(user: User, rows: Sequence[Any], batch_tokens: int) -> tuple[list[_Batch], int]:
+    """Return the rows in batches, truncated to the context length, and the number of truncated rows."""
     if len(rows) < 2:
         raise AttendoError(f"{len(rows)} usable rows are too few to rank heads. Give a file with 2 or more")
+    read, n_cut = _rows(user, rows)
+    temperature = 1.0
+    if isinstance(user, Classifier):
+        temperature = user.encoder_temperature if user.ngrams else user.temperature
+    batches = []
+    for numbers in _grouped([len(row.source) + len(row.target) for row in read], batch_tokens):
+        chosen = [read[number] for number in numbers]
+        inputs: dict[str, Any] = {}
+        if not isinstance(user, Generator):
+            sources = [row.source for row in chosen]
+            inputs["src"], inputs["src_lengths"] = pad_rows(sources, user.tokenizer.pad_id, user.device)
+        if isinstance(user, Translator | Generator):
+            name = "tgt" if isinstance(user, Translator) else "token_ids"
+            inputs[name], _ = pad_rows([row.target for row in chosen], user.tokenizer.pad_id, user.device)
+        wanted, _ = pad_rows([row.wanted for row in chosen], NONE, user.device)
+        batches.append(_Batch(inputs, wanted[:, 0] if isinstance(user, Classifier) else wanted, temperature))
+    return batches, n_cut
+
+
+def _rows(user: User, rows: Sequence[Any]) -> tuple[list[_Row], int]:
+    tokenizer, own = user.tokenizer, user.tokenizer.specials
     match user:
         case Translator():
-            return _pairs(user, rows, batch_tokens)
+            pairs = list(zip(*_sides(tokenizer, rows), strict=True))
+            n_cut = sum(max(map(len, pair)) > user.longest for pair in pairs)
+            cut = [[ids[: user.longest] for ids in pair] for pair in pairs]
+            before = [NONE] * (len(own.begin) - 1)
+            return [_Row(own.source(s), [*own.begin, *t], [*before, *t, own.eos_id]) for s, t in cut], n_cut
         case Classifier():
-            return _labelled(user, rows, batch_tokens)
-        case Generator() | Embedder():
-            return _texts(user, rows, batch_tokens)
+            labels = [user.labels.id_of(label, f"row {number}") for number, (_, label) in enumerate(rows, 1)]
+            ids = tokenizer.encode_batch([text for text, _ in rows])
+            parts = [user.long_texts.parts(row)[0] for row in ids]
+            n_cut = sum(len(row) > len(part) for row, part in zip(ids, parts, strict=True))
+            return [_Row(own.text(part), (), [y]) for part, y in zip(parts, labels, strict=True)], n_cut
+        case Generator():
+            most, texts = user.model.config.max_len, [own.prompt(ids) for ids in tokenizer.encode_batch(rows)]
+            n_cut = sum(len(text) > most for text in texts)
+            return [_Row((), text[:most], [*text[1:most], NONE]) for text in texts], n_cut
+        case Embedder():
+            most, ids = user.model.config.max_len - own.n_around_text, tokenizer.encode_batch(rows)
+            n_cut = sum(len(row) > most for row in ids)
+            texts = [own.text(row[:most]) for row in ids]
+            return [_hidden(tokenizer, text, number) for number, text in enumerate(texts)], n_cut
+
+
+def _hidden(tokenizer: Tokenizer, ids: list[int], number: int) -> _Row:
+    """Return a row of a masked language model with masked tokens, which depend on the number of the row."""
+    rng = np.random.default_rng((0, number))
+    own = {"mask_id": tokenizer.mask_id, "text_ids": tokenizer.text_ids}
+    read, wanted = hidden_tokens(np.array(ids), HIDDEN, "mask", tokenizer.vocab_size, rng, NONE, **own)
+    return _Row(read.tolist(), (), wanted.tolist())
 
 
 def _grouped(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
     return source_batches(lengths, DecodingConfig(beam=1, batch_tokens=batch_tokens))
 
 
-def _pairs(user: Translator, rows: Sequence[tuple[str, str]], batch_tokens: int) -> tuple[list[_Batch], int]:
-    tokenizer, most = user.tokenizer, user.longest
-    encoded = _sides(tokenizer, rows)
-    n_cut = sum(max(map(len, pair)) > most for pair in zip(*encoded, strict=True))
-    sources, targets = ([ids[:most] for ids in side] for side in encoded)
-    lengths = [len(source) + len(target) + 2 for source, target in zip(sources, targets, strict=True)]
-    batches = []
-    for numbers in _grouped(lengths, batch_tokens):
-        chosen = [targets[number] for number in numbers]
-        read = [tokenizer.specials.source(sources[n]) for n in numbers]
-        first = len(tokenizer.specials.begin) - 1
-        inputs, wanted = teacher_forced(tokenizer, read, chosen, user.device)
-        for row, target in zip(wanted, chosen, strict=True):
-            row[:first] = NONE
-            row[first + len(target) + 1 :] = NONE
-        batches.append(_Batch(inputs, wanted))
-    return batches, n_cut
-
-
 def _sides(tokenizer: Tokenizer, rows: Sequence[Any]) -> list[list[list[int]]]:
     sources, targets = zip(*rows, strict=True)
     return [tokenizer.encode_batch(sources), tokenizer.target.encode_batch(targets)]
-
-
-def _labelled(
-    user: Classifier, rows: Sequence[tuple[str, str]], batch_tokens: int
-) -> tuple[list[_Batch], int]:
-    labels = [user.labels.id_of(label, f"row {number}") for number, (_, label) in enumerate(rows, 1)]
-    ids = user.tokenizer.encode_batch([text for text, _ in rows])
-    texts = [user.tokenizer.specials.text(user.long_texts.parts(row)[0]) for row in ids]
-    around = user.tokenizer.specials.n_around_text
-    n_cut = sum(len(row) + around > len(text) for row, text in zip(ids, texts, strict=True))
-    batches = []
-    for numbers in _grouped([len(text) for text in texts], batch_tokens):
-        src, lengths = pad_rows([texts[n] for n in numbers], user.tokenizer.pad_id, user.device)
-        wanted = torch.tensor([labels[n] for n in numbers], device=user.device)
-        batches.append(
-            _Batch(
-                {"src": src, "src_lengths": lengths},
-                wanted,
-                user.encoder_temperature if user.ngrams else user.temperature,
-            )
-        )
-    return batches, n_cut
-
-
-def _texts(user: Generator | Embedder, rows: Sequence[str], batch_tokens: int) -> tuple[list[_Batch], int]:
-    tokenizer, most = user.tokenizer, user.model.config.max_len
-    ids = tokenizer.encode_batch(rows)
-    own = tokenizer.specials
-    if isinstance(user, Generator):
-        texts = [own.prompt(row)[:most] for row in ids]
-        n_cut = sum(len(own.prompt(row)) > most for row in ids)
-    else:
-        room = most - own.n_around_text
-        texts = [own.text(row[:room]) for row in ids]
-        n_cut = sum(len(row) > room for row in ids)
-    batches = []
-    for numbers in _grouped([len(text) for text in texts], batch_tokens):
-        chosen = [texts[n] for n in numbers]
-        read, wanted = zip(*map(_asked(user), numbers, chosen), strict=True)
-        token_ids, lengths = pad_rows(read, tokenizer.pad_id, user.device)
-        inputs = {"token_ids": token_ids}
-        if isinstance(user, Embedder):
-            inputs = {"src": token_ids, "src_lengths": lengths}
-        batches.append(_Batch(inputs, pad_rows(wanted, NONE, user.device)[0]))
-    return batches, n_cut
-
-
-def _asked(user: Generator | Embedder) -> Callable[[int, list[int]], tuple[list[int], list[int]]]:
-    """Return the function that maps the number and the ids of a row to its inputs and targets."""
-    if isinstance(user, Generator):
-        return lambda number, ids: (ids, [*ids[1:], NONE])
-
-    def hide(number: int, ids: list[int]) -> tuple[list[int], list[int]]:
-        rng, tokenizer = np.random.default_rng((0, number)), user.tokenizer
-        own = {"mask_id": tokenizer.mask_id, "text_ids": tokenizer.text_ids}
-        read, wanted = hidden_tokens(np.array(ids), HIDDEN, "mask", tokenizer.vocab_size, rng, NONE, **own)
-        return read.tolist(), wanted.tolist()
-
-    return hide
 
 
 @torch.inference_mode()

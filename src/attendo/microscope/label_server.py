@@ -6,22 +6,17 @@ import secrets
 from collections.abc import Sequence
 from html import escape
 from typing import get_args
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from attendo.display.i18n import Language, Localized
 from attendo.display.local_server import NO_STORE, LocalServer, body_of
-from attendo.display.web import STYLES, version
+from attendo.display.web import FORM_POLICY, STYLES, version
 from attendo.errors import AttendoError
 from attendo.inference.labeling import Labeling
 
-POLICY = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; base-uri 'none'; form-action 'self';"
-    " frame-ancestors 'none'"
-)
-THEMES = ("auto", "light", "dark")
 KEYS = 9
 """The number of labels that have a key."""
 SKIP, UNDO = Localized("Skip", "スキップ"), Localized("Undo", "元に戻す")
@@ -33,11 +28,6 @@ END = Localized(
     "残りのテキストはありません。終了するには、端末で Ctrl-C を押してください。"
     "スキップしたテキストは、コマンドをもう一度実行すると表示されます。",
 )
-THEME = {
-    "auto": Localized("Theme: automatic", "配色：自動"),
-    "light": Localized("Theme: light", "配色：ライト"),
-    "dark": Localized("Theme: dark", "配色：ダーク"),
-}
 
 
 class LabelServer(LocalServer):
@@ -65,20 +55,19 @@ class LabelServer(LocalServer):
 
     def _page(self, request: Request) -> Response:
         """Return the form for the current text."""
-        language, theme = self._chosen(request)
-        root = f' data-theme="{theme}"' if theme != "auto" else ""
+        language = self._chosen(request)
         base = f"assets/{version()}/"
         styles = "".join(
             f'<link rel="stylesheet" href="{base}{path}">' for path in (*STYLES, "label/label.css")
         )
         text = (
-            f'<!doctype html><html lang="{language}"{root}><head><meta charset="utf-8">'
+            f'<!doctype html><html lang="{language}"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f'<title>{TITLE.text(language)} · attendo</title><link rel="icon" href="data:,">{styles}'
             f'<script type="module" src="{base}label/keys.js"></script></head><body>'
-            f"{self._header(language, theme)}{self._main(language)}</body></html>"
+            f"{self._header(language)}{self._main(language)}</body></html>"
         )
-        return Response(text, 200, NO_STORE | {"Content-Security-Policy": POLICY}, "text/html")
+        return Response(text, 200, NO_STORE | {"Content-Security-Policy": FORM_POLICY}, "text/html")
 
     async def _posted(self, request: Request) -> Response:
         """Carry out a button of the form, and return to the page. A form that was sent twice counts once."""
@@ -97,25 +86,19 @@ class LabelServer(LocalServer):
                 self.labeling.skip()
             elif self.labeling.current is not None and name in map(str, range(len(self.labels))):
                 self.labeling.label(self.labels[int(name)])
-        language, theme = self._chosen(request)
-        return RedirectResponse(f"/?{urlencode({'language': language, 'theme': theme})}", 303, NO_STORE)
+        return RedirectResponse(f"/?language={self._chosen(request)}", 303, NO_STORE)
 
-    def _chosen(self, request: Request) -> tuple[Language, str]:
-        """Return the language and the theme in the address of the page."""
-        asked, theme = request.query_params.get("language"), request.query_params.get("theme")
+    def _chosen(self, request: Request) -> Language:
+        """Return the language in the address of the page."""
         languages = {language: language for language in get_args(Language)}
-        return languages.get(asked, self.language), theme if theme in THEMES else "auto"
+        return languages.get(request.query_params.get("language"), self.language)
 
-    def _header(self, language: Language, theme: str) -> str:
+    def _header(self, language: Language) -> str:
         other = Localized("ja", "en").text(language)
-        following = THEMES[(THEMES.index(theme) + 1) % len(THEMES)]
-        title = THEME[theme].text(language)
         return (
             f'<header class="top"><h1>attendo</h1><span class="note">{escape(self.name)}</span><nav class="end">'
-            f'<a class="button quiet" id="language" lang="{other}" href="?{_query(other, theme)}">'
-            f"{Localized('日本語', 'English').text(language)}</a>"
-            f'<a class="button quiet" id="theme" title="{title}" aria-label="{title}"'
-            f' href="?{_query(language, following)}">◐</a></nav></header>'
+            f'<a class="button quiet" id="language" lang="{other}" href="?language={other}">'
+            f"{Localized('日本語', 'English').text(language)}</a></nav></header>"
         )
 
     def _main(self, language: Language) -> str:
@@ -145,10 +128,6 @@ class LabelServer(LocalServer):
             f'<progress aria-labelledby="progress" max="{max(1, len(labeling.queue))}" value="{labeling.place}">'
             f'</progress>{body}<form method="post" class="choices">{hidden}{buttons}</form></main>'
         )
-
-
-def _query(language: str, theme: str) -> str:
-    return escape(urlencode({"language": language, "theme": theme}))
 
 
 def _button(action: str, text: str, key: str, *, main: bool = False, disabled: bool = False) -> str:

@@ -72,13 +72,9 @@ BEGIN, ENTRY, STYLE = "look/opening.js", "look/main.js", "look/look.css"
 def live_page(
     language: Language = "en", model: Mapping[str, Any] | None = None, root: str = "", back: str | None = None
 ) -> Served:
-    """Return the microscope page that queries its server.
+    """Return the microscope page that queries its server, whose root has the relative address `root`.
 
-    Args:
-        language: The language of the page, "en" or "ja".
-        model: An answer to the request `model` to include.
-        root: The relative address of the server's root.
-        back: The relative address of the page to which the microscope links back, or None.
+    The page includes `model`, an answer to the request `model`. It links back to the relative address `back`.
     """
     answers = json_of({"live": model, "back": back})
     return live_document((BEGIN, ENTRY), STYLE, data_elements({"answers": answers}), language, root)

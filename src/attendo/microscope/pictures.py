@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from jaxtyping import Float
 
 from attendo.display.i18n import Language, Localized
 from attendo.display.width import fitted
-from attendo.errors import AttendoError, install_command
+from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.microscope.answers import MANY
 from attendo.microscope.attention_map import AttentionMap, visible
@@ -29,16 +28,13 @@ DOTS_PER_INCH, MOST_DOTS = 260, 3120  # MOST_DOTS limits a side, so large images
 LEAST_NUMBERED = 0.095
 INK, FAINT = "#1b2430", "#5b6673"
 SUFFIXES = (".png", ".svg")
-LOOKED_AT = {
-    "encoder": Localized("key: looked at", "キー"),
-    "decoder": Localized("key: looked at", "キー"),
-    "cross": Localized("source", "原文"),
+KEYS = Localized("key: looked at", "キー"), Localized("query: looks", "クエリ")
+WORDS = {
+    "encoder": KEYS,
+    "decoder": KEYS,
+    "cross": (Localized("source", "原文"), Localized("translation", "訳文")),
 }
-LOOKING = {
-    "encoder": Localized("query: looks", "クエリ"),
-    "decoder": Localized("query: looks", "クエリ"),
-    "cross": Localized("translation", "訳文"),
-}
+"""The names of the horizontal and the vertical axis."""
 
 
 def write_picture(
@@ -56,13 +52,10 @@ def write_picture(
     if suffix not in SUFFIXES:
         raise AttendoError(f"{path} must end in .png or .svg, for example {path.with_suffix('.png').name}")
     figure = map_figure(shown, layer, head, language)
-    import matplotlib
+    from attendo.display.fonts import figure_bytes
 
-    metadata = {"Software": None} if suffix == ".png" else {"Date": None, "Creator": "attendo"}
-    picture, dots = io.BytesIO(), min(DOTS_PER_INCH, MOST_DOTS / max(figure.get_size_inches()))
-    with matplotlib.rc_context({"svg.hashsalt": "attendo"}):
-        figure.savefig(picture, format=suffix[1:], dpi=dots, metadata=metadata)
-    write_atomic(path, picture.getvalue())
+    dots = min(DOTS_PER_INCH, MOST_DOTS / max(figure.get_size_inches()))
+    write_atomic(path, figure_bytes(figure, suffix, dots))
 
 
 def map_figure(
@@ -70,36 +63,28 @@ def map_figure(
 ) -> Figure:
     """Return a heat map of an attention head with queries as rows and keys as columns.
 
-    Tokens that no installed font can draw are shown by number, with a note. Without an installed Japanese font, all
-    labels are in English.
-
-    Args:
-        shown: The attention of a stack.
-        layer: The number of the layer, from 0 (default: the layer with the sharpest attention).
-        head: The number of the head, from 0 (default: the mean over all heads).
-        language: The language of the labels.
-
-    Raises:
-        AttendoError: matplotlib is not installed, or the layer or head does not exist.
+    `layer` and `head` are those of `AttentionMap.shown`. Characters that no installed font can draw are shown as "?".
+    Without an installed Japanese font, all labels are in English. Raise AttendoError if matplotlib is not installed, or
+    if the layer or head does not exist.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise AttendoError(f"pictures require matplotlib. Run: {install_command('plots')}") from None
+    from attendo.display.fonts import drawn, fonts_for  # raises if matplotlib is not installed
+
     weights = shown.shown(layer, head)
     said = _words(shown, layer, head, language)
-    fonts, drawable = _fonts("".join(map(visible, shown.key_pieces + shown.query_pieces)), said)
+    pieces = [fitted(visible(piece), LONGEST_LABEL) for piece in (*shown.key_pieces, *shown.query_pieces)]
+    fonts, drawable = fonts_for("".join([*pieces, *said]))
     if language != "en" and not set("".join(said)) <= drawable:
         said = _words(shown, layer, head, "en")
     n_rows, n_columns = weights.shape
     width, height = 2.4 + CELL_WIDTH * max(10, n_columns), 2.0 + CELL_HEIGHT * n_rows
     size = (min(LARGEST_SIDE, width), min(LARGEST_SIDE, height))
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=size, facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     bar = heat_map(axes, weights, "GnBu", 0.0, shown.darkest(layer, head))
-    _label(axes, labels_for(shown.key_pieces, drawable), labels_for(shown.query_pieces, drawable), fonts)
+    labels = [drawn(piece, drawable) for piece in pieces]
+    _label(axes, labels[:n_columns], labels[n_columns:], fonts)
     caption, across, down, measured, in_cells = said
     axes.set_xlabel(across, fontsize=9, color=FAINT, family=fonts)
     axes.set_ylabel(down, fontsize=9, color=FAINT, family=fonts)
@@ -109,8 +94,6 @@ def map_figure(
     bar.ax.tick_params(labelsize=8, labelcolor=FAINT, length=0)
     bar.set_label(in_cells if detailed else measured, fontsize=8, color=FAINT, family=fonts)
     figure.suptitle(caption, fontsize=11, color=INK, family=fonts)
-    if missing := numbering_note(shown.key_pieces + shown.query_pieces, drawable):
-        figure.supxlabel(missing, fontsize=8, color=FAINT)
     return figure
 
 
@@ -140,18 +123,11 @@ def heat_map(
 def _words(shown: AttentionMap, layer: int | None, head: int | None, language: Language) -> list[str]:
     """Return the caption, the names of both axes, and the label of the color bar without and with numbers in cells."""
     words = (
-        LOOKED_AT[shown.stack],
-        LOOKING[shown.stack],
+        *WORDS[shown.stack],
         Localized("weight", "重み"),
         Localized("weight (in the cells: %)", "重み（マスの数字は %）"),
     )
     return [shown.caption(layer, head, language), *(word.text(language) for word in words)]
-
-
-def _fonts(pieces: str, said: list[str]) -> tuple[list[str], set[str]]:
-    from attendo.display.fonts import fonts_for
-
-    return fonts_for("".join([pieces, "…", *said]))
 
 
 def _label(axes: Axes, across: list[str], down: list[str], fonts: list[str]) -> None:
@@ -183,30 +159,3 @@ def _number(axes: Axes, weights: Float[np.ndarray, "queries keys"]) -> None:
             if weight >= LEAST_NUMBERED:
                 color = "white" if weight > 0.6 else INK
                 axes.text(s, t, f"{weight * 100:.0f}", ha="center", va="center", fontsize=7.5, color=color)
-
-
-def labels_for(pieces: Sequence[str], drawable: Collection[str]) -> list[str]:
-    """Return the axis labels: each token, truncated if it is long, or its number if no font can draw it.
-
-    >>> labels_for(("▁rain", "雨"), drawable="▁rain…")
-    ['▁rain', 'no. 2']
-    """
-    return [
-        fitted(seen, LONGEST_LABEL) if set(seen) <= set(drawable) else f"no. {number}"
-        for number, seen in enumerate(map(visible, pieces), 1)
-    ]
-
-
-def numbering_note(pieces: Sequence[str], drawable: Collection[str]) -> str:
-    """Return a note about tokens that are shown by number, or an empty string.
-
-    >>> numbering_note(("▁rain", "雨"), drawable="▁rain")
-    'no. = which piece it is, counted from 1: no font installed here has its characters (U+96E8 …)'
-    """
-    missing = sorted(set("".join(map(visible, pieces))) - set(drawable))
-    if not missing:
-        return ""
-    return (
-        "no. = which piece it is, counted from 1: no font installed here has its characters "
-        f"(U+{ord(missing[0]):04X} …)"
-    )

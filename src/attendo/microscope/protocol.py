@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, Required
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from attendo.config import build
@@ -340,19 +340,11 @@ class Outcome(TypedDict, total=False):
     ngrams: list[Ngram]
 
 
-class Baseline(TypedDict):
-    """The output of the unchanged model as an `Outcome`, and its changes caused by the edits (see `compared`)."""
+class Baseline(Outcome):
+    """The output of the unchanged model, and its changes caused by the edits (see `compared`)."""
 
-    text: NotRequired[str]
-    log_prob: NotRequired[float]
-    finished: NotRequired[bool]
-    score: NotRequired[float]
-    filled: NotRequired[int]
-    labels: NotRequired[list[Label]]
-    ngrams_share: NotRequired[float]
-    ngrams: NotRequired[list[Ngram]]
-    deltas: list[float] | dict[str, float]
-    total: float
+    deltas: Required[list[float] | dict[str, float]]
+    total: Required[float]
     tokens: NotRequired[list[Token | None]]
 
 
@@ -571,36 +563,6 @@ class TokensAnswer(TypedDict):
     gradient_times_input: list[float]
     rollout: list[float]
     pooled: list[float]
-
-
-ANSWERS: dict[str, Any] = {
-    "model": ModelAnswer,
-    "look": LookAnswer,
-    "tensor": bytes,
-    "matrices": MatricesAnswer,
-    "effects": EffectsAnswer,
-    "film": FilmAnswer,
-    "lens": LensAnswer,
-    "influence": InfluenceAnswer,
-    "attribution": AttributionAnswer,
-    "next": NextAnswer,
-    "tree": TreeAnswer,
-    "why": WhyAnswer,
-    "positions": PositionsAnswer,
-    "tokens": TokensAnswer,
-}
-"""The type of the answer to each request. Bytes are little-endian float32 numbers (`tensor_answer`)."""
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON schemas of each request and its answer, by name."""
-    return {
-        name: {
-            "request": TypeAdapter(REQUESTS[name]).json_schema(),
-            "answer": TypeAdapter(answer).json_schema(),
-        }
-        for name, answer in ANSWERS.items()
-    }
 
 
 def canonical(value: Any) -> str:

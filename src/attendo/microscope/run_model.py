@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -220,8 +220,7 @@ def look(
         user: The loaded model.
         request: The text, the search settings and the edits.
         folder: The run folder, or None for a model in memory.
-        baseline: The result of the unchanged model, which speeds up greedy search (default: computed if an edit
-            requires it).
+        baseline: The result of the unchanged model (default: computed if an edit requires it).
 
     Raises:
         AttendoError: The text is empty, or an edit refers to a part that does not exist.
@@ -231,10 +230,9 @@ def look(
     if baseline is None and any(edit.how == "mean" for edit in request.edits):
         baseline = look(user, request.without_edits(), folder)
     edits = tuple(_edit(user, edit, baseline) for edit in request.edits)
-    draft = () if baseline is None else baseline.target[baseline.prompt_tokens :]
     # an open page waits for the result of an edit without work of its own
     with nullcontext() if request.edits else one_thread_less():
-        reading = read(user, request, edits, draft)
+        reading = read(user, request, edits)
     inputs = reading.inputs(family, user.device)
     with torch.no_grad(), recording(model, keep=KEPT, edits=edits) as record:
         logits = record.model.eval()(**inputs)[0]
@@ -321,20 +319,19 @@ def usual_search(user: User) -> Search:
     return "beam" if isinstance(user, Translator) and usual_beam(user) > 1 else "greedy"
 
 
-def read(user: User, request: LookRequest, edits: Sequence[Edit] = (), draft: Sequence[int] = ()) -> Reading:
+def read(user: User, request: LookRequest, edits: Sequence[Edit] = ()) -> Reading:
     """Return the token ids of the input and the output. The output is decoded with the edits, unless it is forced.
 
-    `draft` is an expected output, which speeds up greedy search. Raise AttendoError for a text without tokens, and for
-    an invalid prefix.
+    Raise AttendoError for a text without tokens, and for an invalid prefix.
     """
     for token in request.prefix_ids:
         if not 0 <= token < user.model.config.vocab_size:
             raise AttendoError(f"prefix_ids has {token}; ids are 0 to {user.model.config.vocab_size - 1}")
     match user:
         case Translator():
-            return _translation(user, request, edits, draft)
+            return _translation(user, request, edits)
         case Generator():
-            return _continuation(user, request, edits, draft)
+            return _continuation(user, request, edits)
         case Classifier():
             ids = user.tokenizer.encode(request.text)
             part = list(user.long_texts.parts(ids)[0])
@@ -373,9 +370,7 @@ def _of_places(user: Embedder, edits: Sequence[Edit], source: tuple[int, ...]) -
     return tuple(best if id_ == mask_id else None for id_, best in zip(source, likeliest, strict=True))
 
 
-def _translation(
-    user: Translator, request: LookRequest, edits: Sequence[Edit], draft: Sequence[int]
-) -> Reading:
+def _translation(user: Translator, request: LookRequest, edits: Sequence[Edit]) -> Reading:
     tokenizer = user.tokenizer
     ids = tokenizer.encode(request.text)
     _some(ids, request.text)
@@ -388,9 +383,13 @@ def _translation(
         note = note or _note(len(whole), len(found), Localized("target", "指定した文"))
         score, finished = None, len(found) == len(whole)
     else:
-        best = _found_translation(user, request, source, edits, draft)
+        beam = 1 if request.search == "greedy" else request.beam
+        if request.edits or request.prefix_ids:
+            (best, *_), _ = search_translation(user, edits, source, request.prefix_ids, beam)
+        else:
+            ((best, *_),) = user.search([list(source)], config_of(user, beam))
         found, finished = list(best.token_ids)[: user.longest], best.finished
-        score = best.score if best.token_log_probs else None  # a search with a draft computes no score
+        score = best.score
         if is_looping(source, best):
             note = note or REPEATS
     begin = tokenizer.specials.begin
@@ -399,39 +398,7 @@ def _translation(
     return Reading(source, target, (*begin[1:], *found, last), len(begin), score, finished, note)
 
 
-def _found_translation(
-    user: Translator,
-    request: LookRequest,
-    source: tuple[int, ...],
-    edits: Sequence[Edit],
-    draft: Sequence[int],
-) -> Hypothesis:
-    """Translate with the usual search, or with the edits and a draft if there are edits."""
-    beam = 1 if request.search == "greedy" else request.beam
-    config = config_of(user, beam)
-    if not request.edits and not request.prefix_ids:
-        ((best, *_),) = user.search([list(source)], config)
-        return best
-    plain = not (config.min_length or config.no_repeat_ngram or config.coverage_penalty)
-    if config.beam > 1 or not plain:
-        return search_translation(user, edits, source, request.prefix_ids, beam)[0][0]
-    limit = config.max_length(len(source), user.longest + 1)
-    prefix = request.prefix_ids[: limit - 1]
-    with torch.no_grad(), edited(user.model, edits) as view:
-        cache = view.start(
-            torch.tensor([source], device=user.device),
-            capacity=limit + AHEAD + len(user.tokenizer.specials.begin) - 1,
-        )
-        begin = (*user.tokenizer.specials.begin, *prefix)
-        found, finished = greedy_by_draft(
-            view.step, cache, begin, draft, limit - len(prefix), user.special_ids
-        )
-    return Hypothesis((*prefix, *found), 0.0, 0.0, (), finished)
-
-
-def _continuation(
-    user: Generator, request: LookRequest, edits: Sequence[Edit], draft: Sequence[int]
-) -> Reading:
+def _continuation(user: Generator, request: LookRequest, edits: Sequence[Edit]) -> Reading:
     tokenizer, most = user.tokenizer, user.model.config.max_len
     ids = marked_ids(tokenizer, request.text)
     if request.search == "forced" and is_talk(tokenizer, ids):
@@ -442,10 +409,11 @@ def _continuation(
         prompt, found, finished = ids, behind, False
     else:
         n_tokens = min(request.max_tokens, most - 1)
-        prompt = ids[-(most - n_tokens) :]
-        found, finished = (
-            _found_text(user, request, edits, prompt, n_tokens, draft) if n_tokens else ([], False)
-        )
+        prompt, found, finished = ids[-(most - n_tokens) :], [], False
+        if n_tokens:
+            beam = 1 if request.search == "greedy" else request.beam or usual_beam(user)
+            (best, *_), _ = search_text(user, edits, prompt, request.prefix_ids, beam, n_tokens)
+            found, finished = list(best.token_ids), best.finished
     whole = [*prompt, *found]
     kept = whole[-most:]
     left_out = len(ids) + len(found) - len(kept)
@@ -458,28 +426,6 @@ def _continuation(
     return Reading(
         (), tuple(kept), (*kept[1:], last), prompt_tokens, None, finished, note if left_out else None
     )
-
-
-def _found_text(
-    user: Generator,
-    request: LookRequest,
-    edits: Sequence[Edit],
-    prompt: list[int],
-    n_tokens: int,
-    draft: Sequence[int],
-) -> tuple[list[int], bool]:
-    if request.search == "beam":
-        best = search_text(
-            user, edits, prompt, request.prefix_ids, request.beam or usual_beam(user), n_tokens
-        )[0][0]
-        return list(best.token_ids), best.finished
-    prefix = request.prefix_ids[: n_tokens - 1]
-    with torch.no_grad(), edited(user.model, edits) as view:
-        cache = view.start(1, len(prompt) + n_tokens + AHEAD)
-        begin = (*prompt, *prefix)
-        known = _special_ids(user.tokenizer, prompt)
-        found, finished = greedy_by_draft(view.step, cache, begin, draft, n_tokens - len(prefix), known)
-    return [*prefix, *found], finished
 
 
 def _special_ids(tokenizer: Tokenizer, prompt: Sequence[int]) -> SpecialIds:
@@ -626,43 +572,3 @@ def _change(layer: nn.Module, own: LayerEdits, width: int) -> Change | None:
     means = own.mixed(torch.zeros(1, layer.n_heads, 1, layer.value_dim))[0, :, 0]
     sums = own.mixed(torch.ones(1, layer.n_heads, 1, layer.value_dim))[0, :, 0]
     return Change(betas, (sums - means)[:, 0], means)
-
-
-AHEAD = 16
-"""The number of draft tokens that are verified per step. Such a step takes little longer than a step of one token."""
-
-
-def greedy_by_draft(
-    step: Callable[[Tensor, Any], Tensor],
-    cache: Any,
-    begin: Sequence[int],
-    draft: Sequence[int],
-    limit: int,
-    special: SpecialIds,
-) -> tuple[list[int], bool]:
-    """Return the greedy output of at most `limit` tokens after `begin`, without the end token, and whether it ended.
-
-    Each step verifies several `draft` tokens, which do not affect the result (Leviathan et al. 2023, "Fast Inference
-    from Transformers via Speculative Decoding", for the greedy case). The cache contains all tokens before `begin`.
-    """
-    found: list[int] = []
-    device, fed, at = cache.lengths.device, list(begin), 0
-    while len(found) < limit:
-        guess = list(draft[at : at + min(AHEAD, limit - len(found) - 1)])
-        logits = step(torch.tensor([[*fed, *guess]], device=device), cache)[0, len(fed) - 1 :]
-        logits[:, list(special.banned_ids)] = -torch.inf
-        best = logits.argmax(-1).tolist()
-        right = next((n for n, token in enumerate(guess) if token != best[n]), len(guess))
-        cache.advance(right - len(guess))  # removes the guesses after the first wrong guess from the cache
-        for token in best[: right + 1]:
-            if token == special.eos_id:
-                return found, True
-            found.append(token)
-        fed, at = best[right : right + 1], _going_on(draft, at + right, best[right])
-    return found, False
-
-
-def _going_on(draft: Sequence[int], at: int, token: int) -> int:
-    """Return the position where the draft continues after `token` replaced its token `at`."""
-    near = list(draft[at : at + AHEAD])
-    return at + near.index(token) + 1 if token in near else at + 1

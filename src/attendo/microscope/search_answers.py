@@ -26,14 +26,7 @@ from attendo.microscope.run_model import LookResult, config_of, search_text, sea
 
 @dataclass(frozen=True)
 class Searched:
-    """The result of a beam search on the edited model.
-
-    Attributes:
-        config: The decoding settings.
-        best: The best hypothesis.
-        best_ids: The token ids of the best hypothesis, including the end token if the text ended.
-        trace: The tree of all candidates.
-    """
+    """The result of a beam search on the edited model. `best_ids` include the end token if the text ended."""
 
     config: DecodingConfig
     best: Hypothesis

@@ -8,29 +8,28 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter
 
 from attendo.bundle import examples_of
 from attendo.custom_modules import is_custom
 from attendo.errors import AttendoError
 from attendo.inference import Generator, Translator
 from attendo.inference.generator import in_float32
+from attendo.inspecting.probing import linear_probes
 from attendo.inspecting.recording import view
-from attendo.microscope.answers import (
-    compared,
-    film_answer,
-    lens_answer,
-    matrices_answer,
-    next_answer,
-    outcome,
-    positions_answer,
-    stacks_of,
-    tensor_answer,
-    tokens_of,
+from attendo.inspecting.residual_stream import Stack
+from attendo.microscope import answers, effects, influence, search_answers
+from attendo.microscope.protocol import (
+    MOST_CHARACTERS,
+    REQUESTS,
+    LookAnswer,
+    LookRequest,
+    ModelAnswer,
+    Probes,
+    request_of,
 )
-from attendo.microscope.effects import effects_answer, is_quick, opened_head, tokens_answer
-from attendo.microscope.influence import attribution_answer, influence_answer
-from attendo.microscope.protocol import LookAnswer, LookRequest, ModelAnswer, Probes, request_of
 from attendo.microscope.run_model import (
     LookResult,
     User,
@@ -38,11 +37,11 @@ from attendo.microscope.run_model import (
     attention_paths,
     effect_paths,
     look,
+    read,
     require_shown,
     usual_beam,
     usual_search,
 )
-from attendo.microscope.search_answers import tree_answer, why_answer
 from attendo.models import parameter_count
 from attendo.training.acceleration import fastest_products, use_onednn
 from attendo.training.checkpoints import checkpoints
@@ -55,20 +54,38 @@ REMEMBERED = 500_000_000
 
 Answer = Mapping[str, Any] | bytes
 ANSWER_OF: dict[str, Callable[..., Answer]] = {
-    "tensor": tensor_answer,
-    "matrices": matrices_answer,
-    "effects": effects_answer,
-    "film": film_answer,
-    "lens": lens_answer,
-    "influence": influence_answer,
-    "attribution": attribution_answer,
-    "next": next_answer,
-    "tree": tree_answer,
-    "why": why_answer,
-    "positions": positions_answer,
-    "tokens": tokens_answer,
+    "tensor": answers.tensor_answer,
+    "matrices": answers.matrices_answer,
+    "effects": effects.effects_answer,
+    "film": answers.film_answer,
+    "lens": answers.lens_answer,
+    "influence": influence.influence_answer,
+    "attribution": influence.attribution_answer,
+    "next": answers.next_answer,
+    "tree": search_answers.tree_answer,
+    "why": search_answers.why_answer,
+    "positions": answers.positions_answer,
+    "tokens": effects.tokens_answer,
 }
 """The function that answers each request about a result. Its arguments are the fields of the request."""
+
+
+def answer_types() -> dict[str, Any]:
+    """Return the type of the answer to each request, by name."""
+    own = {name: get_type_hints(answer)["return"] for name, answer in ANSWER_OF.items()}
+    return {"model": ModelAnswer, "look": LookAnswer} | own
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schemas of each request and its answer, by name."""
+    answers = answer_types()
+    return {
+        name: {
+            "request": TypeAdapter(request).json_schema(),
+            "answer": TypeAdapter(answers[name]).json_schema(),
+        }
+        for name, request in REQUESTS.items()
+    }
 
 
 class Session:
@@ -252,28 +269,45 @@ class Session:
         return [] if self.folder is None else checkpoints(self.folder / "checkpoints")
 
 
-def look_answer(result: LookResult, baseline: LookResult | None, began: float) -> LookAnswer:
-    """Return the data that the microscope page shows about the result of a run.
+def probes_of(user: User, rows: Sequence[tuple[str, str]]) -> Probes:
+    """Fit linear probes to rows (text, label), and return their accuracy on held-out texts (see `linear_probes`).
 
-    Args:
-        result: The result of running the model, with the edits of the request.
-        baseline: The result of the unchanged model, or None if the request has no edits.
-        began: The start of the computation, as a value of `time.perf_counter`.
+    A probe reads the mean of the states of a text, in the encoder if the model has an encoder. A text is truncated to
+    the context length. Raise AttendoError if there are fewer than 2 labels.
     """
-    stacks = stacks_of(result)
+    stack: Stack = "encoder" if hasattr(user.model, "encoder") else "decoder"
+    asked = [LookRequest(text=text[:MOST_CHARACTERS], search="forced", target="") for text, _ in rows]
+    inputs = [read(user, request).inputs(user.task, user.device) for request in asked]
+    probes = linear_probes(user.model, inputs, [label for _, label in rows], stack=stack)
+    return {
+        "stack": stack,
+        "accuracy": [probe.accuracy for probe in probes],
+        "control": [probe.control for probe in probes],
+        "majority": probes[0].majority,
+        "n_train": probes[0].n_train,
+        "n_test": probes[0].n_test,
+    }
+
+
+def look_answer(result: LookResult, baseline: LookResult | None, began: float) -> LookAnswer:
+    """Return the data that the page shows about a result and its unedited `baseline`.
+
+    The computation started at `began`, a value of `time.perf_counter`.
+    """
+    stacks = answers.stacks_of(result)
     return {
         "ask": result.request.body,
         "key": result.request.key,
         "family": result.family,
-        "source": tokens_of(result, result.source, of_source=True),
-        "target": tokens_of(result, result.target, of_source=False),
+        "source": answers.tokens_of(result, result.source, of_source=True),
+        "target": answers.tokens_of(result, result.target, of_source=False),
         "prompt_tokens": result.prompt_tokens,
         "stacks": stacks,
-        "outcome": outcome(result),
-        "baseline": None if baseline is None else compared(result, baseline),
+        "outcome": answers.outcome(result),
+        "baseline": None if baseline is None else answers.compared(result, baseline),
         "note": result.note.en if result.note else "",
         "note_ja": result.note.ja if result.note else "",
-        "opens": opened_head(result, stacks),
-        "quick": is_quick(result, stacks),
+        "opens": effects.opened_head(result, stacks),
+        "quick": effects.is_quick(result, stacks),
         "seconds": round(time.perf_counter() - began, 3),
     }

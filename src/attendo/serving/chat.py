@@ -53,12 +53,9 @@ class LikelyToken(BaseModel):
     bytes: None
 
 
-class ChatToken(BaseModel):
+class ChatToken(LikelyToken):
     """A token of a reply, with the most probable tokens at its position."""
 
-    token: str
-    logprob: float
-    bytes: None
     top_logprobs: list[LikelyToken]
 
 

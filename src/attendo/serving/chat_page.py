@@ -19,8 +19,8 @@ from starlette.types import Receive, Scope, Send
 from attendo.data.chat import Message, parse_messages
 from attendo.data.row_report import RowError
 from attendo.decoding.sampling import SamplingConfig
-from attendo.display.i18n import Language, Localized
-from attendo.display.web import STYLES, version
+from attendo.display.i18n import Localized, accepted_language
+from attendo.display.web import FORM_POLICY, STYLES, version
 from attendo.errors import AttendoError
 from attendo.inference.conversations import marked_text
 from attendo.inference.generation import WrittenText
@@ -30,10 +30,6 @@ from attendo.serving.errors import TOO_LATE, ApiError
 from attendo.serving.registry import ServedModel
 
 router = APIRouter(route_class=ApiRoute, include_in_schema=False)
-POLICY = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; base-uri 'none'; form-action 'self'; "
-    "frame-ancestors 'none'"
-)
 WORDS = {
     "message": Localized("Message", "メッセージ"),
     "system": Localized("System message", "システムメッセージ"),
@@ -55,7 +51,7 @@ class HtmlStream(StreamingResponse):
     """A page that is sent while a reply is generated. If the client disconnects, the job is canceled."""
 
     def __init__(self, stack: AsyncExitStack, parts: AsyncIterator[str]) -> None:
-        super().__init__(parts, media_type="text/html", headers={"content-security-policy": POLICY})
+        super().__init__(parts, media_type="text/html", headers={"content-security-policy": FORM_POLICY})
         self._stack = stack
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,8 +64,7 @@ class _Page:
     """The parts of a page for one model, in the language of the browser."""
 
     def __init__(self, request: ApiRequest, served: ServedModel) -> None:
-        accepted = request.headers.get("accept-language", "").strip().lower()
-        self.language: Language = "ja" if accepted.startswith("ja") else "en"
+        self.language = accepted_language(request.headers)
         self.name = served.name
         self.action = f"chat?model={quote(served.name, safe='')}"
         self.look = request.server.look
@@ -146,7 +141,7 @@ def _assistant(request: ApiRequest) -> ServedModel:
 
 
 def _html(text: str, status: int = 200) -> Response:
-    return Response(text, status, {"content-security-policy": POLICY}, "text/html")
+    return Response(text, status, {"content-security-policy": FORM_POLICY}, "text/html")
 
 
 @router.post("/chat", response_class=Response)

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Annotated, Any, Literal
 
@@ -23,8 +24,9 @@ from starlette.types import Receive, Scope, Send
 from attendo.data.chat import Message
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.logit_filters import SamplingConfig
+from attendo.decoding.sampling import SampledToken
 from attendo.errors import AttendoError
-from attendo.inference import Generator, Translation, Translator
+from attendo.inference import Candidate, Generator, Translation, Translator
 from attendo.inference.continuous_translation import TranslationJob
 from attendo.inference.generation import Generation, WrittenText
 from attendo.inference.incremental_decode import Spelling
@@ -34,7 +36,7 @@ from attendo.serving.errors import TOO_LATE, ApiError, OpenAIFault, documented_e
 from attendo.serving.registry import ServedModel
 from attendo.serving.schemas import WHOLE, Body, Ids, Name, Rows, Texts, json_response, reads
 from attendo.serving.scoring import TokenScore, run_text_scores, scoring_chunks, token_text
-from attendo.serving.translations import TranslateOptions, prepared, translations
+from attendo.serving.translations import TranslateOptions, TranslationRequest, prepared, translations
 
 PING_SECONDS = 10.0
 """The seconds between the comments in a stream. Without comments, a proxy may close the connection."""
@@ -198,17 +200,11 @@ FORM = AnswerForm("cmpl", ("text_completion", "text_completion"), choice, choice
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """A prepared completion request with all texts to generate.
+    """A prepared completion request with all texts to generate, `n` per prompt.
 
-    Attributes:
-        generator: The language model.
-        body: The body of the request.
-        ids: The token ids of each prompt without special tokens.
-        read: The token ids that the model reads for each prompt: `ids`, with special tokens if the prompt is a text.
-        texts: The texts to generate, `n` per prompt.
-        n: The number of texts per prompt.
-        n_likeliest: The number of most probable tokens to return for each position (None: no log-probabilities).
-        echo: Whether the response contains the prompts.
+    `ids` are the token ids of each prompt. The model reads `read`, which are `ids` with special tokens if the prompt is
+    a text. `n_likeliest` is the number of most probable tokens to return for each position (None: no log-
+    probabilities). `echo` means that the response contains the prompts.
     """
 
     generator: Generator
@@ -299,7 +295,7 @@ async def generated(
     """Generate the texts of a request, and return them as a response or as a stream. `more` are further fields."""
     head = form.head(served.name, ready.body.stream) | more
     if ready.body.stream:
-        chunks = TextEvents(ready, head, form)
+        chunks = _chunks(head, ready.body, _choices(ready, form), ready.usage)
         return await _streamed(request, served, GenerationJob(ready.texts), ready.cost, chunks)
     found: Sequence[Generation] = await request.run_job(served, GenerationJob(ready.texts), ready.cost)
     request.context.tokens_out += sum(len(one.log_probs) for one in found)
@@ -387,58 +383,64 @@ def _offsets(tokenizer: Tokenizer, ids: Sequence[int], *, going_on: bool) -> lis
     return list(ends)[: len(ids)]
 
 
-class TextEvents:
-    """A function object that converts the events of a generation job to the chunks of a stream."""
+Chunks = Callable[[JobEvent], list[dict[str, Any]]]
+"""A function from an event of a job, which is a piece of text or the end of the job, to chunks of a stream."""
 
-    def __init__(self, ready: GenerationRequest, head: dict[str, Any], form: AnswerForm) -> None:
-        self._ready = ready
-        self._form = form
-        self._head = head
-        self._usage = bool(ready.body.stream_options and ready.body.stream_options.include_usage)
-        self._kept: list[list[tuple[int, float]]] = [
-            [] for _ in ready.texts
-        ]  # tokens that are not in a chunk yet
-        self._ids: list[list[int]] = [[] for _ in ready.texts]
-        self._begun = False
 
-    def __call__(self, news: JobEvent) -> list[dict[str, Any]]:
-        """Return the stream chunks of an event, which is a piece of text or the end of the job."""
-        chunks: list[dict[str, Any]] = []
-        if not self._begun:
-            first = [self._form.first(self._ready, i) for i in range(len(self._ready.texts))]
-            chunks += [self._chunk(one) for one in first if one is not None]
-        self._begun = True
-        if isinstance(news, Piece):
-            return chunks + self._piece(news)
-        assert isinstance(news, Done)
-        for i, one in enumerate(news.results):
-            end = self._log_probs(i) if one.finished_by == "end" and self._kept[i] else None
-            chunks.append(self._chunk(self._form.piece(i, "", reason_of(one), end)))
-        if self._usage:
-            chunks.append(self._head | {"choices": [], "usage": self._ready.usage(news.results)})
-        return chunks
+def _chunks(
+    head: dict[str, Any],
+    body: SamplingBody,
+    choices: Callable[[JobEvent], list[dict[str, Any]]],
+    usage: Callable[[Sequence[Any]], dict[str, int]],
+) -> Chunks:
+    """Return the function that makes one chunk of each choice of an event, and of the token counts at the end."""
+    wanted = bool(body.stream_options and body.stream_options.include_usage)
+    more = {"usage": None} if wanted else {}
 
-    def _piece(self, news: Piece) -> list[dict[str, Any]]:
-        if news.token is not None:
-            self._kept[news.text].append((news.token.token_id, news.token.log_prob))
-        if not news.piece:
-            return []
-        return [self._chunk(self._form.piece(news.text, news.piece, None, self._log_probs(news.text)))]
+    def chunks(event: JobEvent) -> list[dict[str, Any]]:
+        found = [head | {"choices": [one]} | more for one in choices(event)]
+        if wanted and isinstance(event, Done):
+            found.append(head | {"choices": [], "usage": usage(event.results)})
+        return found
 
-    def _log_probs(self, index: int) -> dict[str, Any] | None:
-        kept = self._kept[index]
-        self._kept[index] = []
-        if self._ready.n_likeliest is None:
+    return chunks
+
+
+def _choices(ready: GenerationRequest, form: AnswerForm) -> Callable[[JobEvent], list[dict[str, Any]]]:
+    """Return the function that returns the choices of an event of a generation job."""
+    tokenizer = ready.generator.tokenizer
+    new: list[list[SampledToken]] = [[] for _ in ready.texts]  # tokens that are not in a choice yet
+    ids: list[list[int]] = [[] for _ in ready.texts]
+    numbers = range(len(ready.texts))
+    first = [one for one in (form.first(ready, i) for i in numbers) if one is not None]
+
+    def log_probs(index: int) -> dict[str, Any] | None:
+        tokens, new[index] = new[index], []
+        if ready.n_likeliest is None:
             return None
-        tokenizer = self._ready.generator.tokenizer
-        ids = [token for token, _ in kept]
-        self._ids[index] += ids
-        going_on = bool(self._ready.prompt_ids(index))
-        offsets = _offsets(tokenizer, self._ids[index], going_on=going_on)[-len(ids) or None :]
-        return _table(tokenizer, ids, [value for _, value in kept], None, offsets)
+        own = [token.token_id for token in tokens]
+        ids[index] += own
+        offsets = _offsets(tokenizer, ids[index], going_on=bool(ready.prompt_ids(index)))
+        return _table(
+            tokenizer, own, [token.log_prob for token in tokens], None, offsets[-len(own) or None :]
+        )
 
-    def _chunk(self, own: dict[str, Any]) -> dict[str, Any]:
-        return self._head | {"choices": [own]} | ({"usage": None} if self._usage else {})
+    def choices(event: JobEvent) -> list[dict[str, Any]]:
+        found = list(first)
+        first.clear()
+        if isinstance(event, Piece):
+            if event.token is not None:
+                new[event.text].append(event.token)
+            if event.piece:
+                found.append(form.piece(event.text, event.piece, None, log_probs(event.text)))
+            return found
+        assert isinstance(event, Done)
+        for i, one in enumerate(event.results):
+            end = log_probs(i) if one.finished_by == "end" and new[i] else None
+            found.append(form.piece(i, "", reason_of(one), end))
+        return found
+
+    return choices
 
 
 router = APIRouter(route_class=ApiRoute, tags=["OpenAI"], responses=documented_errors(OpenAIFault))
@@ -517,10 +519,7 @@ def _prompts(body: CompletionBody) -> list[str | list[int]]:
 def check_options(request: ApiRequest, body: SamplingBody, **more: tuple[bool, str]) -> None:
     """Raise ApiError with status 400 for unsupported options of the OpenAI API, and for values above the limits.
 
-    Args:
-        request: The request.
-        body: The body of the request.
-        **more: Whether the value of a further field is supported, and otherwise what to do.
+    `more` contains, for further fields, whether the value is supported, and otherwise what to do.
     """
     remedies = {
         "presence_penalty": (not body.presence_penalty, "remove it, or use repetition_penalty"),
@@ -557,7 +556,7 @@ async def _streamed(
     served: ServedModel,
     work: TranslationJob | GenerationJob,
     cost: int,
-    chunks: Callable[[JobEvent], list[Any]],
+    chunks: Chunks,
 ) -> Response:
     """Return the events of a job as a stream. If the job fails before its first event, raise its error."""
     async with AsyncExitStack() as stack:
@@ -574,7 +573,7 @@ async def _messages(
     request: ApiRequest,
     first: asyncio.Future[JobEvent],
     events: AsyncIterator[JobEvent],
-    chunks: Callable[[JobEvent], list[Any]],
+    chunks: Chunks,
 ) -> AsyncIterator[ServerSentEvent]:
     try:
         event = await first
@@ -614,21 +613,17 @@ async def _translated(
             request, served, sources, TranslateOptions(beam=1, max_tokens=body.max_tokens)
         )
         config = dataclasses.replace(greedy.config, beam=1, beam_groups=1, coverage_penalty=0.0)
-        n_read = sum(map(len, greedy.sources.rows))
-        usage = bool(body.stream_options and body.stream_options.include_usage)
         wanted = TranslationJob(greedy.sources, config, guard=False, stream=True)
-        chunks = _pieces(head, n_read, usage)
+        chunks = _chunks(head, body, _translated_choices, partial(_usage_of_translations, greedy))
         return await _streamed(request, served, wanted, greedy.cost, chunks)
     how = TranslateOptions(n=body.n or 1, max_tokens=body.max_tokens)
     ready, found = await translations(request, served, sources, how)
     choices = [
-        choice(how.n * place + number, candidate.text, "stop" if candidate.finished else "length")
+        choice(how.n * place + number, candidate.text, _reason_of_candidate(candidate))
         for place, one in enumerate(found)
         for number, candidate in enumerate(one.candidates)
     ]
-    n_written = sum(len(candidate.token_log_probs) for one in found for candidate in one.candidates)
-    usage = usage_of(sum(map(len, ready.sources.rows)), n_written)
-    return json_response(head | {"choices": choices, "usage": usage})
+    return json_response(head | {"choices": choices, "usage": _usage_of_translations(ready, found)})
 
 
 def _n_written(found: Generation | Translation) -> int:
@@ -649,19 +644,18 @@ def _check_search(body: CompletionBody, prompts: Sequence[Any]) -> None:
         raise ApiError(400, "a stream translates one prompt greedily; send one, with n=1", param="n")
 
 
-def _pieces(head: dict[str, Any], n_read: int, usage: bool) -> Callable[[JobEvent], list[Any]]:
-    """Return the function that converts the events of a translation job to the chunks of a stream."""
-    more = {"usage": None} if usage else {}
+def _reason_of_candidate(candidate: Candidate) -> str:
+    return "stop" if candidate.finished else "length"
 
-    def chunks_of(news: JobEvent) -> list[Any]:
-        if isinstance(news, Piece):
-            return [head | {"choices": [choice(0, news.piece, None)]} | more]
-        assert isinstance(news, Done)
-        (found,) = news.results
-        assert isinstance(found, Translation)
-        best = found.candidates[0]
-        last = choice(0, "", "stop" if best.finished else "length")
-        counts = {"choices": [], "usage": usage_of(n_read, len(best.token_log_probs))}
-        return [head | {"choices": [last]} | more, *([head | counts] if usage else [])]
 
-    return chunks_of
+def _usage_of_translations(ready: TranslationRequest, found: Sequence[Translation]) -> dict[str, int]:
+    n_written = sum(len(candidate.token_log_probs) for one in found for candidate in one.candidates)
+    return usage_of(sum(map(len, ready.sources.rows)), n_written)
+
+
+def _translated_choices(event: JobEvent) -> list[dict[str, Any]]:
+    """Return the choices of an event of a translation job with one text."""
+    if isinstance(event, Piece):
+        return [choice(0, event.piece, None)]
+    assert isinstance(event, Done)
+    return [choice(0, "", _reason_of_candidate(event.results[0].candidates[0]))]

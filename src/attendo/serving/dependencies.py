@@ -226,15 +226,9 @@ class ApiRoute(APIRoute):
 
 
 def choose_model(state: State, name: str | None, families: Sequence[TaskName] = ()) -> ServedModel:
-    """Return the model with a given name, or the only model of the given tasks.
+    """Return the model with a given name, or the only model of the given tasks (default: of all tasks).
 
-    Args:
-        state: The state of the server.
-        name: The name of the model, or None if the request does not name a model.
-        families: The possible tasks of the model (default: all tasks).
-
-    Raises:
-        ApiError: No model fits (status 404), the named model has another task (400), or several models fit (400).
+    Raise ApiError if no model fits (status 404), the named model has another task (400), or several models fit (400).
     """
     fit = [served for served in state.models if not families or served.family in families]
     if name is None:

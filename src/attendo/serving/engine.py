@@ -84,16 +84,9 @@ class EngineStopped(Exception):
 
 @dataclass(eq=False)
 class Job:
-    """A job of an engine, with its deadline and its state.
+    """A job of an engine. `tell` receives its events in the engine's thread, with pieces of text if `stream` is true.
 
-    Attributes:
-        work: The texts to process.
-        tell: The function that receives the events. It is called in the engine's thread.
-        deadline: The time limit, as a value of `time.monotonic`.
-        stream: Whether each piece of text is an event.
-        cancelled: Whether the job was canceled.
-        came: The time of the submission, as a value of `time.monotonic`.
-        began: The time when the first text was started, or None.
+    `deadline`, `came` (the submission) and `began` (the start of the first text) are values of `time.monotonic`.
     """
 
     work: Work
@@ -160,29 +153,46 @@ class _Translations:
             self.translating.leave([number])
 
 
-class _Generations:
+class _Queue:
+    """The texts of jobs that were not started yet, with their jobs and their numbers in the jobs."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Job, Any, int]] = []
+
+    @property
+    def going_on(self) -> int:
+        return len(self.waiting)
+
+    def take(self, job: Job) -> None:
+        assert not isinstance(job.work, TranslationJob)
+        self.waiting += [(job, job.work, number) for number in range(len(job.work.texts))]
+
+    def leave(self, job: Job) -> None:
+        self.waiting = [place for place in self.waiting if place[0] is not job]
+
+    def begin(self, n: int) -> list[tuple[Job, Any, int]]:
+        """Remove the first n texts, and return them."""
+        begun, self.waiting = self.waiting[:n], self.waiting[n:]
+        for job, _, _ in begun:
+            job.begin()
+        return begun
+
+
+class _Generations(_Queue):
     """Runs generation jobs."""
 
     def __init__(self, generator: Generator, rows: int) -> None:
+        super().__init__()
         self.writing = generator.writing()
         self.rows = rows
-        self.waiting: list[tuple[Job, GenerationJob, int]] = []
         self.places: dict[int, tuple[Job, GenerationJob, int]] = {}
 
     @property
     def going_on(self) -> int:
         return len(self.places) + len(self.waiting)
 
-    def take(self, job: Job) -> None:
-        assert isinstance(job.work, GenerationJob)
-        self.waiting += [(job, job.work, number) for number in range(len(job.work.texts))]
-
     def advance(self) -> list[tuple[Job, JobEvent]]:
-        n = self.rows - self.writing.going_on
-        new, self.waiting = self.waiting[:n], self.waiting[n:]
-        if new:
-            for job, _, _ in new:
-                job.begin()
+        if new := self.begin(self.rows - self.writing.going_on):
             texts = [work.texts[number] for _, work, number in new]
             self.places |= zip(self.writing.add(texts), new, strict=True)
         return [event for step in self.writing.advance() for event in self._events_of(step)]
@@ -198,42 +208,28 @@ class _Generations:
         return events
 
     def leave(self, job: Job) -> None:
-        self.waiting = [place for place in self.waiting if place[0] is not job]
+        super().leave(job)
         gone = [number for number, place in self.places.items() if place[0] is job]
         self.writing.leave(gone)
         for number in gone:
             del self.places[number]
 
 
-class _Forwards:
+class _Forwards(_Queue):
     """Runs forward jobs."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[Job, ForwardJob, int]] = []
-
-    @property
-    def going_on(self) -> int:
-        return len(self.waiting)
-
-    def take(self, job: Job) -> None:
-        assert isinstance(job.work, ForwardJob)
-        self.waiting += [(job, job.work, number) for number in range(len(job.work.texts))]
 
     def advance(self) -> list[tuple[Job, JobEvent]]:
         if not self.waiting:
             return []
-        first = self.waiting[0][1]
-        room = PASS_CHARACTERS
-        now: list[tuple[Job, ForwardJob, int]] = []
-        for job, work, number in self.waiting:
+        first: ForwardJob = self.waiting[0][1]
+        room, n = PASS_CHARACTERS, 0
+        for _, work, number in self.waiting:
             length = work.size(work.texts[number])
-            if work.kind != first.kind or (now and length > room):
+            if work.kind != first.kind or (n and length > room):
                 break
-            now.append((job, work, number))
             room -= length
-        self.waiting = self.waiting[len(now) :]
-        for job, _, _ in now:
-            job.begin()
+            n += 1
+        now = self.begin(n)
         try:
             found = first.run([work.texts[number] for _, work, number in now])
         except Exception as error:  # noqa: BLE001  (other waiting jobs continue)
@@ -246,9 +242,6 @@ class _Forwards:
             for (job, work, number), result in zip(now, found, strict=True)
             for event in job.add(number, result, len(work.texts))
         ]
-
-    def leave(self, job: Job) -> None:
-        self.waiting = [place for place in self.waiting if place[0] is not job]
 
 
 _Worker = _Translations | _Generations | _Forwards
@@ -383,16 +376,8 @@ async def call(
 ) -> AsyncIterator[AsyncIterator[JobEvent]]:
     """Submit a job and yield an iterator over its events. An unfinished job is canceled when the context ends.
 
-    Args:
-        engine: The engine that runs the job.
-        entered: The context of `Admission.entered`, which admits the job.
-        work: The texts to process.
-        seconds: The time limit of the job in seconds.
-        stream: Whether each piece of text is an event.
-
-    Raises:
-        ApiError: The server is full now (status 429), or the cost exceeds the server's limit (413).
-        DeadlineExceeded: The time limit has passed. If the job fails, its error is raised.
+    `entered` is the context of `Admission.entered`, whose errors are raised. After `seconds` seconds, DeadlineExceeded
+    is raised. If the job fails, its error is raised.
     """
     loop = asyncio.get_running_loop()
     events = asyncio.Queue[JobEvent]()

@@ -68,14 +68,10 @@ class OpenAIFault(BaseModel):
 
 
 class ApiError(Exception):
-    """The error of a rejected request.
+    """The error of a rejected request: the HTTP status, and one line with the error and the remedy.
 
-    Args:
-        status: The HTTP status.
-        message: One line with the error and the remedy.
-        param: The name of the wrong field, for OpenAI's format.
-        code: The error code, for OpenAI's format.
-        retry_after: Seconds after which the client can try again.
+    `param` is the name of the wrong field, and `code` is the error code, both for OpenAI's format. After `retry_after`
+    seconds, the client can try again.
     """
 
     def __init__(
@@ -100,12 +96,7 @@ KNOWN = (ApiError, DeadlineExceeded, ClientGone, RequestValidationError, HTTPExc
 
 
 def documented_errors(shape: type[Fault | OpenAIFault], *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI documentation of error responses.
-
-    Args:
-        shape: The pydantic model of the response body.
-        statuses: The HTTP statuses (default: those of a route that uses a model).
-    """
+    """Return the OpenAPI documentation of error responses (default: those of a route that uses a model)."""
     found: dict[int | str, dict[str, Any]] = {}
     for status in statuses or [status for status in _MEANINGS if status != HTTPStatus.UNSUPPORTED_MEDIA_TYPE]:
         found[status] = {"model": shape, "description": _MEANINGS[status]}

@@ -1,4 +1,4 @@
-"""The middleware: the response log, cross-origin requests, and the checks of API keys and request bodies."""
+"""The middleware: the response log, and the checks of API keys, origins and request bodies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attendo.serving import errors
@@ -138,26 +136,6 @@ class ResponseRecord:
             headers.setdefault(name, value)
         if self.state.draining and self.scope.get("http_version", "") < "2":
             headers.setdefault("connection", "close")  # the client sends its next request to another server
-
-
-class CrossOrigin(CORSMiddleware):
-    """Starlette's CORS middleware with an empty preflight response. `Guard` handles preflights of other origins."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to a preflight request of an allowed origin, or pass the request to the application."""
-        http = scope["type"] == "http"
-        if http and scope["method"] == "OPTIONS" and not self.is_allowed_origin(_origin_of(scope)):
-            await self.simple_response(scope, receive, send, Headers(scope=scope))
-        else:
-            await super().__call__(scope, receive, send)
-
-    def preflight_response(self, request_headers: Headers) -> Response:
-        """Return status 204 with Starlette's CORS headers, or Starlette's rejection."""
-        response = super().preflight_response(request_headers)
-        if response.status_code != 200:
-            return response
-        own = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
-        return Response(None, 204, own)
 
 
 class Guard:
@@ -295,10 +273,6 @@ class Guard:
         finally:
             self.held -= size
         return b"".join(parts)
-
-
-def _origin_of(scope: Scope) -> str:
-    return Headers(scope=scope).get("origin", "")
 
 
 def _check_sender(state: State, headers: Headers, method: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from html import escape
@@ -10,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 from starlette.responses import RedirectResponse, Response
 
-from attendo.display.i18n import Language
+from attendo.display.i18n import accepted_language
 from attendo.display.web import data_elements, live_document, served_asset
 from attendo.files import json_of
 from attendo.serving.dependencies import ApiRequest, ApiRoute, choose_model
 from attendo.serving.engine import PASS_CHARACTERS
 from attendo.serving.errors import ApiError, Fault, documented_errors
 from attendo.serving.registry import ServedModel
-from attendo.serving.schemas import JSON, reads
+from attendo.serving.schemas import JSON, Body, reads
 
 if TYPE_CHECKING:
     from attendo.microscope.session import Answer
@@ -67,7 +66,7 @@ COST = 1000
 ModelName = Annotated[str, Path(max_length=200)]
 
 
-class Question(BaseModel):
+class Question(Body):
     """The body of a microscope request, which `attendo.microscope.session` validates."""
 
     model_config = ConfigDict(extra="allow")
@@ -97,12 +96,12 @@ async def look_page(request: ApiRequest, model: ModelName) -> Response:
     """Return the microscope page of a model, in Japanese if the browser prefers Japanese."""
     if not request.server.keys:
         choose_model(request.server, model)
-    wanted = request.headers.get("accept-language", "")
-    language: Language = "ja" if wanted.strip().lower().startswith("ja") else "en"
     from attendo.microscope.look_page import live_page  # most servers never load the microscope
 
     back = "../../" if request.server.page else None
-    return Response(*live_page(language, root="../../", back=back).response(request.headers))
+    return Response(
+        *live_page(accepted_language(request.headers), root="../../", back=back).response(request.headers)
+    )
 
 
 BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -113,9 +112,7 @@ BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "b
 )
 async def answer(request: ApiRequest, model: ModelName, name: ModelName) -> Response:
     """Compute the answer to one request of the microscope page."""
-    if request.media_type != JSON:
-        raise ApiError(415, f"the body must be JSON; send it with Content-Type: {JSON}")
-    question = name, _object(await request.body())
+    question = name, (await request.read_json(Question)).model_extra or {}
 
     async def work(served: ServedModel) -> Response:
         session = served.session
@@ -130,15 +127,3 @@ async def answer(request: ApiRequest, model: ModelName, name: ModelName) -> Resp
         return Response(json_of(found), media_type=JSON)
 
     return await request.with_model(model, (), work)
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    """Return the JSON object of a body. Raise ApiError with status 422 for invalid JSON and lone surrogates."""
-    try:
-        body = json.loads(data)
-        json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError):
-        raise ApiError(422, "the body is not valid JSON in UTF-8") from None
-    if not isinstance(body, dict):
-        raise ApiError(422, "the body must be a JSON object")
-    return body

@@ -25,17 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ServedModel:
-    """A served model with its engine.
+    """A served model with its engine. `user` is the loaded object, for example a Translator.
 
-    Attributes:
-        name: The name of the run folder.
-        folder: The run folder.
-        user: The loaded object, for example a Translator.
-        engine: The engine that runs the model.
-        source: The source language of a translator, or None if unknown.
-        target: The target language of a translator, or None if unknown.
-        created: The modification time of the weights, in seconds since 1970.
-        examples: The example texts of the run that clients may see.
+    `source` and `target` are the languages of a translator, or None if unknown. `created` is the modification time of
+    the weights, in seconds since 1970. `examples` are the example texts of the run that clients may see.
     """
 
     name: str

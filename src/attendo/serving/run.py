@@ -130,7 +130,10 @@ def serve(
     address = f"http://{f'[{host}]' if ':' in host else host}:{at}/"
     steady()
     running = _Running(state, Reloading(state), Connections(_raised_limit()))
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner, _uvicorn_logs(state):
+    with (
+        asyncio.Runner(loop_factory=running.server.config.get_loop_factory()) as runner,
+        _uvicorn_logs(state),
+    ):
         on_listening(address)
         state.log.event("listening", {"address": address, "loading": ",".join(state.models.folders)})
         return runner.run(running.run(listening, watch, lambda: on_ready(address)))
@@ -293,14 +296,6 @@ def _raised_limit() -> int:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return MOST if soft == resource.RLIM_INFINITY else max(16, min(MOST, soft - SPARE_FILES))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:  # not available on Windows
-        return None
-    return uvloop.new_event_loop
 
 
 class _Forwarded(logging.Handler):

@@ -74,13 +74,10 @@ def text_scores(generator: Generator, parts: Sequence[ScoringChunk], n: int) -> 
         assert part.window is not None
         token_ids, targets, n_scored = part.window
         with torch.inference_mode():
-            found.append(_scores(_logits(model, token_ids)[-n_scored:], targets[-n_scored:].tolist(), n))
+            row = torch.from_numpy(token_ids)[None].to(model.output_proj.weight.device)
+            logits = model.output_proj(model.hidden(token_ids=row)[0])
+            found.append(_scores(logits[-n_scored:], targets[-n_scored:].tolist(), n))
     return found
-
-
-def _logits(model: Trainable, token_ids: np.ndarray) -> Float[Tensor, "len vocab"]:
-    row = torch.from_numpy(token_ids)[None].to(model.output_proj.weight.device)
-    return model.output_proj(model.hidden(token_ids=row)[0])
 
 
 def pair_scores(translator: Translator, pairs: Sequence[ScoringChunk], n: int) -> list[list[TokenScore]]:

@@ -50,15 +50,10 @@ class Admission:
 
     @contextmanager
     def entered(self, cost: int, *, again: bool = False) -> Iterator[None]:
-        """Admit a request until the end of the context.
+        """Admit a request with a cost (tokens x beams x n) until the end of the context.
 
-        Args:
-            cost: The cost of the request: tokens x beams x n.
-            again: Whether the request was admitted before. Such a request is always admitted, so its results are not
-                lost.
-
-        Raises:
-            ApiError: The server is full now (status 429), or the cost exceeds the limit of the server (413).
+        If `again` is true, the request was admitted before. It is then always admitted, so its results are not lost.
+        Raise ApiError if the server is full now (status 429), or if the cost exceeds the limit of the server (413).
         """
         if cost > self.max_cost:
             raise ApiError(

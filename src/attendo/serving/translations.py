@@ -36,15 +36,10 @@ ALTERNATIVES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateOptions:
-    """The options of a translation request. The default of each option is the setting of the run.
+    """The options of a translation request: `n` is the number of candidates per text.
 
-    Attributes:
-        beam: The beam size.
-        n: The number of candidates per text.
-        prefixes: The required beginning of each translation.
-        alignments: Whether the candidates include alignments.
-        max_tokens: The maximum number of tokens per translated unit.
-        segment: The unit of translation: "sentence", "paragraph" or "none".
+    `prefixes` are the required beginnings, and `max_tokens` is the maximum number of tokens per translated unit. The
+    default of each option is the setting of the run.
     """
 
     beam: int | None = None
@@ -57,14 +52,9 @@ class TranslateOptions:
 
 @dataclass(frozen=True)
 class TranslationRequest:
-    """The texts of a request, prepared for the search.
+    """The texts of a request, prepared for the search: `sources` are the units of translation as token ids.
 
-    Attributes:
-        translator: The translator.
-        texts: The source texts.
-        sources: The units of translation as token ids.
-        config: The decoding settings.
-        cost: The beam size times the sum of the source tokens and the maximum target tokens.
+    `cost` is the beam size times the sum of the source tokens and the maximum target tokens.
     """
 
     translator: Translator
@@ -191,12 +181,9 @@ def text_of(found: Translation) -> str:
 def other_tokens(
     translator: Translator, place: TokenScore, before: Sequence[int] | None
 ) -> list[dict[str, Any]]:
-    """Return the alternatives of a token: the most probable other tokens with whole characters, without special tokens.
+    """Return the most probable other tokens at a place, with whole characters and without special tokens.
 
-    Args:
-        translator: The translator.
-        place: The token's log-probability and the most probable tokens at its position.
-        before: The token ids before the position, or None if alternatives have no prefix.
+    `before` are the token ids before the place, or None if the alternatives have no prefix.
     """
     tokenizer = translator.tokenizer
     others = []

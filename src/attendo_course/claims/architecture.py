@@ -12,13 +12,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from attendo.display.charts import Picture
 from attendo.models import parameter_count
 from attendo.nn.attention import Attend, Attention, attention
 from attendo.nn.masks import Mask
 from attendo_course.book import translated
 from attendo_course.claims.claim import Check, Finding, above, below, equals
 from attendo_course.claims.samples import built, largest, normal, unrolled
+from attendo_course.pictures import Picture
 
 Spread = Callable[[Float[Tensor, "n n"], int], Float[Tensor, "n n"]]
 """A function that applies layer number i (from 0) to rows. Entry (p, s) is the share of token s at position p."""

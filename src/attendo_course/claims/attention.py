@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attendo.display.charts import Picture
 from attendo.inspecting.residual_stream import head_contributions, head_matrices
 from attendo.nn.attention import Attention, attention, attention_scores, attention_weights, masked_softmax
 from attendo.nn.masks import Mask, causal
@@ -16,6 +15,7 @@ from attendo.nn.positions import sinusoidal_encoding
 from attendo_course.book import translated
 from attendo_course.claims.claim import Finding, above, below, equals
 from attendo_course.claims.samples import largest, normal, numbered, random_attention
+from attendo_course.pictures import Picture
 
 Layer = Callable[[Float[Tensor, "n d_model"]], Float[Tensor, "n d_out"]]
 """A function from a set of tokens to an equal number of outputs."""

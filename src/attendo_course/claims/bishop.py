@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.display.charts import Picture
 from attendo.models import ModelConfig, build_model
 from attendo.nn.attention import attention, attention_weights
 from attendo_course.book import translated
 from attendo_course.claims.claim import Finding, above, below, equals
 from attendo_course.claims.samples import largest, normal, numbered
+from attendo_course.pictures import Picture
 
 TEXT = ["the", "cat", "saw", "the", "dog", "and", "the", "dog", "saw", "the", "cat"]
 

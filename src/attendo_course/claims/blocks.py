@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Encoder, EncoderBlock, Residual
@@ -19,6 +18,7 @@ from attendo.nn.layers import FeedForward, build_norm, xavier
 from attendo_course.book import translated
 from attendo_course.claims.claim import Finding, above, below, equals
 from attendo_course.claims.samples import built, normal
+from attendo_course.pictures import Picture
 from attendo_course.residuals import without_residuals, without_sum
 
 D_MODEL, DEPTHS = 16, (1, 2, 4, 8, 16, 32)

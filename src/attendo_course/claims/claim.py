@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo_course.book import Entry, translated
+from attendo_course.pictures import Picture
 
 Relation = Literal["=", "<", ">", "shown"]
 Verdict = Literal["true", "true under a condition", "false"]

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.display.charts import Picture
 from attendo.model_config import Positions
 from attendo.models import EncoderClassifier, MaskedLM
 from attendo.nn.layers import pool
 from attendo_course.book import translated
 from attendo_course.claims.claim import Check, Finding, above, below, equals, shown
 from attendo_course.claims.samples import built, largest, small_config
+from attendo_course.pictures import Picture
 
 WORDS = ("river", "savings", "dog", "man", "bank", "floods", "lends", "bites")
 ABOUT_BANKS = ("river bank floods", "savings bank lends", "river bank lends", "dog bites bank")

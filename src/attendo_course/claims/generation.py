@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attendo.display.charts import Picture
 from attendo.models import DecoderLM, EncoderDecoder
 from attendo.nn.cache import DecoderCache
 from attendo.nn.masks import Mask
@@ -30,6 +29,7 @@ from attendo_course.claims.samples import (
     small_config,
     unrolled,
 )
+from attendo_course.pictures import Picture
 
 if TYPE_CHECKING:
     from attendo.decoding.protocols import Hypothesis

@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.nn.positions import PhaseOrder, frequencies, sinusoidal_encoding
 from attendo_course.book import translated
 from attendo_course.claims.claim import Finding, above, below, equals
 from attendo_course.claims.samples import largest
 from attendo_course.figures.arrays import heatmap
+from attendo_course.pictures import Picture
 
 
 def shift_matrix(

@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.nn.attention import masked_softmax
 from attendo_course.book import translated
 from attendo_course.claims.claim import Finding, above, below, equals
 from attendo_course.claims.samples import largest
 from attendo_course.lookup import edit_weights, levenshtein
+from attendo_course.pictures import Picture
 
 EditWeights = Callable[[Sequence[str], Sequence[str], float], Float[Tensor, "queries keys"]]
 """A function from queries, keys and an inverse temperature to weights."""

@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attendo.display.charts import Picture
 from attendo.nn.attention import Attention
 from attendo_course.book import translated
 from attendo_course.claims.architecture import longest_chain
 from attendo_course.claims.claim import Check, Finding, above, below, equals, shown
 from attendo_course.claims.samples import built, largest, normal, unrolled
 from attendo_course.lecture import stacked_projection
+from attendo_course.pictures import Picture
 
 
 @contextmanager

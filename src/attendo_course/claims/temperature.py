@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attendo.display.charts import Picture
 from attendo.nn.attention import attention_scores, attention_weights, masked_softmax
 from attendo.training.losses import token_losses
 from attendo_course.book import translated
 from attendo_course.claims.claim import Finding, above, below, equals
 from attendo_course.claims.samples import largest, normal
+from attendo_course.pictures import Picture
 
 Tempered = Callable[[Float[Tensor, "*batch q_len k_len"], float], Float[Tensor, "*batch q_len k_len"]]
 """A function from scores and an inverse temperature to weights."""

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attendo.display.charts import Picture
 from attendo.nn.attention import attention, attention_weights
 from attendo_course.book import translated
 from attendo_course.claims.claim import Finding, above, below, equals
 from attendo_course.claims.samples import largest, normal
+from attendo_course.pictures import Picture
 from attendo_course.presets import distinct_sums, scalar_embedding
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]

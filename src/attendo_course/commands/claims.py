@@ -157,7 +157,7 @@ def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Localized:
 
 def _claim_lines(claim: Claim, finding: Finding, language: Language) -> list[str]:
     """Return a claim as text lines: source, statement, condition, derivation, computed numbers and picture."""
-    from attendo.display.charts import picture_lines
+    from attendo_course.pictures import picture_lines
 
     width = terminal_width()
     lines = [*head_lines(claim, _status(claim, finding).text(language), language), ""]

@@ -154,8 +154,8 @@ def _paragraph(text: str) -> list[str]:
 
 def piece_lines(piece: Piece, language: Language) -> list[str]:
     """Return a part of a lesson as lines of at most WIDTH columns."""
-    from attendo.display.charts import Picture, picture_lines
     from attendo_course.lessons.lesson import Conclusion, Table
+    from attendo_course.pictures import Picture, picture_lines
 
     match piece:
         case Table():
@@ -169,8 +169,8 @@ def piece_lines(piece: Piece, language: Language) -> list[str]:
 
 
 def _piece_json(piece: Piece, language: Language) -> dict[str, Any]:
-    from attendo.display.charts import Picture
     from attendo_course.lessons.lesson import Conclusion, Table
+    from attendo_course.pictures import Picture
 
     match piece:
         case Table():

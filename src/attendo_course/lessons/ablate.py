@@ -13,7 +13,6 @@ from jaxtyping import Float
 
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
-from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.model_config import ModelConfig
 from attendo.models import EncoderDecoder, parameter_count
@@ -21,6 +20,7 @@ from attendo_course.book import passage, translated
 from attendo_course.lessons import arrays
 from attendo_course.lessons.forecast_grammar import Clause, Connective, Forecast, Weather, english, japanese
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
+from attendo_course.pictures import Picture
 from attendo_course.residuals import without_residuals
 
 DATES = ("today", "tomorrow", "this weekend", "on Monday", "on Sunday")

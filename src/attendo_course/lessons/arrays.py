@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows
 from attendo.data.tokenizers import Tokenizer
-from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.inspecting.recording import recording
 from attendo.training.checkpoints import CheckpointConfig
@@ -25,6 +24,7 @@ from attendo.training.loop import train
 from attendo.training.losses import Trainable, token_losses
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Evaluation, Run, Task
+from attendo_course.pictures import Picture
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 NO_TARGET = -1

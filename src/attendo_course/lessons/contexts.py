@@ -12,7 +12,6 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from attendo.data.tokenizers import Tokenizer
-from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.inference.embedder import nearest_rows
 from attendo.inference.translator import Translator
@@ -36,6 +35,7 @@ from attendo_course.lessons.contexts_models import (
     translator,
 )
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
+from attendo_course.pictures import Picture
 
 RIDGE = 1.0
 

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from attendo.data.data_files import text_lines
 from attendo.data.held_out import source_hash
 from attendo.data.labelled import LabelledRow, LabelledSource, count_labels, read_labelled
-from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
 from attendo.inference.classifier import Classifier
@@ -32,6 +31,7 @@ from attendo.runs.training_run import new_run
 from attendo_course.book import passage, translated
 from attendo_course.lessons.arrays import ArrayTask, Examples, curve, measures, seeded, trained
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
+from attendo_course.pictures import Picture
 
 UNKNOWN_ID, PAD_ID = 0, 1
 """The special ids of the lecture."""

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attendo.display.charts import Picture
 from attendo.models import parameter_count
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import Encoder, EncoderBlock, Residual
@@ -23,6 +22,7 @@ from attendo.nn.positions import LearnedPositions
 from attendo_course.book import passage, translated
 from attendo_course.lessons import arrays
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
+from attendo_course.pictures import Picture
 from attendo_course.weather_chain import entropy
 
 SYMBOLS = " ABC^"

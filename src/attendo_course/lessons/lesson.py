@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from attendo.display.charts import Picture
 from attendo.display.i18n import Language, Localized
 from attendo.errors import AttendoError
+from attendo_course.pictures import Picture
 
 Cell = str | float | int | Localized
 

@@ -15,7 +15,6 @@ from attendo.data.batches import pad_rows
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.options import SpecialIds
 from attendo.decoding.searcher import SearchBackend, Searcher
-from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.model_config import ModelConfig, Positions
 from attendo.models import EncoderDecoder
@@ -23,6 +22,7 @@ from attendo.nn.cache import DecoderCache
 from attendo_course.book import passage, translated
 from attendo_course.lessons import arrays
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
+from attendo_course.pictures import Picture
 
 Symbols = list[int]
 Rule = Callable[[Symbols], Symbols]

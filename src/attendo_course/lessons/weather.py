@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import nn
 
-from attendo.display.charts import Picture
 from attendo.display.formats import plural
 from attendo.display.i18n import Localized
 from attendo.models import DecoderLM, parameter_count
@@ -32,6 +31,7 @@ from attendo_course.lessons.arrays import (
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 from attendo_course.lessons.weather_draft import draft_step
 from attendo_course.lessons.weather_models import tasks
+from attendo_course.pictures import Picture
 
 ONE_LAYER, DEEP = models.transformer_contender(1, 4), models.transformer_contender(2, 4)
 CONTENDERS = (models.LINEAR, models.ATTENTION, ONE_LAYER, DEEP)

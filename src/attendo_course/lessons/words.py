@@ -26,7 +26,6 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import eager_decoder
 from attendo.decoding.options import SpecialIds
 from attendo.decoding.sampling import Sampler, SamplingConfig
-from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.inference.generation import Windows
 from attendo.inference.perplexity import document_windows
@@ -38,6 +37,7 @@ from attendo.runs.tasks import LanguageModelTask
 from attendo_course.book import passage, translated
 from attendo_course.lessons.arrays import Training, loss_curves, mean_and_deviation, seeded, trained
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
+from attendo_course.pictures import Picture
 
 WIDTH, LAYERS, HEADS, DROPOUT = 200, 2, 2, 0.2
 """The sizes and the dropout rate of the source."""

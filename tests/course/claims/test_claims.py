@@ -3,9 +3,9 @@
 import pytest
 from claim_findings import BY_ID, failing, finding
 
-from attendo.display.charts import picture_lines
 from attendo.display.width import columns
 from attendo_course.claims import all_claims
+from attendo_course.pictures import picture_lines
 
 IDS = [claim.id for claim in all_claims()]
 TWICE = [name for name in IDS[:13] if name not in ("C07", "C10")] + ["C19", "C21", "C24"]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from command_line import attendo, refused
 
-from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.display.width import columns
 from attendo_course.book import sources
@@ -19,6 +18,7 @@ from attendo_course.claims.claim import Check, Claim, Finding, above, below, equ
 from attendo_course.commands.claims import _number
 from attendo_course.commands.terminal import terminal_width
 from attendo_course.errata import Erratum, Snippet, all_errata
+from attendo_course.pictures import Picture
 
 SOURCE = Localized("a source", "a source")
 W = Localized("word", "言葉")

@@ -10,12 +10,12 @@ import pytest
 from command_line import attendo, refused
 
 import attendo_course.lessons as lessons
-from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.display.width import columns
 from attendo_course.book import translated
 from attendo_course.commands import lesson
 from attendo_course.lessons.lesson import Conclusion, Lesson, Options, Table
+from attendo_course.pictures import Picture
 
 W = Localized("word", "語")
 

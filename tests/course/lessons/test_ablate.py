@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from attendo.data.tokenizers import Tokenizer
-from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.display.tables import WIDTH
 from attendo.display.width import columns
@@ -42,6 +41,7 @@ from attendo_course.lessons.ablate import (
 from attendo_course.lessons.arrays import NO_TARGET, ArrayTask, Training, seeded
 from attendo_course.lessons.forecast_grammar import Clause, Forecast, Weather, english, japanese
 from attendo_course.lessons.lesson import Options, Table
+from attendo_course.pictures import Picture
 from attendo_course.residuals import without_residuals
 
 PIECES = small_pieces()

@@ -12,7 +12,6 @@ from sklearn.linear_model import RidgeClassifier
 from sklearn.metrics.pairwise import cosine_similarity
 
 from attendo.data.masking import MASK_ID
-from attendo.display.charts import Picture
 from attendo.display.tables import WIDTH
 from attendo.display.width import columns
 from attendo.models import MaskedLM
@@ -64,6 +63,7 @@ from attendo_course.lessons.contexts_words import (
     words,
 )
 from attendo_course.lessons.lesson import Options, Table
+from attendo_course.pictures import Picture
 
 MATERIAL = Material.drawn()
 TOKENS = MATERIAL.tokens

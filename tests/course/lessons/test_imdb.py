@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendo.data.labelled import LabelledRow
-from attendo.display.charts import Picture
 from attendo.errors import AttendoError
 from attendo.models import parameter_count
 from attendo_course.lessons import imdb
@@ -24,6 +23,7 @@ from attendo_course.lessons.imdb import (
     words_of,
 )
 from attendo_course.lessons.lesson import Conclusion, Options, Table
+from attendo_course.pictures import Picture
 
 GOOD, BAD, EITHER = (
     ["great", "lovely", "fine"],

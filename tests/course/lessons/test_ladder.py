@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.models import parameter_count
 from attendo.nn.attention import attention
@@ -29,6 +28,7 @@ from attendo_course.lessons.ladder import (
     unordered_signal_limit,
 )
 from attendo_course.lessons.lesson import Conclusion, Options, Table
+from attendo_course.pictures import Picture
 from attendo_course.weather_chain import entropy
 
 

@@ -13,7 +13,6 @@ from scipy import optimize, stats
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from attendo.display.charts import Picture, picture_lines
 from attendo.display.i18n import Localized
 from attendo.display.width import columns
 from attendo.models import parameter_count
@@ -40,6 +39,7 @@ from attendo_course.lessons.weather_models import (
     transformer,
     transition_counts,
 )
+from attendo_course.pictures import Picture, picture_lines
 from attendo_course.presets import one_hot_embedding, weather_blog
 
 SRC = torch.tensor([[0, 1, 2, 2, 1, 0, 0, 1, 2, 1]])

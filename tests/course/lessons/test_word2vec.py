@@ -6,7 +6,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.display.charts import Picture
 from attendo.display.tables import WIDTH
 from attendo.display.width import columns
 from attendo_course.commands.lesson import piece_lines
@@ -30,6 +29,7 @@ from attendo_course.lessons.word2vec import (
     skip_gram,
     skip_gram_loss,
 )
+from attendo_course.pictures import Picture
 
 CORPUS = Corpus.drawn()
 SEEDS = st.integers(0, 2**32 - 1)

@@ -19,7 +19,6 @@ from attendo.data.token_stream import Document, TokenStream
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.sampling import SamplingConfig
-from attendo.display.charts import Picture, picture_lines
 from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
 from attendo.inference.perplexity import text_loss
@@ -57,6 +56,7 @@ from attendo_course.lessons.words import (
     words_of,
     worth_of_order,
 )
+from attendo_course.pictures import Picture, picture_lines
 
 BOS, EOS = Tokenizer.bos_id, Tokenizer.eos_id
 VOCAB = 9

@@ -7,7 +7,7 @@ from tiny_looks import TOKENIZER, tiny_user
 from attendo.errors import AttendoError
 from attendo.inspecting import probing
 from attendo.inspecting.probing import linear_probes
-from attendo.microscope.probes import probes_of
+from attendo.microscope.session import probes_of
 
 ROWS = [(f"it will {kind} on the {day}th", kind) for day in range(10, 26) for kind in ("rain", "snow")]
 

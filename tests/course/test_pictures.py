@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from attendo.display.charts import Picture, picture_lines
 from attendo.display.i18n import Localized
 from attendo.display.width import columns, flowed
+from attendo_course.pictures import Picture, picture_lines
 
 TITLE = Localized("A title", "題")
 
