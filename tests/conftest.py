@@ -5,15 +5,22 @@ import gc
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import hypothesis
 import pytest
+import shapes
 import torch
 from example_counts import LARGE
-from shapes import check_shapes
+
+TESTS = Path(__file__).parent
+SRC = TESTS.parent / "src"
+CHECKED = {"decoding", "inspecting", "nn", "parity", "properties", "test_models.py", "test_model_config.py"}
+CHECKED |= {"training"}
+"""Where the shapes of every call are checked in each run; with the large counts, everywhere."""
 
 # Before anything imports them: every annotated shape in the core is checked.
-check_shapes(["attendo.nn", "attendo.models"])
+shapes.check_shapes(["attendo.nn", "attendo.models"])
 
 torch.set_num_threads(1)
 
@@ -45,6 +52,12 @@ def pytest_runtest_setup(item):
     """A command of an earlier test may have chosen another number of threads."""
     if torch.get_num_threads() != 1:
         torch.set_num_threads(1)
+    shapes.checking = bool(os.environ.get(LARGE)) or item.path.is_relative_to(SRC) or part_of(item) in CHECKED
+
+
+def part_of(item):
+    """The folder or file of tests/ that a test is in."""
+    return item.path.relative_to(TESTS).parts[0]
 
 
 @pytest.fixture
@@ -61,7 +74,7 @@ hypothesis.settings.register_profile("attendo", deadline=None, derandomize=True,
 hypothesis.settings.load_profile("attendo")
 
 
-MIN_EXAMPLES = 5
+MIN_EXAMPLES = 3
 
 # What is imported stays: to look through all of it for garbage again and again would take a tenth of the time.
 THRESHOLDS = gc.get_threshold()
