@@ -330,6 +330,7 @@ SCALINGS = {
 WRITTEN = {"linear", "dynamic"}
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", ["llama", "qwen3", "mistral"])
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_scaled_positions_give_the_same_logits(name, scaling, tmp_path, monkeypatch):
@@ -384,6 +385,7 @@ def check_rotation(name, share, seed, folder, monkeypatch):
 ROTATIONS = [("longrope", 1.0), ("longrope", 0.7), ("partial", 0.7)]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("name", "share"), ROTATIONS)
 def test_longrope_and_rotated_shares_of_heads_give_the_same_logits(name, share, tmp_path, monkeypatch):
     for seed in (0, 1):
@@ -397,6 +399,7 @@ def test_rotations_over_many_configurations(name, share, tmp_path, monkeypatch):
         check_rotation(name, share, seed, tmp_path / str(seed), monkeypatch)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("name", "window", "longest"),
     [
@@ -497,6 +500,7 @@ def check_texts(name, folder, n):
             assert them == us
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", WRITERS)
 def test_the_same_texts_as_generate(name, tmp_path):
     check_texts(name, tmp_path, 1)
