@@ -88,19 +88,20 @@ gpu-figures: venv ## all figures of one NVIDIA GPU, in 25 minutes (FIGURES="--co
 	$(BIN)/python benchmarks/gpu.py $(FIGURES)
 
 # By the tests of these packages, not the whole suite: a line that only a command far above comes past does not count.
+# Coverage and mutants are measured with all cases and examples of the tests that `make test` samples.
 COVERED := 'nn/*' 'model*.py' 'decoding/*' 'data/*'
 COVERING := $(addprefix src/attendo/,nn models.py model_config.py decoding data) $(addprefix tests/,nn test_models.py \
 	test_model_config.py decoding data properties inference/test_translator.py inference/test_generator.py course)
 coverage: venv ## the share of lines of nn, the models, decoding and data that their own tests come past, at least 95 %
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -q $(COVERING)
+	ATTENDO_LARGE_COUNTS=1 $(BIN)/coverage run -m pytest -q $(COVERING)
 	$(BIN)/coverage combine --quiet
 	@for part in $(COVERED); do \
 		$(BIN)/coverage report --include="src/attendo/$$part" --show-missing --skip-covered --fail-under=95 || short=1; \
 	done; [ -z "$$short" ]
 
 mutants: venv ## which small wrong changes of nn its own tests let live (MUTANTS="attendo.nn.layers*": of one module)
-	$(BIN)/mutmut run $(MUTANTS)
+	ATTENDO_LARGE_COUNTS=1 $(BIN)/mutmut run $(MUTANTS)
 	$(BIN)/mutmut results
 
 # An existing folder is used if it works, and nothing in it is removed. The file `making` marks an environment that make

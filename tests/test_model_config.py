@@ -100,7 +100,8 @@ def test_a_configuration_is_read_as_it_was_written(base):
     ids=str,
 )
 def test_options_go_with_every_architecture(architecture, options):
-    config = ModelConfig(**(SIZES | {"max_len": 9} | architecture | options))
+    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+    config = ModelConfig(**(SIZES | {"max_len": 9} | layers | architecture | options))
     model = build_model(config).eval()
     ids = torch.tensor([[3, 1, 4, 1, 5]])
     logits = model(ids, ids) if config.architecture == "encoder-decoder" else model(ids)

@@ -142,14 +142,13 @@ def _placed(where: str) -> tuple[str, str]:
 def _refuse_unknown(section: type, table: Mapping[str, Any], name: str, place: str) -> None:
     """Raise AttendoError for a key for which `section` has no field, and suggest the most similar field name."""
     fields = [field.name for field in dataclasses.fields(section) if field.init]
-    hints = get_type_hints(section)
     for key, value in table.items():
         if key not in fields:
             near = difflib.get_close_matches(key, fields, n=1)
             remedy = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(fields)}"
             raise AttendoError(f"unknown key {_dotted(name, key)}{place}; {remedy}")
-        if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
-            _refuse_unknown(hints[key], value, _dotted(name, key), place)  # pyright: ignore[reportArgumentType]
+        if isinstance(value, Mapping) and dataclasses.is_dataclass(kind := get_type_hints(section)[key]):
+            _refuse_unknown(kind, value, _dotted(name, key), place)  # pyright: ignore[reportArgumentType]
 
 
 def _first_error(section: type, error: ValidationError, name: str, place: str) -> str:

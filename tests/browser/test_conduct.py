@@ -20,6 +20,7 @@ full = pytest.mark.full
 # ---- what it begins with
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("family", "search"), [("translation", "beam"), ("language-model", "greedy")])
 def test_live_and_saved_page_begin_with_the_search_of_the_command(live, saved, tokenizer, family, search):
     text = text_of(tokenizer, 8)
@@ -336,6 +337,7 @@ def test_a_row_of_tokens_points_and_is_walked_by_keys(live, tokenizer):
 # ---- addresses
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("family", "address", "unfit"),
     [

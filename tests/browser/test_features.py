@@ -37,6 +37,7 @@ def test_every_feature_works_by_clicks_and_keys(visit, served, sessions, tokeniz
     visited.check()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("family", "theme"),
     [
@@ -62,6 +63,7 @@ def test_axe_finds_nothing(visit, served, sessions, tokenizer, family, theme):
     visited.check()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hostile_words_are_shown_as_text_and_break_nothing(visit, served, sessions, family):
     words = list(HOSTILE)
@@ -81,6 +83,7 @@ def test_hostile_words_are_shown_as_text_and_break_nothing(visit, served, sessio
     visited.check()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_saved_page_opens_offline_and_says_what_it_cannot_do(visit, sessions, tokenizer, tmp_path, family):
     path = tmp_path / "page.html"
@@ -301,6 +304,7 @@ def test_the_slider_changes_what_is_chosen_now(visit, served, sessions, tokenize
     at.visit.check()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     "address", ["#layer=nowhere&head=99&query=900&edits=x&beta=-3", "#view=none&measure=q&text=%00"]
 )

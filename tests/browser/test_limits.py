@@ -98,6 +98,7 @@ CUT = """() => {
 }"""
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("family", "language"),
     [("translation", "ja"), *(pytest.param(family, "en", marks=full) for family in FAMILIES)],

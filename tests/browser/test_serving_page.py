@@ -237,6 +237,7 @@ def test_words_that_may_be_missing_are_named_and_each_sentence_translated_by_its
     visited.check()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("omission", "text", "said"),
     [
@@ -588,6 +589,7 @@ def test_other_words_in_a_continuation_are_listed_and_gone_on_from(at, site):
 # ---- the same for programs
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     "state",
     [

@@ -53,6 +53,7 @@ def test_a_script_is_a_text(at, site, model):
     visited.check()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("model", "language", "width"),
     [
@@ -96,6 +97,7 @@ def test_it_is_usable_on_a_phone_in_both_languages(at, site, model, language, wi
     visited.check()
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("model", "theme"),
     [
@@ -209,6 +211,7 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(at, stack):
     assert all("401" in one for one in visited.complaints)  # a browser writes them down by itself
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("status", "message", "said"),
     [

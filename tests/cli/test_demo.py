@@ -7,12 +7,14 @@ from command_line import attendo, refused, settings, stopped_at
 from tiny_corpus import SMALL, pairs_file
 
 from attendo.data import pair_corpus
+from attendo.microscope import view
 from attendo.microscope.view import View
 
 
 def test_the_demo_start_to_finish_and_again(tmp_path, monkeypatch):
     monkeypatch.setattr(pair_corpus, "FORECAST_PAIRS", 200)
     monkeypatch.setattr(pair_corpus, "FORECAST_VALIDATION_PAIRS", 10)
+    monkeypatch.setattr(view, "write_picture", lambda *arguments: None)  # test_look.py has pictures
     out = tmp_path / "demo"
     quick = [*settings(SMALL), "--set", "training.steps=2"]
     with stopped_at(1, signal.SIGINT):

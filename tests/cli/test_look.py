@@ -85,9 +85,10 @@ def test_hostile_texts_are_text(run):
     assert "[2J" in outcome.out
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("language", ["en", "ja"])
 def test_of_a_long_text_the_beginning_is_printed_and_the_rest_counted(run, language):
-    text = " ".join(f"word{n:04}" for n in range(5000))
+    text = " ".join(f"word{n:04}" for n in range(400))
     view = library.look(run, text, target=text)
     printed = attendo("look", run, text, "--target", text, "--language", language).out
     for whole, mark in ((text, "    word0000"), (view.outcome["text"], "  → ")):
@@ -360,6 +361,7 @@ def test_one_line_for_each_mistake(run, tmp_path, monkeypatch, arguments, said):
     assert len(error) < 300
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("family", ["classification", "masked-language-model"])
 @pytest.mark.parametrize("option", [["--target", "x"], ["--beam", "2"], ["--max-tokens", "2"]])
 @pytest.mark.parametrize("way", [[TEXT], ["--serve"]])

@@ -29,6 +29,7 @@ def run(tmp_path_factory, tokenizer):
     return save_run(tmp_path_factory.mktemp("steps") / "run", tiny_translator(tokenizer, n_heads=2))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("options", [{}, {"positions": "alibi", "n_kv_heads": 1}])
 def test_the_steps_are_what_the_model_computed(tokenizer, family, options):

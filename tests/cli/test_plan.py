@@ -107,6 +107,7 @@ def test_updates_are_really_tried(pairs):
     assert found.pace.clock == "CPU"
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("option", "updates"), [(["--steps", 7], 7), (["--cpu-minutes", 1], 2700), (["--minutes", 2], 5400)]
 )
@@ -125,7 +126,7 @@ def test_a_price_of_this_machine(pairs, quick):
 
 def test_a_model_too_large_for_this_machine_is_counted_and_not_tried(pairs, monkeypatch, quick):
     monkeypatch.setattr(planning, "measured_pace", lambda *arguments: pytest.fail("tried"))
-    huge = joined(SMALL, {"model": {"d_model": 16_384, "d_ff": 65_536, "n_encoder_layers": 40}})
+    huge = joined(SMALL, {"model": {"d_model": 65_536, "d_ff": 262_144, "n_encoder_layers": 3}})
     outcome = attendo("plan", "--train", pairs, *settings(huge))
     assert "no update was run: the model does not fit into memory here" in outcome.out
     assert "(assumed)" in outcome.out and "too large for this machine" in outcome.out
@@ -146,7 +147,7 @@ def test_on_paper_the_same_tokens_are_read_by_more(pairs, quick):
 
 
 def test_what_does_not_fit_an_accelerator_is_flagged(pairs, quick):
-    huge = joined(SMALL, {"model": {"d_model": 8192, "d_ff": 32_768, "n_encoder_layers": 24}})
+    huge = joined(SMALL, {"model": {"d_model": 16_384, "d_ff": 65_536, "n_encoder_layers": 6}})
     outcome = attendo("plan", "--train", pairs, *settings(huge), "--accelerators", 512)
     assert "DDP does not fit into 80 GB" in outcome.out and "FSDP2 does not fit" not in outcome.out
 

@@ -52,6 +52,7 @@ def test_curves_stand_on_one_scale():
     ]
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("kind", ["matrix", "curves"])
 @pytest.mark.parametrize("language", ["en", "ja"])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (5, 300), (200, 200)])

@@ -135,6 +135,7 @@ def test_the_most_frequent_are_in_and_only_so_many_links_are_counted(monkeypatch
 # ---- searching with one
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("of", [TIED, BIASED], ids=["tied", "biased"])
 @pytest.mark.parametrize("per_token", [2, 40])  # 40: nearly all of the vocabulary is in some list

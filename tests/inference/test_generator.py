@@ -35,6 +35,7 @@ def recomputed(model, ids, token_ids):
 # ---- the model
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi", "sinusoidal", "none"])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @torch.no_grad()
@@ -148,6 +149,7 @@ def test_two_streams_at_once_do_not_disturb_each_other():
 # ---- pieces of text
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prompt", ["", "the sun", "雨が", " "])
 def test_pieces_join_to_the_text_and_prompt_and_text_to_what_the_tokens_say(kind, prompt):

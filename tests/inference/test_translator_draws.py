@@ -79,6 +79,7 @@ def exact(logits_of, config, prefix, never, end):
     return found
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("how", ["one", "together", "compiled"])
 def test_draws_come_as_often_as_the_model_says(how):
     translator = {"one": MADE["byte"], "together": TOGETHER, "compiled": COMPILED}[how]

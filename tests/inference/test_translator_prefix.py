@@ -115,6 +115,7 @@ def ending(seed, **options):
     return translator
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("how", ["greedy", "beam", "prefix", "together", "coverage", "groups"])
 def test_score_gives_the_numbers_of_translate(how):
     options = {"coverage": {"coverage_penalty": 0.2}, "groups": {"beam_groups": 2}}.get(how, {})

@@ -38,6 +38,7 @@ def test_the_pieces_of_a_stream_are_the_greedy_translation(kind, text, longest, 
     assert all(pieces)
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("translator", [TOGETHER, COMPILED], ids=["ensemble", "compiled"])
 @pytest.mark.parametrize("text", ["", " \n", "rain", *PARTS])
 def test_streams_of_ensembles_and_of_compiled_models(translator, text):

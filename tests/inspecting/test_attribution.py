@@ -136,6 +136,7 @@ def test_a_head_off_takes_its_attribution_with_it():
     assert len(of_head[False]) == 5 and of_head[False][2] != 0.0 and of_head[True][2] == 0.0
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder", "classifier", "masked"])
 @pytest.mark.parametrize("baseline", [None, 4])
 def test_integrated_gradients_sum_to_the_change_and_an_unchanged_token_has_none(architecture, baseline):

@@ -126,6 +126,7 @@ def test_tempered_weights_are_the_softmax_of_the_tempered_scores(beta, heads):
     assert torch.equal(record.scores, plain.scores)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("keep", [("*.weights",), ("*.mixed",), ("*.output",)])
 @pytest.mark.parametrize("heads", [None, (1,), (0, 3)])
 def test_beta_1_is_bit_equal_to_recording_alone(keep, heads):
@@ -233,6 +234,7 @@ EDITS = [
 ]
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi", "relative"])
 @pytest.mark.parametrize("edits", EDITS, ids=["off", "layer", "hard", "mean", "means", "replace"])
 def test_a_search_on_the_view_sees_the_edited_model(positions, edits):

@@ -42,6 +42,7 @@ def batch():
     return src, torch.randint(4, 11, (3, 5), generator=generator), torch.tensor([6, 2, 4])
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 @pytest.mark.parametrize("shape", SHAPES, ids=range(4))
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -69,6 +70,7 @@ def test_every_model_recorded_is_the_model(architecture, shape, dtype, atol, bat
         assert torch.equal(tempered.model(*inputs), found)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_outputs_are_what_the_modules_hand_on(architecture, norm_first, batch):

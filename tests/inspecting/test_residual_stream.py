@@ -38,6 +38,7 @@ def small(architecture, **options):
 POOLED = [("classifier", {"pooling": pooling}) for pooling in ("mean", "max", "first")]
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize(
     ("architecture", "options"), [*((name, {}) for name in MODELS if name != "classifier"), *POOLED]

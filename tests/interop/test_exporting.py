@@ -226,6 +226,7 @@ def test_a_shape_that_can_not_go(options, clause, tmp_path):
     assert f"to ctranslate2, argos: {clause}" in (not_exportable(config, "bpe") or "")
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize(

@@ -140,6 +140,7 @@ def byte_level_tokenizer(folder, pre):
     return keys, lambda text: library.encode(text).ids
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("case", CASES)
 def test_an_imported_file_gives_the_logits_of_transformers_and_its_ids(case, tmp_path):
     is_llama = case.startswith("llama")

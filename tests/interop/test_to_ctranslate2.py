@@ -28,6 +28,7 @@ def compared(seed, architecture, tokenizer, folder):
     assert found.get("same_tokens", 1.0) == found.get("same_choice", 1.0) == 1.0, options
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_model_of_any_shape_computes_the_same(seed, architecture, tokenizer, tmp_path):

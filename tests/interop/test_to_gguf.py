@@ -62,6 +62,7 @@ def of(kind, folder):
     return read_tokenizer(folder, config_of(kind, len(theirs) + 3, **ids))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("shape", "kind"),
     [

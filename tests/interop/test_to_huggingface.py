@@ -54,6 +54,7 @@ PLACES = {
 }
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", PLACES)
 def test_a_model_computes_the_same_in_transformers_and_when_it_comes_back(name, tmp_path):
     options, card = PLACES[name], {}

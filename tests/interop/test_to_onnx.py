@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -147,7 +148,7 @@ CHECKS = {
 
 @pytest.mark.parametrize("architecture", CHECKS)
 def test_every_option_computes_what_the_model_does(architecture):
-    @settings(max_examples=20 if architecture == "encoder-decoder" else 12)
+    @settings(max_examples=examples(6, 20) if architecture == "encoder-decoder" else examples(4, 12))
     @given(shapes(architecture))
     def check(config):
         assert to_onnx.why_not(config, "byte") is None

@@ -36,6 +36,7 @@ def test_the_recorded_pass_is_the_models_own(users, family):
     assert paths == [path for group in attention_paths(seen.model).values() for path in group]
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     "options",
@@ -81,6 +82,7 @@ def test_a_page_can_compute_the_weights_from_the_numbers_of_a_layer(tokenizer, f
             torch.testing.assert_close(norms.view(heads, k), by_head, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("options", [{}, {"n_kv_heads": 1, "positions": "rotary", "norm_first": True}])
 def test_a_translation_is_that_of_translate(tokenizer, beam, options):
@@ -161,6 +163,7 @@ def test_what_is_switched_off_shows_in_the_answer_and_the_difference_adds_up(use
         assert told["baseline"]["total"] != 0
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("how", ["zero", "mean"])
 @pytest.mark.parametrize("beam", [2, 4])
 def test_a_compiled_search_with_edits_finds_what_the_view_does(tokenizer, beam, how):

@@ -406,6 +406,7 @@ SCALINGS = {
 WRITTEN = {"linear", "dynamic"}
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", ["llama", "qwen3", "mistral"])
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_scaled_positions_give_the_same_logits(name, scaling, tmp_path, monkeypatch):
@@ -460,6 +461,7 @@ def check_rotation(name, share, seed, folder, monkeypatch):
 ROTATIONS = [("longrope", 1.0), ("longrope", 0.7), ("partial", 0.7)]
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("name", "share"), ROTATIONS)
 def test_longrope_and_rotated_shares_of_heads_give_the_same_logits(name, share, tmp_path, monkeypatch):
     for seed in (0, 1):
@@ -636,6 +638,7 @@ def check_texts(name, folder, n):
             assert them == us
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", WRITERS)
 def test_the_same_texts_as_generate(name, tmp_path):
     check_texts(name, tmp_path, 1)

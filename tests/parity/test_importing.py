@@ -90,6 +90,7 @@ def test_a_translator_gives_the_texts_of_generate(kind, tmp_path):
             assert mine.text.strip() == theirs.decode(ids, skip_special_tokens=True).strip()
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_language_model_continues_as_generate_does(kind, tmp_path):
     theirs, built = folder_of(kind, *WRITERS[kind], tmp_path / "theirs")

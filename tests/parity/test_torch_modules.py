@@ -79,6 +79,7 @@ def decoder_block(norm_first, activation="relu", d_memory=D, *, alone=False):
     return DecoderBlock(attention(), cross, net, residuals(norm_first))
 
 
+@pytest.mark.some(16)
 @pytest.mark.parametrize(("bias", "out_bias"), [(True, True), (False, False), (False, True)])
 @pytest.mark.parametrize("widths", [(D, D), (7, 7), (7, 5)])
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -115,6 +116,7 @@ styles = pytest.mark.parametrize("norm_first", [False, True])
 activations = pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
 
 
+@pytest.mark.some(8)
 @styles
 @activations
 @pytest.mark.parametrize("bias", [True, False])
@@ -128,6 +130,7 @@ def test_transformer_encoder_layer(norm_first, activation, bias, padded):
     assert_same(ours(x, mask), expected, [x], ours, theirs)
 
 
+@pytest.mark.some(8)
 @styles
 @activations
 @pytest.mark.parametrize(("padded", "d_memory"), [(False, D), (True, D), (True, 7)])
@@ -141,6 +144,7 @@ def test_transformer_decoder_layer(norm_first, activation, padded, d_memory):
     assert_same(ours(x, memory, Mask(causal=True), memory_mask), expected, [x, memory], ours, theirs)
 
 
+@pytest.mark.some(3)
 @styles
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("batch_first", [True, False])

@@ -209,6 +209,7 @@ def test_keys_are_a_set(seed, sizes):
     torch.testing.assert_close(shuffled, case.fused(case.query, case.key, case.value), **EXACT)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("kinds", [(), ("causal",), ("causal", "key_lengths"), ("allowed",)])
 def test_gradients_are_those_of_finite_differences(kinds, with_bias):

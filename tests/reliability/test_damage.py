@@ -31,7 +31,7 @@ def damage(file, rng):
     return whole
 
 
-@pytest.mark.parametrize("n", [200, pytest.param(10_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("n", [64, pytest.param(10_000, marks=pytest.mark.full)])
 def test_every_flip_and_every_cut_is_noticed(tmp_path, n):
     list(train(tiny_run(tmp_path, steps=8)))
     older, newest = checkpoints(tmp_path)
@@ -64,6 +64,7 @@ def ended(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_a_run_goes_on_from_the_checkpoint_before_and_ends_the_same(ended, tmp_path, name):
     folder = tmp_path / "run"

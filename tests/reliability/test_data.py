@@ -34,7 +34,7 @@ FAMILIES = {
 
 @pytest.fixture(
     scope="module",
-    params=["translation", "language-model", pytest.param("classification", marks=pytest.mark.full)],
+    params=["translation", *(pytest.param(name, marks=pytest.mark.full) for name in [*FAMILIES][1:])],
 )
 def ended(request, tmp_path_factory):
     """The folder of a finished run, and that of its token store."""

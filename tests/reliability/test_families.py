@@ -85,6 +85,7 @@ def families(tmp_path_factory):
     return made_once
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("n", [1, pytest.param(20, marks=full)])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_run_cut_anywhere_ends_as_the_unbroken_one(families, name, n):
@@ -115,6 +116,7 @@ def test_the_same_with_other_ways_of_training(families, name, settings, n):
         family.check(rng)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_the_cut_may_fall_on_the_end_of_an_epoch(families, tmp_path, prefetch):
     family = families("translation")

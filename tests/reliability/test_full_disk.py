@@ -126,6 +126,7 @@ def no_file_above(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("size", "background"),
     [

@@ -310,6 +310,7 @@ def run(tmp_path):
 SIZES = ("max_len", "vocab_size", "d_model", "d_ff", "n_heads", "head_dim", "position_buckets")
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "relative"])
 def test_a_size_that_the_weights_do_not_have_takes_no_memory(memory, run, positions):
     for key, value in product(SIZES, (10**9, 2**63, 1 << 23)):

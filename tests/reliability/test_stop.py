@@ -106,6 +106,7 @@ def endless_evaluation(run, mark):
     return follow(run)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("number", [*CODES])
 def test_a_signal_during_an_evaluation(tmp_path, unbroken, number):
     whole, file, _ = unbroken
@@ -176,6 +177,7 @@ def test_a_stop_before_the_first_step_can_be_resumed(tmp_path, unbroken):
     assert traces(tmp_path / "run") == traces(whole)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
 )

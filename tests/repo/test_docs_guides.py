@@ -8,8 +8,11 @@ import shutil
 
 import pytest
 import torch
+import typer
 from documented import ROOT, Workshop, blocks, commands
 from torch.distributed.run import get_args_parser
+
+from attendo.cli import build_app
 
 PAGES = (
     "automatic-choice",
@@ -78,6 +81,19 @@ def runs(workshop):
     shutil.copytree(first, workshop.folder / "runs")
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_guide_have_known_options_and_values(page):
+    """Read but not run: `make test` runs the commands of some guides, and make test-full all."""
+    for line in lines_of(page):
+        words, command = shlex.split(line.split(" > ")[0]), typer.main.get_command(build_app())
+        words = words[words.index("attendo") + 1 :]
+        while subcommands := getattr(command, "commands", None):
+            command = subcommands[words.pop(0)]
+        with command.make_context("attendo", words):
+            pass
+
+
+@pytest.mark.some(4)
 @pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_guide_run(page, workshop):

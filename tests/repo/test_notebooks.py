@@ -15,6 +15,7 @@ from attendo.runs import train
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+SLOW = {"weather-in-jax"}  # tests/course/jax and the lesson weather have what it shows
 FIELDS = {"code": {"outputs": [], "execution_count": None}, "markdown": {}}
 
 
@@ -43,7 +44,11 @@ def run(code, names):
         assert getattr(value, "_repr_html_", value.__repr__)() is not None
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.full] * (path.stem in SLOW)) for path in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
 def test_a_notebook_runs_from_its_first_cell_to_its_last(path, monkeypatch):
     def quick(file, out, *, cpu_minutes, say=lambda line: None):
         assert cpu_minutes == 1

@@ -10,6 +10,7 @@ import torch
 from chat_formats import FORMATS, tokenizer_folder
 from command_line import attendo, refused
 from cut_runs import finished, stopped_at, traces
+from example_counts import examples
 from safetensors.torch import load_file
 from tiny_talks import preferences_file, talks_file
 from tiny_texts import text_file
@@ -84,11 +85,12 @@ def test_an_assistant_learns_and_resumes_exactly(tmp_path, base):
     assert {name for name in trained if "lora" not in name} == {"embedding.tokens.weight"}  # has new tokens
 
 
-def test_loss_equals_a_plain_loop_over_50_steps(tmp_path):
+def test_loss_equals_a_plain_loop(tmp_path):
     """A model in the shape of SmolLM, trained by attendo and by PyTorch alone, one conversation after the other."""
     transformers = pytest.importorskip("transformers")
     from attendo.interop.huggingface.importing import import_model
 
+    n = examples(15, 50)
     source = tmp_path / "source"
     template, kind, special = FORMATS["chatml"]
     config = tokenizer_folder(source, kind, special, template)
@@ -104,11 +106,11 @@ def test_loss_equals_a_plain_loop_over_50_steps(tmp_path):
         tmp_path / "tuned",
         talks_file(tmp_path),
         tmp_path / "run",
-        training={"steps": 50, "evaluate_every": 50, "batch_tokens": 384},
+        training={"steps": n, "evaluate_every": n, "batch_tokens": 384},
         model={"dropout": 0.0},
     )
     settings = run.run.training
-    batches = [batch for epoch in range(50) for batch in run.run.task.batches(settings.seed, epoch, 0)][:50]
+    batches = [batch for epoch in range(n) for batch in run.run.task.batches(settings.seed, epoch, 0)][:n]
     steps = [report for report in run.reports() if report.kind == "step"]
     groups = [
         {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},

@@ -76,7 +76,9 @@ def texts():
 def test_the_losses_of_targets_are_those_of_perplexity():
     user = generator()
     stream = TokenStream.of(texts(), user.tokenizer)
-    for document, losses in zip(stream.documents(), target_losses(user, [*stream.documents()], 16), strict=True):
+    for document, losses in zip(
+        stream.documents(), target_losses(user, [*stream.documents()], 16), strict=True
+    ):
         assert len(losses) == document.n_targets
         assert losses.sum() == pytest.approx(text_loss(user.model, [document], 16).nats)
     [direct] = target_losses(user, [stream.document(1)], 16)

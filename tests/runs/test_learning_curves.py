@@ -122,6 +122,7 @@ class Page(HTMLParser):
             self.text.append(data)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("language", ["en", "ja"])
 def test_the_page_is_safe_and_stands_alone(tmp_path, language):
     runs = [read_run(log_folder(tmp_path / name)) for name in ("a", "<b>b</b>".replace("/", "∕"))]

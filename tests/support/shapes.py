@@ -3,6 +3,9 @@
 A full check of every call takes a quarter of the time of the tests. Whether a call of tensors, plain values and modules
 passes depends on what `_key` returns, so a combination that has passed is not checked again. A call with any other
 object, for example a cache, is always checked: the shapes of its result may depend on the object's state.
+
+Even so the checks take a sixth of the time of all tests. Without the large counts, they are made in the tests of the
+packages that handle tensors (`CHECKED`, tests/conftest.py) and not in those of commands, pages and servers.
 """
 
 import functools
@@ -14,6 +17,9 @@ from weakref import WeakKeyDictionary
 
 import jaxtyping
 import torch
+
+checking = True
+"""Whether calls are checked."""
 
 
 def check_shapes(packages: list[str]) -> None:
@@ -36,6 +42,8 @@ def _once(function: Callable[..., Any], checked: Callable[..., Any]) -> Callable
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if not checking:
+            return function(*args, **kwargs)
         try:
             key = (*map(_key, args), *((name, _key(value)) for name, value in kwargs.items()))
         except _UnknownStateError:

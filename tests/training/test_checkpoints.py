@@ -244,6 +244,7 @@ def test_a_checkpoint_brings_everything_back(tmp_path):
     assert not list(path.glob("*.pt")) and not list(path.glob("*.pkl"))
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "optimizer.safetensors", "progress.json", "manifest.json"]
 )

@@ -85,6 +85,7 @@ def batch_of(family, rows, padded=False):
 # ---- parameters
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_parameters_are_those_of_the_model_that_is_built(family, variant):
@@ -109,6 +110,7 @@ def test_the_paper_model_holds_no_memory():
 # ---- operations
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("variant", [{}, {"head_dim": 24, "value_dim": 40, "n_kv_heads": 2}], ids=str)
 def test_operations_are_those_that_torch_counts(family, variant):
@@ -210,6 +212,7 @@ def kept_by_torch(model, batch, half):
     return sum(storage.nbytes() for storage in kept.values())
 
 
+@pytest.mark.some(4)
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")  # of an RMSNorm that reads bfloat16
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(

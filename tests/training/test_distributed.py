@@ -57,6 +57,7 @@ def talk(ranks):
     return [sums, gathered, heard, ranks.broadcast(["first", ranks.rank]), squares, ranks.is_first]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("world", [2, 4])
 def test_ranks_tell_each_other_numbers_and_json(world):
     for rank, (sums, gathered, heard, first, squares, is_first) in enumerate(in_ranks(world, talk)):
@@ -241,6 +242,7 @@ def test_a_missing_shard_is_named(tmp_path):
         Stored(tmp_path, "optimizer")
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("culprit", [None, 0, 1, "finish", "begin"])
 def test_a_folder_of_all_ranks_is_whole_or_absent(tmp_path, culprit):
     path = tmp_path / "step-1" if culprit != "begin" else tmp_path / "nowhere" / "step-1"

@@ -117,6 +117,7 @@ def test_merged_weights_are_the_same_function(family, rank, alpha, targets, opti
     assert torch.allclose(logits_of(model), wanted, rtol=0, atol=1e-10)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("onednn", [False, True])
 def test_at_the_start_the_function_is_that_of_the_base_to_the_bit(family, onednn):
@@ -312,6 +313,7 @@ def gradients(ranks, parallel, dtype=torch.float64, onednn=False):
         return [norm, learned, {name: p.detach().sum().item() for name, p in model.named_parameters()}]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_ranks_learn_what_one_process_does(parallel):
     torch.manual_seed(0)

@@ -202,6 +202,7 @@ def test_cosine_ends_at_zero():
     assert cosine(100, 1.0, 10, 100) == pytest.approx(0.0)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("schedule", ["wsd", "cosine", "noam"])
 def test_the_schedule_is_chosen_by_name(schedule):
     config = TrainingConfig(steps=100, schedule=schedule, warmup_steps=10, learning_rate=0.5)

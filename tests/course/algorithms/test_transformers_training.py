@@ -62,6 +62,7 @@ def assert_same(ours, theirs, **tolerance):
 # A11 to A13
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_losses_and_their_gradients_equal_the_transcription(seed):
     ed = formal("A8", seed, **(TINY | {"L_enc": 1, "L_dec": 1}))
@@ -171,6 +172,7 @@ def test_decoder_inference_draws_from_the_transcriptions_distributions(tau):
     assert len(set(drawn)) > 1
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("tau", "seed"), [(0.5, 1), (1.0, 2), (3.0, 3)])
 def test_encoder_decoder_inference_draws_from_the_transcriptions_distributions(tau, seed):
     model, z = formal("A8", ell_max=40), [2, 1, 3]
@@ -187,6 +189,7 @@ def test_encoder_decoder_inference_draws_from_the_transcriptions_distributions(t
     assert EDInference(z, model, tau=tau, generator=seeded(seed)) == ([6, *drawn], True)
 
 
+@pytest.mark.full
 def test_draws_at_temperature_one_are_faithful():
     """χ² of 600 draws; 7 - 1 degrees of freedom, 1 % point 16.81. It can tell another temperature."""
     model, prompt, generator, n = formal("A10", L=1), [6, 1], seeded(0), 600

@@ -99,6 +99,7 @@ BREAKS = [
 ]
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize(
     ("compute", "changes", "expected"), [row[1:] for row in BREAKS], ids=[row[0] for row in BREAKS]
 )
@@ -224,6 +225,7 @@ def test_shift_right(seed, batch, n, d):
     np.testing.assert_array_equal(generation.shift_right(x), expected)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("shift", "expected", "lag"),
     [

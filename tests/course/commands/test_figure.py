@@ -12,6 +12,7 @@ import matplotlib
 import numpy as np
 import pytest
 from command_line import attendo, refused
+from example_counts import examples
 from figure_models import CLASSIFIER, GPT2, MASKED, MIXED, encoding
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -145,12 +146,14 @@ LONGEST = chosen_model("big", ["model.positions=learned", "model.tie=output", "m
 MODELS = {"en": (None, CLASSIFIER, GPT2, MASKED, MIXED, LONGEST), "ja": (GPT2, LONGEST)}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("language", ["en", "ja"])
 def test_texts_overlap_neither_each_other_nor_the_edge(language):
     if language == "ja" and not JAPANESE:
         pytest.skip("no Japanese font is installed")
     others = [(name, None) for name in FIGURES if name != "model"]
-    for name, config in [*others, *(("model", config) for config in MODELS[language])]:
+    every = [*others, *(("model", config) for config in MODELS[language])]
+    for name, config in every[:: examples(-3, -1)]:  # some of them, the last one too
         paint = painter(name, config)
         families = fonts.fonts_for("層正規化" if language == "ja" else "")[0]
         boxes = {}
@@ -179,6 +182,7 @@ def test_texts_overlap_neither_each_other_nor_the_edge(language):
 # ---- files
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", ["entropy", "heads", "autoencoder"])  # curves of random draws, cells, boxes
 def test_equal_commands_write_identical_files(tmp_path, name):
     files = [tmp_path / f"{number}.svg" for number in (1, 2)]

@@ -25,6 +25,7 @@ def named(function):
     return getattr(function, "__name__", type(function).__name__)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("function", RIGHT, ids=named)
 def test_right_ones_pass(function):
     report = check(function)
@@ -44,6 +45,7 @@ def test_attendos_own_passes():
     assert [found.status for found in check(attention).outcomes] == ["holds"] * len(PROPERTIES)
 
 
+@pytest.mark.some(8)
 @pytest.mark.parametrize(("function", "failed", "where", "hint"), WRONG, ids=named)
 def test_wrong_ones_fail_in_the_right_place_with_the_right_hint(function, failed, where, hint):
     torch.manual_seed(0)  # one of them draws: which of the other properties fail is up to chance

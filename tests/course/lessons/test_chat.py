@@ -69,6 +69,7 @@ def test_worse_answers_are_never_graded_full(language):
     assert {*grades} == {0, 1}
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_lesson_trains_three_stages_and_shows_the_answers_of_each(monkeypatch, language):
     small = {"d_model": 16, "d_ff": 16, "n_heads": 2, "n_decoder_layers": 1}

@@ -243,6 +243,7 @@ def masked(sentences, steps, seed):
     return masked_model(new_masked_model(TOKENS, seed), TOKENS, english_drawn, texts, steps, seed)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("learn", [masked, partial(translator, TOKENS)])
 def test_the_same_seed_gives_the_same_numbers(learn):
     first, again, other = (learn(MATERIAL.test[:20], 2, seed) for seed in (1, 1, 2))

@@ -116,6 +116,7 @@ def test_copying_is_learned_and_measured_by_decoding():
     assert exact_share(run.model, test, lambda row: [*row, 0]) == 0.0
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("lesson", "n_rows"), [(COPY, 4), (SORT, 3), (ADD, 4)])
 def test_lessons_show_a_table_and_say_what_it_means(monkeypatch, lesson, n_rows):
     monkeypatch.setattr(toys, "TEST_ROWS", 30)

@@ -223,6 +223,7 @@ def test_the_best_tokens_are_those_of_torch(logits, k, never):
     assert (tokens[possible] == wanted[possible]).all()
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("bits", [32, 16, 8, 4])
 @pytest.mark.parametrize("beam", [1, 3])
 def test_a_given_text_has_exactly_the_log_probabilities_that_the_search_gave_it(bits, beam):
