@@ -36,17 +36,15 @@ class ModelConfig:
         attention_scale: Factor on the attention scores before the softmax (default: `1 / √head_dim`).
         attention_softcap: Limit c of the attention scores before the softmax, c · tanh(score / c), as in Gemma 2
             (default: no limit).
-        attention_windows: Windows of self-attention, repeated over the blocks. In a block with window n, tokens attend
-            to tokens less than n positions away, and in a block with 0 to all tokens. Gemma 2 has `[4096, 0]`
-            (default: no windows).
+        attention_windows: Windows of self-attention, repeated over the blocks (`[4096, 0]` in Gemma 2). With n, a token
+            attends to tokens less than n positions away, and with 0 to all tokens (default: no windows).
         attention_bias: Whether the four projections of each attention layer have a bias.
         attention_out_bias: Whether the output projection of attention has a bias (default: `attention_bias`).
         attention_norm: Whether an RMSNorm is applied to each head of queries and keys (Dehghani et al. 2023).
         norm: Normalization layer. `layer` is LayerNorm and `rms` is RMSNorm.
         norm_first: Whether each sub-layer normalizes its input (pre-norm), with one more norm after the last block.
         norm_output: Whether the output of each sub-layer is normalized before it is added, as in Gemma 2.
-        norm_first_block: Whether the first block of an encoder normalizes the input of self-attention. ModernBERT
-            normalizes the embeddings instead.
+        norm_first_block: Whether the first block of an encoder normalizes the input of self-attention.
         norm_eps: Constant that keeps a normalization layer from dividing by 0.
         activation: Activation function of the feed-forward networks. `gelu_tanh` approximates GELU with tanh.
         feed_forward_gated: Whether feed-forward networks have a gate, as SwiGLU does with `activation="silu"`.
@@ -71,8 +69,7 @@ class ModelConfig:
         tie: Shared matrices of source embedding, target embedding and output layer. `output` shares target embedding
             and output layer; `input` shares both embeddings.
         output_bias: Whether the output layer over the vocabulary has a bias.
-        output_softcap: Limit c of the logits over the vocabulary, c · tanh(logit / c), as in Gemma 2 (default: no
-            limit).
+        output_softcap: Limit c of the logits over the vocabulary, c · tanh(logit / c) (default: no limit).
         d_output: Width of the hidden layer before the output (default: `d_model`, none in classifiers).
         output_activation: Activation function after the hidden layer that `d_output` adds to a classifier.
         output_norm: Whether a normalization layer follows the hidden layer that `d_output` adds to a classifier.

@@ -289,8 +289,9 @@ class CompiledModel:
 
     def _norms(self, residual: Residual) -> tuple[Norm, Norm]:
         """Return the norm of a sublayer, and the norm of its output, which may be none."""
-        last = nn.Identity() if residual.output_norm is None else residual.output_norm
-        return self._keeper.norm(residual.norm), self._keeper.norm(last)
+        first = self._keeper.norm(residual.norm)
+        first.width = self.width  # without a norm, the states are copied
+        return first, self._keeper.norm(residual.output_norm or nn.Identity())
 
     def _attending(self, attention: Attention, residual: Residual, *, of_itself: bool = True) -> Attending:
         attend = attention.attend
