@@ -465,7 +465,8 @@ def _insert(model: nn.Module, layers: Mapping[str, QuantizedLinear]) -> None:
         if not isinstance(plain, nn.Linear):
             raise ValueError(f"{name} is quantized")
         layer.bias = plain.bias
-        layer.numbers.is_mapped = True
+        numbers: Any = layer.numbers
+        numbers.is_mapped = True
         model.set_submodule(path, layer)
 
 

@@ -148,7 +148,8 @@ def prepared(model: ModelT, bits: Bits = 32) -> ModelT:
     linear = {
         path: module
         for path, module in ready.named_modules()
-        if type(module) in (nn.Linear, QuantizedLinear)
+        if isinstance(module, nn.Linear)
+        and type(module) in (nn.Linear, QuantizedLinear)
         and module.weight.device.type == "cpu"
         and module.weight.dtype == torch.float32
     }

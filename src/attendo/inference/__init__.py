@@ -68,8 +68,9 @@ def load(
     if task not in _KINDS:
         raise AttendoError(f"unknown task {task!r} (expected {', '.join(_KINDS)})")
     kind = _KINDS[task]
-    bits = bundle.chosen_bits(bits, device) if kind in (Translator, Generator) else 32
-    model = load_model(Path(folder), bundle, mapped=bits < 32 and kind is Generator, quantized=bits < 32)
+    is_text = kind.task == "language-model"
+    bits = bundle.chosen_bits(bits, device) if is_text or kind.task == "translation" else 32
+    model = load_model(Path(folder), bundle, mapped=bits < 32 and is_text, quantized=bits < 32)
     user = kind.from_bundle(bundle, model.to(device))
     if bits < 32:
         user.bits = bits

@@ -333,7 +333,7 @@ class TensorArena:
         biases = [torch.zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers]
         bias = torch.cat(biases) if any(layer.bias is not None for layer in layers) else None
         integers = [layer for layer in layers if isinstance(layer, QuantizedLinear)]
-        stored = [layer.numbers if layer in integers else layer.weight for layer in layers]
+        stored = [layer.numbers if isinstance(layer, QuantizedLinear) else layer.weight for layer in layers]
         if [layer.bits for layer in integers] == [bits or self.bits] * len(layers):
             packed = self.product(_joined(stored), bias, bits, _joined([layer.scale for layer in integers]))
         else:
