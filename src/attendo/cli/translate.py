@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from collections import Counter as Counts
 from pathlib import Path
@@ -133,8 +134,8 @@ def translate(
     longest: int | None = opt.option(
         "N", "Maximum number of tokens per translated unit (default: as in training)."
     ),
-    segment: Segmented = "sentence",
-    others: With = None,
+    segment: opt.Segmented = "sentence",
+    others: opt.With = None,
     bits: Bits | None = opt.bits_option(),
     shortlist: Path | None = opt.option(
         "F", "Shortlist file, which speeds up the translation of few texts at a time."

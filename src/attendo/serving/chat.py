@@ -53,9 +53,12 @@ class LikelyToken(BaseModel):
     bytes: None
 
 
-class ChatToken(LikelyToken):
+class ChatToken(BaseModel):
     """A token of a reply, with the most probable tokens at its position."""
 
+    token: str
+    logprob: float
+    bytes: None
     top_logprobs: list[LikelyToken]
 
 

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from attendo.data.chat import Message, parse_messages
 from attendo.data.row_report import RowError
 from attendo.decoding.sampling import SamplingConfig
-from attendo.display.i18n import Localized, accepted_language
+from attendo.display.i18n import Language, Localized, accepted_language
 from attendo.display.web import FORM_POLICY, STYLES, version
 from attendo.errors import AttendoError
 from attendo.inference.conversations import marked_text
@@ -64,7 +64,7 @@ class _Page:
     """The parts of a page for one model, in the language of the browser."""
 
     def __init__(self, request: ApiRequest, served: ServedModel) -> None:
-        self.language = accepted_language(request.headers)
+        self.language: Language = accepted_language(request.headers)
         self.name = served.name
         self.action = f"chat?model={quote(served.name, safe='')}"
         self.look = request.server.look
