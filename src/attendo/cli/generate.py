@@ -46,8 +46,8 @@ def generate(
         "[PROMPT]", "Prompt in quotes; - reads stdin (default: empty).", default=None
     ),
     writing: WritingOptions,
-    source: Input = None,
-    out: Output = None,
+    source: opt.Input = None,
+    out: opt.Output = None,
     as_json: bool = opt.switch("--json", "Print one JSON object, or one per line with --input."),
     bits: Bits | None = opt.bits_option(),
     machine: opt.Machine,

@@ -75,7 +75,7 @@ def serve(
     cors: list[str] | None = opt.option(
         "ORIGIN", "Web origin allowed by CORS, for example https://a.org; repeatable."
     ),
-    segment: Segmented = "sentence",
+    segment: opt.Segmented = "sentence",
     bits: Bits | None = opt.bits_option(),
     limits: Limits,
     log_format: Annotated[

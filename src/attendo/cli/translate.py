@@ -13,7 +13,6 @@ import typer
 
 from attendo.cli import options as opt
 from attendo.cli.reporting import Counter, arguments_as_lines, lines_given, one_line, refuse_file_name, say
-from attendo.data.formats import has_surrogate
 from attendo.decoding.options import Bits, DecodingConfig
 
 if TYPE_CHECKING:
@@ -134,8 +133,8 @@ def translate(
     longest: int | None = opt.option(
         "N", "Maximum number of tokens per translated unit (default: as in training)."
     ),
-    segment: Segmented = "sentence",
-    others: With = None,
+    segment: opt.Segmented = "sentence",
+    others: opt.With = None,
     bits: Bits | None = opt.bits_option(),
     shortlist: Path | None = opt.option(
         "F", "Shortlist file, which speeds up the translation of few texts at a time."
@@ -187,7 +186,8 @@ def translate(
     files = opt.both_files(source, out, bool(texts))
     refuse_file_name(texts, "use < FILE, or --input FILE --output G")
     opt.refuse_if(
-        prefix and has_surrogate(prefix), "--prefix is not valid UTF-8. Type it in a UTF-8 terminal"
+        prefix and prefix.encode(errors="replace").decode() != prefix,
+        "--prefix is not valid UTF-8. Type it in a UTF-8 terminal",
     )
     searched = {"--beam": beam is not None, "--n-best": (n_best or 1) > 1}
     drawing, note = opt.drawing_of(draw.given(), len(texts or []), in_files=files is not None)
