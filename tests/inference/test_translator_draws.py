@@ -16,7 +16,6 @@ from search_table import BOS, EOS, SPECIAL, Table
 from streamed_translators import COMPILED, MADE, PARTS, TOGETHER, double, made, texts
 from tiny_translator import save_run
 
-from attendo.cli import translate
 from attendo.cli.reporting import one_line
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.beam import DecodingConfig
@@ -281,7 +280,9 @@ def test_a_draw_without_a_seed_says_which_it_was(run_folder):
 
 def test_what_was_begun_with_other_options_is_not_gone_on_with(run_folder, tmp_path, monkeypatch):
     requests = []
-    monkeypatch.setattr(translate, "file_done", lambda *given: requests.append(json.dumps(given[3])) or 0)
+    monkeypatch.setattr(
+        "attendo.cli.options.file_done", lambda *given: requests.append(json.dumps(given[3])) or 0
+    )
     files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
     drawing = ["--temperature", "1"]
     for options in (

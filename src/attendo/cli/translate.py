@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import sys
 from collections import Counter as Counts
 from pathlib import Path
