@@ -46,7 +46,7 @@ def generate(
         "[PROMPT]", "Prompt in quotes; - reads stdin (default: empty).", default=None
     ),
     writing: WritingOptions,
-    source: Input = None,
+    source: opt.Input = None,
     out: Output = None,
     as_json: bool = opt.switch("--json", "Print one JSON object, or one per line with --input."),
     bits: Bits | None = opt.bits_option(),
