@@ -16,7 +16,7 @@ from attendo.decoding.native.library import Matrix, NoLibrary, TensorArena, libr
 from attendo.decoding.options import SpecialIds
 from attendo.decoding.searcher import Searcher
 from attendo.errors import AttendoError
-from attendo.models import EncoderDecoder
+from attendo.models import EncoderDecoder, ModelConfig
 from attendo.nn.attention import Attend
 
 
@@ -65,6 +65,30 @@ def test_a_row_is_the_same_bits_in_any_batch_and_on_any_number_of_threads(bits, 
         torch.set_num_threads(before)
     assert torch.equal(together, alone)
     assert torch.equal(shuffled, alone[order])
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    bits=st.sampled_from([32, 16, 8, 4]),
+    heads=st.sampled_from([(3, 1), (4, 2), (6, 6)]),
+    width=st.sampled_from([8, 20, 33]),
+    n=st.integers(33, 80),
+    position=st.sampled_from(["rotary", "alibi"]),
+)
+def test_many_tokens_at_once_are_the_same_bits_as_one_by_one(bits, heads, width, n, position):
+    config = ModelConfig(
+        vocab_size=VOCAB, architecture="decoder", d_model=12, d_ff=40, n_heads=heads[0], n_kv_heads=heads[1],
+        head_dim=2 * width if position == "rotary" else width, value_dim=width, n_encoder_layers=0,
+        n_decoder_layers=1, max_len=80, positions=position,
+    )  # fmt: skip
+    compiled = CompiledModel(model_of(config), bits)
+    tokens = torch.from_numpy(np.random.default_rng(n).integers(3, VOCAB, (2, n)))
+    cache = compiled.start([[], []], 1, n)
+    parts = [tokens[:, :1], tokens[:, 1:20], tokens[:, 20:]]
+    states = torch.cat([compiled.states(part, cache) for part in parts], 1)
+    alone = stepped(compiled, [[], []], tokens)
+    assert torch.equal(compiled.logits(states), alone)
+    assert torch.equal(compiled.logits(compiled.states(tokens, compiled.start([[], []], 1, n))), alone)
 
 
 def test_the_angles_of_a_long_source_stay_when_a_short_target_follows():

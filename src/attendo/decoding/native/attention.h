@@ -1,4 +1,4 @@
-// softmax(q Kᵀ · scale + bias) V of one query over keys and values at a list of places, and normalization layers.
+// softmax(q Kᵀ · scale + bias) V of some queries over keys and values at a list of places, and normalization layers.
 #pragma once
 
 #include <algorithm>
@@ -92,7 +92,7 @@ inline void prepare(const Heads& heads, int64_t n, float* x, int64_t position) {
     if (heads.turns != nullptr) turn(heads, n, x, position);
 }
 
-// The places of the keys and values that a query attends to. Without `slots`, the positions follow each other from
+// The places of the keys and values that queries attend to. Without `slots`, the positions follow each other from
 // `base` on. With `slots`, position p is in slot `slots[p]`, because the rows of a beam share their common past.
 template <class Number>
 struct Places {
@@ -105,6 +105,9 @@ struct Places {
     const Number* operator()(int64_t position) const {
         return base + stride * (slots == nullptr ? position : slots[position] * capacity + position);
     }
+
+    // Whether these places are the first ones of `later`.
+    bool begin(const Places& later) const { return base == later.base && slots == later.slots && n <= later.n; }
 };
 
 inline float largest(const float* x, int64_t n) {
@@ -124,132 +127,202 @@ inline float powers(float* x, int64_t n, float top) {
     return sum(total);
 }
 
-constexpr int64_t BLOCK = 16;  // positions whose keys and values are read together, so that they stay in the cache
+constexpr int64_t BLOCK = 32;    // positions whose keys and values are read together, so that they stay in the cache
+constexpr int64_t QUERIES = 12;  // tokens whose attention is computed together
 
-// The attention of one query, for all heads, block by block with the softmax of the positions so far (Milakov &
-// Gimelshein 2018). `room` is memory for the weights.
+// A head of a token, and the softmax of its positions so far.
+struct Row {
+    const float* query;
+    float *out, *weights;
+    int64_t head, position;
+    int64_t first, n;  // positions attended to: first .. n - 1
+    float top, total;
+};
+
+// The attention of some tokens, block by block with the softmax of the positions so far (Milakov & Gimelshein 2018). The
+// rows that share a key head are computed together, as in a matrix multiplication. The order of each sum does not depend
+// on the number of rows. For this, the products of single numbers are rounded as those of vectors are (std::fma).
 template <class Number>
 class Attention {
    public:
-    Attention(const Heads& heads, const Places<Number>& at, float* out, std::vector<float>& room)
-        : heads_(heads), at_(at), group_(heads.n / heads.n_kv), out_(out) {
-        const int64_t n = heads.n;
-        if (static_cast<int64_t>(room.size()) < n * (BLOCK + 3)) room.resize(n * (BLOCK + 3));
-        weights_ = room.data(), shares_ = weights_ + n * BLOCK, tops_ = shares_ + n, totals_ = tops_ + n;
-        std::fill(tops_, tops_ + n, -std::numeric_limits<float>::infinity());
-        std::fill(totals_, totals_ + n, 0.0f);
-        std::fill(out, out + heads.mixed(), 0.0f);
+    // `rows` and `room` are memory that is used again.
+    Attention(
+        const Heads& heads, const Places<Number>& at, int64_t tokens, std::vector<Row>& rows, std::vector<float>& room
+    ) : heads_(heads), at_(at), group_(heads.n / heads.n_kv), per_head_(tokens * group_) {
+        if (static_cast<int64_t>(rows.size()) < tokens * heads.n) rows.resize(tokens * heads.n);
+        if (static_cast<int64_t>(room.size()) < tokens * heads.n * BLOCK) room.resize(tokens * heads.n * BLOCK);
+        rows_ = rows.data(), weights_ = room.data();
     }
 
-    void add(const float* query, int64_t position) {
-        // with a window, the first block contains the first position of the window
-        const int64_t window = heads_.window, end = window == 0 ? at_.n : std::min(at_.n, position + window);
-        const int64_t start = window == 0 ? 0 : std::max<int64_t>(0, position - window + 1) / BLOCK * BLOCK;
-        for (int64_t from = start; from < end; from += BLOCK) {
-            first_ = from, last_ = std::min(from + BLOCK, end);
-            scores(query);
-            for (int64_t head = 0; head < heads_.n; head++) softmax(head, position);
-            const int64_t i = mix_while<4>(0);
-            mix_rest(mix_while<1>(i));
+    // Sets token `number`, which attends to the first `n` positions, or to those in its window. Tokens are in order.
+    void set(int64_t number, const float* query, int64_t position, int64_t n, float* out) {
+        int64_t first = 0;
+        if (heads_.window > 0) first = std::max<int64_t>(0, position - heads_.window + 1), n = std::min(n, position + heads_.window);
+        std::fill(out, out + heads_.mixed(), 0.0f);
+        for (int64_t head = 0; head < heads_.n; head++) {
+            const int64_t i = head / group_ * per_head_ + number * group_ + head % group_;
+            rows_[i] = {query + head * heads_.width,
+                        out + head * heads_.value_width,
+                        weights_ + i * BLOCK,
+                        head,
+                        position,
+                        first,
+                        n,
+                        -std::numeric_limits<float>::infinity(),
+                        0.0f};
         }
     }
 
-    // Divides by the sums. A query without keys has zeros.
-    void end() {
-        for (int64_t head = 0; head < heads_.n && at_.n > 0; head++) {
-            const float share = (heads_.gains == nullptr ? 1.0f : heads_.gains[head]) / totals_[head];
-            for (int64_t i = 0; i < heads_.value_width; i++) out_[head * heads_.value_width + i] *= share;
+    void run() {
+        const int64_t until = rows_[per_head_ - 1].n;
+        for (first_ = rows_[0].first / BLOCK * BLOCK; first_ < until; first_ += BLOCK) {
+            last_ = std::min(first_ + BLOCK, until);
+            for (int64_t t = 0; t < BLOCK; t++) places_[t] = at_(std::min(first_ + t, last_ - 1));
+            int64_t from = 0, to = per_head_;  // the rows of each head that attend to a position of this block
+            while (rows_[from].n <= first_) from++;
+            while (rows_[to - 1].first >= last_) to--;
+            for (int64_t head = 0; head < heads_.n_kv; head++) {
+                Row* rows = rows_ + head * per_head_;
+                scores(rows + from, rows + to, head);
+                for (int64_t i = from; i < to; i++) softmax(rows[i]);
+            }
+            if (per_head_ == 1)  // one row for each key head: several heads together
+                mix<4, WIDE, false>(rows_, rows_ + heads_.n, 0);
+            else
+                for (int64_t head = 0; head < heads_.n_kv; head++)
+                    mix<ROWS, TILE, true>(rows_ + head * per_head_ + from, rows_ + head * per_head_ + to, head);
         }
-        for (int64_t i = 0; heads_.means != nullptr && i < heads_.mixed(); i++) out_[i] += heads_.means[i];
+        for (int64_t i = 0; i < heads_.n_kv * per_head_; i++) end(rows_[i]);
     }
 
    private:
-    void scores(const float* query) {
-        const float scale = static_cast<float>(heads_.scale);
-        int64_t t = first_;
-        for (; t + LANES <= last_; t += LANES) {
-            const Number* rows[LANES];
-            for (int64_t j = 0; j < LANES; j++) {
-                rows[j] = at_(t + j);
-                const int64_t soon = t + LANES + j;
-                if (soon < at_.n) fetch(at_(soon), heads_.memory());
+    void scores(Row* row, Row* end, int64_t head) {
+        const int64_t key = head * heads_.width, value = heads_.keys() + head * heads_.value_width;
+        for (int64_t t = first_; t < last_; t += LANES) {
+            for (int64_t soon = t + BLOCK; soon < std::min(t + BLOCK + LANES, at_.n); soon++) {
+                const Number* place = at_(soon);
+                fetch(place + key, heads_.width), fetch(place + value, heads_.value_width);
             }
-            for (int64_t head = 0; head < heads_.n; head++) {
-                const float* q = query + head * heads_.width;
-                store(weight(head, t), scale * dots(q, rows, head / group_ * heads_.width, heads_.width));
-            }
+            Row* some = row;
+            for (; some + 3 <= end; some += 3) dots<3>(some, t - first_, key);
+            if (end - some == 2) dots<2>(some, t - first_, key);
+            if (end - some == 1) dots<1>(some, t - first_, key);
         }
-        for (; t < last_; t++)
-            for (int64_t head = 0; head < heads_.n; head++) {
-                const Number* key = at_(t) + head / group_ * heads_.width;
-                *weight(head, t) = scale * dot(query + head * heads_.width, key, heads_.width);
-            }
     }
 
-    // Turns the scores of a block into powers relative to the largest score so far, and computes `shares_`, the factor
-    // of what was summed before.
-    void softmax(int64_t head, int64_t position) {
-        float* row = weight(head, first_);
-        const int64_t n = last_ - first_, padded = (n + LANES - 1) / LANES * LANES;
+    // The scores of R rows at LANES positions from `t` on.
+    template <int R>
+    void dots(const Row* rows, int64_t t, int64_t key) {
+        constexpr int64_t together = R == 1 ? 8 : 4;  // positions, so that the sums fit into the registers
+        const int64_t whole = heads_.width / LANES * LANES;
+        const float scale = static_cast<float>(heads_.scale);
+        Floats totals[R][LANES];
+        for (int64_t from = 0; from < LANES; from += together) {
+            Floats some[R][together] = {};
+            for (int64_t i = 0; i < whole; i += LANES) {
+                Floats query[R];
+                for (int r = 0; r < R; r++) query[r] = load(rows[r].query + i);
+#pragma GCC unroll 8
+                for (int64_t j = 0; j < together; j++) {
+                    const Floats numbers = load(places_[t + from + j] + key + i);
+#pragma GCC unroll 3
+                    for (int r = 0; r < R; r++) some[r][j] += query[r] * numbers;
+                }
+            }
+            for (int r = 0; r < R; r++)
+                for (int64_t j = 0; j < together; j++) totals[r][from + j] = some[r][j];
+        }
+        for (int r = 0; r < R; r++) {
+            Floats out = sums(totals[r]);
+            for (int64_t i = whole; i < heads_.width; i++)
+                for (int64_t j = 0; j < LANES; j++) out[j] = std::fma(rows[r].query[i], places_[t + j][key + i], out[j]);
+            store(rows[r].weights + t, scale * out);
+        }
+    }
+
+    // Turns the scores of a block into powers relative to the largest score so far.
+    void softmax(Row& row) {
+        const int64_t n = count(row), padded = (n + LANES - 1) / LANES * LANES;
         if (heads_.softcap > 0.0) {
             const float cap = static_cast<float>(heads_.softcap);
-            for (int64_t t = 0; t < padded; t += LANES) store(row + t, cap * hyperbolic_tangent(load(row + t) / cap));
+            for (int64_t t = 0; t < padded; t += LANES)
+                store(row.weights + t, cap * hyperbolic_tangent(load(row.weights + t) / cap));
         }
         if (heads_.biases != nullptr) {
-            const float* bias = heads_.biases + head * (2 * heads_.span + 1) + heads_.span + first_ - position;
-            for (int64_t t = 0; t < n; t++) row[t] += bias[t];
+            const float* bias = heads_.biases + row.head * (2 * heads_.span + 1) + heads_.span + first_ - row.position;
+            for (int64_t t = 0; t < n; t++) row.weights[t] += bias[t];
         }
         if (heads_.betas != nullptr)
-            for (int64_t t = 0; t < n; t++) row[t] *= heads_.betas[head];
-        std::fill(row + n, row + padded, -std::numeric_limits<float>::infinity());
-        if (heads_.window > 0 && first_ <= position - heads_.window)
-            std::fill(row, row + position - heads_.window + 1 - first_, -std::numeric_limits<float>::infinity());
-        const float top = std::max(tops_[head], largest(row, padded));
-        shares_[head] = std::exp(tops_[head] - top);
-        tops_[head] = top;
-        totals_[head] = totals_[head] * shares_[head] + powers(row, padded, top);
-    }
-
-    // Adds the weighted values of a block: VECTORS vectors of each head, beginning at number `from` of the head. Several
-    // heads of a position are read together, because they are adjacent in memory.
-    template <int VECTORS>
-    int64_t mix_while(int64_t from) {
-        constexpr int64_t together = 16 / VECTORS;
-        for (; from + VECTORS * LANES <= heads_.value_width; from += VECTORS * LANES)
-            for (int64_t head = 0; head < heads_.n; head += together)
-                if (head + together <= heads_.n)
-                    mix<VECTORS>(head, head + together, from);
-                else
-                    mix<VECTORS>(head, heads_.n, from);
-        return from;
-    }
-
-    template <int VECTORS>
-    __attribute__((always_inline)) void mix(int64_t first, int64_t last, int64_t from) {
-        Floats sums[16 / VECTORS][VECTORS];
-        for (int64_t head = first; head < last; head++)
-            for (int j = 0; j < VECTORS; j++)
-                sums[head - first][j] = load(output(head, from + j * LANES)) * shares_[head];
-        for (int64_t t = first_; t < last_; t++) {
-            const Number* values = at_(t) + heads_.keys() + from;
-            for (int64_t head = first; head < last; head++) {
-                const Number* value = values + head / group_ * heads_.value_width;
-                for (int j = 0; j < VECTORS; j++)
-                    sums[head - first][j] += *weight(head, t) * load(value + j * LANES);
-            }
+            for (int64_t t = 0; t < n; t++) row.weights[t] *= heads_.betas[row.head];
+        std::fill(row.weights + n, row.weights + padded, -std::numeric_limits<float>::infinity());
+        if (row.first > first_)
+            std::fill(row.weights, row.weights + row.first - first_, -std::numeric_limits<float>::infinity());
+        const float top = std::max(row.top, largest(row.weights, padded));
+        if (top != row.top) {  // what was summed before is smaller, relative to the new largest score
+            const float share = std::exp(row.top - top);
+            row.top = top, row.total *= share;
+            for (int64_t i = 0; i < heads_.value_width; i++) row.out[i] *= share;
         }
-        for (int64_t head = first; head < last; head++)
-            for (int j = 0; j < VECTORS; j++) store(output(head, from + j * LANES), sums[head - first][j]);
+        row.total += powers(row.weights, padded, top);
     }
 
-    void mix_rest(int64_t from) {
-        for (int64_t head = 0; head < heads_.n; head++)
-            for (int64_t i = from; i < heads_.value_width; i++) {
-                const int64_t value = heads_.keys() + head / group_ * heads_.value_width + i;
-                float total = *output(head, i) * shares_[head];
-                for (int64_t t = first_; t < last_; t++) total += *weight(head, t) * at_(t)[value];
-                *output(head, i) = total;
+    // Adds the weighted values of a block. SHARED: the rows share a head of the values. Otherwise, each row has its own.
+    template <int R, int V, bool SHARED>
+    void mix(Row* row, Row* end, int64_t head) {
+        for (; row + R <= end; row += R, head += SHARED ? 0 : R) mix_rows<R, V, SHARED>(row, 0, head);
+        if constexpr (R > 1)
+            if (row < end) mix<R / 2, std::min<int>(2 * V, WIDE), SHARED>(row, end, head);
+    }
+
+    // Adds the values from position `first` of the block on.
+    template <int R, int V, bool SHARED>
+    void mix_rows(Row* rows, int64_t first, int64_t head) {
+        const int64_t last = count(rows[0]), value = heads_.keys() + head * heads_.value_width;
+        int64_t i = mix_while<R, V, SHARED>(rows, first, last, value, 0);
+        i = mix_while<R, 1, SHARED>(rows, first, last, value, i);
+        for (; i < heads_.value_width; i++)
+            for (int r = 0; r < R; r++)
+                for (int64_t t = first; t < last; t++) {
+                    const Number* values = places_[t] + value + (SHARED ? 0 : r * heads_.value_width);
+                    rows[r].out[i] = std::fma(rows[r].weights[t], values[i], rows[r].out[i]);
+                }
+        if constexpr (R > 1)  // later tokens attend to more positions
+            for (int r = 1; r < R; r++)
+                if (count(rows[r]) > last) mix_rows<1, WIDE, SHARED>(rows + r, last, head);
+    }
+
+    template <int R, int V, bool SHARED>
+    int64_t mix_while(Row* rows, int64_t first, int64_t last, int64_t value, int64_t i) {
+        for (; i + V * LANES <= heads_.value_width; i += V * LANES) {
+            Floats sums[R][V];
+            for (int r = 0; r < R; r++)
+                for (int j = 0; j < V; j++) sums[r][j] = load(rows[r].out + i + j * LANES);
+            const float* weights = rows[0].weights;
+            for (int64_t t = first; t < last; t++) {
+                const Number* values = places_[t] + value + i;
+                Floats shared[V];
+                for (int j = 0; j < V; j++) shared[j] = load(values + j * LANES);
+#pragma GCC unroll 6
+                for (int r = 0; r < R; r++) {
+                    const Floats weight = all(weights[r * BLOCK + t]);
+#pragma GCC unroll 4
+                    for (int j = 0; j < V; j++)
+                        sums[r][j] += weight * (SHARED ? shared[j] : load(values + r * heads_.value_width + j * LANES));
+                }
             }
+            for (int r = 0; r < R; r++)
+                for (int j = 0; j < V; j++) store(rows[r].out + i + j * LANES, sums[r][j]);
+        }
+        return i;
+    }
+
+    // Divides by the sums. A query without keys has zeros.
+    void end(const Row& row) {
+        const float share = row.n == 0 ? 0.0f : (heads_.gains == nullptr ? 1.0f : heads_.gains[row.head]) / row.total;
+        for (int64_t i = 0; i < heads_.value_width; i++) {
+            row.out[i] *= share;
+            if (heads_.means != nullptr) row.out[i] += heads_.means[row.head * heads_.value_width + i];
+        }
     }
 
     // Prefetches numbers that are read soon.
@@ -257,11 +330,14 @@ class Attention {
         for (int64_t i = 0; i < n; i += 64 / sizeof(Number)) __builtin_prefetch(from + i, 0, 2);
     }
 
-    float* weight(int64_t head, int64_t t) { return weights_ + head * BLOCK + t - first_; }
-    float* output(int64_t head, int64_t i) { return out_ + head * heads_.value_width + i; }
+    // The positions of the block that a row attends to.
+    int64_t count(const Row& row) const { return std::min(row.n, last_) - first_; }
 
     const Heads& heads_;
     const Places<Number>& at_;
-    int64_t group_, first_ = 0, last_ = 0;  // query heads per key head, and the positions of a block
-    float *out_, *weights_, *shares_, *tops_, *totals_;
+    const int64_t group_, per_head_;  // query heads of each key head, and rows of each key head
+    int64_t first_ = 0, last_ = 0;    // the positions of a block
+    const Number* places_[BLOCK];
+    Row* rows_;
+    float* weights_;
 };

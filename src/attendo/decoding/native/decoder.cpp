@@ -77,9 +77,10 @@ namespace {
 struct Workspace {
     std::vector<float> states, normed, projected, mixed, inner, gate, scale;
     std::vector<int8_t> numbers;
+    std::vector<int16_t> pairs;
     std::vector<int32_t> sums;
 
-    Quantized quantized() { return {numbers.data(), scale.data(), sums.data()}; }
+    Quantized quantized() { return {numbers.data(), pairs.data(), scale.data(), sums.data()}; }
 };
 
 // Runs one sublayer after the other. Each member of the team has a share of the tokens. In a matrix multiplication, it
@@ -182,19 +183,17 @@ class Run {
             if (number == 0) tokens_.slots[row * tokens_.capacity + position] = tokens_.own_slot[row];
         }
         member_.wait();
-        for (int64_t i = first_; i < last_; i++) {
-            const float* query = space_.projected.data() + i * stride;
-            const int64_t row = tokens_.rows[i], position = tokens_.positions[i];
-            if (tokens_.text_start != nullptr) {
+        if (tokens_.text_start != nullptr)
+            attend<float>(heads, attention, stride, [&](int64_t i) {
+                const int64_t row = tokens_.rows[i];
                 const float* keys = space_.projected.data() + tokens_.text_start[row] * stride + heads.queries();
-                mix(heads, attention.out, query, i, Places<float>{keys, stride, tokens_.text_length[row], nullptr, 0});
-            } else {
-                const int32_t* slots = tokens_.slots + row * tokens_.capacity;
-                mix(heads, attention.out, query, i,
-                    Places<Number>{cache, heads.memory(), position + 1, slots, tokens_.capacity});
-            }
-        }
-        back(attention.out, attention.norm, attention.out_norm, space_.mixed);
+                return Places<float>{keys, stride, tokens_.text_length[row], nullptr, 0};
+            });
+        else
+            attend<Number>(heads, attention, stride, [&](int64_t i) {
+                const int32_t* slots = tokens_.slots + tokens_.rows[i] * tokens_.capacity;
+                return Places<Number>{cache, heads.memory(), tokens_.positions[i] + 1, slots, tokens_.capacity};
+            });
     }
 
     void cross_attention(const CrossAttention& attention, int64_t number) {
@@ -202,25 +201,37 @@ class Run {
         enter(attention.norm, attention.project);
         multiply_by(attention.project, entered(), space_.projected.data(), nullptr);
         member_.wait();
+        for (int64_t i = first_; i < last_; i++)
+            ::prepare(heads, heads.n, space_.projected.data() + i * heads.queries(), tokens_.positions[i]);
+        member_.wait();
         const float* memory = tokens_.memory + number * tokens_.memory_stride;
-        for (int64_t i = first_; i < last_; i++) {
+        attend<float>(heads, attention, heads.queries(), [&](int64_t i) {
             const int64_t row = tokens_.rows[i];
             const float* keys = memory + tokens_.memory_start[row] * heads.memory();
-            float* query = space_.projected.data() + i * heads.queries();
-            ::prepare(heads, heads.n, query, tokens_.positions[i]);
-            mix(heads, attention.out, query, i,
-                Places<float>{keys, heads.memory(), tokens_.memory_length[row], nullptr, 0});
-        }
-        back(attention.out, attention.norm, attention.out_norm, space_.mixed);
+            return Places<float>{keys, heads.memory(), tokens_.memory_length[row], nullptr, 0};
+        });
     }
 
-    template <class Number>
-    void mix(const Heads& heads, const Matrix& out, const float* query, int64_t i, const Places<Number>& places) {
-        float* mixed = space_.mixed.data() + i * heads.mixed();
-        Attention<Number> attention(heads, places, mixed, room_);
-        attention.add(query, tokens_.positions[i]);
-        attention.end();
-        prepare(out, mixed, i);
+    // Computes the attention of the projected queries, whose keys and values are at `places_of(token)`, and adds its
+    // output to the states. Neighboring tokens of the same row are computed together. The members take turns, because
+    // later tokens attend to more positions.
+    template <class Number, class Layer, class PlacesOf>
+    void attend(const Heads& heads, const Layer& layer, int64_t stride, const PlacesOf& places_of) {
+        const int64_t most = std::min(QUERIES, (tokens_.n + member_.size - 1) / member_.size);
+        for (int64_t first = member_.number * most; first < tokens_.n; first += member_.size * most) {
+            const int64_t end = std::min(first + most, tokens_.n);
+            for (int64_t i = first, next; i < end; i = next) {
+                Places<Number> places = places_of(i);
+                for (next = i + 1; next < end && places.begin(places_of(next)); next++) places = places_of(next);
+                Attention<Number> attention(heads, places, next - i, rows_, room_);
+                for (int64_t at = i; at < next; at++)
+                    attention.set(at - i, space_.projected.data() + at * stride, tokens_.positions[at], places_of(at).n,
+                                  space_.mixed.data() + at * heads.mixed());
+                attention.run();
+                for (int64_t at = i; at < next; at++) prepare(layer.out, space_.mixed.data() + at * heads.mixed(), at);
+            }
+        }
+        back(layer.out, layer.norm, layer.out_norm, space_.mixed);
     }
 
     void feed_forward(const FeedForward& net) {
@@ -265,6 +276,7 @@ class Run {
     Workspace& space_;
     Member& member_;
     int64_t first_, last_;
+    std::vector<Row> rows_;
     std::vector<float> room_;
 };
 
@@ -276,7 +288,7 @@ Number* at_least(std::vector<Number>& numbers, int64_t n) {
 
 void make_room(int64_t rows, int64_t width, Workspace& space) {
     at_least(space.scale, rows * groups(width)), at_least(space.sums, rows * groups(width));
-    at_least(space.numbers, rows * groups(width) * GROUP);
+    at_least(space.numbers, rows * groups(width) * GROUP), at_least(space.pairs, rows * groups(width) * GROUP);
 }
 
 void make_room(const Matrix& matrix, int64_t rows, Workspace& space) {

@@ -10,11 +10,12 @@
 
 #if defined(__AVX512F__)
 constexpr int64_t LANES = 16;
-constexpr int64_t ROWS = 6;  // rows that are multiplied together: 6 x 4 sums fill 24 of 32 registers
+constexpr int64_t TILE = 4;  // vectors of each of ROWS rows that are summed together: 24 sums of 32 registers
 #else
 constexpr int64_t LANES = 8;
-constexpr int64_t ROWS = 3;  // 3 x 4 sums fill 12 of 16
+constexpr int64_t TILE = 2;  // 12 sums of 16 registers
 #endif
+constexpr int64_t ROWS = 6;
 constexpr int64_t WIDE = 4;               // vectors per row of a panel
 constexpr int64_t PANEL = WIDE * LANES;   // columns of a matrix that are stored together
 
@@ -85,7 +86,7 @@ inline void copy(Number* to, const float* from, int64_t n) {
     }
 }
 
-inline Floats all(float x) { return Floats{} + x; }
+inline Floats all(float x) { return x - Floats{}; }  // unlike x + 0, x - 0 is x for every x, and needs no operation
 
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
@@ -105,6 +106,10 @@ inline float sum(Floats v) {
 inline float largest(Floats v) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps((__m512)v);
+#elif defined(__AVX__)
+    const __m128 half = _mm_max_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    const __m128 pair = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
 #else
     float most = v[0];
     for (int64_t i = 1; i < LANES; i++) most = v[i] > most ? v[i] : most;
@@ -202,30 +207,4 @@ inline void each(float* out, const float* in, int64_t n, Function function) {
         store(rest, function(load(rest)));
         std::memcpy(out + i, rest, sizeof(float) * (n - i));
     }
-}
-
-// The dot product of a and b.
-template <class Number>
-inline float dot(const float* a, const Number* b, int64_t n) {
-    Floats total{};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) total += load(a + i) * load(b + i);
-    float rest = 0.0f;
-    for (; i < n; i++) rest += a[i] * b[i];
-    return sum(total) + rest;
-}
-
-// The dot products of a with LANES rows. The numbers of each row begin at index `from`.
-template <class Number>
-inline Floats dots(const float* a, const Number* const* rows, int64_t from, int64_t n) {
-    Floats totals[LANES] = {};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        const Floats some = load(a + i);
-        for (int64_t j = 0; j < LANES; j++) totals[j] += some * load(rows[j] + from + i);
-    }
-    Floats out = sums(totals);
-    for (; i < n; i++)
-        for (int64_t j = 0; j < LANES; j++) out[j] += a[i] * rows[j][from + i];
-    return out;
 }
