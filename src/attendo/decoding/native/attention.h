@@ -226,7 +226,7 @@ class Attention {
                 for (int64_t j = 0; j < together; j++) {
                     const Floats numbers = load(places_[t + from + j] + key + i);
 #pragma GCC unroll 3
-                    for (int r = 0; r < R; r++) some[r][j] += query[r] * numbers;
+                    for (int r = 0; r < R; r++) some[r][j] = multiply_add(query[r], numbers, some[r][j]);
                 }
             }
             for (int r = 0; r < R; r++)
@@ -306,8 +306,10 @@ class Attention {
                 for (int r = 0; r < R; r++) {
                     const Floats weight = all(weights[r * BLOCK + t]);
 #pragma GCC unroll 4
-                    for (int j = 0; j < V; j++)
-                        sums[r][j] += weight * (SHARED ? shared[j] : load(values + r * heads_.value_width + j * LANES));
+                    for (int j = 0; j < V; j++) {
+                        const Floats value = SHARED ? shared[j] : load(values + r * heads_.value_width + j * LANES);
+                        sums[r][j] = multiply_add(weight, value, sums[r][j]);
+                    }
                 }
             }
             for (int r = 0; r < R; r++)

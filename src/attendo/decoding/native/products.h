@@ -164,7 +164,7 @@ inline void multiply(
         for (int r = 0; r < R; r++) {
             const Floats input = all(x[r * n_in + k]);
 #pragma GCC unroll 4
-            for (int j = 0; j < V; j++) total[r][j] += input * weights[j];
+            for (int j = 0; j < V; j++) total[r][j] = multiply_add(input, weights[j], total[r][j]);
         }
     }
 }
@@ -196,7 +196,7 @@ inline void multiply(
                 const Ints whole = sums[r][j].whole() - Sums<BITS>::offset * x[r].sums[group];
                 Floats scale = all(x[r].scale[group]);
                 if (BITS == 4) scale *= load(reinterpret_cast<const Bfloat*>(panel) + (from + j) * LANES);
-                total[r][j] += __builtin_convertvector(whole, Floats) * scale;
+                total[r][j] = multiply_add(__builtin_convertvector(whole, Floats), scale, total[r][j]);
             }
         if (BITS == 4) panel += 2 * PANEL;
     }

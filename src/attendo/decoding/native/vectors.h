@@ -88,6 +88,17 @@ inline void copy(Number* to, const float* from, int64_t n) {
 
 inline Floats all(float x) { return x - Floats{}; }  // unlike x + 0, x - 0 is x for every x, and needs no operation
 
+// a b + c, rounded once. The compiler may round a * b + c twice, depending on the code around it.
+inline Floats multiply_add(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
 // The sum of the lanes, always in the same order.
