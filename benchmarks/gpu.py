@@ -100,7 +100,7 @@ def check(options):
 
 def tests(options):
     """Run the tests of devices, which use a GPU if PyTorch finds one."""
-    command = [sys.executable, "-m", "pytest", "-q", "tests/test_devices.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "tests/parity/test_devices.py"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if run.returncode:
         raise SystemExit(run.stdout[-2000:])

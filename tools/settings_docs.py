@@ -174,7 +174,7 @@ def meanings(kind: type[Any]) -> dict[str, str]:
         block = re.match(r"(?: {4,}.*\n?)*", section)
         joined = re.sub(r"\n {8,}", " ", block[0] if block else "")
         found |= dict(line.strip().split(": ", 1) for line in joined.splitlines())
-    return found
+    return {field.name: found[field.name] for field in dataclasses.fields(kind) if field.name in found}
 
 
 @cache

@@ -237,7 +237,7 @@ def target_losses(
                 sizes[place] += 1
                 yield window
 
-    batches = scored_batches(generator.model, windows(), _BATCH_TOKENS)
+    batches = scored_batches(generator.scorer(), windows(), _BATCH_TOKENS)
     found = {number: losses for batch in batches for number, _, losses in batch}
     ordered = (found[number] for number in range(len(found)))
     return [np.concatenate([*islice(ordered, size)]) for size in sizes]

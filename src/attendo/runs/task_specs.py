@@ -477,7 +477,7 @@ def _hidden(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> Masked
 def _masked_task(
     corpus: TextCorpus, material: MaskedDataset, embedder: Embedder, training: TrainingConfig
 ) -> MaskedTask:
-    validation = replace(material, stream=corpus.stream(embedder.tokenizer, "valid"))
+    validation = replace(material, store=corpus.stream(embedder.tokenizer, "valid"))
     return MaskedTask(material, validation, training.batch_tokens)
 
 

@@ -181,11 +181,14 @@ class Attention {
             int64_t from = 0, to = per_head_;  // the rows of each head that attend to a position of this block
             while (rows_[from].n <= first_) from++;
             while (rows_[to - 1].first >= last_) to--;
-            for (int64_t head = 0; head < heads_.n_kv; head++) {
-                Row* rows = rows_ + head * per_head_;
-                scores(rows + from, rows + to, head);
-                for (int64_t i = from; i < to; i++) softmax(rows[i]);
+            for (int64_t t = first_; t < last_; t += LANES) {  // heads within positions: in the order of the memory
+                for (int64_t soon = t + LANES; soon < std::min(t + 2 * LANES, at_.n); soon++)
+                    fetch(at_(soon), heads_.memory());
+                for (int64_t head = 0; head < heads_.n_kv; head++)
+                    scores(rows_ + head * per_head_ + from, rows_ + head * per_head_ + to, t - first_, head);
             }
+            for (int64_t head = 0; head < heads_.n_kv; head++)
+                for (int64_t i = from; i < to; i++) softmax(rows_[head * per_head_ + i]);
             if (per_head_ == 1)  // one row for each key head: several heads together
                 mix<4, WIDE, false>(rows_, rows_ + heads_.n, 0);
             else
@@ -196,18 +199,12 @@ class Attention {
     }
 
    private:
-    void scores(Row* row, Row* end, int64_t head) {
-        const int64_t key = head * heads_.width, value = heads_.keys() + head * heads_.value_width;
-        for (int64_t t = first_; t < last_; t += LANES) {
-            for (int64_t soon = t + BLOCK; soon < std::min(t + BLOCK + LANES, at_.n); soon++) {
-                const Number* place = at_(soon);
-                fetch(place + key, heads_.width), fetch(place + value, heads_.value_width);
-            }
-            Row* some = row;
-            for (; some + 3 <= end; some += 3) dots<3>(some, t - first_, key);
-            if (end - some == 2) dots<2>(some, t - first_, key);
-            if (end - some == 1) dots<1>(some, t - first_, key);
-        }
+    // The scores of the rows of a key head at LANES positions from `t` on.
+    void scores(const Row* row, const Row* end, int64_t t, int64_t head) {
+        const int64_t key = head * heads_.width;
+        for (; row + 3 <= end; row += 3) dots<3>(row, t, key);
+        if (end - row == 2) dots<2>(row, t, key);
+        if (end - row == 1) dots<1>(row, t, key);
     }
 
     // The scores of R rows at LANES positions from `t` on.
