@@ -465,6 +465,7 @@ def _insert(model: nn.Module, layers: Mapping[str, QuantizedLinear]) -> None:
         if not isinstance(plain, nn.Linear):
             raise ValueError(f"{name} is quantized")
         layer.bias = plain.bias
+        layer.cap = getattr(plain, "cap", None)
         numbers: Any = layer.numbers
         numbers.is_mapped = True
         model.set_submodule(path, layer)

@@ -44,6 +44,12 @@ class QuantizedLinear(nn.Linear):
         self.register_buffer("numbers", numbers)
         self.register_buffer("scale", scale)
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias, requires_grad=False))
+        self.cap: float | None = None
+
+    def forward(self, input: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+        """Compute the layer, with the soft limit `cap` of the outputs if it is set."""
+        y = super().forward(input)
+        return y if self.cap is None else self.cap * torch.tanh(y / self.cap)
 
     @property
     def weight(self) -> Float[Tensor, "n_out n_in"]:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -1,6 +1,7 @@
 """attendo quantize: a smaller copy of a run, which computes what the run computes with the same bits."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -12,12 +13,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from attendo.bundle import load_as, load_bundle, load_model, save_weights
+from attendo.decoding.cpu_linear import prepared
 from attendo.decoding.native.library import TensorArena, library, quantized
 from attendo.errors import AttendoError
 from attendo.inference import Generator, Translator, load
+from attendo.interop.quantizing import quantize
 from attendo.microscope.session import Session
 from attendo.models import DecoderLM
 from attendo.quantized import QuantizedLinear
+from attendo.serving.registry import ServedModel
 
 SHAPE = {"d_model": 32, "d_ff": 64, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 2, "max_len": 96}
 DECODER = SHAPE | {"architecture": "decoder", "n_encoder_layers": 0, "tie": "none"}
@@ -74,6 +78,10 @@ def test_a_copy_writes_and_measures_as_the_run_does_in_these_bits(bits, tie, tmp
         for folder, options in [(small, []), (run, ["--bits", bits]), (run, [])]
     ]
     assert nats[0] == nats[1] != nats[2]
+    compared = attendo("compare", small, run, text, "--metric", "loss", "--json")
+    assert compared.code == 0, compared.err
+    served = ServedModel("small", small, load(small), engine=None)
+    assert len(served.embedder.embed([WORDS])[0]) == SHAPE["d_model"]
     generator = Generator.load(small)
     assert (generator.bits, load(small).bits, Generator.load(small, bits=32).bits) == (bits, bits, 32)
     with generator.recording() as record:
@@ -105,6 +113,24 @@ def test_a_copy_is_small_and_is_not_read_as_a_whole(tmp_path):
     assert torch.equal(plain.weight, layer.weight)
     assert plain.weight.dtype == torch.float32
     assert isinstance(plain.weight, torch.nn.Parameter)
+
+
+def test_a_soft_cap_of_the_logits_holds_with_and_without_the_compiled_functions(tmp_path):
+    run = stored(tmp_path, DECODER | {"output_softcap": 0.5})
+    assert attendo("quantize", run, "--bits", "8", "--out", tmp_path / "small").code == 0
+    generator, ids = Generator.load(tmp_path / "small"), torch.tensor([[5, 6, 7]])
+    eager = generator.model.output_proj(generator.model.hidden(token_ids=ids).float())
+    assert 0.1 < eager.abs().max() <= 0.5
+    ready = prepared(Generator.load(run).model.float(), 8)
+    assert ready(ids).abs().max() <= 0.5
+
+
+def test_a_file_outside_the_run_is_refused(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    card = json.loads((copy / "card.json").read_text())
+    (copy / "card.json").write_text(json.dumps(card | {"files": {"../evil": ""}}))
+    with pytest.raises(AttendoError, match=r"'\.\./evil' is not a file of the run"):
+        quantize(copy, tmp_path / "small", 8)
 
 
 def test_a_translator_and_a_shortlist(tmp_path):

@@ -18,9 +18,10 @@ def quantize(
     """Write a copy of a run with weights of 16, 8 or 4 bits, which is smaller and loads faster.
 
     16 bits are bfloat16. 8 bits are integers with a scale per output, and 4 bits are integers with a scale per 32
-    inputs. Embeddings have 16 bits. The copy computes the same as the original run with --bits. On a CPU, generate,
-    chat, serve, translate and evaluate use the stored integers. All other commands, and a GPU, convert the weights to
-    floating-point numbers first. To train further or to export, use the original run, which is more exact.
+    inputs. Embeddings have 16 bits. If the weights of the run are bfloat16 numbers, as in most imported models, the
+    copy computes the same as the run with --bits. On a CPU, generate, chat, serve, translate, score, evaluate and
+    compare use the stored integers. All other commands, and a GPU, convert the weights to floating-point numbers
+    first. To train further or to export, use the original run, which is more exact.
 
     Example: attendo quantize runs/smollm2 --bits 8 --out runs/smollm2-8
     """

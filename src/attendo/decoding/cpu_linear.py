@@ -150,6 +150,7 @@ def prepared(model: ModelT, bits: Bits = 32) -> ModelT:
         for path, module in ready.named_modules()
         if isinstance(module, nn.Linear)
         and type(module) in (nn.Linear, QuantizedLinear)
+        and getattr(module, "cap", None) is None
         and module.weight.device.type == "cpu"
         and module.weight.dtype == torch.float32
     }

@@ -83,8 +83,8 @@ class Stream(Iterator[str]):
 
 
 def in_float32(model: DecoderLM) -> DecoderLM:
-    """Return the model, or a copy in float32 if it is mapped in bfloat16, a type that NumPy does not have."""
-    is_half = next(model.parameters()).dtype == torch.bfloat16
+    """Return the model, or a copy in float32 if parameters are mapped in bfloat16, a type that NumPy does not have."""
+    is_half = any(parameter.dtype == torch.bfloat16 for parameter in model.parameters())
     return copy.deepcopy(model).float() if is_half else model
 
 

@@ -215,7 +215,7 @@ def logit_attribution(
     The residual stream is the sum of all components. Each normalization is linear when its scale 1/σ is fixed ("frozen
     scale"). Therefore, the contributions sum to the logit up to rounding (nostalgebraist 2020; Elhage et al. 2021). In
     a post-norm model, a component passes through all later normalizations (Kobayashi et al. 2021). A residual state
-    that an edit replaces is a single component.
+    that an edit replaces is a single component. If the logits have a soft limit, the sum is the logit before the limit.
 
     Args:
         model: A language model or the model of a translator.

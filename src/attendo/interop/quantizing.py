@@ -53,6 +53,10 @@ def quantize(folder: Path, out: Path, bits: Literal[16, 8, 4]) -> None:
     with atomic_folder(out) as fresh:
         save_description(fresh, bundle)
         for name in {*bundle.card.get("files", {}), EXAMPLES}:
+            if Path(name).name != name:
+                raise AttendoError(
+                    f"{folder / 'card.json'}: {name!r} is not a file of the run. Restore card.json"
+                )
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, fresh / name)
         save_tensors(fresh, tensors, bundle, step)
@@ -64,7 +68,7 @@ def _tensors(model: Model, bits: int) -> dict[str, Tensor]:
     matrices = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)} - tables
     tensors = {}
     for name, parameter in model.named_parameters():
-        tensors[name] = parameter.detach()
+        tensors[name] = parameter.detach().float()
         if id(parameter) in tables or (bits == 16 and id(parameter) in matrices):
             tensors[name] = tensors[name].bfloat16()
         elif id(parameter) in matrices and parameter.shape[1] % GROUP == 0:

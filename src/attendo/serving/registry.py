@@ -15,6 +15,7 @@ from attendo.data.segments import Segment
 from attendo.decoding.options import Bits
 from attendo.errors import AttendoError
 from attendo.inference import Embedder, Generator, Translator, load
+from attendo.inference.generator import in_float32
 from attendo.inference.ngram_classifier import NGRAMS
 from attendo.serving.engine import Engine
 
@@ -45,11 +46,14 @@ class ServedModel:
         """The task of the model, for example "translation"."""
         return self.user.task
 
-    @property
+    @cached_property
     def embedder(self) -> Embedder:
-        """An Embedder that uses this model."""
+        """An Embedder that uses this model. Mapped weights of few bits are converted to float32 on first use."""
         user = self.user
-        return user if isinstance(user, Embedder) else Embedder(user.model, user.tokenizer)
+        if isinstance(user, Embedder):
+            return user
+        model = in_float32(user.model) if isinstance(user, Generator) else user.model
+        return Embedder(model, user.tokenizer)
 
     @cached_property
     def session(self) -> Session:
