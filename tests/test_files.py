@@ -80,6 +80,15 @@ def test_a_new_file_has_the_rights_of_any_other(tmp_path):
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
+def test_a_replaced_file_keeps_its_rights(tmp_path):
+    path = tmp_path / "a"
+    path.touch()
+    for mode in (0o600, 0o666):  # narrower and wider than those of a new file
+        path.chmod(mode)
+        write_atomic(path, "new")
+        assert path.stat().st_mode & 0o777 == mode
+
+
 def test_the_files_of_a_folder_have_the_rights_of_any_other_whatever_wrote_them(tmp_path):
     before = os.umask(0o027)
     try:

@@ -33,14 +33,19 @@ def write_atomic(path: Path, data: bytes | str | Sequence[bytes | memoryview]) -
 
     Parts are written one after the other.
 
-    Symbolic links are followed. If writing fails, the function raises OSError and the old file remains. A killed
-    process can leave a hidden file `.NAME.….tmp`, which is never read.
+    Symbolic links are followed, and an existing file keeps its permissions. If writing fails, the function raises
+    OSError and the old file remains. A killed process can leave a hidden file `.NAME.….tmp`, which is never read.
     """
     path = path.resolve()
     temporary = _beside(path)
     try:
         data = data.encode() if isinstance(data, str) else data
-        _write_synced(temporary, [data] if isinstance(data, bytes) else data)
+        mode = path.stat().st_mode & 0o777 if path.exists() else None
+        # the umask can only narrow the mode of a new file, so private data stays private
+        _write_synced(temporary, [data] if isinstance(data, bytes) else data, 0o666 if mode is None else mode)
+        if mode is not None:
+            with contextlib.suppress(OSError):  # some file systems have no permissions
+                temporary.chmod(mode)
         temporary.replace(path)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -239,9 +244,9 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
 
 
-def _write_synced(path: Path, parts: Sequence[bytes | memoryview]) -> None:
+def _write_synced(path: Path, parts: Sequence[bytes | memoryview], mode: int) -> None:
     """Create `path` with these bytes. The data is on disk when the function returns."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:
         for part in parts:
             rest = memoryview(part)

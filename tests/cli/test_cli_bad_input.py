@@ -78,6 +78,12 @@ def test_a_file_that_cannot_train(tmp_path, content, said):
     assert not out.exists()
 
 
+def test_an_empty_text_is_not_a_missing_option(tmp_path, pairs):
+    given = "--train", pairs, "--out", tmp_path / "run"
+    assert train_refused(*given, "--from=").startswith("--from : not a language code")
+    assert train_refused(*given, "--columns=").startswith("invalid --columns ''")
+
+
 def test_few_rows_and_duplicates_train_with_a_validation_file(tmp_path, pairs):
     for name, content in (("three", "rain\t雨\nsnow\t雪\nhail\tひょう\n"), ("same", "rain\t雨\n" * 30)):
         file = write(tmp_path / f"{name}.tsv", content)

@@ -144,7 +144,7 @@ def test_what_cannot_be_is_refused_in_one_line(path, body, status, said):
 
 
 BROKEN = [b'{"text":"\\ud800"}', b'{"text":"\xff"}', b'{"text":', b'{"text":NaN}']
-BROKEN += [b"[]", b"\x00", b"[" * 5000, b""]
+BROKEN += [b'{"text":{"a":[-Infinity]}}', b'{"text":1e999}', b"[]", b"\x00", b"[" * 5000, b""]
 ROUTES = ["/classify", "/tokenize", "/score", "/v1/completions", "/look/enja/api/look"]
 
 

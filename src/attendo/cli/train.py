@@ -52,7 +52,8 @@ class DataOptions(opt.OptionGroup):
     def settings(self) -> dict[str, Any]:
         """Return the given options as settings, with keys of the form "section.key"."""
         given = self.given().items()
-        return {f"data.{name}": value for name, value in given if value and name not in self.others}
+        # an empty text is kept, so that the check of the setting refuses it
+        return {f"data.{name}": v for name, v in given if v not in (False, []) and name not in self.others}
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ class PairOptions(DataOptions):
             f"{way} names {len(given or ())} files (expected one). Give a folder or a quoted pattern"
             f" ('shards/*.tsv'), or two parallel files with {way}-source and {way}-target",
         )
-        opt.refuse_if(given and any(pair), f"give either {way}, or {way}-source and {way}-target")
-        return given or (pair if any(pair) else None)
+        opt.refuse_if(given and None not in pair, f"give either {way}, or {way}-source and {way}-target")
+        return given or (None if None in pair else pair)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings. The training and validation data are each one file or two parallel files."""
@@ -98,7 +99,7 @@ class AnyOptions(PairOptions):
         """Return the settings for a task. Raise BadParameter for parallel files if it is not translation."""
         found = DataOptions.settings(self)
         for name in ("train", "valid"):
-            if getattr(self, f"{name}_source") or getattr(self, f"{name}_target"):
+            if {getattr(self, f"{name}_source"), getattr(self, f"{name}_target")} != {None}:
                 opt.refuse_if(
                     task != "translation",
                     f"--{name}-source and --{name}-target apply only to a translator. Use --{name}",

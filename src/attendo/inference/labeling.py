@@ -27,33 +27,38 @@ class LabelFile:
     """A growing file of labeled texts in a format that training reads. Each label is on the disk when `add` returns.
 
     The file is replaced as a whole, so it never has a part of a record. Raises AttendoError if the suffix is neither
-    .csv nor .jsonl, if an existing file has other columns, or if another process writes it.
+    .csv nor .jsonl, if an existing file has other columns or an unusable row, or if another process writes it.
     """
 
     def __init__(self, path: Path, columns: tuple[str, str] = ("label", "text")) -> None:
         if suffix(path) not in SUFFIXES or path.suffix == ".gz":
             raise AttendoError(f"`out` {path} must end in {' or '.join(SUFFIXES)}")
-        if path.is_dir() or not path.absolute().parent.is_dir():
+        self._place = path.resolve()  # links to the file share its lock
+        if path.is_dir() or not self._place.parent.is_dir():
             raise AttendoError(
                 f"`out` {path} is not a possible output file. Give a file in an existing folder"
             )
-        self.path = path
         self.columns = columns
         self._is_csv = suffix(path) == ".csv"
         self._sizes: list[int] = []
         head = csv_line(columns).encode() if self._is_csv else b""
-        self._data = path.read_bytes() if path.exists() else b""
-        if self._data and not self._data.startswith(head):
-            raise AttendoError(f"{path} has other columns (expected {','.join(columns)}). Give a new file")
-        self._held = ExitStack()
-        if not self._held.enter_context(locked(path.with_name(f".{path.name}.lock"))):
-            raise AttendoError(f"{path} is being written by another process. Wait until it ends")
         self.labels: dict[str, str] = {}
-        if len(self._data) > len(head):
-            source = LabelledSource(path, columns)
-            self.labels = {row.text: row.label for row in read_labelled(source, strict=True)}
-        else:
-            self._write(head)
+        with ExitStack() as held:
+            if not held.enter_context(locked(self._place.with_name(f".{self._place.name}.lock"))):
+                raise AttendoError(f"{path} is being written by another process. Wait until it ends")
+            self._data = self._place.read_bytes() if self._place.exists() else b""
+            if self._data and not self._data.endswith(b"\n"):
+                self._data += b"\n"  # the next label starts a line of its own
+            if self._data and not self._data.startswith(head):
+                raise AttendoError(
+                    f"{path} has other columns (expected {','.join(columns)}). Give a new file"
+                )
+            if len(self._data) > len(head):
+                source = LabelledSource(path, columns)
+                self.labels = {row.text: row.label for row in read_labelled(source, strict=True)}
+            else:
+                self._write(head)
+            self._held = held.pop_all()
 
     def add(self, label: str, text: str) -> None:
         """Append a labeled text. After an error of the system, the file is unchanged."""
@@ -74,7 +79,7 @@ class LabelFile:
         self._held.close()
 
     def _write(self, data: bytes) -> None:
-        write_atomic(self.path, data)
+        write_atomic(self._place, data)
         self._data = data
 
 

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
-from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from attendo import __version__
@@ -18,7 +17,7 @@ from attendo.errors import AttendoError
 from attendo.serving import chat, chat_page, completions, errors, pages, texts, translations
 from attendo.serving.dependencies import ApiRequest, ApiRoute
 from attendo.serving.errors import Fault, documented_errors
-from attendo.serving.middleware import Guard, ResponseLog
+from attendo.serving.middleware import CrossOrigin, Guard, ResponseLog
 from attendo.serving.monitoring import MEDIA_TYPE
 from attendo.serving.registry import Reloading
 from attendo.serving.state import State
@@ -125,7 +124,7 @@ def create_app(state: State) -> FastAPI:
     app.add_middleware(Guard, state=state, is_public=is_public, is_early=is_early, direct=direct)
     if state.cors:
         app.add_middleware(
-            CORSMiddleware,
+            CrossOrigin,
             allow_origins=state.cors,
             allow_methods=("GET", "POST"),
             allow_headers=("authorization", "content-type", "x-api-key", "x-request-id", "x-request-timeout"),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attendo.serving import errors
@@ -136,6 +137,18 @@ class ResponseRecord:
             headers.setdefault(name, value)
         if self.state.draining and self.scope.get("http_version", "") < "2":
             headers.setdefault("connection", "close")  # the client sends its next request to another server
+
+
+class CrossOrigin(CORSMiddleware):
+    """Starlette's CORS middleware, except that `Guard` refuses the preflights of other origins, as JSON."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond to a preflight request of an allowed origin, or pass the request to the application."""
+        headers = Headers(raw=scope.get("headers", []))
+        if scope.get("method") == "OPTIONS" and not self.is_allowed_origin(headers.get("origin", "")):
+            await self.simple_response(scope, receive, send, headers)
+        else:
+            await super().__call__(scope, receive, send)
 
 
 class Guard:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import io
+import json
 from functools import partial
 from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl
@@ -19,6 +20,7 @@ from attendo.serving.errors import ApiError, Fault, OpenAIFault, as_clause, docu
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 PARTS = "multipart/form-data"
+NO_JSON = "the body is not valid JSON in UTF-8"
 MOST_FIELDS = 1000
 """The maximum number of fields of a form."""
 SHORT_FORM = 10_000
@@ -104,10 +106,14 @@ def _inlined(value: Any, definitions: dict[str, Any]) -> Any:
 def parse_json(data: bytes, kind: type[BodyT], status: int = 422) -> BodyT:
     """Parse a JSON body as a model. Raise ApiError with `status`, whose message names the first invalid field."""
     try:
-        return kind.model_validate_json(data)
+        body = kind.model_validate_json(data)
+        json.dumps(body.model_extra, allow_nan=False)  # pydantic checks only the fields that have a type
     except ValidationError as error:
         message, field = describe_error(error, kind)
         raise ApiError(status, message, param=field) from None
+    except ValueError:
+        raise ApiError(status, f"{NO_JSON}: NaN and infinity are not allowed") from None
+    return body
 
 
 def describe_error(error: ValidationError, kind: type[Body]) -> tuple[str, str | None]:
@@ -118,7 +124,7 @@ def describe_error(error: ValidationError, kind: type[Body]) -> tuple[str, str |
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     first = errors[0]
     if first["type"] == "json_invalid":
-        return f"the body is not valid JSON in UTF-8: {first['msg'].removeprefix('Invalid JSON: ')}", None
+        return f"{NO_JSON}: {first['msg'].removeprefix('Invalid JSON: ')}", None
     place = [str(part) for part in first["loc"]]
     if not place:
         return f"the body: {as_clause(first['msg'])}", None
