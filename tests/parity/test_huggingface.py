@@ -555,6 +555,53 @@ def test_the_windows_of_files_without_a_list_of_layers(name, window, windows):
     assert (ours.attention_windows, ours.max_len) == (windows, MAX_LEN)
 
 
+TWO_BASES = {"full_attention": {"rope_theta": 1000.0}, "sliding_attention": {"rope_theta": 10.0}}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("gemma3", {"sliding_window": MAX_LEN}),
+        ("modernbert", {"local_attention": 128, "num_hidden_layers": 4, "rope_parameters": TWO_BASES}),
+        ("gemma2", {"rope_parameters": {"rope_theta": 100.0, "rope_type": "yarn", **SCALINGS["yarn"]}}),
+    ],
+)
+def test_blocks_keep_their_positions_and_scales_beside_other_options(name, change, tmp_path, monkeypatch):
+    draw = KINDS[name].draw
+    monkeypatch.setitem(
+        KINDS, "changed", Kind(KINDS[name].config, KINDS[name].model, lambda d: draw(d) | change)
+    )
+    theirs = made("changed", 1)
+    theirs.save_pretrained(tmp_path)
+    with torch.inference_mode():
+        them, us = both(theirs, read_model(tmp_path), 1)
+    assert (them - us).abs().max() <= 1e-5
+
+
+def test_the_rope_scaling_of_modernbert_would_scale_blocks_with_windows():
+    with pytest.raises(AttendoError, match=r'rope_scaling\.rope_type="linear" is not supported'):
+        config_of({"model_type": "modernbert", "rope_scaling": {"type": "linear", "factor": 2.0}})
+
+
+FILES_OF_DEFAULTS = (
+    "gemma2",
+    "gemma3",
+    "modernbert",
+    "llama",
+    "mistral",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+)
+
+
+@pytest.mark.parametrize("name", FILES_OF_DEFAULTS)
+def test_missing_keys_have_the_defaults_of_transformers(name):
+    full = getattr(transformers, f"{KINDS[name].config}Config")().to_dict()
+    assert config_of({"model_type": full["model_type"]}) == config_of(full)
+
+
 def test_the_positions_of_llama_3_are_written_as_they_were_read():
     table = {"rope_theta": 500_000.0, "rope_type": "llama3", **SCALINGS["llama3"]}
     table["original_max_position_embeddings"] = 8192

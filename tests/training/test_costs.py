@@ -236,6 +236,18 @@ def test_activations_are_what_autograd_keeps(family, variant):
             assert predicted == pytest.approx(kept_by_torch(model, batch, half), rel=0.03)
 
 
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")
+@pytest.mark.parametrize("variant", [{"attention_softcap": 5.0}, {"attention_windows": (16, 0)}], ids=str)
+def test_activations_of_limited_scores_windows_and_norms_of_heads(variant):
+    """Within 5 %: of the masks of limited scores, the booleans are left out."""
+    model = build_model(config_of("decoder", attention_norm=True, norm="rms", **variant)).train()
+    for rows, padded in ((1, False), (4, True)):
+        batch = batch_of("decoder", [(1, 150)] * rows, padded)
+        for half in (False, True):
+            predicted = activation_bytes(model, cells_of(batch), Formats(half))
+            assert predicted == pytest.approx(kept_by_torch(model, batch, half), rel=0.05)
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_states_are_those_of_the_optimizer(optimizer):
     model = build_model(config_of("encoder-decoder"))

@@ -219,6 +219,8 @@ class Cells:
         output: Number of vectors that the output layer processes.
         source_mask, target_mask: Numbers of entries in the masks of encoder and decoder self-attention.
         cross_mask: Number of entries in the mask of cross-attention.
+        source_pairs, target_pairs: Numbers of query-key pairs in encoder and decoder self-attention.
+        cross_pairs: Number of query-key pairs in cross-attention.
     """
 
     source: float = 0.0
@@ -227,6 +229,9 @@ class Cells:
     source_mask: float = 0.0
     target_mask: float = 0.0
     cross_mask: float = 0.0
+    source_pairs: float = 0.0
+    target_pairs: float = 0.0
+    cross_pairs: float = 0.0
 
 
 def cells_of(batch: Batch) -> Cells:
@@ -234,22 +239,18 @@ def cells_of(batch: Batch) -> Cells:
 
     >>> import torch
     >>> ids = torch.ones(2, 3, dtype=torch.long)
-    >>> cells_of(Batch({"src": ids, "tgt": ids[:, :2]}, ids[:, :2], 4, None))
-    Cells(source=6, target=4, output=4, source_mask=0, target_mask=0, cross_mask=0)
+    >>> cells = cells_of(Batch({"src": ids, "tgt": ids[:, :2]}, ids[:, :2], 4, None))
+    >>> cells.source, cells.target, cells.cross_mask, cells.cross_pairs
+    (6, 4, 0, 12)
     """
     inputs = batch.inputs
     src, tgt = inputs.get("src"), inputs.get("tgt", inputs.get("token_ids"))
     source, target = (0 if ids is None else ids.numel() for ids in (src, tgt))
     src_len, tgt_len = (0 if ids is None else ids.shape[1] for ids in (src, tgt))
     padded, cut = "src_lengths" in inputs, "segments" in inputs
-    return Cells(
-        source,
-        target,
-        batch.n_targets,
-        source * src_len if padded else 0,
-        target * tgt_len if cut else 0,
-        target * src_len if padded else 0,
-    )
+    pairs = (source * src_len, target * tgt_len, target * src_len)
+    masks = [n if there else 0 for n, there in zip(pairs, (padded, cut, padded), strict=True)]
+    return Cells(source, target, batch.n_targets, *(masks + list(pairs)))
 
 
 def times(cells: Cells, factor: float) -> Cells:
@@ -390,14 +391,18 @@ def activation_bytes(
 def _block_bytes(block: EncoderBlock | DecoderBlock, place: str, cells: Cells, formats: Formats) -> float:
     """Return the bytes that a block stores for the backward pass."""
     decodes = place.startswith("decoder")
-    n, mask = (cells.target, cells.target_mask) if decodes else (cells.source, cells.source_mask)
+    n, mask, pairs = cells.source, cells.source_mask, cells.source_pairs
+    if decodes:
+        n, mask, pairs = cells.target, cells.target_mask, cells.target_pairs
     total = 0.0
     for path, module in block.named_modules():
         match module:
             case Attention() if path == "cross_attention":
-                total += _attention_bytes(module, (n, cells.source), cells.cross_mask, formats)
+                total += _attention_bytes(
+                    module, (n, cells.source), cells.cross_mask, cells.cross_pairs, formats
+                )
             case Attention():
-                total += _attention_bytes(module, (n, n), mask, formats)
+                total += _attention_bytes(module, (n, n), mask, pairs, formats)
             case FeedForward():
                 total += n * _feed_forward_bytes(module, formats)
             case Adapter():
@@ -415,16 +420,25 @@ def _block_bytes(block: EncoderBlock | DecoderBlock, place: str, cells: Cells, f
 
 
 def _attention_bytes(
-    attention: Attention, lengths: tuple[float, float], mask: float, formats: Formats
+    attention: Attention, lengths: tuple[float, float], mask: float, pairs: float, formats: Formats
 ) -> float:
     queries, keys = lengths
+    if attention.window is not None and attention.window * queries < pairs:
+        mask = mask or (pairs / queries) ** 2  # all rows share the mask of the window
     width, memory = attention.q_proj.in_features, attention.k_proj.in_features
     heads, scores, values = attention.n_heads, attention.head_dim, attention.value_dim
     given = heads * values * queries
     kept = (queries * heads * scores + keys * heads * (scores + values) + given) * formats.heads
+    for norm, vectors in (
+        (attention.q_norm, heads * queries),
+        (attention.k_norm, attention.n_kv_heads * keys),
+    ):
+        kept += vectors * _norm_bytes(norm) if isinstance(norm, nn.LayerNorm | nn.RMSNorm) else 0
     biased = isinstance(attention.positions, DistanceBias)
-    # the log-sum-exp of each row, and the mask or, instead of it, a bias for each head
-    kept += FLOAT * heads * queries + FLOAT * mask * (heads if biased else 1)
+    if attention.attend.softcap is not None:  # tanh, softmax, masked weights and their dropout mask
+        kept += heads * pairs * (3 * FLOAT + (formats.mask(FLOAT) if attention.attend.dropout else 0))
+    else:  # the log-sum-exp of each row, and the mask or, instead of it, a bias for each head
+        kept += FLOAT * heads * queries + FLOAT * mask * (heads if biased else 1)
     if formats.half:  # each projection has its own copy of its input
         kept += HALF * (queries * width + 2 * keys * memory)
         return kept + (0 if formats.on_gpu and not mask else HALF * given)

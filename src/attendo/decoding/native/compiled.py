@@ -318,14 +318,18 @@ class CompiledModel:
             return
         self._prepared = end
         biases: dict[int, int | None] = {}  # layers may share a module
+        turns: dict[tuple[object, ...], int | None] = {}  # and most have the same rotary positions
         for stack, module in self._stacks.values():
             for number, block in enumerate(module.blocks):
                 attention, heads = block.self_attention, stack.blocks[number].attention.heads
                 positions = attention.positions
                 if isinstance(positions, Rotary):
-                    apart = torch.tensor([1.0, 0.0]).repeat(attention.head_dim // 2)
-                    turns = positions(apart.expand(1, 1, end, -1), torch.arange(end)[None])[0, 0]
-                    heads.turns = self._keeper.pointer(turns)
+                    key = positions.base, tuple(positions.omega or ()), attention.head_dim
+                    if key not in turns:
+                        apart = torch.tensor([1.0, 0.0]).repeat(attention.head_dim // 2)
+                        turned = positions(apart.expand(1, 1, end, -1), torch.arange(end)[None])[0, 0]
+                        turns[key] = self._keeper.pointer(turned)
+                    heads.turns = turns[key]
                 elif positions is not None:
                     if id(positions) not in biases:
                         every = positions(torch.tensor([[end]]), torch.arange(2 * end + 1))[0, :, 0]

@@ -210,8 +210,8 @@ MODERNBERT = Table(
         ClassifierPooling(),
         Fixed(_ENCODER | {"positions": "rotary", "norm_first": True, "norm_first_block": False}),
         Fixed({"activation": "gelu", "feed_forward_gated": True}),
-        RotaryBase(bases={"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}),
-        Windows(default=128, is_local=_is_local, half=True),
+        RotaryBase(bases={"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}, scales_local=True),
+        Windows(default=128, is_local=_is_local, half=True, kept=True),
     ),
     (
         Row("model.embeddings.tok_embeddings.weight", ("embedding.tokens.weight",)),

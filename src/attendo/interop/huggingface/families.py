@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from attendo.interop.huggingface.encoders import BERT, DISTILBERT, MODERNBERT, ROBERTA
 from attendo.interop.huggingface.options import (
@@ -103,6 +104,7 @@ def _llama(
     rotary: RotaryBase | None = None,
     windows: Windows | None = None,
     tied: bool = False,
+    defaults: Theirs = MappingProxyType({}),
 ) -> Table:
     """Return the table of a model like Llama, with variants in biases, positions, norms and joined layers."""
     layers = {
@@ -135,6 +137,7 @@ def _llama(
         {head: Head("decoder")},
         prefix="model.",
         passed_over=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"rotary_emb\.inv_freq"),
+        defaults={"num_attention_heads": 32, **defaults},
     )
 
 
@@ -164,6 +167,7 @@ MISTRAL = _llama(
     Heads(),
     Fixed({"attention_bias": False, "feed_forward_bias": False}),
     windows=Windows(),
+    defaults={"num_key_value_heads": 8},
 )
 PHI3 = _llama(
     "Phi3ForCausalLM",
@@ -174,6 +178,7 @@ PHI3 = _llama(
     layers=_JOINED,
     rotary=RotaryBase(partial=True),
     windows=Windows(default=None),
+    defaults={"hidden_size": 3072, "rms_norm_eps": 1e-5},
 )
 SMOLLM3 = _llama(
     "SmolLM3ForCausalLM",
@@ -184,6 +189,13 @@ SMOLLM3 = _llama(
     Same("feed_forward_bias", "mlp_bias", False),
     windows=Windows(used=False, default=None, is_local=lambda theirs, n: not NoRope.rotated(theirs)[n]),
     tied=True,
+    defaults={
+        "hidden_size": 2048,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "rope_theta": 2_000_000.0,
+    },
 )
 QWEN2 = _llama(
     "Qwen2ForCausalLM",
@@ -195,11 +207,22 @@ QWEN2 = _llama(
 QWEN3 = _llama(
     "Qwen3ForCausalLM",
     *_QWEN,
-    Heads(default_width=128),
+    Heads(),
     Same("attention_bias", "attention_bias", False),
     Fixed({"attention_norm": True}),
     windows=_QWEN_WINDOWS,
+    defaults={"head_dim": 128},
 )
+
+
+_GEMMA_SIZES = {
+    "hidden_size": 2304,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+}
 
 
 def _gemma(
@@ -214,7 +237,7 @@ def _gemma(
     table = _llama(
         head,
         Activation("hidden_activation", "gelu_pytorch_tanh"),
-        Heads(default_width=256),
+        Heads(),
         QueryScalar(),
         Must("use_bidirectional_attention", False),
         Same("attention_bias", "attention_bias", False),
@@ -222,8 +245,9 @@ def _gemma(
         *options,
         layers={**_APART, **norms},
         rotary=rotary,
-        windows=Windows(is_local=is_local),
+        windows=Windows(is_local=is_local, kept=rotary is not None),
         tied=True,
+        defaults=_GEMMA_SIZES,
     )
     rows = (replace(row, minus=1.0) if "norm" in row.theirs else row for row in table.weights)
     return replace(table, weights=tuple(rows))

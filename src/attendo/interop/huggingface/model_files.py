@@ -88,6 +88,7 @@ def config_of(theirs: Theirs, output_bias: bool | None = None) -> ModelConfig:
     ('decoder', 32, 'gelu_tanh', True)
     """
     table, head = table_of(theirs)
+    theirs = table.filled(theirs)
     found: dict[str, Any] = {"architecture": head.architecture}
     for option in table.options:
         found |= option.read(theirs)
@@ -197,7 +198,7 @@ def read_model(folder: Path, theirs: Theirs | None = None, gguf: GgufFile | None
 
 
 def _model_of(theirs: Theirs, table: Table, head: Head, tensors: _Tensors) -> Model:
-    rows = (*table.weights, *head.weights)
+    rows, theirs = (*table.weights, *head.weights), table.filled(theirs)
     config = config_of(theirs, _has_output_bias(rows, tensors))
     if config.tie == "input" and torch.equal(tensors("lm_head.weight"), tensors("shared.weight")):
         config = replace(config, tie="all")

@@ -245,13 +245,12 @@ class Heads(Option):
     """The number of query heads, the number of key and value heads, and their width (default: d_model / n_heads)."""
 
     has_width: bool = True
-    default_width: int | None = None
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
         n_heads = theirs.get("num_attention_heads", 32)
         n_kv_heads = theirs.get("num_key_value_heads") or n_heads
         found = {"n_heads": n_heads, "n_kv_heads": None if n_kv_heads == n_heads else n_kv_heads}
-        width = (theirs.get("head_dim") or self.default_width) if self.has_width else None
+        width = theirs.get("head_dim") if self.has_width else None
         if width is not None and width * n_heads != theirs.get("hidden_size"):
             found["head_dim"] = width
         return found
@@ -267,7 +266,8 @@ class RotaryBase(Option):
     """The base and the scaling of RoPE, which newer files store in `rope_parameters`.
 
     LongRoPE limits the context to the original context, because longer texts have other frequencies. `bases` contains
-    the older keys of the bases in blocks without and with a window, and their defaults, if these bases differ.
+    the older keys of the bases in blocks without and with a window, and their defaults, if these bases differ. With
+    `scales_local`, the older key `rope_scaling` also scales blocks with a window, which attendo does not support.
 
     >>> bases = {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
     >>> RotaryBase(bases=bases).read({"hidden_size": 8, "num_attention_heads": 2, "rope_theta": 100})
@@ -276,6 +276,7 @@ class RotaryBase(Option):
 
     partial: bool = False
     bases: Mapping[str, float] | None = None
+    scales_local: bool = False
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
         tables, local, kinds = theirs.get("rope_parameters") or {}, None, KINDS
@@ -284,8 +285,11 @@ class RotaryBase(Option):
             theirs = {**theirs, "rope_theta": theirs.get(base, default)}
             inside = tables.get("sliding_attention") or {}
             local, kinds = float(inside.get("rope_theta", theirs.get(key, local))), ("default", "linear")
-            if (kind := kind_of(inside)) != "default":
-                raise _no_counterpart("sliding_attention.rope_type", kind, "default")
+            local_scaling = {"sliding_attention": inside}
+            local_scaling |= {"rope_scaling": theirs.get("rope_scaling") or {}} if self.scales_local else {}
+            for place, table in local_scaling.items():
+                if (kind := kind_of(table)) != "default":
+                    raise _no_counterpart(f"{place}.rope_type", kind, "default")
         scaling = theirs.get("rope_scaling") or tables.get("full_attention", tables)
         if (kind := kind_of(scaling)) not in kinds:
             raise _no_counterpart("rope_type", kind, *kinds)
@@ -299,7 +303,7 @@ class RotaryBase(Option):
         if kind not in ("default", "dynamic") or n_rotated < width:
             found["position_frequencies"] = tuple(omega.tolist())
         if factor != 1.0:  # of queries and keys
-            found["attention_scale"] = factor**2 / math.sqrt(width)
+            found["attention_scale"] = factor**2 / math.sqrt(theirs.get("query_pre_attn_scalar", width))
         if kind in ("longrope", "su"):
             original = theirs.get("original_max_position_embeddings")
             found["max_len"] = original or scaling["original_max_position_embeddings"]
@@ -354,6 +358,7 @@ class Windows(Option):
         is_local: The function that returns whether a block (from 0) has a window, without `layer_types`. If it is
             None, all blocks have windows.
         half: Whether the key is `local_attention`, a window that contains half of its positions on each side.
+        kept: Whether windows as long as the context are kept, because blocks with a window have their own base of RoPE.
 
     >>> Windows().read({"sliding_window": 64, "num_hidden_layers": 2, "max_position_embeddings": 99})
     {'attention_windows': (64,)}
@@ -365,6 +370,7 @@ class Windows(Option):
     default: int | None = 4096
     is_local: Callable[[Theirs, int], bool] | None = None
     half: bool = False
+    kept: bool = False
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
         window = theirs.get("local_attention" if self.half else "sliding_window", self.default)
@@ -377,7 +383,10 @@ class Windows(Option):
             kinds = theirs.get("layer_types") or [names[bool(is_local(theirs, i))] for i in range(n)]
             if strange := set(kinds) - set(names):
                 raise _no_counterpart("layer_types", sorted(strange), *names)
-        is_used = theirs.get("use_sliding_window", self.used) and "sliding_attention" in kinds
+        is_used = (self.kept or theirs.get("use_sliding_window", self.used)) and "sliding_attention" in kinds
+        if self.kept:
+            window = min(longest if window is None else window, longest)
+            longest = math.inf
         if window is None or window >= longest or not is_used:
             return {"local_position_base": None}
         return {"attention_windows": repeating([window * kind.startswith("sliding") for kind in kinds])}

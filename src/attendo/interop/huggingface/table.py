@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attendo.errors import AttendoError
-from attendo.interop.huggingface.options import Option, Theirs
+from attendo.interop.huggingface.options import Option, Same, Theirs
 from attendo.interop.huggingface.rotary_scaling import rotation
 from attendo.model_config import Architecture
 
@@ -217,6 +217,7 @@ class Table:
         sinusoids: The names of position tensors that are written but not read.
         written: Whether models can be exported as this family.
         when: The function that returns whether a config.json matches this table.
+        defaults: The values of missing keys that several options read, unless a `Same` contains them.
     """
 
     options: tuple[Option, ...]
@@ -229,3 +230,13 @@ class Table:
     sinusoids: tuple[str, ...] = ()
     written: bool = True
     when: Callable[[Theirs], bool] = always
+    defaults: Theirs = field(default_factory=dict)
+
+    def filled(self, theirs: Theirs) -> Theirs:
+        """Return a config.json with the family's defaults for missing keys.
+
+        >>> Table((), (), {}, defaults={"head_dim": 256}).filled({"hidden_size": 8})
+        {'head_dim': 256, 'hidden_size': 8}
+        """
+        own = {one.theirs: one.default for one in self.options if isinstance(one, Same) and one.other is None}
+        return own | {**self.defaults, **theirs}
