@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from attendo.interop.huggingface.encoders import BERT, DISTILBERT, MODERNBERT, ROBERTA
 from attendo.interop.huggingface.options import (
@@ -104,7 +103,7 @@ def _llama(
     rotary: RotaryBase | None = None,
     windows: Windows | None = None,
     tied: bool = False,
-    defaults: Theirs = MappingProxyType({}),
+    defaults: Theirs | None = None,
 ) -> Table:
     """Return the table of a model like Llama, with variants in biases, positions, norms and joined layers."""
     layers = {
@@ -137,7 +136,7 @@ def _llama(
         {head: Head("decoder")},
         prefix="model.",
         passed_over=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"rotary_emb\.inv_freq"),
-        defaults={"num_attention_heads": 32, **defaults},
+        defaults={"num_attention_heads": 32, **(defaults or {})},
     )
 
 
@@ -148,6 +147,11 @@ def _sizes(vocab_size: int, d_ff: int, max_len: int) -> tuple[Option, ...]:
         Same("n_decoder_layers", "num_hidden_layers", 32),
         Same("max_len", "max_position_embeddings", max_len),
     )
+
+
+def _shape(*numbers: int) -> dict[str, float]:
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    return dict(zip(names, numbers, strict=True))
 
 
 _QWEN = (*_sizes(151_936, 22_016, 32_768), Fixed({"feed_forward_bias": False}))
@@ -189,13 +193,7 @@ SMOLLM3 = _llama(
     Same("feed_forward_bias", "mlp_bias", False),
     windows=Windows(used=False, default=None, is_local=lambda theirs, n: not NoRope.rotated(theirs)[n]),
     tied=True,
-    defaults={
-        "hidden_size": 2048,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "rope_theta": 2_000_000.0,
-    },
+    defaults=_shape(2048, 36, 16, 4) | {"rope_theta": 2_000_000.0},
 )
 QWEN2 = _llama(
     "Qwen2ForCausalLM",
@@ -213,16 +211,6 @@ QWEN3 = _llama(
     windows=_QWEN_WINDOWS,
     defaults={"head_dim": 128},
 )
-
-
-_GEMMA_SIZES = {
-    "hidden_size": 2304,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "query_pre_attn_scalar": 256,
-}
 
 
 def _gemma(
@@ -247,7 +235,7 @@ def _gemma(
         rotary=rotary,
         windows=Windows(is_local=is_local, kept=rotary is not None),
         tied=True,
-        defaults=_GEMMA_SIZES,
+        defaults=_shape(2304, 26, 8, 4) | {"head_dim": 256, "query_pre_attn_scalar": 256},
     )
     rows = (replace(row, minus=1.0) if "norm" in row.theirs else row for row in table.weights)
     return replace(table, weights=tuple(rows))

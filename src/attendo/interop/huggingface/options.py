@@ -384,10 +384,9 @@ class Windows(Option):
             if strange := set(kinds) - set(names):
                 raise _no_counterpart("layer_types", sorted(strange), *names)
         is_used = (self.kept or theirs.get("use_sliding_window", self.used)) and "sliding_attention" in kinds
-        if self.kept:
-            window = min(longest if window is None else window, longest)
-            longest = math.inf
-        if window is None or window >= longest or not is_used:
+        if self.kept and is_used:
+            window = min(window or longest, longest)
+        elif window is None or window >= longest or not is_used:
             return {"local_position_base": None}
         return {"attention_windows": repeating([window * kind.startswith("sliding") for kind in kinds])}
 
