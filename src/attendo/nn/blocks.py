@@ -57,9 +57,11 @@ class Residual(nn.Module):
             x: Hidden states.
             sublayer: Function f from hidden states to hidden states.
         """
-        y = sublayer(self.norm(x) if self.norm_first else x)
-        y = x + self.dropout(y if self.output_norm is None else self.output_norm(y))
-        return y if self.norm_first else self.norm(y)
+        norm = self.output_norm
+        f = sublayer if norm is None else lambda states: norm(sublayer(states))
+        if self.norm_first:
+            return x + self.dropout(f(self.norm(x)))
+        return self.norm(x + self.dropout(f(x)))
 
 
 class EncoderBlock(nn.Module):
