@@ -12,11 +12,14 @@ a text; the tokenizer of Llama adds it. `local-completions` sends token ids, and
 add_bos_token.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
 from importlib.metadata import version
 from pathlib import Path
 
@@ -153,6 +156,7 @@ def compare(options):
         peer = {"lm-eval": [options.peer, __file__, "--work", "lm-eval", "--file", folder]}
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
+            wait_for(port)
             with contenders(peer, 1) as (workers, facts):
                 rows = {
                     kind: one_kind(kind, folder / "hf" / kind, port, workers["lm-eval"]) for kind in KINDS
@@ -161,6 +165,16 @@ def compare(options):
             server.terminate()
             server.wait()
     return {"versions": facts["lm-eval"]["versions"], "texts": len(texts), "kinds": rows}
+
+
+def wait_for(port, seconds=120):
+    """Wait until the server has loaded all models."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz"):
+            return
+        time.sleep(0.2)
+    raise SystemExit(f"the server is not ready after {seconds} seconds")
 
 
 def one_kind(kind, folder, port, peer):
