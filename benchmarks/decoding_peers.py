@@ -71,15 +71,18 @@ def padded(rows):
     return ids, torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
 
 
-def attendo_search(file, form):
-    """Return attendo's search. `form` is "plain" (the model as trained), or "float32" or "int8" (prepared)."""
+def attendo_search(file, form, device="cpu"):
+    """Return attendo's search. `form` is "plain" (the model as trained), or "float32" or "int8" (prepared).
+
+    On a GPU, a prepared model computes in bfloat16.
+    """
     import torch
 
     from attendo.decoding.backends import best_backend, eager_backend
     from attendo.decoding.beam import DecodingConfig, beam_search
     from attendo.decoding.options import SpecialIds
 
-    model = attendo_model(file)
+    model = attendo_model(file).to(device)
     member = (
         eager_backend(model, PAD)
         if form == "plain"
@@ -97,15 +100,17 @@ def attendo_search(file, form):
         step = forced if least == most else member.step
         with torch.inference_mode():
             cache = member.start(rows, beam, most)
-            found = beam_search(step, cache, [most] * len(rows), config, special, top_k_fn=member.top_k_fn)
+            found = beam_search(
+                step, cache, [most] * len(rows), config, special, device, top_k_fn=member.top_k_fn
+            )
         return [list(hypotheses[0].token_ids) for hypotheses in found]
 
     return search
 
 
-def ctranslate2_search(file, form, threads):
+def ctranslate2_search(file, form, threads, device="cpu"):
     """Return CTranslate2's search. `form` is its compute type."""
-    translator, words = ctranslate2_translator(file, form, threads)
+    translator, words = ctranslate2_translator(file, form, threads, device=device)
     ids = {word: number for number, word in enumerate(words)}
 
     def search(rows, beam, least, most):

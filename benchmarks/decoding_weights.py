@@ -106,7 +106,7 @@ def ctranslate2_spec(config, weights, words):
     return spec
 
 
-def ctranslate2_translator(file, form, threads, words=None):
+def ctranslate2_translator(file, form, threads, words=None, device="cpu"):
     """Return a CTranslate2 Translator with attendo's weights, and its vocabulary. `words` are names of the ids."""
     import ctranslate2
 
@@ -116,7 +116,9 @@ def ctranslate2_translator(file, form, threads, words=None):
     spec = ctranslate2_spec(config, weights, words)
     with tempfile.TemporaryDirectory() as folder:
         spec.save(folder)
-        made = ctranslate2.Translator(folder, compute_type=form, intra_threads=threads, inter_threads=1)
+        made = ctranslate2.Translator(
+            folder, device, compute_type=form, intra_threads=threads, inter_threads=1
+        )
     return made, words
 
 

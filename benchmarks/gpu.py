@@ -22,7 +22,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -229,51 +228,21 @@ def decoding(options):
     """Return output tokens per second of the search and of CTranslate2 in float16 with the same weights."""
     import ctranslate2
     from decoding import STEPS, random_model, random_sources
-    from decoding_weights import BOS, EOS, PAD, SPECIALS, ctranslate2_spec, load_weights, save_weights
+    from decoding_peers import attendo_search, ctranslate2_search
+    from decoding_weights import save_weights
 
-    from attendo.decoding.backends import best_backend
-    from attendo.decoding.beam import DecodingConfig, beam_search
-    from attendo.decoding.options import SpecialIds
-
-    model, sources = random_model("small" if options.tiny else "base"), random_sources()
-    file = options.folder / "decoding.npz"
-    save_weights(model, file)
-    config, weights = load_weights(file)
-    words = [*SPECIALS, *(f"t{n}" for n in range(len(SPECIALS), config["vocab_size"]))]
-    spec = ctranslate2_spec(config, weights, words)
-    with tempfile.TemporaryDirectory() as folder:
-        spec.save(folder)
-        form = "float16" if options.device == "cuda" else "float32"
-        peer = ctranslate2.Translator(folder, device=options.device, compute_type=form)
-    member = best_backend(model.to(options.device), PAD)
-    special = SpecialIds(bos_id=BOS, eos_id=EOS, banned_ids=(PAD, BOS))
-
-    def forced(token_ids, cache):
-        logits = member.step(token_ids, cache)
-        logits[:, EOS] = -float("inf")
-        return logits
-
-    def own(rows, beam):
-        import torch
-
-        how = DecodingConfig(beam=beam, length_penalty=0.6, length_norm="plain")
-        with torch.inference_mode():
-            cache = member.start(rows, beam, STEPS)
-            beam_search(forced, cache, [STEPS] * len(rows), how, special, top_k_fn=member.top_k_fn)
-
-    def theirs(rows, beam):
-        texts = [[words[i] for i in row] for row in rows]
-        lengths = {"min_decoding_length": STEPS, "max_decoding_length": STEPS}
-        peer.translate_batch(texts, beam_size=beam, length_penalty=0.6, **lengths)
-
+    file, sources = options.folder / "decoding.npz", random_sources()
+    save_weights(random_model("small" if options.tiny else "base"), file)
+    form = "float16" if options.device == "cuda" else "float32"
+    searches = {
+        "attendo": attendo_search(file, "float32", options.device),
+        "ctranslate2": ctranslate2_search(file, form, 1, options.device),
+    }
     found = {}
     for n, beam in [(1, 1)] if options.tiny else [(1, 1), (1, 4), (64, 1), (64, 4), (1024, 4)]:
         rows = (sources * (1 + n // len(sources)))[:n]
-        pair = {
-            "attendo": lambda r=rows, b=beam: own(r, b),
-            "ctranslate2": lambda r=rows, b=beam: theirs(r, b),
-        }
-        times = alternated(pair, options.rounds, options.device)
+        works = {name: partial(search, rows, beam, STEPS, STEPS) for name, search in searches.items()}
+        times = alternated(works, options.rounds, options.device)
         found[f"{n}x{beam}"] = {
             "output_tokens_per_second": {k: spread([n * STEPS / s for s in t]) for k, t in times.items()},
             "ratio": ratios(times["ctranslate2"], times["attendo"]),

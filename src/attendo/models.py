@@ -396,8 +396,8 @@ def _feed_forward(config: ModelConfig) -> FeedForward:
 
 
 def _residual(config: ModelConfig) -> Residual:
-    norm, last = (build_norm(config.norm, config.d_model, config.norm_eps) for _ in range(2))
-    last = last if config.norm_output else None
+    kind = config.norm, config.d_model, config.norm_eps
+    norm, last = build_norm(*kind), build_norm(*kind) if config.norm_output else None
     return Residual(norm, norm_first=config.norm_first, dropout=config.dropout, output_norm=last)
 
 

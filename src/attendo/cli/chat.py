@@ -18,7 +18,6 @@ from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
 if TYPE_CHECKING:
-    from attendo.data.chat import Message
     from attendo.inference import Generator
 
 
@@ -65,7 +64,6 @@ class _Talk:
 
     def run(self) -> None:
         """Answer each line until the end of the input."""
-
         for line in _lines():
             if line == "/new":
                 self.messages = list(self.system)
@@ -81,7 +79,6 @@ class _Talk:
 
     def _answer(self) -> None:
         """Print the reply to the messages, and append the reply to them. A message without a reply is removed."""
-
         if self.seed is not None:
             self.given["seed"] = self.seed
             self.seed += 1

@@ -148,13 +148,16 @@ def prepared(model: ModelT, bits: Bits = 32) -> ModelT:
     linear = {
         path: module
         for path, module in ready.named_modules()
-        if isinstance(module, nn.Linear)
-        and type(module) in (nn.Linear, QuantizedLinear)
-        and getattr(module, "cap", None) is None
-        and module.weight.device.type == "cpu"
-        and module.weight.dtype == torch.float32
+        if isinstance(module, nn.Linear) and _is_replaced(module)
     }
     for path, plain in linear.items():
         eight = bits <= 8 and plain.in_features > 1
         ready.set_submodule(path, Int8Linear(plain) if eight else FastLinear(plain))
     return ready
+
+
+def _is_replaced(module: nn.Linear) -> bool:
+    if isinstance(module, QuantizedLinear):  # on a CPU, and its weight is computed whenever it is read
+        return module.cap is None
+    weight = module.weight
+    return type(module) is nn.Linear and weight.device.type == "cpu" and weight.dtype == torch.float32
