@@ -17,9 +17,10 @@ struct Matrix {
     const float* bias;    // or null
 };
 
-constexpr int64_t CHUNK = 16 * ROWS;  // rows whose inputs remain in the cache while all panels are read
+constexpr int64_t CHUNK = 96 * ROWS;  // rows that are multiplied by a panel before the next panel is read
 constexpr int64_t GROUP = 32;         // inputs with a common scale, in x and in W of 4 bits
 constexpr int64_t DEPTH = 128;        // inputs of a part of a panel of floats, which remains in the L1 cache
+constexpr int64_t DEEP = 2048;        // the same for many rows, which remains in the L2 cache
 
 inline int64_t panels(int64_t n_out) { return (n_out + PANEL - 1) / PANEL; }
 inline int64_t groups(int64_t n_in) { return (n_in + GROUP - 1) / GROUP; }
@@ -30,16 +31,16 @@ inline int64_t panel_bytes(int64_t n_in, int64_t bits) {
     return groups(n_in) * (GROUP * PANEL * bits / 8 + (bits == 4 ? 2 * PANEL : 0));
 }
 
-// Rows in 8 bits: numbers from -127 to 127, and the scale of each group and the sum of its numbers.
+// Rows in 8 bits: numbers from -127 to 127, and the scale of each group and -128 times the sum of its numbers.
 struct Quantized {
     int8_t* numbers;  // [rows][groups][GROUP]
     int16_t* pairs;   // [rows][groups][2][GROUP / 2]: numbers 0 and 2 of every four, then numbers 1 and 3
     float* scale;     // [rows][groups]
-    int32_t* sums;    // [rows][groups]
+    int32_t* offsets; // [rows][groups]
 
     Quantized row(int64_t i, int64_t n_in) const {
         const int64_t n = i * groups(n_in);
-        return {numbers + n * GROUP, pairs + n * GROUP, scale + n, sums + n};
+        return {numbers + n * GROUP, pairs + n * GROUP, scale + n, offsets + n};
     }
 };
 
@@ -58,17 +59,22 @@ inline float largest_size(const float* x, int64_t n) {
 inline void quantize(const float* x, int64_t n, const Quantized& to) {
     const Floats magic = all(12582912.0f);  // adding it rounds to an integer
     for (int64_t group = 0; group < groups(n); group++) {
-        float some[GROUP] = {};
-        std::memcpy(some, x + group * GROUP, sizeof(float) * std::min(GROUP, n - group * GROUP));
-        const float scale = std::max(largest_size(some, GROUP), 1e-18f) / 127.0f;
+        float rest[GROUP] = {};
+        const float* from = x + group * GROUP;
+        if (n < (group + 1) * GROUP) {
+            std::memcpy(rest, from, sizeof(float) * (n - group * GROUP));
+            from = rest;
+        }
+        const float scale = std::max(largest_size(from, GROUP), 1e-18f) / 127.0f;
+        const Floats inverse = all(1.0f / scale);
+        int32_t rounded[GROUP];
         Ints total{};
         for (int64_t i = 0; i < GROUP; i += LANES) {
-            const Ints rounded = __builtin_convertvector((load(some + i) / all(scale) + magic) - magic, Ints);
-            typedef int8_t Bytes __attribute__((vector_size(LANES)));
-            const Bytes bytes = __builtin_convertvector(rounded, Bytes);
-            std::memcpy(to.numbers + group * GROUP + i, &bytes, LANES);
-            total += rounded;
+            const Ints some = __builtin_convertvector((load(from + i) * inverse + magic) - magic, Ints);
+            std::memcpy(rounded + i, &some, sizeof some);
+            total += some;
         }
+        for (int64_t i = 0; i < GROUP; i++) to.numbers[group * GROUP + i] = static_cast<int8_t>(rounded[i]);
         typedef int16_t Pairs __attribute__((vector_size(GROUP)));
         Pairs bytes;
         std::memcpy(&bytes, to.numbers + group * GROUP, GROUP);
@@ -76,8 +82,8 @@ inline void quantize(const float* x, int64_t n, const Quantized& to) {
         std::memcpy(to.pairs + group * GROUP, &even, GROUP);
         std::memcpy(to.pairs + group * GROUP + GROUP / 2, &odd, GROUP);
         to.scale[group] = scale;
-        to.sums[group] = 0;
-        for (int64_t i = 0; i < LANES; i++) to.sums[group] += total[i];
+        to.offsets[group] = 0;
+        for (int64_t i = 0; i < LANES; i++) to.offsets[group] -= 128 * total[i];
     }
 }
 
@@ -97,56 +103,57 @@ struct Four {
     }
 };
 
-// total plus, in each lane, the sum of the four products of the unsigned bytes a and the numbers x.
-inline Ints dot4(Ints total, Ints a, const Four& x) {
+// In each lane, four unsigned weights of an output: bytes, or without an instruction for bytes, pairs of 16 bits.
+struct Weights {
+    Ints bytes, even, odd;
+
+    explicit Weights(Ints four) : bytes(four), even(four & 0x00ff00ff), odd((four >> 8) & 0x00ff00ff) {}
+};
+
+// total plus, in each lane, the sum of the four products of weights and numbers.
+inline Ints dot4(Ints total, const Weights& w, const Four& x) {
 #if defined(__AVX512VNNI__)
-    return (Ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)a, (__m512i)x.bytes);
+    return (Ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)w.bytes, (__m512i)x.bytes);
 #elif defined(__AVXVNNI__)
-    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)total, (__m256i)a, (__m256i)x.bytes);
-#else
-    const Ints even = a & 0x00ff00ff, odd = (a >> 8) & 0x00ff00ff;  // bytes 0, 2 and 1, 3 as 16 bits
-#if defined(__AVX512BW__)
-    return total + (Ints)_mm512_madd_epi16((__m512i)even, (__m512i)x.even) +
-           (Ints)_mm512_madd_epi16((__m512i)odd, (__m512i)x.odd);
+    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)total, (__m256i)w.bytes, (__m256i)x.bytes);
+#elif defined(__AVX512BW__)
+    return total + (Ints)_mm512_madd_epi16((__m512i)w.even, (__m512i)x.even) +
+           (Ints)_mm512_madd_epi16((__m512i)w.odd, (__m512i)x.odd);
 #elif defined(__AVX2__) && !defined(__AVX512F__)
-    return total + (Ints)_mm256_madd_epi16((__m256i)even, (__m256i)x.even) +
-           (Ints)_mm256_madd_epi16((__m256i)odd, (__m256i)x.odd);
+    return total + (Ints)_mm256_madd_epi16((__m256i)w.even, (__m256i)x.even) +
+           (Ints)_mm256_madd_epi16((__m256i)w.odd, (__m256i)x.odd);
 #else
-    int16_t w[2][2 * LANES], y[2][2 * LANES];
-    std::memcpy(w[0], &even, sizeof even), std::memcpy(w[1], &odd, sizeof odd);
-    std::memcpy(y[0], &x.even, sizeof even), std::memcpy(y[1], &x.odd, sizeof odd);
+    int16_t v[2][2 * LANES], y[2][2 * LANES];
+    std::memcpy(v[0], &w.even, sizeof w.even), std::memcpy(v[1], &w.odd, sizeof w.odd);
+    std::memcpy(y[0], &x.even, sizeof x.even), std::memcpy(y[1], &x.odd, sizeof x.odd);
     for (int64_t i = 0; i < LANES; i++)
         for (int64_t half = 0; half < 2; half++)
-            total[i] += w[half][2 * i] * y[half][2 * i] + w[half][2 * i + 1] * y[half][2 * i + 1];
+            total[i] += v[half][2 * i] * y[half][2 * i] + v[half][2 * i + 1] * y[half][2 * i + 1];
     return total;
-#endif
 #endif
 }
 
-// The sums of a group of 8-bit or 4-bit weights. The weights of 4 bits are so small that 16 bits hold the sums, two per
-// lane.
+// The sums of a group of 8-bit or 4-bit weights. They start with the product of the numbers and the offset of the
+// unsigned weights (128 or 8). The weights of 4 bits are so small that 16 bits hold the sums, two per lane.
 template <int64_t BITS>
 struct Sums {
-    static constexpr int32_t offset = 128;  // of the unsigned weights
     Ints lanes;
-    void add(Ints weights, const Four& x) { lanes = dot4(lanes, weights, x); }
+    void start(Ints offset) { lanes = offset >> (BITS == 4 ? 4 : 0); }
+    void add(const Weights& w, const Four& x) { lanes = dot4(lanes, w, x); }
     Ints whole() const { return lanes; }
 };
 
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
 template <>
 struct Sums<4> {
-    static constexpr int32_t offset = 8;
     Ints lanes;
-#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
-    void add(Ints weights, const Four& x) {
-        lanes = (Ints)_mm256_add_epi16((__m256i)lanes, _mm256_maddubs_epi16((__m256i)weights, (__m256i)x.bytes));
+    void start(Ints offset) { lanes = (offset >> 4) & 0xffff; }
+    void add(const Weights& w, const Four& x) {
+        lanes = (Ints)_mm256_add_epi16((__m256i)lanes, _mm256_maddubs_epi16((__m256i)w.bytes, (__m256i)x.bytes));
     }
     Ints whole() const { return (Ints)_mm256_madd_epi16((__m256i)lanes, _mm256_set1_epi16(1)); }
-#else
-    void add(Ints weights, const Four& x) { lanes = dot4(lanes, weights, x); }
-    Ints whole() const { return lanes; }
-#endif
 };
+#endif
 
 // Adds the products of inputs `first` to `last` - 1 of R rows with V vectors of a panel of floats or of bfloat16, from
 // vector `from` on.
@@ -176,27 +183,36 @@ inline void multiply(
 ) {
     constexpr int64_t parts = 8 / BITS;  // numbers per byte
     for (int64_t group = 0; group < groups(n_in); group++) {
-        Sums<BITS> sums[R][V] = {};
-        for (int64_t at = 0; at < GROUP / 4; at += parts, panel += 4 * PANEL) {
-#pragma GCC unroll 4
-            for (int64_t j = 0; j < V; j++) {
-                Ints weights;
-                std::memcpy(&weights, panel + (from + j) * sizeof weights, sizeof weights);
-                for (int64_t part = 0; part < parts; part++) {
-                    const Ints numbers = BITS == 8 ? weights : (weights >> 4 * part) & 0x0f0f0f0f;
+        Sums<BITS> sums[R][V];
 #pragma GCC unroll 6
-                    for (int r = 0; r < R; r++) sums[r][j].add(numbers, Four(x[r], group, at + part));
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+            for (int64_t j = 0; j < V; j++) sums[r][j].start(Four::all(x[r].offsets + group));
+        for (int64_t at = 0; at < GROUP / 4; at += parts, panel += 4 * PANEL)
+#pragma GCC unroll 2
+            for (int64_t part = 0; part < parts; part++) {
+                if (V < WIDE && from == 0 && part == 0)  // the CPU does not detect that every second line is read
+                    for (int64_t i = 0; i < 4 * PANEL; i += 64) __builtin_prefetch(panel + 64 * PANEL + i);
+                Ints weights[V];
+#pragma GCC unroll 4
+                for (int64_t j = 0; j < V; j++) {
+                    std::memcpy(&weights[j], panel + (from + j) * sizeof weights[j], sizeof weights[j]);
+                    if (BITS == 4) weights[j] = (weights[j] >> 4 * part) & 0x0f0f0f0f;
+                }
+#pragma GCC unroll 6
+                for (int r = 0; r < R; r++) {
+                    const Four four(x[r], group, at + part);
+#pragma GCC unroll 4
+                    for (int64_t j = 0; j < V; j++) sums[r][j].add(Weights(weights[j]), four);
                 }
             }
-        }
 #pragma GCC unroll 4
         for (int64_t j = 0; j < V; j++)
 #pragma GCC unroll 6
             for (int r = 0; r < R; r++) {
-                const Ints whole = sums[r][j].whole() - Sums<BITS>::offset * x[r].sums[group];
                 Floats scale = all(x[r].scale[group]);
                 if (BITS == 4) scale *= load(reinterpret_cast<const Bfloat*>(panel) + (from + j) * LANES);
-                total[r][j] = multiply_add(__builtin_convertvector(whole, Floats), scale, total[r][j]);
+                total[r][j] = multiply_add(__builtin_convertvector(sums[r][j].whole(), Floats), scale, total[r][j]);
             }
         if (BITS == 4) panel += 2 * PANEL;
     }
@@ -242,45 +258,42 @@ struct Part {
     float (*totals)[PANEL];
 };
 
-template <int R, int V>
+template <int64_t BITS, int R, int V, class Input>
 inline void add_products(
-    const Matrix& w, const float* x, const Part& part, const uint8_t* panel, int64_t from, Floats (&total)[R][V]
+    const Input& x, int64_t n_in, const Part& part, const uint8_t* panel, int64_t from, Floats (&total)[R][V]
 ) {
-    if (w.bits == 16)
-        multiply<R>(x, w.n_in, part.first, part.last, reinterpret_cast<const Bfloat*>(panel), from, total);
-    else
-        multiply<R>(x, w.n_in, part.first, part.last, reinterpret_cast<const float*>(panel), from, total);
+    if constexpr (BITS == 32) {
+        multiply<R>(x, n_in, part.first, part.last, reinterpret_cast<const float*>(panel), from, total);
+    } else if constexpr (BITS == 16) {
+        multiply<R>(x, n_in, part.first, part.last, reinterpret_cast<const Bfloat*>(panel), from, total);
+    } else {
+        Quantized rows[R];
+        for (int r = 0; r < R; r++) rows[r] = x.row(r, n_in);
+        multiply<R, V, BITS>(rows, n_in, panel, from, total);
+    }
 }
 
-template <int R, int V>
-inline void add_products(
-    const Matrix& w, const Quantized& x, const Part&, const uint8_t* panel, int64_t from, Floats (&total)[R][V]
-) {
-    Quantized rows[R];
-    for (int r = 0; r < R; r++) rows[r] = x.row(r, w.n_in);
-    if (w.bits == 4)
-        multiply<R, V, 4>(rows, w.n_in, panel, from, total);
-    else
-        multiply<R, V, 8>(rows, w.n_in, panel, from, total);
-}
+// The rows of a block. 8 bits require more registers for the weights, so fewer are left for the sums.
+template <int64_t BITS>
+constexpr int STEP = BITS == 8 ? 4 : ROWS;
 
 inline const float* row_of(const float* x, int64_t row, int64_t n_in) { return x + row * n_in; }
 inline Quantized row_of(const Quantized& x, int64_t row, int64_t n_in) { return x.row(row, n_in); }
 
 // A part of R rows times a panel. Few rows read the panel sequentially, and more rows TILE vectors at a time, so that
 // the sums fit into the registers.
-template <int R, class Input>
+template <int64_t BITS, int R, class Input>
 inline void block(const Matrix& w, const Input& x, const Part& part, int64_t row, int64_t column, const Target& to) {
     constexpr int V = R * WIDE > ROWS * TILE ? TILE : WIDE;
     for (int64_t from = 0; from < WIDE && column + from * LANES < w.n_out; from += V) {
         Floats total[R][V] = {};
         for (int r = 0; r < R && part.first > 0; r++)
             for (int64_t j = 0; j < V; j++) total[r][j] = load(part.totals[r] + (from + j) * LANES);
-        add_products<R, V>(w, row_of(x, row, w.n_in), part, panel_of(w, column), from, total);
+        add_products<BITS>(row_of(x, row, w.n_in), w.n_in, part, panel_of(w, column), from, total);
         const int64_t first = column + from * LANES;
         for (int r = 0; r < R; r++) {
             for (int64_t j = 0; j < V && part.last < w.n_in; j++) store(part.totals[r] + (from + j) * LANES, total[r][j]);
-            for (int64_t j = 0; j < V && w.bits == 8; j++) total[r][j] *= load(w.scale + first + j * LANES);
+            for (int64_t j = 0; j < V && BITS == 8; j++) total[r][j] *= load(w.scale + first + j * LANES);
             if (part.last == w.n_in) finish(w, to, row + r, first, total[r], V);
         }
     }
@@ -294,39 +307,55 @@ inline void fetch_ahead(const Matrix& w, int64_t column, int64_t part, int64_t p
         __builtin_prefetch(panel + at, 0, 2);
 }
 
-template <class Input>
+// Prefetches n rows of inputs during the work on the rows before them. Rows in 8 bits are small, and need no prefetching.
+inline void fetch_rows(const float* x, int64_t n, int64_t n_in) {
+    for (int64_t at = 0; at < n * n_in; at += 16) __builtin_prefetch(x + at, 0, 2);
+}
+
+inline void fetch_rows(const Quantized&, int64_t, int64_t) {}
+
+template <int64_t BITS, class Input>
 inline void rows_of_panel(
     const Matrix& w, const Input& x, int64_t first, int64_t last, int64_t column, const Target& to, bool more
 ) {
+    constexpr int step = STEP<BITS>;
     float totals[CHUNK][PANEL];
-    const int64_t depth = w.bits == 32 && last - first > ROWS ? DEPTH : std::max<int64_t>(w.n_in, 1);
-    const int64_t parts = (last - first) / ROWS;
+    const int64_t parts = (last - first) / step;
+    const int64_t whole = std::max<int64_t>(w.n_in, 1);
+    const int64_t depth = BITS != 32 || last - first <= step ? whole : parts > 2 ? DEEP : DEPTH;
     Part part{0, 0, totals};
     do {
         part.first = part.last, part.last = std::min(w.n_in, part.first + depth), part.totals = totals;
         int64_t row = first;
-        for (; row + ROWS <= last; row += ROWS, part.totals += ROWS) {
-            if (more && parts > 1 && part.first == 0) fetch_ahead(w, column + PANEL, (row - first) / ROWS, parts);
-            block<ROWS>(w, x, part, row, column, to);
+        for (; row + step <= last; row += step, part.totals += step) {
+            if (more && parts > 1 && part.first == 0) fetch_ahead(w, column + PANEL, (row - first) / step, parts);
+            if (row + 2 * step <= last) fetch_rows(row_of(x, row + step, w.n_in), step, w.n_in);
+            block<BITS, step>(w, x, part, row, column, to);
         }
         switch (last - row) {
-            case 5: block<5>(w, x, part, row, column, to); break;
-            case 4: block<4>(w, x, part, row, column, to); break;
-            case 3: block<3>(w, x, part, row, column, to); break;
-            case 2: block<2>(w, x, part, row, column, to); break;
-            case 1: block<1>(w, x, part, row, column, to); break;
+            case 5: block<BITS, 5>(w, x, part, row, column, to); break;
+            case 4: block<BITS, 4>(w, x, part, row, column, to); break;
+            case 3: block<BITS, 3>(w, x, part, row, column, to); break;
+            case 2: block<BITS, 2>(w, x, part, row, column, to); break;
+            case 1: block<BITS, 1>(w, x, part, row, column, to); break;
         }
     } while (part.last < w.n_in);
 }
 
-// A member's share of x Wᵀ + b: a range of panels for all rows.
-template <class Input>
+template <int64_t BITS, class Input>
 inline void product(const Member& member, const Matrix& w, const Input& x, int64_t rows, const Target& to) {
     int64_t first, last;
     member.share(panels(w.n_out), first, last);
     for (int64_t chunk = 0; chunk < rows; chunk += CHUNK)
-        for (int64_t panel = first; panel < last; panel++) {
-            const int64_t end = std::min(rows, chunk + CHUNK);
-            rows_of_panel(w, x, chunk, end, panel * PANEL, to, panel + 1 < last);
-        }
+        for (int64_t panel = first; panel < last; panel++)
+            rows_of_panel<BITS>(w, x, chunk, std::min(rows, chunk + CHUNK), panel * PANEL, to, panel + 1 < last);
+}
+
+// A member's share of x Wᵀ + b: a range of panels for all rows.
+inline void product(const Member& member, const Matrix& w, const float* x, int64_t rows, const Target& to) {
+    w.bits == 16 ? product<16>(member, w, x, rows, to) : product<32>(member, w, x, rows, to);
+}
+
+inline void product(const Member& member, const Matrix& w, const Quantized& x, int64_t rows, const Target& to) {
+    w.bits == 4 ? product<4>(member, w, x, rows, to) : product<8>(member, w, x, rows, to);
 }
