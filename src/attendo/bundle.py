@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from attendo.config import LONGEST, bounded_int, build, dump_toml, read_toml
@@ -35,6 +33,9 @@ from attendo.quantized import SCALE, QuantizedLinear
 
 FORMAT = 1
 DTYPES = ("F64", "F32", "F16", "BF16")
+_TYPES = torch.float64, torch.float32, torch.bfloat16, torch.int8, torch.uint8
+_NAMES = dict(zip(_TYPES, ("F64", "F32", "BF16", "I8", "U8"), strict=True))
+"""The name of each type in a safetensors file, in the order in which tensors are stored."""
 Bits = Literal[32, 16, 8, 4]
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 """The exceptions that an invalid header causes, or a header that changed while it was read."""
@@ -282,13 +283,42 @@ def _is_bfloat16(tensor: Tensor) -> bool:
     return torch.equal(tensor.bfloat16().to(tensor.dtype), tensor)
 
 
-def save_tensors(folder: Path, tensors: dict[str, Tensor], bundle: Bundle, step: int) -> None:
-    """Save model.safetensors atomically: a tensor for each parameter, or the numbers and scales of a quantized one."""
-    header = {"format": f"attendo {FORMAT}", "step": str(step), **_hashes(bundle)}
-    data = save(tensors, header)
+def save_tensors(
+    folder: Path, tensors: Mapping[str, Tensor], bundle: Bundle, step: int, computed: Iterable[Tensor] = ()
+) -> None:
+    """Save model.safetensors atomically: a tensor for each parameter, or the numbers and scales of a quantized one.
+
+    With `computed`, `tensors` contains only types and shapes in the order of the file, and each tensor of `computed` is
+    written before the next one is computed.
+    """
+    if not computed:
+        # wide types first, which aligns all tensors
+        tensors = dict(sorted(tensors.items(), key=lambda one: (_TYPES.index(one[1].dtype), one[0])))
+        computed = tensors.values()
+    header: dict[str, Any] = {
+        "__metadata__": {"format": f"attendo {FORMAT}", "step": str(step), **_hashes(bundle)}
+    }
+    end = 0
+    for name, tensor in tensors.items():
+        place = [end, end := end + tensor.nbytes]
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    plain = json.dumps(header).encode()
+
+    def begin() -> bytes:
+        whole = with_facts(len(plain).to_bytes(8, "little") + plain, weights_sha256=digest.hexdigest())
+        return b"".join(whole)
+
+    def parts() -> Iterator[bytes | memoryview]:
+        yield begin()
+        for tensor in computed:
+            data = tensor.reshape(-1).view(torch.uint8).numpy().data
+            digest.update(data)
+            yield data
+
     write_atomic(
-        folder / "model.safetensors", with_facts(data, weights_sha256=_weights_sha256(BytesIO(data)))
-    )
+        folder / "model.safetensors", parts(), begin
+    )  # the hash is known when the weights are written
 
 
 def no_such_run(folder: Path) -> AttendoError:

@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, TextIO
 
@@ -28,10 +28,12 @@ class DamagedFile(OSError):
     """The error for a file that is missing, truncated or changed since its manifest was written."""
 
 
-def write_atomic(path: Path, data: bytes | str | Sequence[bytes | memoryview]) -> None:
+def write_atomic(
+    path: Path, data: bytes | str | Iterable[bytes | memoryview], begin: Callable[[], bytes] | None = None
+) -> None:
     """Write `data` to a file atomically. Text is encoded as UTF-8, and readers see either the old or the new file.
 
-    Parts are written one after the other.
+    Parts are written one after the other. Then the result of `begin` replaces the first bytes of the file.
 
     Symbolic links are followed, and an existing file keeps its permissions. If writing fails, the function raises
     OSError and the old file remains. A killed process can leave a hidden file `.NAME.….tmp`, which is never read.
@@ -42,7 +44,8 @@ def write_atomic(path: Path, data: bytes | str | Sequence[bytes | memoryview]) -
         data = data.encode() if isinstance(data, str) else data
         mode = path.stat().st_mode & 0o777 if path.exists() else None
         # the umask can only narrow the mode of a new file, so private data stays private
-        _write_synced(temporary, [data] if isinstance(data, bytes) else data, 0o666 if mode is None else mode)
+        data = [data] if isinstance(data, bytes) else data
+        _write_synced(temporary, data, 0o666 if mode is None else mode, begin)
         if mode is not None:
             with contextlib.suppress(OSError):  # some file systems have no permissions
                 temporary.chmod(mode)
@@ -244,17 +247,26 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
 
 
-def _write_synced(path: Path, parts: Sequence[bytes | memoryview], mode: int) -> None:
+def _write_synced(
+    path: Path, parts: Iterable[bytes | memoryview], mode: int, begin: Callable[[], bytes] | None
+) -> None:
     """Create `path` with these bytes. The data is on disk when the function returns."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:
-        for part in parts:
-            rest = memoryview(part)
-            while rest:
-                rest = rest[os.write(descriptor, rest[:_CHUNK]) :]
+        _write(descriptor, parts)
+        if begin is not None:
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            _write(descriptor, [begin()])
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _write(descriptor: int, parts: Iterable[bytes | memoryview]) -> None:
+    for part in parts:
+        rest = memoryview(part)
+        while rest:
+            rest = rest[os.write(descriptor, rest[:_CHUNK]) :]
 
 
 def _sync_file(path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from attendo.bundle import load_as, load_bundle, load_model, save_weights
+from attendo.bundle import load_as, load_bundle, load_model, save_tensors, save_weights
 from attendo.decoding.cpu_linear import prepared
 from attendo.decoding.native.library import TensorArena, library, quantized
 from attendo.errors import AttendoError
@@ -113,6 +113,21 @@ def test_a_copy_is_small_and_is_not_read_as_a_whole(tmp_path):
     assert torch.equal(plain.weight, layer.weight)
     assert plain.weight.dtype == torch.float32
     assert isinstance(plain.weight, torch.nn.Parameter)
+
+
+def test_each_tensor_is_written_before_the_next_one_is_computed(run, tmp_path):
+    sizes = []
+
+    def computed():
+        for value in range(3):
+            sizes.append(sum(file.stat().st_size for file in tmp_path.iterdir()))
+            yield torch.full((1000,), float(value))
+
+    shapes = {name: torch.empty(1000, device="meta") for name in "bca"}
+    save_tensors(tmp_path, shapes, load_bundle(run), 3, computed())
+    assert [size - sizes[0] for size in sizes] == [0, 4000, 8000]
+    values = {name: tensor.mean() for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    assert values == {"b": 0, "c": 1, "a": 2}
 
 
 def test_a_soft_cap_of_the_logits_holds_with_and_without_the_compiled_functions(tmp_path):

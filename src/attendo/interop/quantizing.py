@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
@@ -47,7 +49,8 @@ def quantize(folder: Path, out: Path, bits: Literal[16, 8, 4]) -> None:
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         step = int((file.metadata() or {}).get("step", 0))
     try:
-        tensors = _tensors(model, bits)
+        if bits < 16:
+            library()
     except NoLibrary as reason:
         raise AttendoError(f"{folder} cannot be quantized without the compiled functions: {reason}") from None
     with atomic_folder(out) as fresh:
@@ -59,20 +62,39 @@ def quantize(folder: Path, out: Path, bits: Literal[16, 8, 4]) -> None:
                 )
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, fresh / name)
-        save_tensors(fresh, tensors, bundle, step)
+        shapes, tensors = _stored(model, bits)
+        save_tensors(fresh, shapes, bundle, step, tensors)
 
 
-def _tensors(model: Model, bits: int) -> dict[str, Tensor]:
-    """Return the tensors to store, by name."""
+def _stored(model: Model, bits: int) -> tuple[dict[str, Tensor], Iterator[Tensor]]:
+    """Return the tensors to store: types and shapes in an order that aligns all tensors, and the computed tensors."""
     tables = {id(module.weight) for module in model.modules() if isinstance(module, TokenEmbedding)}
     matrices = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)} - tables
-    tensors = {}
+    parts: list[tuple[int, str, Tensor]] = []
     for name, parameter in model.named_parameters():
-        tensors[name] = parameter.detach().float()
+        few = 32
         if id(parameter) in tables or (bits == 16 and id(parameter) in matrices):
-            tensors[name] = tensors[name].bfloat16()
+            few = 16
         elif id(parameter) in matrices and parameter.shape[1] % GROUP == 0:
             few = 8 if name == "output_proj.weight" else bits
-            tensors[name], tensors[name + SCALE] = quantized(tensors[name], few)
-            library().attendo_release(parameter.data_ptr(), parameter.nbytes)
-    return tensors
+        parts.append((few, name, parameter.detach()))
+    parts.sort(key=lambda part: (32, 8, 4, 16).index(part[0]))
+    shapes = {}
+    for few, name, parameter in parts:
+        if few > 8:
+            shapes[name] = parameter.to("meta", torch.float32 if few == 32 else torch.bfloat16)
+            continue
+        n_out, n_in = parameter.shape
+        meta = parameter.to("meta")
+        shapes[name] = meta.new_empty(n_out, n_in * few // 8, dtype=torch.int8 if few == 8 else torch.uint8)
+        groups, dtype = ((), torch.float32) if few == 8 else ((n_in // GROUP,), torch.bfloat16)
+        shapes[name + SCALE] = meta.new_empty(n_out, *groups, dtype=dtype)
+    return shapes, (tensor for few, _, parameter in parts for tensor in _computed(few, parameter))
+
+
+def _computed(few: int, parameter: Tensor) -> Iterator[Tensor]:
+    if few > 8:
+        yield parameter.float() if few == 32 else parameter.float().bfloat16()
+    else:
+        yield from quantized(parameter, few)
+        library().attendo_release(parameter.data_ptr(), parameter.nbytes)

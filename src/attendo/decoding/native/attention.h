@@ -190,7 +190,7 @@ class Attention {
             for (int64_t head = 0; head < heads_.n_kv; head++)
                 for (int64_t i = from; i < to; i++) softmax(rows_[head * per_head_ + i]);
             if (per_head_ == 1)  // one row for each key head: several heads together
-                mix<4, WIDE, false>(rows_, rows_ + heads_.n, 0);
+                mix<TILE, WIDE, false>(rows_, rows_ + heads_.n, 0);
             else
                 for (int64_t head = 0; head < heads_.n_kv; head++)
                     mix<ROWS, TILE, true>(rows_ + head * per_head_ + from, rows_ + head * per_head_ + to, head);
