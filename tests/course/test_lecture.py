@@ -15,13 +15,12 @@ from torch_modules import copy_to_torch, to_torch
 from attendo.inspecting.recording import recording
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, parameter_count
-from attendo.nn.layers import Dropout, layer_norm
+from attendo.nn.layers import Dropout
 from attendo.nn.masks import Mask
 from attendo_course import lecture, presets
 from attendo_course.errata import Snippet
 from attendo_course.lecture import (
     CNN,
-    FFN,
     Decoder,
     DecoderLayer,
     Embeddings,
@@ -162,38 +161,6 @@ def test_a_width_that_heads_do_not_divide_is_refused():
         MultiHeadAttention(6, 4, 0)
 
 
-def test_encoder_layer():
-    layer = randomized(EncoderLayer(d_model=6, num_heads=2, conv_hidden_dim=10, p=0.1))
-    x = torch.randn(1, 4, 6)
-    theta, rows = plain.arrays(layer.block), x[0].numpy()
-    norms = [plain.part(theta, f"{name}_residual.norm") for name in ("self_attention", "feed_forward")]
-    attended = plain.multi_head(rows, rows, plain.part(theta, "self_attention"), 2)
-    out1 = plain.layer_norm(rows + attended, norms[0], 1e-6)
-    net = plain.feed_forward(out1, plain.part(theta, "feed_forward"), plain.relu)
-    same(layer(x)[0], plain.layer_norm(out1 + net, norms[1], 1e-6))
-    by_parts = layer.layernorm1(x + layer.mha(x, x, x)[0])
-    same(layer(x), layer.layernorm2(by_parts + layer.cnn(by_parts)).detach())
-
-
-def test_without_its_last_matrices_a_layer_is_two_norms():
-    """F17: zero W_h and zero second FFN weight leave LN(LN(x))."""
-    layer, x = EncoderLayer(6, 2, 10), 3.0 * torch.randn(2, 4, 6) + 1.0
-    assert not torch.allclose(layer(x), layer_norm(layer_norm(x, eps=1e-6), eps=1e-6), atol=1e-3)
-    for linear in (layer.mha.W_h, layer.cnn.k1convL2):
-        nn.init.zeros_(linear.weight)
-        nn.init.zeros_(linear.bias)
-    same(layer(x), layer_norm(layer_norm(x, eps=1e-6), eps=1e-6))
-
-
-def test_the_convolution_of_width_1():
-    cnn, x = randomized(CNN(d_model=6, hidden_dim=10, p=0)), torch.randn(2, 4, 6)
-    first, second = nn.Conv1d(6, 10, 1), nn.Conv1d(10, 6, 1)
-    for conv, linear in ((first, cnn.k1convL1), (second, cnn.k1convL2)):
-        conv.weight.data, conv.bias.data = linear.weight.data[..., None], linear.bias.data
-    same(cnn(x), second(first(x.mT).relu()).mT.detach())
-    assert FFN is CNN
-
-
 def test_embeddings():
     embeddings = Embeddings(6, 9, max_position_embeddings=5, p=0.1).eval()
     assert not embeddings.word_embeddings.weight[1].any()
@@ -210,27 +177,6 @@ def test_embeddings():
     }  # fmt: skip
     with pytest.raises(ValueError, match="the texts have 6 tokens, but the positions end at 5"):
         embeddings(torch.full((1, 6), 2))
-
-
-def test_encoder():
-    encoder = randomized(Encoder(2, 6, 2, 10, 9, 5, p=0.1))
-    ids = torch.tensor([[2, 3, 4, 1]])
-    x = encoder.embedding(ids)
-    for layer in encoder.enc_layers:
-        x = layer(x, padding_mask(ids))
-    same(encoder(ids), x.detach())
-    assert encoder.num_layers == len(encoder.enc_layers) == 2
-
-
-def test_order_matters_through_the_positions_alone():
-    sizes = {"d_model": 6, "num_heads": 2, "conv_hidden_dim": 10, "input_vocab_size": 9, "num_answers": 2}
-    model = randomized(TransformerClassifier(num_layers=2, **sizes))
-    ids, order = torch.tensor([[2, 3, 6, 4, 5]]), torch.tensor([3, 0, 4, 1, 2])
-    with torch.no_grad():
-        assert not torch.allclose(model(ids), model(ids[:, order]), atol=1e-3)
-        model.model.embedding.positions = None
-        same(model.encoder(ids[:, order]), model.encoder(ids)[:, order])
-        same(model(ids[:, order]), model(ids))
 
 
 @pytest.mark.parametrize("as_published", [False, True])

@@ -16,7 +16,6 @@ from attendo_course.algorithms import (
     DTransformer,
     EDInference,
     EDTraining,
-    EDTransformer,
     ETraining,
     d_inference_steps,
     d_loss,
@@ -267,12 +266,3 @@ def test_generation_ends_with_the_positions():
         DInference([8], model, ell_gen=1, tau=1.0)
     with pytest.raises(ValueError, match=r"z\[1\]=0 is not in 1"):
         EDInference([0], formal("A8"), tau=1.0)
-
-
-def test_the_last_column_is_what_inference_takes():
-    """The cache gives the column that the whole forward pass gives."""
-    ed, z = formal("A8"), [3, 1]
-    x_hat, _ = EDInference(z, ed, tau=1.0, generator=seeded(5))
-    steps = list(ed_inference_steps(z, ed, tau=1.0, generator=seeded(5)))
-    P = EDTransformer(z, x_hat[:-1], ed).detach()
-    torch.testing.assert_close(torch.stack([step.q for step in steps], 1), P, **CLOSE)
