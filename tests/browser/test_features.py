@@ -83,32 +83,6 @@ def test_hostile_words_are_shown_as_text_and_break_nothing(visit, served, sessio
     visited.check()
 
 
-@pytest.mark.some(1)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_saved_page_opens_offline_and_says_what_it_cannot_do(visit, sessions, tokenizer, tmp_path, family):
-    path = tmp_path / "page.html"
-    ask = LookRequest(text=f"{text_of(tokenizer, 8)} {HOSTILE[0]}", max_tokens=3)
-    path.write_text(saved_page(sessions[family], ask), encoding="utf-8")
-    visited = visit(path.as_uri())
-    at = Looking(visited, sessions[family])
-    visited.page.context.set_offline(True)
-    at.drawn("thumb")
-    at.open_tab("attention")
-    at.drawn("heat")
-    weights = at.weights()
-    at.page.locator('canvas[data-name="heat"]').focus()
-    at.page.keyboard.press("Home")
-    query, key = at.js("app.spot().query"), at.js("app.spot().key")
-    assert at.page.text_content("#value") == f"{weights[query, key]:.4f}"
-    for name in at.tabs()[:-1]:
-        at.open_tab(name)
-        at.page.wait_for_timeout(50)
-        assert "--serve" not in at.page.text_content("#status"), name
-    assert "attendo look DIR --serve" in at.page.text_content("#saved-note")
-    assert [url for url in visited.requests if not url.startswith(("file:", "data:", "blob:"))] == []
-    visited.check()
-
-
 def test_a_saved_page_of_a_changed_model_shows_the_change(visit, sessions, tokenizer, tmp_path):
     session, path = sessions["translation"], tmp_path / "page.html"
     edit = EditRequest(kind="beta", path="*", beta=2.0)
@@ -302,16 +276,3 @@ def test_the_slider_changes_what_is_chosen_now(visit, served, sessions, tokenize
     told = at.after(lambda: at.page.select_option("#beta-scope", "layer"))
     assert [edit["path"] for edit in told["ask"]["edits"]] == [at.state("layer")]
     at.visit.check()
-
-
-@pytest.mark.some(1)
-@pytest.mark.parametrize(
-    "address", ["#layer=nowhere&head=99&query=900&edits=x&beta=-3", "#view=none&measure=q&text=%00"]
-)
-def test_a_broken_address_does_not_break_the_page(visit, served, sessions, address):
-    visited = visit(served(sessions["language-model"]) + address + "&text=snow+rain")
-    at = Looking(visited, sessions["language-model"])
-    at.page.fill("#text", "snow in Oslo")
-    at.after(lambda: at.page.keyboard.press("Enter"))
-    at.drawn("heat")
-    visited.check()

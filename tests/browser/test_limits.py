@@ -67,6 +67,7 @@ def test_in_a_file_everything_that_is_there_works_and_the_header_says_how_to_do_
         at.until("document.getElementById('film-go').hidden")
         at.page.locator("button.head").nth(0).press("x")
         assert "attendo look DIR --serve" in at.page.text_content("#status")
+    assert [url for url in at.visit.requests if not url.startswith(("file:", "data:", "blob:"))] == []
     at.visit.check()
 
 

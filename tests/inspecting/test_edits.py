@@ -234,7 +234,7 @@ EDITS = [
 ]
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(5)
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi", "relative"])
 @pytest.mark.parametrize("edits", EDITS, ids=["off", "layer", "hard", "mean", "means", "replace"])
 def test_a_search_on_the_view_sees_the_edited_model(positions, edits):

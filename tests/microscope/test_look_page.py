@@ -63,7 +63,7 @@ def pages(users, tmp_path_factory):
     return made
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_data_come_through_and_nothing_else_does(pages, family):
     session, ask, text = pages[family]
@@ -101,7 +101,7 @@ def _but_for_assets(page: Page) -> list[tuple[str, dict[str, str | None]]]:
     ]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_nothing_is_asked_of_anyone(pages, family):
     text = pages[family][2]
@@ -164,7 +164,7 @@ def test_a_live_page_loads_only_assets_of_its_server(root):
     assert page.found("html")[0][0] == {"lang": "ja"}
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_page_is_told_how_the_command_searches_and_what_can_be_edited(pages, family):
     session, _, _ = pages[family]

@@ -79,7 +79,7 @@ def decoder_block(norm_first, activation="relu", d_memory=D, *, alone=False):
     return DecoderBlock(attention(), cross, net, residuals(norm_first))
 
 
-@pytest.mark.some(16)
+@pytest.mark.some(10)
 @pytest.mark.parametrize(("bias", "out_bias"), [(True, True), (False, False), (False, True)])
 @pytest.mark.parametrize("widths", [(D, D), (7, 7), (7, 5)])
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -116,7 +116,7 @@ styles = pytest.mark.parametrize("norm_first", [False, True])
 activations = pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(4)
 @styles
 @activations
 @pytest.mark.parametrize("bias", [True, False])
@@ -130,7 +130,7 @@ def test_transformer_encoder_layer(norm_first, activation, bias, padded):
     assert_same(ours(x, mask), expected, [x], ours, theirs)
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(4)
 @styles
 @activations
 @pytest.mark.parametrize(("padded", "d_memory"), [(False, D), (True, D), (True, 7)])

@@ -110,6 +110,7 @@ def gradients(function, case):
     return torch.autograd.grad(mixed, leaves, torch.linspace(-1, 2, mixed.numel()).view_as(mixed).to(mixed))
 
 
+@pytest.mark.some(12)
 @every_mask
 @settings(max_examples=3)
 @given(seed=seeds, sizes=sizes)
@@ -133,6 +134,7 @@ def test_both_of_two_masks_is_the_product_of_their_matrices(kinds, seeds, length
     assert both.dense(length, length).equal((two.mask & one.mask).dense(length, length))
 
 
+@pytest.mark.some(12)
 @every_mask
 @settings(max_examples=5)
 @given(seed=seeds, sizes=sizes, with_bias=st.booleans())
@@ -145,6 +147,7 @@ def test_rows_of_weights_sum_to_one_over_allowed_keys_and_are_zero_elsewhere(kin
     torch.testing.assert_close(weights.sum(-1), (~case.without_keys()).double(), **EXACT)
 
 
+@pytest.mark.some(16)
 @every_mask
 @settings(max_examples=8)
 @given(seed=seeds, sizes=sizes, with_bias=st.booleans())

@@ -76,6 +76,7 @@ def test_blocks():
     assert right(lambda x, memory: (x, memory, Mask(causal=True)), decoder, *inputs)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -8,6 +8,7 @@ import torch
 from claim_findings import finding
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy_transcription import softmax
 
 from attendo.inspecting.residual_stream import head_matrices
 from attendo.nn.attention import attention, masked_softmax
@@ -18,15 +19,6 @@ from attendo_course.claims import temperature
 from attendo_course.claims.samples import normal, random_attention
 
 CLAIMS = shapes.CLAIMS | temperature.CLAIMS
-
-
-def softmax(scores):
-    """Row by row, as the books write it."""
-    weights = np.zeros_like(scores)
-    for row, out in zip(scores, weights, strict=True):
-        exponentials = np.exp(row - row.max())
-        out[:] = exponentials / exponentials.sum()
-    return weights
 
 
 def multi_head(layer, x, mask=None):

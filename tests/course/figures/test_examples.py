@@ -10,6 +10,7 @@ import torch
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from numpy_transcription import softmax
 
 from attendo.model_config import ModelConfig
 from attendo.models import EncoderDecoder
@@ -33,11 +34,6 @@ def axes_of(name, language="en"):
 
 def texts(name, language="en"):
     return [text.get_text() for text in axes_of(name, language).texts]
-
-
-def softmax(scores):
-    powers = np.exp(scores - scores.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
 
 
 def same_numbers(shown, *tables):
