@@ -38,9 +38,7 @@ PRESS = """name => {
 }"""
 
 
-@pytest.mark.parametrize(
-    "family", ["translation", "classification", *(pytest.param(f, marks=full) for f in FAMILIES)]
-)
+@pytest.mark.parametrize("family", ["translation", *(pytest.param(f, marks=full) for f in FAMILIES[1:])])
 def test_in_a_file_everything_that_is_there_works_and_the_header_says_how_to_do_more(
     saved, tokenizer, family
 ):
@@ -138,6 +136,7 @@ def test_on_a_phone_the_picture_is_on_the_first_screens_and_can_be_touched(live,
 # ---- shades
 
 
+@pytest.mark.full
 def test_thumbnails_of_a_long_text_have_the_scale_of_the_map_and_tell_it(live, tokenizer):
     at = live("classification", text=text_of(tokenizer, 100), view="attention")
     at.until("window.attendo.drawn.heads && window.attendo.drawn.heat")
@@ -182,6 +181,7 @@ def test_no_spreadsheet_takes_a_piece_for_a_formula(live):
     assert min(map(float, numbers)) < 0 and len(numbers) == scores.weights[0, 0].numel()
 
 
+@pytest.mark.full
 def test_the_tree_is_saved_as_it_is_drawn(live, tokenizer):
     at = live("translation", text=text_of(tokenizer, 8), view="search", tree=True, treeBeam=2)
     at.until("window.attendo.drawn.tree")

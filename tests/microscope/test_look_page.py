@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from functools import cache
 from html.parser import HTMLParser
 
 import numpy as np
@@ -48,9 +49,11 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def pages(users, tmp_path_factory):
-    """(session, ask, page text) of each family, of a hostile text and answer."""
-    folder, made = tmp_path_factory.mktemp("pages"), {}
-    for family in FAMILIES:
+    """(session, ask, page text) of a family, of a hostile text and answer."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    @cache
+    def made(family):
         session = Session(users[family])
         forced = family in ("translation", "language-model")
         ask = LookRequest(
@@ -59,14 +62,15 @@ def pages(users, tmp_path_factory):
             target=" ".join(HOSTILE[::-1]) if forced else None,
         )
         (folder / f"{family}.html").write_text(saved_page(session, ask), encoding="utf-8")
-        made[family] = session, ask, (folder / f"{family}.html").read_text(encoding="utf-8")
+        return session, ask, (folder / f"{family}.html").read_text(encoding="utf-8")
+
     return made
 
 
 @pytest.mark.some(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_data_come_through_and_nothing_else_does(pages, family):
-    session, ask, text = pages[family]
+    session, ask, text = pages(family)
     page = Page(text)
     words, *numbers, (kind, data), (attributes, _) = page.found("script")
     assert words[0] == {"type": "application/json", "id": "words"}
@@ -104,7 +108,7 @@ def _but_for_assets(page: Page) -> list[tuple[str, dict[str, str | None]]]:
 @pytest.mark.some(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_nothing_is_asked_of_anyone(pages, family):
-    text = pages[family][2]
+    text = pages(family)[2]
     page = Page(text)
     script, style = page.found("script")[-1][1], page.found("style")[0][1]
     for name in NAMESPACES:
@@ -129,7 +133,7 @@ def _rules_of(policy: str | None) -> dict[str, str]:
 
 
 def test_the_policy_of_a_saved_page_allows_just_its_script_and_style(pages):
-    page = Page(pages["translation"][2])
+    page = Page(pages("translation")[2])
     (policy,) = [at["content"] for at, _ in page.found("meta") if "http-equiv" in at]
     rules = _rules_of(policy)
     assert rules.pop("connect-src") == "'none'"
@@ -167,7 +171,7 @@ def test_a_live_page_loads_only_assets_of_its_server(root):
 @pytest.mark.some(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_page_is_told_how_the_command_searches_and_what_can_be_edited(pages, family):
-    session, _, _ = pages[family]
+    session, _, _ = pages(family)
     told = session.model_answer()
     assert told["search"] == ask_for(session.user, "snow").search
     shown = session.answer("look", {"text": "snow rain"})
@@ -183,7 +187,7 @@ def test_a_page_is_told_how_the_command_searches_and_what_can_be_edited(pages, f
 
 @pytest.mark.parametrize("family", ["language-model", "classification"])
 def test_thumbnails_of_a_long_text_are_shaded_by_a_scale_of_their_own(pages, family):
-    session, _, _ = pages[family]
+    session, _, _ = pages(family)
     text = " ".join(["snow", "rain", "wind"] * 30)
     shown = session.answer("look", {"text": text, "max_tokens": 0})
     seen = session._results[shown["key"]]

@@ -95,6 +95,7 @@ def test_weights_come_back_from_the_file(benchmark_module, tmp_path, norm_first)
     assert peers.attendo_search(tmp_path / "model.npz", "float32")(rows, 2, 6, 6) == found
 
 
+@pytest.mark.full
 def test_every_way_to_search_finds_the_same_in_64_bits(benchmark_module, tmp_path):
     exactness = benchmark_module("exactness")
     run = save_run(tmp_path / "run", tiny_translator(tiny_tokenizer()))

@@ -161,11 +161,13 @@ def run(python, code, *arguments):
     ).stdout
 
 
+@pytest.mark.full
 def test_the_installed_command_says_its_version(python):
     assert run(python, "", "--version") == f"attendo {__version__}\n"
     assert run(python, "import attendo; print(attendo.__file__)").startswith(str(python.parent.parent))
 
 
+@pytest.mark.full
 def test_the_installed_command_finds_its_files(python):
     """The page's, the presets and the formulas, in one process; and a run of an earlier version is the same to it."""
     run_folder = GOLDEN / "format-1" / "translation" / RUN
