@@ -25,7 +25,6 @@ from served_page import (
     settled,
     shown,
     translator,
-    until_ready,
 )
 
 from attendo.serving import completions
@@ -241,26 +240,6 @@ def test_words_that_may_be_missing_are_named_and_each_sentence_translated_by_its
     visited.check()
 
 
-@pytest.mark.some(1)
-@pytest.mark.parametrize(
-    ("omission", "text", "said"),
-    [
-        ("short", "Snow", "Text may be missing: this translation is far shorter than usual."),
-        ("none", TWO.partition(".")[0], None),
-    ],
-)
-def test_a_loss_that_the_server_reports_is_told(at, site, omission, text, said):
-    visited = at(state={})
-    page = visited.until(TYPING)
-    link = ((0, 6), -0.1, (0, 4))
-    answers_with(page, "translate", scripted("Schnee", link, omission=omission))
-    page.keyboard.type(text)
-    shown(visited, ["Schnee"])
-    assert page.is_visible(".loss") == (said is not None)
-    assert said is None or page.inner_text(".loss span") == said
-    assert not page.is_visible(".loss .link")  # a single sentence cannot be split
-
-
 @pytest.mark.full
 def test_other_translations_are_offered_below_the_card(at, site):
     text = "rain tomorrow in the north"
@@ -334,17 +313,6 @@ def test_the_tabs_are_the_tasks_that_are_served(at, site):
     shown(visited, site.translated("rain", name="jaen"))
     visited.until("location.hash.includes('model=jaen')")
     visited.check()
-
-
-@pytest.mark.full
-def test_the_microscope_opens_with_the_text(at, visit, site):
-    page = settled(at(state={"text": "rain snow"}))
-    with page.context.expect_page() as opening:
-        page.click("a.look")
-    looked = opening.value
-    until_ready(looked)
-    assert looked.evaluate("window.attendo.app.look.ask.text") == "rain snow"
-    assert urlsplit(looked.url).path == "/look/enja/"
 
 
 # ---- classifying and completing

@@ -2,7 +2,6 @@
 
 import math
 
-import algorithms_in_numpy as paper
 import numpy as np
 import numpy_transcription as plain
 import pytest
@@ -14,7 +13,6 @@ from attendo.models import parameter_count
 from attendo.nn.masks import Mask
 from attendo.runs.settings import preset_tables
 from attendo_course import presets
-from attendo_course.algorithms import DTransformer, EDTransformer, ETransformer
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 IDS = [3, 1, 4, 1, 5, 2]
@@ -202,16 +200,6 @@ def test_pytorch_wlm(last_norm):
     logits = plain.linear(x, plain.part(theta, "output_proj"))
     expected = np.log(plain.softmax(logits))
     same(model(torch.tensor([IDS])).log_softmax(-1)[0], expected)
-
-
-def test_formal_transformers():
-    z, x = [3, 12, 1], IDS
-    models = [randomized(build()) for build in (presets.formal_ed, presets.formal_e, presets.formal_d)]
-    ed, e, d = models
-    same(EDTransformer(z, x, ed), paper.EDTransformer(z, x, paper.theta_of(ed)))
-    same(ETransformer(x, e), paper.ETransformer(x, paper.theta_of(e)))
-    same(DTransformer(x, d), paper.DTransformer(x, paper.theta_of(d)))
-    assert all(model.config.norm_eps == 0.0 for model in models)
 
 
 def test_gpt2_small():

@@ -70,8 +70,3 @@ def test_a_long_sample_agrees_with_the_closed_forms():
     assert -np.log(matrix[today, tomorrow]).mean() == pytest.approx(weather.entropy_rate(), abs=0.01)
     best_guesses = matrix.argmax(axis=1)[today]
     assert (best_guesses == tomorrow).mean() == pytest.approx(weather.bayes_accuracy(), abs=0.01)
-
-
-def test_each_call_gives_a_fresh_matrix():
-    weather.transition_matrix()[0, 0] = 9.0
-    assert weather.transition_matrix()[0, 0] == 0.6

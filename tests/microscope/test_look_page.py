@@ -1,7 +1,6 @@
 """The page in a file: it asks nothing of anyone, and pieces are text in it, whatever they hold."""
 
 import base64
-import hashlib
 import json
 import re
 from functools import cache
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from looked_models import FAMILIES, HOSTILE
 
-from attendo.display.web import served_asset, version
 from attendo.microscope.answers import MANY
 from attendo.microscope.look_page import live_page, saved_page
 from attendo.microscope.protocol import LookRequest, canonical
@@ -122,50 +120,6 @@ def test_nothing_is_asked_of_anyone(pages, family):
         assert attributes.get("href", "data:,") == "data:,", tag
         assert not {"src", "srcset", "action", "style"} & attributes.keys(), tag
         assert not [name for name in attributes if name.startswith("on")], tag
-
-
-def _rules_of(policy: str | None) -> dict[str, str]:
-    assert policy is not None
-    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
-    assert rules.pop("default-src") == rules.pop("base-uri") == rules.pop("form-action") == "'none'"
-    assert set(rules.pop("img-src").split()) <= {"data:", "blob:"}
-    return rules
-
-
-def test_the_policy_of_a_saved_page_allows_just_its_script_and_style(pages):
-    page = Page(pages("translation")[2])
-    (policy,) = [at["content"] for at, _ in page.found("meta") if "http-equiv" in at]
-    rules = _rules_of(policy)
-    assert rules.pop("connect-src") == "'none'"
-    for name, (_, text) in (("style-src", page.found("style")[0]), ("script-src", page.found("script")[-1])):
-        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        assert rules.pop(name) == f"'sha256-{digest}'"
-    assert rules == {}
-
-
-@pytest.mark.parametrize("root", ["", "../../"])
-def test_a_live_page_loads_only_assets_of_its_server(root):
-    served = live_page("ja", {"name": "<b>"}, root, "../")
-    page = Page(served.data.decode())
-    rules = _rules_of(served.headers["content-security-policy"])
-    assert rules.pop("frame-ancestors") == "'none'"
-    assert rules == dict.fromkeys(("style-src", "script-src", "connect-src"), "'self'")
-    base = f"{root}assets/{version()}/"
-    icon, *links = [at for at, _ in page.found("link")]
-    assert icon == {"rel": "icon", "href": "data:,"}
-    assert {link["rel"] for link in links} == {"stylesheet", "modulepreload"}
-    *data, first, script = page.found("script")
-    for name, found in (("opening", first), ("main", script)):
-        assert found == ({"type": "module", "src": f"{base}look/{name}.js"}, "")
-    assert [at for at, _ in data] == [
-        {"type": "application/json", "id": name} for name in ("words", "answers")
-    ]
-    assert json.loads(data[-1][1]) == {"live": {"name": "<b>"}, "back": "../"}
-    for address in (*(link["href"] or "" for link in links), first[0]["src"], script[0]["src"]):
-        assert address.startswith(base)
-        assert served_asset(address.removeprefix(f"{root}assets/")) is not None, address
-    assert page.found("style") == []
-    assert page.found("html")[0][0] == {"lang": "ja"}
 
 
 @pytest.mark.some(2)

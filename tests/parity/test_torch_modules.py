@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from random_weights import randomized
 from torch import nn
 from torch_modules import pairs, to_torch
 
 from attendo.nn.attention import Attention, attention_weights
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
-from attendo.nn.layers import ACTIVATIONS, FeedForward
+from attendo.nn.layers import FeedForward
 from attendo.nn.masks import Mask
 
 D, HEADS, D_FF, BATCH, SRC, TGT = 12, 3, 20, 3, 5, 4
@@ -190,12 +189,3 @@ def test_what_torch_does_at_inference(bias):
         torch.testing.assert_close(ours(x, Mask(key_lengths=LENGTHS)), expected, **CLOSE)
         found = ours.blocks[0].self_attention(x, x)
         torch.testing.assert_close(found, theirs.layers[0].self_attn(x, x, x)[0], **CLOSE)
-
-
-@pytest.mark.parametrize(
-    ("name", "function"),
-    [("relu", F.relu), ("gelu", F.gelu), ("gelu_tanh", nn.GELU("tanh")), ("silu", F.silu)],
-)
-def test_activations_are_those_of_torch(name, function):
-    x = torch.linspace(-4, 4, 50)
-    torch.testing.assert_close(ACTIVATIONS[name](x), function(x), **CLOSE)

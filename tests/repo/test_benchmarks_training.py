@@ -135,12 +135,6 @@ def test_a_run_keeps_its_plan_and_counts_its_sittings(benchmark_module, tmp_path
     assert not again.due()
 
 
-def test_scores_are_sacrebleu_s(benchmark_module):
-    found = benchmark_module("quality").score(["a b c d e"], ["a b c d e"])
-    assert found["bleu"] == 100.0
-    assert "tok:13a" in found["bleu_signature"]
-
-
 # ---- failures of accelerators (scale_paper.py)
 
 

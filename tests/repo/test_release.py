@@ -118,20 +118,6 @@ def test_the_wheel_made_from_the_sdist_is_the_same(built, tmp_path):
     assert wheel_files(again) == wheel_files(wheel)
 
 
-def test_what_is_missing_changed_or_too_much_is_found(built, tmp_path):
-    wheel = tmp_path / built[0].name
-    with zipfile.ZipFile(built[0]) as whole, zipfile.ZipFile(wheel, "w") as other:
-        for name in whole.namelist():
-            if not name.endswith("py.typed"):
-                other.writestr(name, b"" if name.endswith("look.css") else whole.read(name))
-        other.writestr("attendo/left.tmp", b"")
-    assert wheel_faults(wheel) == [
-        "attendo/py.typed is missing",
-        "attendo/left.tmp does not belong there",
-        "attendo/assets/look/look.css differs",
-    ]
-
-
 @pytest.fixture(scope="module")
 def python(built, tmp_path_factory):
     """Python in an environment of its own that has the wheel, and sees the other packages of this one."""
@@ -198,57 +184,3 @@ def test_checksums_are_as_sha256sum_reads_them(tmp_path):
     lines = noxfile.sums(tmp_path).splitlines()
     assert [line.split("  ")[1] for line in lines] == ["a.tar.gz", "b.whl"]
     assert lines[1].startswith(hashlib.sha256(b"b.whl").hexdigest() + "  ")
-
-
-class Told:
-    """A session of nox whose commands print what they are told to, and which remembers them."""
-
-    def __init__(self, folder, *answers):
-        self.folder, self.answers, self.commands = folder, list(answers), []
-
-    def install(self, *arguments):
-        self.commands.append(("install", *arguments))
-
-    def chdir(self, folder):
-        self.commands.append(("cd", folder))
-
-    def create_tmp(self):
-        return str(self.folder)
-
-    def run(self, *arguments, **options):
-        self.commands.append(arguments)
-        return self.answers.pop(0)
-
-    def error(self, said):
-        raise AssertionError(said)
-
-
-@pytest.fixture
-def dist(tmp_path, monkeypatch):
-    """A dist/ with a wheel."""
-    monkeypatch.setattr(noxfile, "DIST", tmp_path / "dist")
-    (tmp_path / "dist").mkdir()
-    (tmp_path / "dist" / f"attendo-{__version__}-py3-none-any.whl").touch()
-
-
-@pytest.mark.parametrize(
-    ("answers", "said"),
-    [
-        (['pip install "attendo[plots]"', "done"], None),
-        (["done"], "without the extra plots its command does not say"),
-        (['pip install "attendo[plots]"'] * 2, "with the extra plots its command still asks for it"),
-    ],
-)
-def test_an_extra_is_tried_without_and_with_its_packages(dist, tmp_path, answers, said):
-    session = Told(tmp_path, *answers)
-    if said is None:
-        noxfile.extra.func(session, "plots")
-        assert f"attendo[plots]=={__version__}" in session.commands[-2]
-    else:
-        with pytest.raises(AssertionError, match=said):
-            noxfile.extra.func(session, "plots")
-
-
-def test_an_installed_wheel_that_translates_otherwise_is_refused(dist, tmp_path):
-    with pytest.raises(AssertionError, match="attendo translate says 'rain'"):
-        noxfile.install.func(Told(tmp_path, "rain"))

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import command_docs
+import count_lines
 import pytest
 import settings_docs
 import site_docstrings
@@ -228,6 +229,7 @@ def test_search_finds(site, browser, start, asked, wanted):
     "tool",
     [
         command_docs,
+        count_lines,
         settings_docs,
         site_docstrings,
         site_hook,

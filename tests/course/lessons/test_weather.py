@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy import optimize, stats
+from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
@@ -306,17 +306,6 @@ def test_the_best_weights_for_one_number_are_steep_and_no_others_are_better(numb
     assert min(steep) == pytest.approx(least, abs=2e-4)
     rng = np.random.default_rng(0)
     assert min(error_of_weights(e, *rng.normal(0, spread, 2)) for spread in (1, 3, 10, 100)) > least
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("numbers", [np.arange(1, 11) / 10, 1 / np.arange(1, 11)])
-def test_a_search_finds_no_better_weights_for_one_number(numbers):
-    e, rng = weather_draft.NUMBERS[weather_draft.ten_days()[0]] + numbers, np.random.default_rng(0)
-    starts = [rng.normal(0, spread, 2) for spread in (1, 3, 10, 30)]
-    found = [
-        optimize.minimize(lambda w: error_of_weights(e, *w), at, method="Nelder-Mead").fun for at in starts
-    ]
-    assert min(found) > weather_draft.least_error(e) - 1e-5
 
 
 def test_the_drafts_training_is_a_pure_function_of_its_seed_and_nears_the_limit():
