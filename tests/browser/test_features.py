@@ -83,14 +83,19 @@ def test_hostile_words_are_shown_as_text_and_break_nothing(visit, served, sessio
     visited.check()
 
 
-def test_a_saved_page_of_a_changed_model_shows_the_change(visit, sessions, tokenizer, tmp_path):
-    session, path = sessions["translation"], tmp_path / "page.html"
-    edit = EditRequest(kind="beta", path="*", beta=2.0)
+def test_a_saved_page_of_a_changed_model_shows_the_change_and_the_head_that_was_chosen(
+    visit, sessions, tokenizer, tmp_path
+):
+    session, head = sessions["translation"], {"path": "encoder.blocks.1.self_attention", "head": 1}
+    path, edit = tmp_path / "page.html", EditRequest(kind="beta", path="*", beta=2.0)
     ask = LookRequest(text=text_of(tokenizer, 8), search="beam", beam=2, edits=(edit,))
-    path.write_text(saved_page(session, ask, "ja"), encoding="utf-8")
+    path.write_text(saved_page(session, ask, "ja", head=head), encoding="utf-8")
     at = Looking(visit(path.as_uri()), session)
     assert at.js("app.look.ask.edits.length") == 1 and at.js("app.look.baseline !== null")
     assert at.page.evaluate("document.documentElement.lang") == "ja"
+    assert (at.state("layer"), at.state("head")) == (head["path"], head["head"])
+    at.open_tab("training").locator("#film-go").click()  # it holds that head's
+    at.drawn("film")
     assert "--serve" not in at.page.text_content("#status")
     at.visit.check()
 
@@ -181,17 +186,6 @@ def test_what_a_bias_hides_has_no_weight_and_no_color(visit, tokenizer, tmp_path
         at.page.keyboard.press("End")
         told = panel.locator(".cells-value").last.text_content()
         assert end in told and told.split()[-1] == number
-    at.visit.check()
-
-
-def test_a_saved_page_opens_the_head_that_was_chosen(visit, sessions, tokenizer, tmp_path):
-    session, head = sessions["translation"], {"path": "encoder.blocks.1.self_attention", "head": 1}
-    path = tmp_path / "page.html"
-    path.write_text(saved_page(session, LookRequest(text=text_of(tokenizer, 8)), head=head), encoding="utf-8")
-    at = Looking(visit(path.as_uri()), session)
-    assert (at.state("layer"), at.state("head")) == (head["path"], head["head"])
-    at.open_tab("training").locator("#film-go").click()  # it holds that head's
-    at.drawn("film")
     at.visit.check()
 
 

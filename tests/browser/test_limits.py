@@ -9,6 +9,7 @@ import pytest
 from browser_looking import found_by_axe
 from looked_models import FAMILIES, HOSTILE, text_of
 
+from attendo.display.web import asset
 from attendo.microscope.look_page import framed_page, saved_page
 from attendo.microscope.protocol import LookRequest
 
@@ -251,4 +252,54 @@ def test_in_a_busy_notebook_the_page_says_that_it_waits(visit, sessions, tmp_pat
             break
         visited.page.wait_for_timeout(20)
     assert frame.evaluate("window.attendo.app.look.ask.text") == "snow rain"
+    visited.check()
+
+
+FRAMED = """<script>
+const told = [];
+addEventListener("message", ({ source, data }) => {
+  if (source !== parent) return;
+  told.push(data.buffer ? [data.id, [...new Uint8Array(data.buffer)]] : data);
+  if (told.length === 2) parent.postMessage({ attendo: 1, id: "end", name: "end", body: told }, "*");
+});
+parent.postMessage("not for us", "*");
+for (const id of [1, 2]) parent.postMessage({ attendo: 1, id, name: `n${id}`, body: { text: "<\\/script>" } }, "*");
+</script>"""
+KERNEL = """<!doctype html><meta charset="utf-8"><div id="cell"></div><script type="module">
+const bridge = (await import(URL.createObjectURL(new Blob([%s], { type: "text/javascript" })))).default;
+const handlers = new Set();
+const asked = [];
+const tell = (told, buffers) => handlers.forEach((fn) => fn(told, buffers));
+const model = {
+  get: (name) => ({ page: %s, height: 300 })[name],
+  on: (name, fn) => handlers.add(fn),
+  off: (name, fn) => handlers.delete(fn),
+  send: (question) => {
+    asked.push(question);
+    const { attendo, view, id } = question;
+    if (id === 1) {
+      tell({ attendo, view: "another", id, answer: "of another view" }, []);
+      tell({ attendo, view, id, answer: { n: 1 } }, []);
+    }
+    if (id === 2) tell({ attendo, view, id }, [new DataView(new Uint8Array([9, 1, 2, 3, 9]).buffer, 1, 3)]);
+    if (id !== "end") return;
+    leave();
+    window.log = { asked, left: handlers.size };
+  },
+};
+const leave = bridge.render({ model, el: document.getElementById("cell") });
+</script>"""
+
+
+def test_the_bridge_of_the_widget_passes_on_what_is_its_own(visit, tmp_path):
+    page, bridge = (json.dumps(text).replace("</", "<\\/") for text in (FRAMED, asset("bridge.js")))
+    (tmp_path / "notebook.html").write_text(KERNEL % (bridge, page), encoding="utf-8")
+    visited = visit((tmp_path / "notebook.html").as_uri())
+    log = visited.until("!!window.log").evaluate("window.log")
+    assert log["left"] == 0
+    first, second, end = log["asked"]
+    assert {question["view"] for question in log["asked"]} == {first["view"]}
+    asked = {"attendo": 1, "view": first["view"], "id": 1, "name": "n1", "body": {"text": "</script>"}}
+    assert (first, second["id"]) == (asked, 2)
+    assert end["body"] == [{"attendo": 1, "id": 1, "answer": {"n": 1}}, [2, [1, 2, 3]]]
     visited.check()

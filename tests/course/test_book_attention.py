@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy_transcription import arrays, multi_head, softmax
+from random_weights import randn
 from torch import nn
 
 from attendo.inspecting.residual_stream import head_contributions, head_matrices
@@ -23,10 +24,6 @@ from attendo.nn.attention import (
 from attendo_course.lecture import stacked_projection
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @given(n=st.integers(1, 8), beta=st.floats(0.0, 30.0), seed=st.integers(0, 99))

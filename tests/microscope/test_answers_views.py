@@ -206,11 +206,6 @@ def test_pooled_shares_rebuild_what_was_pooled():
     torch.testing.assert_close(pooled_shares(states, "first") @ states, pool(states[None], "first")[0])
 
 
-def test_only_a_classifier_has_class_tokens():
-    with pytest.raises(AttendoError, match="only a classifier"):
-        tokens_answer(tiny_look("masked-language-model"))
-
-
 def test_rollout_of_each_stack_has_rows_of_one():
     seen = tiny_look()
     lengths = {"source": len(seen.source), "target": len(seen.target)}

@@ -5,6 +5,7 @@ import math
 import jaxtyping
 import pytest
 import torch
+from random_weights import randn
 from torch import nn
 
 from attendo.nn.attention import (
@@ -18,10 +19,6 @@ from attendo.nn.attention import (
 )
 from attendo.nn.masks import Mask
 from attendo.nn.positions import Rotary, frequencies, rotate
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def test_weights_by_hand():

@@ -2,16 +2,13 @@
 
 import pytest
 import torch
+from random_weights import randn
 from torch import nn
 
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
 from attendo.nn.layers import FeedForward
 from attendo.nn.masks import Mask
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def residual(norm_first, width=8):

@@ -110,20 +110,6 @@ def test_every_way_to_search_finds_the_same_in_64_bits(benchmark_module, tmp_pat
         assert all(texts == alone for texts in found.values())
 
 
-def test_the_gap_is_what_another_text_lacks_where_searches_part(benchmark_module, tmp_path):
-    exactness = benchmark_module("exactness")
-    searched = exactness.Searched(save_run(tmp_path / "run", tiny_translator(tiny_tokenizer())), "float64", 1)
-    (alone,) = searched.together(LINES[:1])
-    assert len(alone) > 2
-    other = (*alone[:2], 4 if alone[2] != 4 else 5)
-    (row,) = searched.rows(LINES[:1])
-    step, gap = searched.parting(LINES[0], other)
-    right, wrong = searched.log_probs(row, alone[:3]), searched.log_probs(row, other)
-    assert step == 2
-    assert gap == pytest.approx(right[2] - wrong[2])
-    assert gap > 0
-
-
 @pytest.mark.parametrize("form", ["plain", "float32"])
 def test_a_cache_holds_the_source_once_whatever_the_beam(benchmark_module, monkeypatch, form):
     growth = benchmark_module("growth")

@@ -14,8 +14,6 @@ from numpy_transcription import softmax
 from torch import nn
 
 from attendo.nn.attention import Attention, attention
-from attendo.nn.blocks import Encoder, EncoderBlock
-from attendo.nn.layers import FeedForward, xavier
 from attendo.nn.masks import Mask
 from attendo_course.claims import architecture, blocks, contexts, generation
 from attendo_course.claims.samples import built, normal, random_attention, unrolled
@@ -269,37 +267,6 @@ def test_the_probe_is_least_squares(seed, n, d, classes):
 # C18: residual connections and heads
 
 
-def test_the_connections():
-    x = normal(0, 3, 5, blocks.D_MODEL)
-
-    def norm(rows):
-        centered = rows - rows.mean(-1, keepdims=True)
-        return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5)
-
-    f = np.tanh(x.numpy())
-    rows = {blocks.post_norm: norm(x.numpy() + f), blocks.norm_alone: norm(f), blocks.nothing: f}
-    for make, expected in rows.items():
-        np.testing.assert_allclose(built(make)(x, torch.tanh).detach(), expected, rtol=0, atol=1e-10)
-
-
-def test_the_gradient_is_that_of_all_matrices_of_the_first_block():
-    def encoder():
-        parts = [(Attention(16, 2, bias=False), FeedForward(16, 64)) for _ in range(2)]
-        stack = Encoder(EncoderBlock(*pair, blocks.norm_alone) for pair in parts)
-        xavier(stack)
-        return stack
-
-    norms = []
-    for seed in range(2):
-        stack = built(encoder, seed)
-        loss = (stack(normal(seed, 1, 6, 16)) * normal(seed + 9, 1, 6, 16)).sum()
-        matrices = [part.weight for part in stack.blocks[0].modules() if isinstance(part, nn.Linear)]
-        assert len(matrices) == 6
-        norms.append(math.sqrt(sum((part**2).sum().item() for part in torch.autograd.grad(loss, matrices))))
-    found = blocks.first_gradient(blocks.norm_alone, 2, seeds=2)
-    assert found == pytest.approx(math.sqrt(norms[0] * norms[1]), abs=1e-10)
-
-
 @FEW
 @given(seed=seeds, n_heads=st.integers(1, 3), size=st.floats(0.1, 10.0))
 def test_what_heads_answer(seed, n_heads, size):
@@ -327,14 +294,6 @@ def test_one_head_is_wrong_by_one_at_least(w, alphas):
     wrong = [w * (a * x + (1 - a) * y) - (x - y) for a, (x, y) in zip(alphas, blocks.PAIRS, strict=True)]
     assert np.mean(np.square(wrong)) >= (w**2 + max(0.0, 2.0 - abs(w)) ** 2) / 2 - 1e-10
     assert np.mean(np.square(wrong)) >= blocks.least_error_of_one_head() - 1e-10
-
-
-@FEW
-@given(first=st.floats(-9.0, 9.0), second=st.floats(-9.0, 9.0))
-def test_two_heads_by_hand_subtract_any_numbers(first, second):
-    values = torch.tensor([[[first], [second]]], dtype=torch.float64)
-    keys = torch.cat([values, torch.eye(2, dtype=torch.float64)[None]], dim=-1)
-    assert blocks.by_hand()(values.new_ones(1, 1, 1), keys, values=values).item() == first - second
 
 
 # C20: numbers

@@ -12,7 +12,7 @@ from numpy_transcription import softmax
 
 from attendo.inspecting.residual_stream import head_matrices
 from attendo.nn.attention import attention, masked_softmax
-from attendo.nn.masks import Mask, causal
+from attendo.nn.masks import Mask
 from attendo.nn.positions import sinusoidal_encoding
 from attendo_course.claims import attention as shapes
 from attendo_course.claims import temperature
@@ -54,14 +54,6 @@ def test_weights_and_jacobian_by_inverse_temperature():
     np.testing.assert_allclose(finding("C11").picture.values, weights.T, rtol=0, atol=1e-10)
     largest = [np.abs(np.diag(y) - np.outer(y, y)).max() for y in weights]
     np.testing.assert_allclose(finding("C21").picture.values[0], largest, rtol=0, atol=1e-10)
-
-
-def test_gradcheck_of_the_softmax_and_of_its_jacobian():
-    scores = normal(5, 3, 4).requires_grad_()
-    assert torch.autograd.gradcheck(lambda s: masked_softmax(s, causal(3, 4), 1.7), scores)
-    assert torch.autograd.gradgradcheck(lambda s: masked_softmax(s, causal(3, 4), 1.7), scores)
-    weights = normal(6, 1, 4).softmax(-1)[0].requires_grad_()
-    assert torch.autograd.gradcheck(temperature.softmax_jacobian, weights)
 
 
 @given(n=st.integers(1, 8), seed=st.integers(0, 2**31), spread=st.floats(0.0, 100.0))

@@ -40,11 +40,6 @@ def test_right_ones_pass(function):
         assert (found.status, found.tried > 0) == (("holds", True) if is_offered else ("not offered", False))
 
 
-def test_attendos_own_passes():
-    assert check(attention).failed == ()
-    assert [found.status for found in check(attention).outcomes] == ["holds"] * len(PROPERTIES)
-
-
 @pytest.mark.some(8)
 @pytest.mark.parametrize(("function", "failed", "where", "hint"), WRONG, ids=named)
 def test_wrong_ones_fail_in_the_right_place_with_the_right_hint(function, failed, where, hint):
