@@ -165,6 +165,7 @@ def test_it_opens_with_an_example_and_a_sentence_about_the_picture(visit, served
     at.visit.check()
 
 
+@pytest.mark.full
 def test_the_picture_stays_when_the_effect_of_the_head_arrives(live):
     at = live("translation", viewport={"width": 1200, "height": 900})
     at.until("app.effects.done === app.effects.total")
@@ -196,6 +197,7 @@ def test_it_looks_while_one_types_and_marks_what_is_out_of_date(live, tokenizer)
     at.visit.check()
 
 
+@pytest.mark.full
 def test_a_sink_is_named_and_a_term_explains_itself(live, tokenizer):
     at = live("translation", text=text_of(tokenizer, 8))
     at.js("app.layers().forEach((layer) => layer.sinks.fill({ key: 2, share: 0.9 })) || app.emit('map')")
@@ -209,6 +211,7 @@ def test_a_sink_is_named_and_a_term_explains_itself(live, tokenizer):
     at.visit.check()
 
 
+@pytest.mark.full
 def test_a_guide_explains_the_page_once(live, tokenizer):
     at = live("translation", text=text_of(tokenizer, 8))
     page = at.page
@@ -228,6 +231,7 @@ def test_a_guide_explains_the_page_once(live, tokenizer):
     at.visit.check()
 
 
+@pytest.mark.full
 def test_a_busy_server_is_asked_again(live, tokenizer):
     at = live("translation", text=text_of(tokenizer, 8))
     body = json.dumps({"error": "the server is full"})
@@ -270,6 +274,7 @@ def test_a_change_of_language_keeps_what_is_being_typed(live, tokenizer):
     at.visit.check()
 
 
+@pytest.mark.full
 def test_a_head_without_its_layer_has_no_switch_of_its_own(live, tokenizer):
     layer = "decoder.blocks.1.cross_attention"
     edits = [{"kind": "off", "path": layer, "how": "zero"}]
@@ -391,6 +396,7 @@ def test_what_an_address_says_in_vain_is_left_out_and_told_once(live, family, ad
     at.visit.check()  # no question was refused
 
 
+@pytest.mark.full
 def test_edits_that_fit_stay_and_patterns_do_too(live):
     fit = [
         {"kind": "off", "path": "encoder.*.self_attention", "head": 1},

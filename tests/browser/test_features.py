@@ -16,7 +16,7 @@ from attendo.nn.positions import DistanceBias
 full = pytest.mark.full
 
 
-LENGTHS = {8: ("translation", "classification"), 30: (), 128: (), 512: ()}
+LENGTHS = {8: ("translation",), 30: (), 128: (), 512: ()}
 """Families that every run looks at with so many tokens; `make test-full` looks at all of them at all lengths."""
 
 
@@ -136,6 +136,7 @@ class Window(DistanceBias):
         return torch.zeros(far.shape).masked_fill(far, -torch.inf)
 
 
+@pytest.mark.full
 def test_what_a_bias_hides_has_no_weight_and_no_color(visit, tokenizer, tmp_path):
     user, layer = looked_model("translation", tokenizer), "encoder.blocks.1.self_attention"
     for block in user.model.encoder.blocks:
@@ -264,6 +265,7 @@ def test_what_each_view_shows_is_in_the_address_too(visit, served, sessions, tok
     at.visit.check()
 
 
+@pytest.mark.full
 def test_the_slider_changes_what_is_chosen_now(visit, served, sessions, tokenizer):
     address = address_of(served(sessions["translation"]), text=text_of(tokenizer, 8))
     at = Looking(visit(address), sessions["translation"])

@@ -70,6 +70,7 @@ def test_in_a_file_everything_that_is_there_works_and_the_header_says_how_to_do_
     at.visit.check()
 
 
+@pytest.mark.full
 def test_axe_finds_nothing_in_a_file(visit, sessions, tokenizer, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(
@@ -98,7 +99,7 @@ CUT = """() => {
 }"""
 
 
-@pytest.mark.some(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("family", "language"),
     [("translation", "ja"), *(pytest.param(family, "en", marks=full) for family in FAMILIES)],

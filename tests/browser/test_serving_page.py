@@ -193,6 +193,7 @@ def test_a_word_of_ones_own_is_gone_on_with(at, site):
     visited.check()
 
 
+@pytest.mark.full
 def test_languages_are_swapped_the_search_is_widened_and_the_text_copied(at, site):
     visited = at(state={"text": "rain snow"})
     (there,) = site.translated("rain snow")
@@ -281,6 +282,7 @@ def test_an_empty_box_offers_texts_to_try(at, site):
     assert "enja" in page.inner_text(".extras .end") and "this machine" in page.inner_text(".extras .end")
 
 
+@pytest.mark.full
 def test_without_a_way_back_the_languages_say_why_they_are_not_swapped(at, stack):
     site = Site(stack, ("enja", translator(), "en", "ja"))
     visited = at({"text": "rain"}, site)
@@ -336,6 +338,7 @@ def test_a_text_is_classified_as_one_types(at, site):
     visited.check()
 
 
+@pytest.mark.full
 def test_the_words_that_decided_say_what_the_label_is_without_them(at, site):
     words = ["rain", "tomorrow", "in", "the", "north"]
     visited = at(state={"model": "rain", "text": " ".join(words)})

@@ -239,6 +239,7 @@ def test_it_says_why_it_waits_and_tries_again(at, site, status, message, said):
     assert len(visited.complaints) == 1 and str(status) in visited.complaints[0]
 
 
+@pytest.mark.full
 def test_what_the_server_refuses_is_told_in_its_own_words(at, site):
     visited = at(state={"model": "rain"})
     page = visited.until(TYPING)

@@ -129,15 +129,6 @@ def test_attention_equals_a_loop_over_heads(q_len, k_len, d_input):
             same(A[row, head], plain.softmax(Q @ K.T / math.sqrt(2)))
 
 
-def test_split_then_group_is_the_identity():
-    mha, x = MultiHeadAttention(6, 3, 0), torch.randn(2, 4, 6)
-    heads = mha.split_heads(x, 2)
-    assert heads.shape == (2, 3, 4, 2)
-    same(heads[:, 1], x[..., 2:4])
-    assert torch.equal(mha.group_heads(heads, 2), x)
-    assert torch.equal(mha.group_heads(mha.split_heads(x)), x)
-
-
 def test_a_width_that_heads_do_not_divide_is_refused():
     with pytest.raises(ValueError, match="d_model=6 is not a multiple of num_heads=4"):
         MultiHeadAttention(6, 4, 0)
@@ -419,6 +410,7 @@ def test_a_decoder_only_block_has_no_cross_attention():
         DecoderLayer.over(block).cross_mha  # noqa: B018
 
 
+@pytest.mark.full
 def test_the_encoder_decoder_of_the_page_learns_to_reverse():
     page = Path(lecture.__file__).with_name("book") / "en" / "nyu.md"
     (code,) = re.findall(

@@ -5,14 +5,12 @@ from functools import cache
 
 import hypothesis.strategies as st
 import pytest
-import torch
 from hypothesis import given
 
 from attendo_course.claims.softmax import DICTIONARY, edit_distance_look_up
 from attendo_course.lookup import (
     RECIPES,
     edit_weights,
-    find_recipe,
     levenshtein,
     pair_vectors,
     rank_recipes,
@@ -63,11 +61,6 @@ def rounds_to(x: float, printed: str) -> bool:
 
 
 @pytest.mark.parametrize(("question", "language", "number"), QUESTIONS)
-def test_a_question_finds_its_recipe(question, language, number):
-    assert find_recipe(question, language) is RECIPES[number]
-
-
-@pytest.mark.parametrize(("question", "language", "number"), QUESTIONS)
 def test_the_ranking_is_the_order_of_the_scores_and_begins_with_the_hard_answer(question, language, number):
     titles = [recipe.title.text(language) for recipe in RECIPES]
     vectors = pair_vectors([question, *titles])
@@ -86,13 +79,6 @@ def test_from_soft_to_hard_the_best_recipe_takes_all_the_weight():
     assert best == sorted(best)
     assert best[0] == pytest.approx(1 / len(RECIPES))
     assert (best[-2], best[-1]) == (pytest.approx(1, abs=1e-9), 1.0)
-
-
-def test_pairs_of_characters():
-    vectors = pair_vectors(["abab", "ABA", "a", ""])
-    expected = torch.tensor([[2, 1], [1, 1], [0, 0], [0, 0]], dtype=torch.float64)
-    expected[:2] /= torch.tensor([[5.0], [2.0]], dtype=torch.float64).sqrt()
-    torch.testing.assert_close(vectors, expected)
 
 
 # ---- C27: by edit distance

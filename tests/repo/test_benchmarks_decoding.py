@@ -119,12 +119,3 @@ def test_a_cache_holds_the_source_once_whatever_the_beam(benchmark_module, monke
     assert one["source"] == four["source"] == 3 * 2 * 3 * growth.SOURCE_TOKENS * 256 * 4
     assert four["own"] == 4 * one["own"]
     assert one["own"] >= 3 * 2 * 3 * 32 * 256 * 4
-
-
-def test_time_that_grows_beyond_attention_is_not_flat(benchmark_module):
-    growth_of = benchmark_module("growth").growth_of
-    times = {n: {"step": 3e-3 + n * 1e-6, "attention": 1e-3, "cold": 2e-3} for n in (64, 2048)}
-    found = growth_of(times)
-    assert not found["flat"]
-    assert found["growth of the rest"] == pytest.approx(4.048 / 2.064, abs=1e-3)
-    assert found["milliseconds"][2048]["rest"] == pytest.approx(4.048)

@@ -67,12 +67,6 @@ def test_contenders_have_the_same_parameters(benchmark_module):
     assert counts["torch"] == counts["attendo-torch-products"] + norms
 
 
-def test_memory_batches_are_short_to_long_and_a_small_one_last(benchmark_module):
-    batches = [(np.ones((9, n)), np.ones((9, n))) for n in range(1, 21)]
-    chosen = benchmark_module("training").memory_batches(batches)
-    assert [src.shape for src, _ in chosen] == [(9, 2), (9, 10), (9, 19), (9, 2), (2, 1)]
-
-
 def test_figures_are_ratios_of_the_same_rounds(benchmark_module):
     training = benchmark_module("training")
     options = type("Options", (), {"size": "small", "rounds": 2, "steps_per_round": 1})

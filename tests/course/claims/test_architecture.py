@@ -96,7 +96,7 @@ BREAKS = [
 ]
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
     ("compute", "changes", "expected"), [row[1:] for row in BREAKS], ids=[row[0] for row in BREAKS]
 )

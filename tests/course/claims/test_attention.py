@@ -69,6 +69,7 @@ def test_the_jacobian_is_that_of_automatic_differentiation(n, seed, spread):
 # C07, C10: sizes of scores
 
 
+@pytest.mark.full
 def test_products_by_dimension():
     for d, known in ((1, 1.018), (16, 15.99), (64, 63.87)):
         names = [check for check in finding("C07").checks if check.name.en.startswith(f"D = {d}:")]
@@ -80,6 +81,7 @@ def test_products_by_dimension():
     assert finding("C07").checks[0].value == pytest.approx(np.mean((a * b) ** 2), abs=1e-10)
 
 
+@pytest.mark.full
 def test_the_largest_weight_by_dimension():
     generator = torch.Generator().manual_seed(0)
     for column, d in enumerate((4, 8, 16)):

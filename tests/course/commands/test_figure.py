@@ -153,7 +153,7 @@ def test_texts_overlap_neither_each_other_nor_the_edge(language):
         pytest.skip("no Japanese font is installed")
     others = [(name, None) for name in FIGURES if name != "model"]
     every = [*others, *(("model", config) for config in MODELS[language])]
-    for name, config in every[:: examples(-3, -1)]:  # some of them, the last one too
+    for name, config in every[:: examples(-6, -1)]:  # some of them, the last one too
         paint = painter(name, config)
         families = fonts.fonts_for("層正規化" if language == "ja" else "")[0]
         boxes = {}

@@ -76,6 +76,7 @@ def test_the_error_of_jax_is_the_one_that_is_reported(few_shapes):
     assert "Tensor" not in failure.got.en
 
 
+@pytest.mark.full
 def test_whose_work_it_is():
     def remarks(function):
         case = trials.draw((2, 2, 2, 2))

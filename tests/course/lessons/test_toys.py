@@ -106,6 +106,7 @@ def test_cross_attention_has_a_row_for_each_wanted_symbol_and_the_end():
     assert weights.sum(1) == pytest.approx(1.0)
 
 
+@pytest.mark.full
 def test_copying_is_learned_and_measured_by_decoding():
     lengths = range(1, 3)
     test = [list(row) for n in lengths for row in product(range(3), repeat=n)]

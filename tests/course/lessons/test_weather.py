@@ -89,6 +89,7 @@ def test_a_model_without_norms_has_none_and_still_learns():
     assert all(parameter.grad is not None for parameter in bare.parameters())
 
 
+@pytest.mark.full
 def test_the_linear_model_is_a_logistic_regression(markov):
     task, data = markov
     run = LINEAR.trained(task, data, 1)
@@ -124,6 +125,7 @@ def test_a_deep_transformer_learns_a_random_table(small_tests):
     assert found == pytest.approx(task.limit.accuracy, abs=0.03)
 
 
+@pytest.mark.full
 def test_the_decoder_comes_near_the_chain_day_by_day(decoder):
     done, test = decoder
     assert done.measures["excess"] == pytest.approx(done.measures["loss"] - chain_loss(test))
@@ -131,6 +133,7 @@ def test_the_decoder_comes_near_the_chain_day_by_day(decoder):
     assert chain_loss(test) == pytest.approx(weather.entropy_rate(), abs=0.03)
 
 
+@pytest.mark.full
 def test_the_decoder_on_day_11_alone(markov, decoder):
     _, data = markov
     found = last_day(decoder[0].model, data)
@@ -138,6 +141,7 @@ def test_the_decoder_on_day_11_alone(markov, decoder):
     assert abs(found["excess"]) < 0.02
 
 
+@pytest.mark.full
 def test_generated_weather_has_the_chains_transitions(decoder):
     model = decoder[0].model
     days = generated(model, lesson.CLOUD, 20, 1500, seed=1)

@@ -39,7 +39,6 @@ from attendo_course.lessons.words import (
     continued,
     counting_step,
     cut,
-    head_weights,
     looking_back,
     mean_distance,
     model_step,
@@ -51,7 +50,6 @@ from attendo_course.lessons.words import (
     train_words,
     transformer,
     unordered,
-    validation_windows,
     word_task,
     words_of,
     worth_of_order,
@@ -328,16 +326,6 @@ def test_the_lesson_on_a_small_file_of_ones_own(tmp_path):
     for picture in (curves, heads, of_phrase):
         for language in ("en", "ja"):
             assert len(picture_lines(picture, language)) > 3
-
-
-def test_windows_and_weights_are_of_the_longest_windows(tmp_path):
-    task = word_task([text_file(tmp_path)], 1500, 300, 40)
-    windows = validation_windows(task)
-    names, weights = head_weights(transformer(task.tokenizer.vocab_size).eval(), windows)
-    assert names == ("1.1", "1.2", "2.1", "2.2")
-    assert weights.shape == (len(windows), 4, len(windows[0]), len(windows[0]))
-    assert np.allclose(weights.sum(-1), 1, atol=1e-5)
-    assert (np.triu(weights, 1) == 0).all()
 
 
 @pytest.mark.parametrize(
