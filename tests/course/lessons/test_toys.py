@@ -16,7 +16,6 @@ from attendo_course.lessons.lesson import Conclusion, Options, Table
 from attendo_course.lessons.toys import (
     ADD,
     COPY,
-    LESSONS,
     SORT,
     add,
     cross_weights,
@@ -128,7 +127,3 @@ def test_lessons_show_a_table_and_say_what_it_means(monkeypatch, lesson, n_rows)
     assert lesson.question not in pieces  # the command prints it
     assert isinstance(pieces[-1], Conclusion)
     assert "nan" not in pieces[-1].words.en + pieces[-1].words.ja
-
-
-def test_names_are_those_of_the_commands():
-    assert [lesson.name for lesson in LESSONS] == ["copy", "reverse", "sort", "add"]
