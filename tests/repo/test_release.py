@@ -110,6 +110,7 @@ def test_the_sdist_holds_what_builds_tests_and_explains_the_package(built):
     assert sdist_faults(built[1]) == []
 
 
+@pytest.mark.full
 def test_the_wheel_made_from_the_sdist_is_the_same(built, tmp_path):
     wheel, sdist = built
     with tarfile.open(sdist) as file:

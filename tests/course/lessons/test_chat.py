@@ -76,7 +76,7 @@ def test_the_lesson_trains_three_stages_and_shows_the_answers_of_each(monkeypatc
     monkeypatch.setattr(chat_stages, "SIZES", chat_stages.SIZES | small)
     for name in ("BULLETINS", "TALKS", "PAIRS"):
         monkeypatch.setattr(chat_stages, name, 400)
-    monkeypatch.setattr(chat, "STEPS", (30, 30, 1))
+    monkeypatch.setattr(chat, "STEPS", (30, 30, 2))
     monkeypatch.setattr(chat, "N_HELD_OUT", 12)
     pieces = list(chat.teach(Options(language=language)))
     answers, stages = (piece for piece in pieces if isinstance(piece, Table))
