@@ -63,6 +63,7 @@ def test_a_wrong_gradient_is_found():
     assert failure.expected.en.startswith("d(sum of the output)/dvalue")
 
 
+@pytest.mark.full
 def test_a_gradient_that_jax_cannot_compute_is_not_checked(few_shapes):
     report = check(attentions_in_jax.through_numpy)
     found = outcome(report, "gradient")
