@@ -16,7 +16,6 @@ from attendo_course.claims.positions import (
     sines_alone,
     sines_alone_lose_it,
     sines_and_cosines,
-    spread_by_distance,
 )
 from attendo_course.figures.arrays import heatmap
 
@@ -144,8 +143,3 @@ def test_the_product_is_that_of_any_other_pair_of_the_distance(p, q, k, d):
 @given(d=widths, shifts=st.tuples(st.integers(0, 300), st.integers(0, 300)), n=st.integers(2, 9))
 def test_shifting_rotates_at_any_width(d, shifts, n):
     assert shifting_rotates(d_model=d, n=n, shifts=shifts).holds
-
-
-def test_the_spread_is_that_of_the_worst_distance():
-    assert spread_by_distance(torch.tensor([[1.0], [2.0], [4.0]])) == 15.0
-    assert spread_by_distance(torch.tensor([[1.0], [1.0], [1.0]])) == 0.0
