@@ -40,6 +40,7 @@ def test_a_reply_is_copied_as_it_is_shown(talk):
     visited.until(f"navigator.clipboard.readText().then((text) => text === {json.dumps(reply)})")
 
 
+@pytest.mark.full
 def test_a_reply_that_is_stopped_stays_in_the_conversation(talk, monkeypatch):
     advance = Writing.advance
     monkeypatch.setattr(Writing, "advance", lambda self: time.sleep(0.05) or advance(self))
@@ -57,6 +58,7 @@ def test_a_reply_that_is_stopped_stays_in_the_conversation(talk, monkeypatch):
     assert page.input_value("textarea[name=message] >> nth=-1") == ""
 
 
+@pytest.mark.full
 def test_the_browser_sends_the_api_key_as_a_password(talk):
     visited = talk(12, Keys(["käse"]), http_credentials={"username": "me", "password": "käse"})
     assert visited.page.text_content("article.assistant").strip()

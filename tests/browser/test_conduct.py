@@ -20,7 +20,7 @@ full = pytest.mark.full
 # ---- what it begins with
 
 
-@pytest.mark.some(1)
+@pytest.mark.full
 @pytest.mark.parametrize(("family", "search"), [("translation", "beam"), ("language-model", "greedy")])
 def test_live_and_saved_page_begin_with_the_search_of_the_command(live, saved, tokenizer, family, search):
     text = text_of(tokenizer, 8)
@@ -41,6 +41,7 @@ def test_live_and_saved_page_begin_with_the_search_of_the_command(live, saved, t
     at.visit.check()
 
 
+@pytest.mark.full
 def test_a_run_that_searches_greedily_begins_so(visit, served, tokenizer):
     user = looked_model("translation", tokenizer)
     user = type(user)(user.model, tokenizer, type(user.decoding)(beam=1))
@@ -48,6 +49,7 @@ def test_a_run_that_searches_greedily_begins_so(visit, served, tokenizer):
     assert at.js("app.look.ask.search") == "greedy" == ask_for(user, "snow").search
 
 
+@pytest.mark.full
 def test_only_a_language_model_begins_with_nothing(live, saved, sessions):
     at = live("language-model", max_tokens=5)
     plain = look(sessions["language-model"].user, LookRequest(text="", max_tokens=5))
@@ -65,6 +67,7 @@ def test_only_a_language_model_begins_with_nothing(live, saved, sessions):
 # ---- where it goes back to
 
 
+@pytest.mark.full
 def test_after_a_reload_tree_why_and_film_are_there_again(live, tokenizer):
     at = live("translation", text=text_of(tokenizer, 8))
     panel = at.open_tab("search")
@@ -97,6 +100,7 @@ def test_after_a_reload_tree_why_and_film_are_there_again(live, tokenizer):
     at.visit.check()
 
 
+@pytest.mark.full
 def test_back_and_forward_go_over_what_the_reader_did(live, tokenizer):
     texts = [text_of(tokenizer, 8), text_of(tokenizer, 12)]
     at = live("translation", text=texts[0])
@@ -161,6 +165,7 @@ def test_it_opens_with_an_example_and_a_sentence_about_the_picture(visit, served
     at.visit.check()
 
 
+@pytest.mark.full
 def test_the_picture_stays_when_the_effect_of_the_head_arrives(live):
     at = live("translation", viewport={"width": 1200, "height": 900})
     at.until("app.effects.done === app.effects.total")
@@ -192,6 +197,7 @@ def test_it_looks_while_one_types_and_marks_what_is_out_of_date(live, tokenizer)
     at.visit.check()
 
 
+@pytest.mark.full
 def test_a_sink_is_named_and_a_term_explains_itself(live, tokenizer):
     at = live("translation", text=text_of(tokenizer, 8))
     at.js("app.layers().forEach((layer) => layer.sinks.fill({ key: 2, share: 0.9 })) || app.emit('map')")
@@ -205,6 +211,7 @@ def test_a_sink_is_named_and_a_term_explains_itself(live, tokenizer):
     at.visit.check()
 
 
+@pytest.mark.full
 def test_a_guide_explains_the_page_once(live, tokenizer):
     at = live("translation", text=text_of(tokenizer, 8))
     page = at.page
@@ -224,6 +231,7 @@ def test_a_guide_explains_the_page_once(live, tokenizer):
     at.visit.check()
 
 
+@pytest.mark.full
 def test_a_busy_server_is_asked_again(live, tokenizer):
     at = live("translation", text=text_of(tokenizer, 8))
     body = json.dumps({"error": "the server is full"})
@@ -239,6 +247,7 @@ def test_a_busy_server_is_asked_again(live, tokenizer):
     assert len(at.visit.complaints) == 1 and "429" in at.visit.complaints[0]
 
 
+@pytest.mark.full
 def test_the_matrix_is_that_of_the_open_head_wherever_it_was_opened(live, tokenizer):
     at = live("translation", text=text_of(tokenizer, 8))
     heat, other = at.page.locator('canvas[data-name="heat"]'), 1 - at.state("head")
@@ -252,6 +261,7 @@ def test_the_matrix_is_that_of_the_open_head_wherever_it_was_opened(live, tokeni
     at.visit.check()
 
 
+@pytest.mark.full
 def test_a_change_of_language_keeps_what_is_being_typed(live, tokenizer):
     at = live("translation", text=text_of(tokenizer, 8))
     at.js("Object.assign(app.look, { seconds: 9, quick: false })")
@@ -264,6 +274,7 @@ def test_a_change_of_language_keeps_what_is_being_typed(live, tokenizer):
     at.visit.check()
 
 
+@pytest.mark.full
 def test_a_head_without_its_layer_has_no_switch_of_its_own(live, tokenizer):
     layer = "decoder.blocks.1.cross_attention"
     edits = [{"kind": "off", "path": layer, "how": "zero"}]
@@ -272,6 +283,7 @@ def test_a_head_without_its_layer_has_no_switch_of_its_own(live, tokenizer):
     at.visit.check()
 
 
+@pytest.mark.full
 def test_letters_of_several_bytes_and_the_ends_of_a_text_have_names(live):
     at = live("translation", text="snow rain")
     tokens = [
@@ -337,7 +349,7 @@ def test_a_row_of_tokens_points_and_is_walked_by_keys(live, tokenizer):
 # ---- addresses
 
 
-@pytest.mark.some(2)
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("family", "address", "unfit"),
     [
@@ -384,6 +396,7 @@ def test_what_an_address_says_in_vain_is_left_out_and_told_once(live, family, ad
     at.visit.check()  # no question was refused
 
 
+@pytest.mark.full
 def test_edits_that_fit_stay_and_patterns_do_too(live):
     fit = [
         {"kind": "off", "path": "encoder.*.self_attention", "head": 1},
@@ -423,6 +436,7 @@ def test_a_file_answers_its_own_question_whatever_its_address_says(saved, tokeni
     at.visit.check()
 
 
+@pytest.mark.full
 def test_tokens_count_from_1_where_they_are_read(saved, tokenizer):
     """And from 0 in the address; of the matrix's labels, short ones stand upright."""
     address = "#layer=encoder.blocks.0.self_attention&head=1&query=2&key=0&view=arithmetic&numbers=true"

@@ -9,6 +9,7 @@ import pytest
 from browser_looking import found_by_axe
 from looked_models import FAMILIES, HOSTILE, text_of
 
+from attendo.display.web import asset
 from attendo.microscope.look_page import framed_page, saved_page
 from attendo.microscope.protocol import LookRequest
 
@@ -38,9 +39,7 @@ PRESS = """name => {
 }"""
 
 
-@pytest.mark.parametrize(
-    "family", ["translation", "classification", *(pytest.param(f, marks=full) for f in FAMILIES)]
-)
+@pytest.mark.parametrize("family", ["translation", *(pytest.param(f, marks=full) for f in FAMILIES[1:])])
 def test_in_a_file_everything_that_is_there_works_and_the_header_says_how_to_do_more(
     saved, tokenizer, family
 ):
@@ -67,9 +66,11 @@ def test_in_a_file_everything_that_is_there_works_and_the_header_says_how_to_do_
         at.until("document.getElementById('film-go').hidden")
         at.page.locator("button.head").nth(0).press("x")
         assert "attendo look DIR --serve" in at.page.text_content("#status")
+    assert [url for url in at.visit.requests if not url.startswith(("file:", "data:", "blob:"))] == []
     at.visit.check()
 
 
+@pytest.mark.full
 def test_axe_finds_nothing_in_a_file(visit, sessions, tokenizer, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(
@@ -98,7 +99,7 @@ CUT = """() => {
 }"""
 
 
-@pytest.mark.some(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("family", "language"),
     [("translation", "ja"), *(pytest.param(family, "en", marks=full) for family in FAMILIES)],
@@ -137,6 +138,7 @@ def test_on_a_phone_the_picture_is_on_the_first_screens_and_can_be_touched(live,
 # ---- shades
 
 
+@pytest.mark.full
 def test_thumbnails_of_a_long_text_have_the_scale_of_the_map_and_tell_it(live, tokenizer):
     at = live("classification", text=text_of(tokenizer, 100), view="attention")
     at.until("window.attendo.drawn.heads && window.attendo.drawn.heat")
@@ -181,6 +183,7 @@ def test_no_spreadsheet_takes_a_piece_for_a_formula(live):
     assert min(map(float, numbers)) < 0 and len(numbers) == scores.weights[0, 0].numel()
 
 
+@pytest.mark.full
 def test_the_tree_is_saved_as_it_is_drawn(live, tokenizer):
     at = live("translation", text=text_of(tokenizer, 8), view="search", tree=True, treeBeam=2)
     at.until("window.attendo.drawn.tree")
@@ -250,4 +253,54 @@ def test_in_a_busy_notebook_the_page_says_that_it_waits(visit, sessions, tmp_pat
             break
         visited.page.wait_for_timeout(20)
     assert frame.evaluate("window.attendo.app.look.ask.text") == "snow rain"
+    visited.check()
+
+
+FRAMED = """<script>
+const told = [];
+addEventListener("message", ({ source, data }) => {
+  if (source !== parent) return;
+  told.push(data.buffer ? [data.id, [...new Uint8Array(data.buffer)]] : data);
+  if (told.length === 2) parent.postMessage({ attendo: 1, id: "end", name: "end", body: told }, "*");
+});
+parent.postMessage("not for us", "*");
+for (const id of [1, 2]) parent.postMessage({ attendo: 1, id, name: `n${id}`, body: { text: "<\\/script>" } }, "*");
+</script>"""
+KERNEL = """<!doctype html><meta charset="utf-8"><div id="cell"></div><script type="module">
+const bridge = (await import(URL.createObjectURL(new Blob([%s], { type: "text/javascript" })))).default;
+const handlers = new Set();
+const asked = [];
+const tell = (told, buffers) => handlers.forEach((fn) => fn(told, buffers));
+const model = {
+  get: (name) => ({ page: %s, height: 300 })[name],
+  on: (name, fn) => handlers.add(fn),
+  off: (name, fn) => handlers.delete(fn),
+  send: (question) => {
+    asked.push(question);
+    const { attendo, view, id } = question;
+    if (id === 1) {
+      tell({ attendo, view: "another", id, answer: "of another view" }, []);
+      tell({ attendo, view, id, answer: { n: 1 } }, []);
+    }
+    if (id === 2) tell({ attendo, view, id }, [new DataView(new Uint8Array([9, 1, 2, 3, 9]).buffer, 1, 3)]);
+    if (id !== "end") return;
+    leave();
+    window.log = { asked, left: handlers.size };
+  },
+};
+const leave = bridge.render({ model, el: document.getElementById("cell") });
+</script>"""
+
+
+def test_the_bridge_of_the_widget_passes_on_what_is_its_own(visit, tmp_path):
+    page, bridge = (json.dumps(text).replace("</", "<\\/") for text in (FRAMED, asset("bridge.js")))
+    (tmp_path / "notebook.html").write_text(KERNEL % (bridge, page), encoding="utf-8")
+    visited = visit((tmp_path / "notebook.html").as_uri())
+    log = visited.until("!!window.log").evaluate("window.log")
+    assert log["left"] == 0
+    first, second, end = log["asked"]
+    assert {question["view"] for question in log["asked"]} == {first["view"]}
+    asked = {"attendo": 1, "view": first["view"], "id": 1, "name": "n1", "body": {"text": "</script>"}}
+    assert (first, second["id"]) == (asked, 2)
+    assert end["body"] == [{"attendo": 1, "id": 1, "answer": {"n": 1}}, [2, [1, 2, 3]]]
     visited.check()

@@ -21,7 +21,8 @@ def session(tokenizer):
     return Session(looked_model("language-model", tokenizer, scale=0.05, n_decoder_layers=1, **shape))
 
 
-@pytest.mark.parametrize("live", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("live", [True, False])
 def test_the_open_head_alone_is_asked_for(visit, served, session, tokenizer, tmp_path, live):
     text = text_of(tokenizer, 400)
     if live:

@@ -25,7 +25,6 @@ from served_page import (
     settled,
     shown,
     translator,
-    until_ready,
 )
 
 from attendo.serving import completions
@@ -57,6 +56,7 @@ def test_what_is_typed_is_translated_line_by_line_and_only_what_changed_is_asked
     visited.check()
 
 
+@pytest.mark.full
 def test_a_newer_text_ends_the_question_of_an_older_one(at, site):
     visited = at()
     page, held, ended = visited.until(TYPING), [], []
@@ -109,6 +109,7 @@ def test_words_say_how_sure_the_model_is_and_where_they_are_from(at, site):
     visited.check()
 
 
+@pytest.mark.full
 def test_tokens_become_words_by_their_places_in_characters(at, site):
     source = "🐶 the dog barks"
     answer = scripted(
@@ -179,6 +180,7 @@ def test_other_words_and_other_translations_are_opened_taken_and_given_back(at, 
     visited.check()
 
 
+@pytest.mark.full
 def test_a_word_of_ones_own_is_gone_on_with(at, site):
     visited = at(state={"text": "rain tomorrow"})
     page = settled(visited)
@@ -191,6 +193,7 @@ def test_a_word_of_ones_own_is_gone_on_with(at, site):
     visited.check()
 
 
+@pytest.mark.full
 def test_languages_are_swapped_the_search_is_widened_and_the_text_copied(at, site):
     visited = at(state={"text": "rain snow"})
     (there,) = site.translated("rain snow")
@@ -215,6 +218,7 @@ TWO = "Snow falls here. Rain follows later"
 LOST = scripted("Schnee fällt.", ((0, 6), -0.1, (0, 4)), ((7, 13), -0.1, (5, 10)))
 
 
+@pytest.mark.full
 def test_words_that_may_be_missing_are_named_and_each_sentence_translated_by_itself(at, site):
     visited = at(state={"segment": "paragraph"})
     page, asked = visited.until(TYPING), []
@@ -237,26 +241,7 @@ def test_words_that_may_be_missing_are_named_and_each_sentence_translated_by_its
     visited.check()
 
 
-@pytest.mark.some(1)
-@pytest.mark.parametrize(
-    ("omission", "text", "said"),
-    [
-        ("short", "Snow", "Text may be missing: this translation is far shorter than usual."),
-        ("none", TWO.partition(".")[0], None),
-    ],
-)
-def test_a_loss_that_the_server_reports_is_told(at, site, omission, text, said):
-    visited = at(state={})
-    page = visited.until(TYPING)
-    link = ((0, 6), -0.1, (0, 4))
-    answers_with(page, "translate", scripted("Schnee", link, omission=omission))
-    page.keyboard.type(text)
-    shown(visited, ["Schnee"])
-    assert page.is_visible(".loss") == (said is not None)
-    assert said is None or page.inner_text(".loss span") == said
-    assert not page.is_visible(".loss .link")  # a single sentence cannot be split
-
-
+@pytest.mark.full
 def test_other_translations_are_offered_below_the_card(at, site):
     text = "rain tomorrow in the north"
     visited = at(state={"text": text})
@@ -276,6 +261,7 @@ def test_other_translations_are_offered_below_the_card(at, site):
     visited.check()
 
 
+@pytest.mark.full
 def test_an_empty_box_offers_texts_to_try(at, site):
     visited = at(state={})
     page = visited.until(TYPING)
@@ -296,6 +282,7 @@ def test_an_empty_box_offers_texts_to_try(at, site):
     assert "enja" in page.inner_text(".extras .end") and "this machine" in page.inner_text(".extras .end")
 
 
+@pytest.mark.full
 def test_without_a_way_back_the_languages_say_why_they_are_not_swapped(at, stack):
     site = Site(stack, ("enja", translator(), "en", "ja"))
     visited = at({"text": "rain"}, site)
@@ -330,16 +317,6 @@ def test_the_tabs_are_the_tasks_that_are_served(at, site):
     visited.check()
 
 
-def test_the_microscope_opens_with_the_text(at, visit, site):
-    page = settled(at(state={"text": "rain snow"}))
-    with page.context.expect_page() as opening:
-        page.click("a.look")
-    looked = opening.value
-    until_ready(looked)
-    assert looked.evaluate("window.attendo.app.look.ask.text") == "rain snow"
-    assert urlsplit(looked.url).path == "/look/enja/"
-
-
 # ---- classifying and completing
 
 
@@ -361,6 +338,7 @@ def test_a_text_is_classified_as_one_types(at, site):
     visited.check()
 
 
+@pytest.mark.full
 def test_the_words_that_decided_say_what_the_label_is_without_them(at, site):
     words = ["rain", "tomorrow", "in", "the", "north"]
     visited = at(state={"model": "rain", "text": " ".join(words)})
@@ -385,6 +363,7 @@ def test_the_words_that_decided_say_what_the_label_is_without_them(at, site):
     visited.check()
 
 
+@pytest.mark.full
 def test_a_text_below_its_threshold_has_no_label_and_says_why(at, site):
     user = site.user("rain")
     user.card = {**user.card, "thresholds": dict.fromkeys(user.labels.names, 2.0)}
@@ -517,6 +496,7 @@ def test_a_continuation_is_accepted_taken_back_typed_and_discarded(at, site):
     visited.check()
 
 
+@pytest.mark.full
 def test_the_continuation_is_drawn_exactly_behind_the_text(at, site):
     text = "rain tomorrow in the north\n" + "and snow " * 30
     visited = at(state={"model": "writer", "text": text, **SETTINGS})
@@ -532,6 +512,7 @@ def test_the_continuation_is_drawn_exactly_behind_the_text(at, site):
     assert given["y"] + given["height"] - box["y"] == pytest.approx(alone - padding, abs=4)
 
 
+@pytest.mark.full
 def test_variants_are_written_side_by_side_and_one_is_taken(at, site):
     visited, page = written_by(at, lambda page: page.click("#several"))
     generate = site.user("writer").generate
@@ -549,6 +530,7 @@ def test_variants_are_written_side_by_side_and_one_is_taken(at, site):
     visited.check()
 
 
+@pytest.mark.full
 def test_other_words_in_a_continuation_are_listed_and_gone_on_from(at, site):
     visited, page = written_by(at, lambda page: page.keyboard.press("Control+Enter"))
     words = page.query_selector_all(".written .word")

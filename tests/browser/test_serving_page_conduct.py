@@ -38,7 +38,9 @@ SCRIPT = '</script><img src=x onerror="window.harmed=1">'
 # ---- strange texts, small screens, other tongues
 
 
-@pytest.mark.parametrize("model", ["enja", "writer", pytest.param("rain", marks=full)])
+@pytest.mark.parametrize(
+    "model", ["writer", *(pytest.param(model, marks=full) for model in ("enja", "rain"))]
+)
 def test_a_script_is_a_text(at, site, model):
     visited = at(state={"model": model, "text": SCRIPT, "seed": "1", "max_tokens": "5"})
     page = visited.until(SOME)
@@ -133,11 +135,13 @@ def test_axe_finds_nothing(at, site, model, theme):
     assert page.evaluate("document.documentElement.dataset.theme") == theme
 
 
+@pytest.mark.full
 def test_nothing_is_there_yet_and_axe_finds_nothing(at):
     page = at(state={"model": "rain"}, bypass_csp=True).until(TYPING)
     assert violations(page) == []
 
 
+@pytest.mark.full
 def test_language_theme_and_model_are_changed_and_stand_in_the_address(at, site):
     visited = at(state={"text": "rain"})
     page = settled(visited)
@@ -161,6 +165,7 @@ def test_language_theme_and_model_are_changed_and_stand_in_the_address(at, site)
     visited.check()
 
 
+@pytest.mark.full
 def test_colors_of_the_system_and_less_motion_leave_everything_readable(at, site):
     still = {"forced_colors": "active", "reduced_motion": "reduce"}
     visited = at(state={"model": "writer", "text": "rain"}, **still)
@@ -234,6 +239,7 @@ def test_it_says_why_it_waits_and_tries_again(at, site, status, message, said):
     assert len(visited.complaints) == 1 and str(status) in visited.complaints[0]
 
 
+@pytest.mark.full
 def test_what_the_server_refuses_is_told_in_its_own_words(at, site):
     visited = at(state={"model": "rain"})
     page = visited.until(TYPING)

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy_transcription import arrays, feed_forward, gelu, layer_norm, multi_head, part, relu, softmax
+from random_weights import randn
 from torch import nn
 
 from attendo.decoding.protocols import join_rows
@@ -20,10 +21,6 @@ from attendo.nn.masks import Mask
 from attendo.nn.positions import LearnedPositions
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def randomized(module):

@@ -162,6 +162,7 @@ def test_it_is_one_page_that_requires_only_torch():
     assert imported - sys.stdlib_module_names == {"torch"}
 
 
+@pytest.mark.full
 def test_it_learns_its_text_and_writes_on(capsys):
     names = runpy.run_path(one_page.__file__, run_name="__main__")
     first, greedy, *_ = capsys.readouterr().out.splitlines()

@@ -2,7 +2,6 @@
 
 import math
 
-import algorithms_in_numpy as paper
 import numpy as np
 import numpy_transcription as plain
 import pytest
@@ -14,7 +13,6 @@ from attendo.models import parameter_count
 from attendo.nn.masks import Mask
 from attendo.runs.settings import preset_tables
 from attendo_course import presets
-from attendo_course.algorithms import DTransformer, EDTransformer, ETransformer
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 IDS = [3, 1, 4, 1, 5, 2]
@@ -109,16 +107,6 @@ def test_parameters(name):
     assert STATED.get(name, COUNTS[name]) == COUNTS[name]
 
 
-def test_bert_and_the_well_known_110_million():
-    """The released encoder has token types and a pooler in the place of the head for masked tokens."""
-    with torch.device("meta"):
-        model = presets.bert_base()
-    below = parameter_count(model.embedding) + parameter_count(model.encoder)
-    head = parameter_count(model.output_hidden) + parameter_count(model.output_norm) + 30_522
-    assert (below, head, below + head) == (108_890_112, 622_650, COUNTS["bert_base"])
-    assert below + 2 * 768 + (768 * 768 + 768) == 109_482_240
-
-
 NYU = {"vocab_size": 9, "d_model": 6, "n_heads": 2, "d_ff": 10, "n_layers": 2, "n_classes": 3}
 
 
@@ -202,16 +190,6 @@ def test_pytorch_wlm(last_norm):
     logits = plain.linear(x, plain.part(theta, "output_proj"))
     expected = np.log(plain.softmax(logits))
     same(model(torch.tensor([IDS])).log_softmax(-1)[0], expected)
-
-
-def test_formal_transformers():
-    z, x = [3, 12, 1], IDS
-    models = [randomized(build()) for build in (presets.formal_ed, presets.formal_e, presets.formal_d)]
-    ed, e, d = models
-    same(EDTransformer(z, x, ed), paper.EDTransformer(z, x, paper.theta_of(ed)))
-    same(ETransformer(x, e), paper.ETransformer(x, paper.theta_of(e)))
-    same(DTransformer(x, d), paper.DTransformer(x, paper.theta_of(d)))
-    assert all(model.config.norm_eps == 0.0 for model in models)
 
 
 def test_gpt2_small():

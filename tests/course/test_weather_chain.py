@@ -57,21 +57,3 @@ def test_the_figures_of_the_chain():
     assert weather.bayes_accuracy() == pytest.approx(0.5056, abs=5e-5)
     assert weather.majority_accuracy() == pytest.approx(0.3889, abs=5e-5)
     assert float(weather.entropy(np.array([1.0, 0.0, 0.0]))) == 0.0
-
-
-def test_a_long_sample_agrees_with_the_closed_forms():
-    states = weather.generate(60_000, rng_of(1))
-    today, tomorrow = states[:-1], states[1:]
-    matrix = weather.transition_matrix()
-    counts = np.zeros((3, 3))
-    np.add.at(counts, (today, tomorrow), 1)
-    assert counts / counts.sum(axis=1, keepdims=True) == pytest.approx(matrix, abs=0.015)
-    assert np.bincount(states) / len(states) == pytest.approx(weather.stationary_distribution(), abs=0.015)
-    assert -np.log(matrix[today, tomorrow]).mean() == pytest.approx(weather.entropy_rate(), abs=0.01)
-    best_guesses = matrix.argmax(axis=1)[today]
-    assert (best_guesses == tomorrow).mean() == pytest.approx(weather.bayes_accuracy(), abs=0.01)
-
-
-def test_each_call_gives_a_fresh_matrix():
-    weather.transition_matrix()[0, 0] = 9.0
-    assert weather.transition_matrix()[0, 0] == 0.6

@@ -45,6 +45,7 @@ def inputs_of(model, seed=0):
     return {"src": src}
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("architecture", "stack", "layer", "part"),
     [
@@ -104,6 +105,7 @@ def test_all_states_of_the_clean_run_give_its_output_and_noise_is_undone():
     assert float(traced.recovered[-1, -1]) == pytest.approx(1.0)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("architecture", ["decoder", "encoder-decoder"])
 def test_the_attribution_of_all_components_sums_to_the_logit(architecture, norm_first):

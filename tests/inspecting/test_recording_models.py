@@ -42,7 +42,7 @@ def batch():
     return src, torch.randint(4, 11, (3, 5), generator=generator), torch.tensor([6, 2, 4])
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(5)
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 @pytest.mark.parametrize("shape", SHAPES, ids=range(4))
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -98,6 +98,7 @@ def test_what_follows_the_last_token_has_no_actual_one():
         next_answer(tiny_look("classification"), 0, 2)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned", "ramp", "inverse"])
 def test_added_positions_are_what_the_embedding_adds(kind):
     start = {"position_start": 1} if kind == "inverse" else {}
@@ -205,11 +206,6 @@ def test_pooled_shares_rebuild_what_was_pooled():
     torch.testing.assert_close(pooled_shares(states, "first") @ states, pool(states[None], "first")[0])
 
 
-def test_only_a_classifier_has_class_tokens():
-    with pytest.raises(AttendoError, match="only a classifier"):
-        tokens_answer(tiny_look("masked-language-model"))
-
-
 def test_rollout_of_each_stack_has_rows_of_one():
     seen = tiny_look()
     lengths = {"source": len(seen.source), "target": len(seen.target)}
@@ -230,6 +226,7 @@ def test_rollout_of_each_stack_has_rows_of_one():
         influence_answer(tiny_look("language-model"), "cross")
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_influence_of_activations_of_another_text(family):
     text, other = "it will be T.", "it will be I."
@@ -319,6 +316,7 @@ def test_integrated_gradients_of_a_label_are_its_log_probability_and_bounded(mon
     assert tokens_answer(seen)["integrated_gradients"] is None
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("options", [{}, {"n_kv_heads": 1, "value_dim": 3}], ids=["plain", "grouped"])
 def test_matrices_are_those_of_the_formula(options):
     user, path = tiny_user(**options), "decoder.blocks.0.cross_attention"
@@ -349,6 +347,7 @@ def test_the_texts_of_the_answers_are_the_tokenizers():
     assert found["text"] == TOKENIZER.decode([found["id"]])
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_answer_is_json_or_a_plain_sentence(family):
     seen = tiny_look(family, text="rain", edits=(EditRequest(kind="beta", path="*", beta="inf"),))

@@ -90,11 +90,6 @@ def test_maps_of_a_look(family, tokenizer):
     assert last.answer == answers[family]()
 
 
-def test_empty_text(tokenizer):
-    with pytest.raises(AttendoError, match="the text is empty"):
-        look(looked_model("translation", tokenizer), LookRequest(text=""))
-
-
 def test_the_sharpest_layer_is_shown():
     seen = one_hot(["a", "b"], ["c", "d"], [1, 0])
     assert seen.sharpest_layer == 1
@@ -268,19 +263,6 @@ def test_no_font_has_a_character(tmp_path, monkeypatch):
     # drawn all the same; a box in place of a character would be a warning, and so an error
     pictures.write_picture(one_hot(["aé", "雨"], ["雨"], [1]), tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 1000
-
-
-def test_a_picture_is_sharp_and_a_large_one_no_larger_than_it_was(tmp_path):
-    pytest.importorskip("matplotlib")
-    from matplotlib.image import imread
-
-    from attendo.microscope import pictures
-
-    pictures.write_picture(one_hot(["a", "b"], ["c"], [1]), tmp_path / "small.png")
-    figure = pictures.map_figure(one_hot(["a", "b"], ["c"], [1]))
-    width, height = figure.get_size_inches() * pictures.DOTS_PER_INCH
-    assert imread(tmp_path / "small.png").shape[:2] == (round(height), round(width))
-    assert pictures.LARGEST_SIDE * 130 == pictures.MOST_DOTS
 
 
 def test_no_matplotlib(tmp_path, monkeypatch):

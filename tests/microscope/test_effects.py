@@ -41,7 +41,7 @@ def _answer_log_probs(seen, edits):
     return [float(row[token]) for at, (row, token) in rows if token is not None and at >= first]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_head_of_the_sweep_is_that_head_switched_off_alone(family, monkeypatch):
     monkeypatch.setattr(
@@ -96,7 +96,7 @@ def test_a_translators_first_head_is_the_one_whose_removal_costs_most():
     assert opened_head(seen, stacks_of(seen)) == {"layer": layer, "head": head}
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_first_head_is_sharp_but_looks_at_different_keys(family, monkeypatch):
     """By loops over the recorded weights; heads that are off are left out."""
@@ -140,7 +140,7 @@ def _rows(family):
     return PAIRS if family == "translation" else [text for text, _ in PAIRS]
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_importance_is_the_mean_over_rows_whatever_they_are_batched_with(family):
     user = tiny_user(family)

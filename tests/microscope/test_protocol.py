@@ -7,8 +7,7 @@ from looked_models import FAMILIES, text_of
 from pydantic import TypeAdapter
 
 from attendo.bundle import EXAMPLES
-from attendo.errors import AttendoError
-from attendo.microscope.protocol import REQUESTS, request_of
+from attendo.microscope.protocol import REQUESTS
 from attendo.microscope.session import Session, answer_types, json_schema
 from attendo.microscope.view import ask_for
 
@@ -26,8 +25,11 @@ def test_each_answer_has_the_fields_of_its_schema_and_no_other(users, tokenizer,
         answers.append(("why", session.answer("why", {"key": look["key"], "target": "snow", "beam": 2})))
     types = answer_types()
     for name, answer in answers:
-        if "error" in answer if isinstance(answer, dict) else False:
-            continue  # this family has no such answer
+        if isinstance(answer, dict):
+            json.dumps(answer, allow_nan=False)
+            if "error" in answer:
+                assert name in ("film", "lens", "influence")  # this family has no such answer
+                continue
         assert TypeAdapter(types[name]).validate_python(answer, strict=True) == answer, name
     assert len({name for name, _ in answers}) >= len(types) - 4
     layers = {layer["path"]: layer for stack in look["stacks"] for layer in stack["layers"]}
@@ -38,6 +40,7 @@ def test_each_answer_has_the_fields_of_its_schema_and_no_other(users, tokenizer,
             assert sink["key"] < layer["k_len"] and 1 / layer["k_len"] <= sink["share"] + 1e-6 <= 1 + 2e-6
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_saved_page_has_the_film_of_the_head_that_it_opens(users, tokenizer, family):
     session = Session(users[family])
@@ -65,26 +68,4 @@ def test_requests_and_answers_are_those_of_the_same_questions():
     schema = json_schema()
     assert [*schema] == [*REQUESTS] and {*schema} == {*answer_types()}
     assert schema["film"]["request"]["required"] == ["key", "path", "head"]
-    look = schema["look"]["answer"]
-    assert look["properties"]["baseline"]["anyOf"][1] == {"type": "null"}
-    assert {"opens", "quick"} <= {*look["required"]}
-    assert look["$defs"]["OpenedHead"]["required"] == ["layer", "head"]
-    assert look["$defs"]["Layer"]["properties"]["sinks"]["items"] == {"$ref": "#/$defs/Sink"}
-    assert look["$defs"]["Sink"]["required"] == ["key", "share"]
     assert schema["model"]["answer"]["properties"]["examples"]["items"] == {"type": "string"}
-
-
-@pytest.mark.parametrize(
-    ("name", "body", "message"),
-    [
-        ("nothing", {}, "unknown question 'nothing'"),
-        ("lens", {"stack": "encoder"}, "lens.key"),
-        ("tree", {"key": "a", "beam": 0}, "tree.beam = 0"),
-        ("film", {"key": "a", "path": "b", "head": True}, "film.head = true"),
-        ("look", {"text": "a", "edits": {}}, "edits must be a list of tables"),
-        ("look", {"text": "a", "edits": [{"kind": "off", "path": "b", "heads": 1}]}, "heads"),
-    ],
-)
-def test_a_request_that_does_not_fit_names_what_is_wrong(name, body, message):
-    with pytest.raises(AttendoError, match=message.replace("(", r"\(")):
-        request_of(name, body)

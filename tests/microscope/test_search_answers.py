@@ -96,6 +96,7 @@ def _is_last(node, answer):
     return not any(other["best"] and other["parent"] == node["id"] for other in answer["nodes"])
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("beam", "options"),
     [(1, {}), (4, {}), (3, {"scale": 0.7, "length_norm": "plain"}), (4, {"beam_groups": 2})],

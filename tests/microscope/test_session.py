@@ -12,6 +12,7 @@ from attendo.microscope.session import probes_of
 ROWS = [(f"it will {kind} on the {day}th", kind) for day in range(10, 26) for kind in ("rain", "snow")]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("family", ["translation", "language-model"])
 def test_the_probes_of_texts_read_what_the_model_reads(family, monkeypatch):
     monkeypatch.setattr(probing, "TEXTS", 5)  # several groups of texts

@@ -17,7 +17,7 @@ from attendo.errors import AttendoError
 from attendo.inspecting.edits import Off, Patch, Temper
 from attendo.inspecting.recording import recording
 from attendo.microscope.protocol import EditRequest
-from attendo.microscope.view import MOST_TOKENS, View, guarded, table_text
+from attendo.microscope.view import MOST_TOKENS, guarded, table_text
 
 TEXT = "Tomorrow it will rain in Oslo ."
 LAST = {
@@ -28,6 +28,7 @@ LAST = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_view_of_every_family(users, family):
     view = attendo.look(users[family], TEXT, max_tokens=4)
@@ -57,13 +58,6 @@ def test_a_folder_is_as_good_as_a_model(tmp_path):
         view.weights("encoder.blocks.0.self_attention"),
         attendo.look(translator, TEXT).weights("encoder.blocks.0.self_attention"),
     )
-
-
-def test_a_target_is_looked_at_as_it_is(users):
-    view = attendo.look(users["translation"], TEXT, target="rain in Oslo")
-    assert view.outcome["text"] == "rain in Oslo"
-    (scored,) = users["translation"].score([(TEXT, "rain in Oslo")])
-    assert view.outcome["log_prob"] == pytest.approx(scored.log_prob, abs=1e-4)
 
 
 def test_edits_and_what_they_change(users):
@@ -173,15 +167,3 @@ def test_a_view_is_named_by_the_beginning_of_its_text(users):
         (title,) = re.findall(r'^<iframe [^<>]* title="([^"]*)"', view._repr_html_())
         assert title.startswith(f"attendo look: {word}\nin Oslo ")
         assert title.endswith("…")
-
-
-def test_the_library_offers_it():
-    assert "look" in dir(attendo)
-    assert attendo.look.__module__ == View.__module__
-
-
-def test_the_packages_public_names_are_there():
-    for package in (attendo.microscope, attendo.inspecting):
-        assert all(callable(getattr(package, name)) or name == "Edit" for name in package.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        attendo.microscope.nothing  # noqa: B018

@@ -4,12 +4,9 @@ import math
 
 import pytest
 import torch
+from random_weights import randn
 
 from attendo.nn.layers import FeedForward
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def gelu_of_gpt_2(x):

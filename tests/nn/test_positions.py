@@ -17,34 +17,6 @@ from attendo.nn.positions import (
 )
 
 
-def test_sinusoids_by_the_formula(float64):
-    table = sinusoidal_encoding(torch.arange(20), 6, base=100.0)
-    for position in (0, 7, 19):
-        for i in range(3):
-            angle = position / 100.0 ** (2 * i / 6)
-            assert table[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-14)
-            assert table[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-14)
-
-
-def test_sinusoids_of_position_one_at_width_128():
-    expected = torch.tensor([0.841471, 0.540302, 0.761720, 0.647906])
-    torch.testing.assert_close(sinusoidal_encoding(torch.tensor(1), 128)[:4], expected, rtol=0, atol=5e-7)
-
-
-def test_sinusoids_have_a_constant_length_and_turn_by_the_same_angle(float64):
-    table = sinusoidal_encoding(torch.arange(200), 32)
-    torch.testing.assert_close(table.square().sum(-1), torch.full((200,), 16.0))
-    # the inner product of two positions depends on their distance only
-    products = table @ table.T
-    torch.testing.assert_close(products[:-9, :-9], products[9:, 9:])
-
-
-def test_an_odd_width_ends_in_a_sine(float64):
-    assert sinusoidal_encoding(torch.arange(5), 5).shape == (5, 5)
-    angle = 3 / 10000 ** (4 / 5)
-    assert sinusoidal_encoding(torch.tensor(3), 5)[4].item() == pytest.approx(math.sin(angle))
-
-
 def test_a_far_position_is_as_exact_as_a_near_one():
     far = sinusoidal_encoding(torch.tensor(1_000_003), 4)
     assert far[0].item() == pytest.approx(math.sin(1_000_003), abs=1e-7)
@@ -81,22 +53,6 @@ def test_learned_positions_end_at_max_len():
     assert positions(torch.tensor([2, 0]), 3).equal(positions.weight[[2, 0]])
     with pytest.raises(ValueError, match=r"the text has 4 tokens.*max_len=3.*larger model\.max_len"):
         positions(torch.arange(4), 4)
-
-
-def test_only_used_rows_learn():
-    embedding = InputEmbedding(TokenEmbedding(5, 4), LearnedPositions(4, max_len=6))
-    embedding(torch.tensor([[1, 3, 3]])).sum().backward()
-    tokens, positions = embedding.tokens.weight.grad, embedding.positions.weight.grad
-    assert tokens[:, 0].tolist() == [0.0, 2.0, 0.0, 4.0, 0.0]  # scaled by √4, the 3 stands there twice
-    assert positions[:, 0].tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
-
-
-def test_an_embedding_is_the_weight_times_a_one_hot_vector():
-    tokens = TokenEmbedding(7, 4, scaled=False)
-    torch.nn.init.normal_(tokens.weight)
-    token_ids = torch.tensor([[6, 0, 2]])
-    one_hot = torch.nn.functional.one_hot(token_ids, 7).float()
-    torch.testing.assert_close(tokens(token_ids), one_hot @ tokens.weight)
 
 
 def test_tokens_behind_a_cache_stand_where_it_ends():

@@ -1,4 +1,4 @@
-"""Models, searches and runs on each device at hand: the CPU and, if PyTorch finds one, a GPU."""
+"""Models, searches and runs on each device at hand: if PyTorch finds one, a GPU; with all tests, the CPU too."""
 
 import copy
 
@@ -13,7 +13,7 @@ from attendo.decoding.options import SpecialIds
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
 from attendo.runs.resume import verify_resume
 
-DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
+DEVICES = [pytest.param("cpu", marks=pytest.mark.full), *["cuda"] * torch.cuda.is_available()]
 SIZES = {"vocab_size": 30, "d_model": 16, "d_ff": 32, "n_heads": 2, "n_decoder_layers": 2}
 SPECIAL = SpecialIds(bos_id=2, eos_id=3, banned_ids=(0, 2))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
+from example_counts import examples
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -370,17 +371,16 @@ def check(name, seed, folder, monkeypatch):
         assert torch.equal(parameter, before[name])
 
 
+SEEDS = range(1, examples(2, 15))
+"""Of random configurations: one in each run."""
+
+
+@pytest.mark.some(14)
 @pytest.mark.parametrize("name", KINDS)
 def test_the_same_logits_in_float32_and_float64_and_bit_equal_when_written_and_read(
     name, tmp_path, monkeypatch
 ):
-    check(name, 1, tmp_path, monkeypatch)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", KINDS)
-def test_the_same_logits_over_many_configurations(name, tmp_path, monkeypatch):
-    for seed in (0, *range(2, 14)):
+    for seed in SEEDS:
         (folder := tmp_path / str(seed)).mkdir()
         check(name, seed, folder, monkeypatch)
 
@@ -413,7 +413,7 @@ WRITTEN = {"linear", "dynamic"}
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_scaled_positions_give_the_same_logits(name, scaling, tmp_path, monkeypatch):
     kind, draw = scaling.split(",")[0], KINDS[name].draw
-    for seed in range(5):
+    for seed in range(examples(2, 5)):
         table = {"rope_theta": 1000.0, "rope_type": kind, **SCALINGS[scaling]}
         other = Kind(KINDS[name].config, "ForCausalLM", lambda d, t=table: draw(d) | {"rope_parameters": t})
         monkeypatch.setitem(KINDS, "scaled", other)
@@ -465,20 +465,11 @@ TURNED = {
     "llama3": Kind("Llama", "ForCausalLM", lambda draw: llama(draw) | {"rope_parameters": LLAMA3}),
     "phi3-partial": Kind("Phi3", "ForCausalLM", lambda draw: partial(draw, 0.7)),
 }
-ROTATIONS = [("longrope", 1.0), ("longrope", 0.7), ("partial", 0.7)]
 
 
-@pytest.mark.some(3)
-@pytest.mark.parametrize(("name", "share"), ROTATIONS)
+@pytest.mark.parametrize(("name", "share"), [("longrope", 1.0), ("longrope", 0.7), ("partial", 0.7)])
 def test_longrope_and_rotated_shares_of_heads_give_the_same_logits(name, share, tmp_path, monkeypatch):
-    for seed in (0, 1):
-        check_rotation(name, share, seed, tmp_path / str(seed), monkeypatch)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("name", "share"), ROTATIONS)
-def test_rotations_over_many_configurations(name, share, tmp_path, monkeypatch):
-    for seed in range(2, 14):
+    for seed in SEEDS:
         check_rotation(name, share, seed, tmp_path / str(seed), monkeypatch)
 
 
@@ -509,18 +500,10 @@ def check_windows(name, seed, folder):
         assert compiled is None or (them - compiled[real]).abs().max() <= 1e-5
 
 
-WITH_WINDOWS = ("mistral-windows", "qwen2-windows", "smollm3-windows", "gemma2", "gemma3")
-
-
-@pytest.mark.parametrize("name", WITH_WINDOWS)
+@pytest.mark.some(3)
+@pytest.mark.parametrize("name", ["mistral-windows", "qwen2-windows", "smollm3-windows", "gemma2", "gemma3"])
 def test_contexts_beyond_the_window_give_the_same_logits_with_cache_and_padding(name, tmp_path):
-    check_windows(name, 1, tmp_path)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", WITH_WINDOWS)
-def test_contexts_beyond_the_window_over_many_configurations(name, tmp_path):
-    for seed in (0, *range(2, 14)):
+    for seed in SEEDS:
         check_windows(name, seed, tmp_path / str(seed))
 
 
@@ -672,26 +655,16 @@ def texts(theirs, ours, seed, beam, rows, most=15):
 WRITERS = [name for name in {**KINDS, **TURNED} if "classes" not in name and "bert" not in name]
 
 
-def check_texts(name, folder, n_models, rows):
-    for seed in range(n_models):
+@pytest.mark.some(4)
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_same_texts_as_generate(name, tmp_path):
+    for seed in range(examples(1, 10)):
         theirs = made(name, seed)
         theirs.generation_config = transformers.GenerationConfig(
             pad_token_id=PAD, eos_token_id=EOS, bos_token_id=BEGIN, decoder_start_token_id=BEGIN
         )
-        theirs.save_pretrained(folder / str(seed))
-        ours = read_model(folder / str(seed))
+        theirs.save_pretrained(tmp_path / str(seed))
+        ours = read_model(tmp_path / str(seed))
         for beam in (1, 4):
-            them, us = texts(theirs, ours, seed, beam, rows)
+            them, us = texts(theirs, ours, seed, beam, examples(8, 20))
             assert them == us
-
-
-@pytest.mark.some(4)
-@pytest.mark.parametrize("name", WRITERS)
-def test_the_same_texts_as_generate(name, tmp_path):
-    check_texts(name, tmp_path, 1, 8)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", WRITERS)
-def test_the_same_texts_as_generate_for_200_inputs(name, tmp_path):
-    check_texts(name, tmp_path, 10, 20)

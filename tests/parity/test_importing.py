@@ -70,6 +70,7 @@ def folder_of(kind, name, model, sizes, folder, **more):
     return tokenizer, built
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", TRANSLATORS)
 def test_a_translator_gives_the_texts_of_generate(kind, tmp_path):
     name, model, sizes = TRANSLATORS[kind]
@@ -90,7 +91,7 @@ def test_a_translator_gives_the_texts_of_generate(kind, tmp_path):
             assert mine.text.strip() == theirs.decode(ids, skip_special_tokens=True).strip()
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_language_model_continues_as_generate_does(kind, tmp_path):
     theirs, built = folder_of(kind, *WRITERS[kind], tmp_path / "theirs")

@@ -74,7 +74,7 @@ def oracle_of(folder):
     return values, transformers.AutoTokenizer.from_pretrained(folder)
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_and_ids_have_the_log_probabilities_of_transformers(kind, folders, app):
     values, theirs = oracle_of(folders[kind] / "hf")
@@ -133,7 +133,7 @@ def test_an_end_that_is_drawn_is_the_last_token_of_the_table(folders):
     state.models.stop()
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exported_tokenizer_adds_what_the_models_own_does(kind, folders, tmp_path):
     export(folders[kind] / "run", tmp_path / "out", "huggingface", most=2)

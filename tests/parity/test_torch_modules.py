@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from random_weights import randomized
 from torch import nn
 from torch_modules import pairs, to_torch
 
 from attendo.nn.attention import Attention, attention_weights
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
-from attendo.nn.layers import ACTIVATIONS, FeedForward
+from attendo.nn.layers import FeedForward
 from attendo.nn.masks import Mask
 
 D, HEADS, D_FF, BATCH, SRC, TGT = 12, 3, 20, 3, 5, 4
@@ -79,7 +78,7 @@ def decoder_block(norm_first, activation="relu", d_memory=D, *, alone=False):
     return DecoderBlock(attention(), cross, net, residuals(norm_first))
 
 
-@pytest.mark.some(16)
+@pytest.mark.some(10)
 @pytest.mark.parametrize(("bias", "out_bias"), [(True, True), (False, False), (False, True)])
 @pytest.mark.parametrize("widths", [(D, D), (7, 7), (7, 5)])
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -104,19 +103,11 @@ def test_multihead_attention(bias, out_bias, widths, batch_first, masked):
     torch.testing.assert_close(attention_weights(query, key, dense), weights, **CLOSE)
 
 
-def test_causal_multihead_attention():
-    ours = randomized(attention())
-    theirs = to_torch(ours)
-    (x,) = inputs((BATCH, TGT, D))
-    expected, _ = theirs(x, x, x, attn_mask=FUTURE, is_causal=True, need_weights=False)
-    assert_same(ours(x, x, Mask(causal=True)), expected, [x], ours, theirs)
-
-
 styles = pytest.mark.parametrize("norm_first", [False, True])
 activations = pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(4)
 @styles
 @activations
 @pytest.mark.parametrize("bias", [True, False])
@@ -130,7 +121,7 @@ def test_transformer_encoder_layer(norm_first, activation, bias, padded):
     assert_same(ours(x, mask), expected, [x], ours, theirs)
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(4)
 @styles
 @activations
 @pytest.mark.parametrize(("padded", "d_memory"), [(False, D), (True, D), (True, 7)])
@@ -190,12 +181,3 @@ def test_what_torch_does_at_inference(bias):
         torch.testing.assert_close(ours(x, Mask(key_lengths=LENGTHS)), expected, **CLOSE)
         found = ours.blocks[0].self_attention(x, x)
         torch.testing.assert_close(found, theirs.layers[0].self_attn(x, x, x)[0], **CLOSE)
-
-
-@pytest.mark.parametrize(
-    ("name", "function"),
-    [("relu", F.relu), ("gelu", F.gelu), ("gelu_tanh", nn.GELU("tanh")), ("silu", F.silu)],
-)
-def test_activations_are_those_of_torch(name, function):
-    x = torch.linspace(-4, 4, 50)
-    torch.testing.assert_close(ACTIVATIONS[name](x), function(x), **CLOSE)

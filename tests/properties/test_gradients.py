@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from random_weights import randn
 from torch import nn
 
 from attendo.inspecting.residual_stream import head_contributions
@@ -12,10 +13,6 @@ from attendo.nn.blocks import DecoderBlock, EncoderBlock, Residual
 from attendo.nn.layers import FeedForward, pool
 from attendo.nn.masks import Mask
 from attendo.nn.positions import Alibi, RelativeBias, Rotary
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def right(function, module, *inputs):
@@ -76,6 +73,7 @@ def test_blocks():
     assert right(lambda x, memory: (x, memory, Mask(causal=True)), decoder, *inputs)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from attendo.decoding.protocols import join_rows
 from attendo.models import EncoderDecoder, ModelConfig
-from attendo.nn.masks import Mask
 
 VOCAB = 13
 EXACT = {"rtol": 1e-11, "atol": 1e-11}
@@ -62,25 +61,6 @@ def padded(rows, length=0):
 def texts(seed, n, longest=5):
     rng = random.Random(seed)
     return [[rng.randrange(VOCAB) for _ in range(rng.randint(1, longest))] for _ in range(n)]
-
-
-@variants
-@settings(max_examples=15)
-@given(seed=seeds, length=st.integers(1, 6), real=st.integers(1, 6))
-def test_without_positions_an_encoder_permutes_as_its_input(variant, seed, length, real):
-    shuffler = torch.Generator().manual_seed(seed)
-    x = torch.randn(2, length, 8, dtype=torch.float64, generator=shuffler)
-    real = min(real, length)
-    order = torch.cat([torch.randperm(real, generator=shuffler), torch.arange(real, length)])
-    mask = Mask(key_lengths=torch.tensor([real, real]))
-    encoder = model(variant).encoder
-    torch.testing.assert_close(encoder(x[:, order], mask), encoder(x, mask)[:, order], **EXACT)
-
-
-@variants
-def test_with_positions_the_order_counts(variant):
-    built, src = model(variant), torch.tensor([[1, 2, 3]])
-    assert (built.encode(src.flip(1)) - built.encode(src).flip(1)).abs().max() > 1e-3
 
 
 @variants

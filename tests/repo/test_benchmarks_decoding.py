@@ -95,6 +95,7 @@ def test_weights_come_back_from_the_file(benchmark_module, tmp_path, norm_first)
     assert peers.attendo_search(tmp_path / "model.npz", "float32")(rows, 2, 6, 6) == found
 
 
+@pytest.mark.full
 def test_every_way_to_search_finds_the_same_in_64_bits(benchmark_module, tmp_path):
     exactness = benchmark_module("exactness")
     run = save_run(tmp_path / "run", tiny_translator(tiny_tokenizer()))
@@ -109,20 +110,6 @@ def test_every_way_to_search_finds_the_same_in_64_bits(benchmark_module, tmp_pat
         assert all(texts == alone for texts in found.values())
 
 
-def test_the_gap_is_what_another_text_lacks_where_searches_part(benchmark_module, tmp_path):
-    exactness = benchmark_module("exactness")
-    searched = exactness.Searched(save_run(tmp_path / "run", tiny_translator(tiny_tokenizer())), "float64", 1)
-    (alone,) = searched.together(LINES[:1])
-    assert len(alone) > 2
-    other = (*alone[:2], 4 if alone[2] != 4 else 5)
-    (row,) = searched.rows(LINES[:1])
-    step, gap = searched.parting(LINES[0], other)
-    right, wrong = searched.log_probs(row, alone[:3]), searched.log_probs(row, other)
-    assert step == 2
-    assert gap == pytest.approx(right[2] - wrong[2])
-    assert gap > 0
-
-
 @pytest.mark.parametrize("form", ["plain", "float32"])
 def test_a_cache_holds_the_source_once_whatever_the_beam(benchmark_module, monkeypatch, form):
     growth = benchmark_module("growth")
@@ -132,12 +119,3 @@ def test_a_cache_holds_the_source_once_whatever_the_beam(benchmark_module, monke
     assert one["source"] == four["source"] == 3 * 2 * 3 * growth.SOURCE_TOKENS * 256 * 4
     assert four["own"] == 4 * one["own"]
     assert one["own"] >= 3 * 2 * 3 * 32 * 256 * 4
-
-
-def test_time_that_grows_beyond_attention_is_not_flat(benchmark_module):
-    growth_of = benchmark_module("growth").growth_of
-    times = {n: {"step": 3e-3 + n * 1e-6, "attention": 1e-3, "cold": 2e-3} for n in (64, 2048)}
-    found = growth_of(times)
-    assert not found["flat"]
-    assert found["growth of the rest"] == pytest.approx(4.048 / 2.064, abs=1e-3)
-    assert found["milliseconds"][2048]["rest"] == pytest.approx(4.048)

@@ -24,6 +24,7 @@ def options(gpu, monkeypatch, tmp_path):
     return gpu.read_options()
 
 
+@pytest.mark.full
 def test_speeds_are_measured_for_each_contender(gpu, options):
     trained = gpu.training(options)["sizes"]["tiny"]
     assert [len(figures) for figures in trained.values()] == [3, 3, 2]

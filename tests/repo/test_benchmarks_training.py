@@ -67,34 +67,6 @@ def test_contenders_have_the_same_parameters(benchmark_module):
     assert counts["torch"] == counts["attendo-torch-products"] + norms
 
 
-def test_a_feed_measures_between_its_batches(benchmark_module):
-    shares = benchmark_module("training_shares")
-    model = torch.nn.Linear(4, 4)
-    kept, big = [], torch.ones(2)
-
-    def loop(feed):
-        for number in feed:
-            kept.append(number)
-            nonlocal big
-            big = torch.ones(number, 2**18)  # a MiB a row
-
-    told = {}
-
-    def feed():
-        told.update((yield from shares.watched(model, 1, [64, 1])))
-
-    loop(feed())
-    assert kept == [1, 1, 64, 1]
-    assert told["peaks"][0] > 40 * 2**20
-    assert told["peaks"][1] > told["peaks"][0] - 2**20  # the most so far; the kernel counts pages in lots
-
-
-def test_memory_batches_are_short_to_long_and_a_small_one_last(benchmark_module):
-    batches = [(np.ones((9, n)), np.ones((9, n))) for n in range(1, 21)]
-    chosen = benchmark_module("training").memory_batches(batches)
-    assert [src.shape for src, _ in chosen] == [(9, 2), (9, 10), (9, 19), (9, 2), (2, 1)]
-
-
 def test_figures_are_ratios_of_the_same_rounds(benchmark_module):
     training = benchmark_module("training")
     options = type("Options", (), {"size": "small", "rounds": 2, "steps_per_round": 1})
@@ -133,12 +105,6 @@ def test_a_run_keeps_its_plan_and_counts_its_sittings(benchmark_module, tmp_path
     assert again.before == spent.saved
     assert json.loads((tmp_path / "spent.json").read_text())["cpu_seconds"] > 100
     assert not again.due()
-
-
-def test_scores_are_sacrebleu_s(benchmark_module):
-    found = benchmark_module("quality").score(["a b c d e"], ["a b c d e"])
-    assert found["bleu"] == 100.0
-    assert "tok:13a" in found["bleu_signature"]
 
 
 # ---- failures of accelerators (scale_paper.py)

@@ -16,30 +16,6 @@ def tool():
     return module
 
 
-def test_only_code_counts(tool):
-    source = '''"""Module
-docstring."""
-
-# comment
-import os  # counts once
-
-
-class A:
-    """Doc."""
-
-    text = """two
-lines"""
-
-    async def f(self):
-        \'\'\'Doc
-        of f.\'\'\'
-        return (
-            1
-        )
-'''
-    assert tool.code_lines(source) == 8
-
-
 def test_over_the_budget_fails(tool, monkeypatch, capsys, tmp_path):
     (tmp_path / "nn").mkdir()
     (tmp_path / "nn" / "a.py").write_text("x = 1\ny = 2\n")

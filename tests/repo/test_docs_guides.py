@@ -93,7 +93,7 @@ def test_the_commands_of_a_guide_have_known_options_and_values(page):
             pass
 
 
-@pytest.mark.some(4)
+@pytest.mark.some(2)
 @pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_guide_run(page, workshop):
@@ -120,6 +120,7 @@ def under_torchrun(line):
     return shlex.join([options.training_script, *options.training_script_args])
 
 
+@pytest.mark.some(2)
 @pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize("page", ["look", "report", "decoding", "reproducibility"])
 def test_a_guide_shows_what_its_commands_print(page, workshop):

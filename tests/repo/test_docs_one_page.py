@@ -32,10 +32,6 @@ def test_the_code_prints_what_the_page_shows(page):
     assert len(page[0]) == 13
 
 
-def test_both_languages_have_the_same_code_and_output():
-    assert BLOCKS["en"] == BLOCKS["ja"]
-
-
 @pytest.mark.parametrize("name", ["figure-gpt.svg", "figure-gpt-ja.svg"])
 def test_the_picture_shows_this_model(page, name):
     texts = re.findall(r">([^<>]+)</text>", (DOCS / "images" / name).read_text(encoding="utf-8"))

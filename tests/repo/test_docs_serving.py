@@ -8,7 +8,6 @@ import re
 from itertools import zip_longest
 from pathlib import Path
 
-import pytest
 import typer
 from curl_lines import request_of
 from looked_models import looked_model
@@ -34,7 +33,6 @@ STATE, APP = serving(
     ("reviews", looked_model("classification", TOKENIZER, max_len=60), None, None),
 )
 OPEN = {"probabilities", "examples"}  # names of labels, and texts: of the model
-ANY = {"data", "results", "tokens", "top", "alternatives"}  # lists, shown by their first
 
 
 def blocks(page):
@@ -100,26 +98,6 @@ def assert_no_more(shown, given, command):
         assert set(shown) == set(given), command
 
 
-def test_the_pages_of_both_languages_have_the_same_requests_options_and_names():
-    codes = {
-        language: re.findall(r"^ *```(?:sh|json|python|nginx)?\n.*?^ *```", page, re.MULTILINE | re.DOTALL)
-        for language, page in PAGES.items()
-    }
-    assert codes["en"] == codes["ja"]
-    for kind in (
-        r"`(--[a-z0-9-]+)",
-        r"`(/[a-z0-9/_]+)`",
-        r"`(attendo_[a-z_]+)",
-        r"^\| (\d{3})",
-        r"`(deploy/[A-Za-z.]+)",
-    ):
-        names = {
-            language: sorted(set(re.findall(kind, page, re.MULTILINE))) for language, page in PAGES.items()
-        }
-        assert names["en"] == names["ja"], kind
-        assert names["en"]
-
-
 def test_every_path_of_the_page_is_there_and_every_route_is_on_it():
     paths = {re.sub(r"\{.*", "{model}", getattr(route, "path", "")) for route in APP.routes} - {
         "/openapi.json"
@@ -153,33 +131,6 @@ def test_limits_and_their_defaults():
                 == options[option]
                 == getattr(ServingConfig(), option.removeprefix("--").replace("-", "_"))
             )
-
-
-@pytest.mark.parametrize(("language", "name"), SINGLE)
-def test_options_and_links(language, name):
-    page = SINGLE[language, name]
-    commands = typer.main.get_command(build_app()).commands  # pyright: ignore[reportAttributeAccessIssue]
-    known = {option for name in ("serve", "translate", "train") for option in options_of(commands[name])}
-    mentioned = set(re.findall(r"`(--[a-z0-9-]+)", page))
-    assert mentioned - known <= {"--json"}
-    headings = {
-        re.sub(r"[^\w\- ]", "", line.lstrip("# ").lower()).replace(" ", "-")
-        for line in page.splitlines()
-        if line.startswith("#")
-    }
-    for anchor in re.findall(r"\]\(#([^)]+)\)", page):
-        assert anchor in headings, anchor
-    for file in re.findall(r"\]\(([\w./-]+\.md)", page):
-        assert (DOCS / language / file).is_file(), file
-    for file in re.findall(r"`(deploy/[\w.]+)`", page):
-        assert (DOCS.parent / file).is_file(), file
-
-
-def options_of(command):
-    found = {option for one in command.params for option in one.opts + one.secondary_opts}
-    for child in getattr(command, "commands", {}).values():
-        found |= options_of(child)
-    return found
 
 
 def test_pythons_own_library_asks_as_the_page_says(capsys):

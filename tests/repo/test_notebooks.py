@@ -15,7 +15,7 @@ from attendo.runs import train
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SLOW = {"weather-in-jax"}  # tests/course/jax and the lesson weather have what it shows
+SLOW = {"weather-in-jax", "look-inside", "train-a-translator"}  # other tests have what these show
 FIELDS = {"code": {"outputs": [], "execution_count": None}, "markdown": {}}
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import command_docs
+import count_lines
 import pytest
 import settings_docs
 import site_docstrings
@@ -22,7 +23,6 @@ import site_hook
 import site_reference
 from markdown_it import MarkdownIt
 from playwright.sync_api import sync_playwright
-from site_hook import LINK, slug
 from site_screenshots import look, served
 
 from attendo.model_config import ModelConfig
@@ -84,11 +84,11 @@ class Built(HTMLParser):
         return (self.path.parent / target).resolve() if target else self.path
 
 
-@pytest.fixture(scope="module", params=["false", pytest.param("true", marks=pytest.mark.full)])
-def site(request, tmp_path_factory):
-    """Every built page by its address; the reference is read from the docstrings in `make test-full` only."""
+@pytest.fixture(scope="module", params=[pytest.param("site", marks=pytest.mark.full)])
+def site(tmp_path_factory):
+    """Every built page by its address."""
     out = tmp_path_factory.mktemp("site")
-    environment = {"ATTENDO_REFERENCE": request.param, "NO_MKDOCS_2_WARNING": "1"}
+    environment = {"ATTENDO_REFERENCE": "true", "NO_MKDOCS_2_WARNING": "1"}
     command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(out)]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -141,11 +141,6 @@ def test_nothing_is_fetched_from_another_host(site):
     ] == []
 
 
-def test_both_languages_have_the_same_pages():
-    names = [{path.name for path in (DOCS / folder).glob("*.md")} for folder in ("en", "ja")]
-    assert names[0] ^ names[1] <= {"design.md", "benchmarks.md"}  # the English ones stand in docs/
-
-
 def test_each_page_speaks_its_language_and_leads_to_the_other(site):
     for address, page in site.items():
         if address in ("404.html", "index.html"):
@@ -182,22 +177,6 @@ def test_a_page_is_the_same_on_github(site):
     assert differing == {}
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "README.ja.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
-)
-def test_links_beside_the_site_lead_somewhere(name):
-    broken = []
-    text = (ROOT / name).read_text(encoding="utf-8")
-    for target in {link["target"] for link in LINK.finditer(text) if link["target"]}:
-        path, _, anchor = target.partition("#")
-        page = (ROOT / name).parent / path if path else ROOT / name
-        if ":" in path:
-            continue
-        if not page.exists() or (anchor and anchor not in headings(page)):
-            broken.append(target)
-    assert broken == []
-
-
 def test_the_glossary_is_the_same_in_both_languages():
     rows = {}
     for language in ("en", "ja"):
@@ -209,13 +188,6 @@ def test_the_glossary_is_the_same_in_both_languages():
     assert len({english for english, _ in rows["en"]} - {"English"}) > 70
 
 
-def headings(page):
-    """The anchors of a page on GitHub."""
-    return {
-        slug(title, "-") for title in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    }
-
-
 @pytest.fixture
 def browser():
     """The system's Chromium; gone with the test, since others count threads and fork."""
@@ -225,15 +197,11 @@ def browser():
         yield playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("site", ["true"], indirect=True)
 def test_no_page_is_wider_than_a_telephone_or_asks_another_host(site, browser):
     folder = site["index.html"].path.parent
     assert list(look(browser, folder, sorted(site), None, "light")) == []
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("site", ["true"], indirect=True)
 @pytest.mark.parametrize(
     ("start", "asked", "wanted"),
     [
@@ -257,7 +225,17 @@ def test_search_finds(site, browser, start, asked, wanted):
         assert any(link.split("?")[0].split("#")[0] == address + wanted for link in found), found
 
 
-@pytest.mark.parametrize("tool", [command_docs, settings_docs, site_docstrings, site_hook, site_reference])
+@pytest.mark.parametrize(
+    "tool",
+    [
+        command_docs,
+        count_lines,
+        settings_docs,
+        site_docstrings,
+        site_hook,
+        pytest.param(site_reference, marks=pytest.mark.full),
+    ],
+)
 def test_examples_of_the_tools_run(tool):
     assert doctest.testmod(tool).failed == 0
 

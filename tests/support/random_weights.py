@@ -1,5 +1,6 @@
 """Modules whose every parameter is drawn."""
 
+import torch
 from torch import nn
 
 
@@ -8,3 +9,8 @@ def randomized(module):
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.4)
     return module.eval()
+
+
+def randn(*shape, seed=0):
+    """Normal numbers in float64, the same in each run."""
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))

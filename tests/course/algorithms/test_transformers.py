@@ -1,4 +1,4 @@
-"""Algorithms 8 to 10 equal their direct transcription in float64, and do what the paper says of them."""
+"""Algorithms 8 to 10 equal their direct transcription in float64."""
 
 import dataclasses
 import re
@@ -56,46 +56,6 @@ def test_transformers_equal_their_transcription(ell_z, ell_x, H, d_attn, d_mid, 
         assert ours.shape == (7, ell_x)
         np.testing.assert_allclose(ours.detach().numpy(), theirs, **CLOSE)
         np.testing.assert_allclose(ours.sum(0).detach().numpy(), 1.0, **CLOSE)
-
-
-def test_a8_and_a10_do_not_look_ahead_and_a9_does():
-    ed, e, d = formal("A8"), formal("A9"), formal("A10")
-    z, x = random_text(4), random_text(6)
-    for transform in (lambda x: EDTransformer(z, x, ed), lambda x: DTransformer(x, d)):
-        P = transform(x)
-        for t in range(1, 6):
-            other = transform([*x[:t], *(id % 7 + 1 for id in x[t:])])
-            torch.testing.assert_close(other[:, :t], P[:, :t], **CLOSE)
-            assert (other[:, t:] - P[:, t:]).abs().amax(0).min() > 1e-6
-    changed = ETransformer([*x[:5], x[5] % 7 + 1], e) - ETransformer(x, e)
-    assert changed.abs().amax(0).min() > 1e-6
-
-
-def test_every_target_token_sees_all_of_the_source():
-    ed, z, x = formal("A8"), random_text(5), random_text(3)
-    P = EDTransformer(z, x, ed)
-    for t in range(5):
-        other = EDTransformer([*z[:t], z[t] % 7 + 1, *z[t + 1 :]], x, ed)
-        assert (other - P).abs().amax(0).min() > 1e-6
-
-
-def test_without_positions_a_text_is_a_bag_of_words():
-    z, x, order = [1, 2, 3, 4, 5], [1, 6, 3], torch.tensor([3, 0, 4, 1, 2])
-    shuffled = [z[i] for i in order]
-    ed, e, d = formal("A8"), formal("A9"), formal("A10", L=1)
-
-    def differences():
-        return [
-            (EDTransformer(shuffled, x, ed) - EDTransformer(z, x, ed)).abs().max(),
-            (ETransformer(shuffled, e) - ETransformer(z, e)[:, order]).abs().max(),
-            # the last token sees a bag of those before it
-            (DTransformer([*shuffled, 6], d) - DTransformer([*z, 6], d))[:, -1].abs().max(),
-        ]
-
-    assert min(differences()) > 1e-4
-    for table in (ed.target_embedding, e.embedding, d.embedding):
-        torch.nn.init.zeros_(table.positions.weight)
-    assert max(differences()) < 1e-12
 
 
 def test_hard_coded_positions_are_a_choice():
@@ -184,9 +144,3 @@ def test_what_the_paper_does_not_guard(text, message):
             call()
     with pytest.raises(ValueError, match=re.sub(r"^x", "z", message)):
         EDTransformer(text, [1], ed)
-
-
-def test_texts_may_be_tensors():
-    d = formal("A10")
-    assert DTransformer(torch.tensor([1, 7]), d).equal(DTransformer([1, 7], d))
-    assert DTransformer(torch.tensor([1, 7], dtype=torch.uint8), d).equal(DTransformer([1, 7], d))

@@ -1,7 +1,6 @@
 """Claims C14-C16, C18, C20, C22, C23 and C26: what breaks them is named, their parts agree with plain NumPy."""
 
 import math
-from copy import deepcopy
 from functools import partial, reduce
 
 import numpy as np
@@ -15,8 +14,6 @@ from numpy_transcription import softmax
 from torch import nn
 
 from attendo.nn.attention import Attention, attention
-from attendo.nn.blocks import Encoder, EncoderBlock
-from attendo.nn.layers import FeedForward, xavier
 from attendo.nn.masks import Mask
 from attendo_course.claims import architecture, blocks, contexts, generation
 from attendo_course.claims.samples import built, normal, random_attention, unrolled
@@ -99,7 +96,7 @@ BREAKS = [
 ]
 
 
-@pytest.mark.some(8)
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
     ("compute", "changes", "expected"), [row[1:] for row in BREAKS], ids=[row[0] for row in BREAKS]
 )
@@ -267,51 +264,7 @@ def test_the_probe_is_least_squares(seed, n, d, classes):
     assert found == pytest.approx(expected, abs=1e-10)
 
 
-def test_a_step_of_the_encoder_goes_down_the_gradient():
-    before = torch.get_rng_state()
-    model, after = deepcopy(contexts.trained_encoder(0)).requires_grad_(True), contexts.trained_encoder(1)
-    assert torch.get_rng_state().equal(before)
-    texts = torch.randint(6, (256, 8), generator=torch.Generator().manual_seed(1))
-    early = (texts < 3).sum(1) > 4
-    other, early_logit = model(texts).log_softmax(-1).unbind(-1)
-    torch.where(early, -early_logit, -other).mean().backward()
-    for parameter, moved in zip(model.parameters(), after.parameters(), strict=True):
-        assert parameter.grad is not None
-        np.testing.assert_allclose(moved, (parameter - 0.1 * parameter.grad).detach(), rtol=0, atol=1e-10)
-
-
 # C18: residual connections and heads
-
-
-def test_the_connections():
-    x = normal(0, 3, 5, blocks.D_MODEL)
-
-    def norm(rows):
-        centered = rows - rows.mean(-1, keepdims=True)
-        return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5)
-
-    f = np.tanh(x.numpy())
-    rows = {blocks.post_norm: norm(x.numpy() + f), blocks.norm_alone: norm(f), blocks.nothing: f}
-    for make, expected in rows.items():
-        np.testing.assert_allclose(built(make)(x, torch.tanh).detach(), expected, rtol=0, atol=1e-10)
-
-
-def test_the_gradient_is_that_of_all_matrices_of_the_first_block():
-    def encoder():
-        parts = [(Attention(16, 2, bias=False), FeedForward(16, 64)) for _ in range(2)]
-        stack = Encoder(EncoderBlock(*pair, blocks.norm_alone) for pair in parts)
-        xavier(stack)
-        return stack
-
-    norms = []
-    for seed in range(2):
-        stack = built(encoder, seed)
-        loss = (stack(normal(seed, 1, 6, 16)) * normal(seed + 9, 1, 6, 16)).sum()
-        matrices = [part.weight for part in stack.blocks[0].modules() if isinstance(part, nn.Linear)]
-        assert len(matrices) == 6
-        norms.append(math.sqrt(sum((part**2).sum().item() for part in torch.autograd.grad(loss, matrices))))
-    found = blocks.first_gradient(blocks.norm_alone, 2, seeds=2)
-    assert found == pytest.approx(math.sqrt(norms[0] * norms[1]), abs=1e-10)
 
 
 @FEW
@@ -341,27 +294,6 @@ def test_one_head_is_wrong_by_one_at_least(w, alphas):
     wrong = [w * (a * x + (1 - a) * y) - (x - y) for a, (x, y) in zip(alphas, blocks.PAIRS, strict=True)]
     assert np.mean(np.square(wrong)) >= (w**2 + max(0.0, 2.0 - abs(w)) ** 2) / 2 - 1e-10
     assert np.mean(np.square(wrong)) >= blocks.least_error_of_one_head() - 1e-10
-
-
-@FEW
-@given(first=st.floats(-9.0, 9.0), second=st.floats(-9.0, 9.0))
-def test_two_heads_by_hand_subtract_any_numbers(first, second):
-    values = torch.tensor([[[first], [second]]], dtype=torch.float64)
-    keys = torch.cat([values, torch.eye(2, dtype=torch.float64)[None]], dim=-1)
-    assert blocks.by_hand()(values.new_ones(1, 1, 1), keys, values=values).item() == first - second
-
-
-def test_training_goes_down_the_gradient():
-    layer, moved = blocks.differences(2, 3), blocks.trained(blocks.differences(2, 3), steps=1, rate=0.5)
-    layer.requires_grad_(False)
-    for parameter, after in zip(layer.parameters(), moved.parameters(), strict=True):
-        for place, start in np.ndenumerate(parameter.numpy().copy()):
-            sides = []
-            for step in (1e-5, -1e-5):
-                parameter[place] = start + step
-                sides.append(blocks.errors(layer).square().mean().item())
-            parameter[place] = start
-            assert after[place].item() == pytest.approx(start - 0.5 * (sides[0] - sides[1]) / 2e-5, abs=1e-8)
 
 
 # C20: numbers

@@ -8,25 +8,17 @@ import torch
 from claim_findings import finding
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy_transcription import softmax
 
 from attendo.inspecting.residual_stream import head_matrices
 from attendo.nn.attention import attention, masked_softmax
-from attendo.nn.masks import Mask, causal
+from attendo.nn.masks import Mask
 from attendo.nn.positions import sinusoidal_encoding
 from attendo_course.claims import attention as shapes
 from attendo_course.claims import temperature
 from attendo_course.claims.samples import normal, random_attention
 
 CLAIMS = shapes.CLAIMS | temperature.CLAIMS
-
-
-def softmax(scores):
-    """Row by row, as the books write it."""
-    weights = np.zeros_like(scores)
-    for row, out in zip(scores, weights, strict=True):
-        exponentials = np.exp(row - row.max())
-        out[:] = exponentials / exponentials.sum()
-    return weights
 
 
 def multi_head(layer, x, mask=None):
@@ -64,14 +56,6 @@ def test_weights_and_jacobian_by_inverse_temperature():
     np.testing.assert_allclose(finding("C21").picture.values[0], largest, rtol=0, atol=1e-10)
 
 
-def test_gradcheck_of_the_softmax_and_of_its_jacobian():
-    scores = normal(5, 3, 4).requires_grad_()
-    assert torch.autograd.gradcheck(lambda s: masked_softmax(s, causal(3, 4), 1.7), scores)
-    assert torch.autograd.gradgradcheck(lambda s: masked_softmax(s, causal(3, 4), 1.7), scores)
-    weights = normal(6, 1, 4).softmax(-1)[0].requires_grad_()
-    assert torch.autograd.gradcheck(temperature.softmax_jacobian, weights)
-
-
 @given(n=st.integers(1, 8), seed=st.integers(0, 2**31), spread=st.floats(0.0, 100.0))
 @settings(max_examples=40)
 def test_the_jacobian_is_that_of_automatic_differentiation(n, seed, spread):
@@ -85,6 +69,7 @@ def test_the_jacobian_is_that_of_automatic_differentiation(n, seed, spread):
 # C07, C10: sizes of scores
 
 
+@pytest.mark.full
 def test_products_by_dimension():
     for d, known in ((1, 1.018), (16, 15.99), (64, 63.87)):
         names = [check for check in finding("C07").checks if check.name.en.startswith(f"D = {d}:")]
@@ -96,6 +81,7 @@ def test_products_by_dimension():
     assert finding("C07").checks[0].value == pytest.approx(np.mean((a * b) ** 2), abs=1e-10)
 
 
+@pytest.mark.full
 def test_the_largest_weight_by_dimension():
     generator = torch.Generator().manual_seed(0)
     for column, d in enumerate((4, 8, 16)):

@@ -4,12 +4,10 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attendo_course.claims import bishop
-from attendo_course.claims.samples import normal
 
 
 def failing(found):
@@ -56,20 +54,6 @@ def test_tables_have_as_many_numbers_as_counted_one_by_one(vocab, length):
     assert bishop.tables_explode(vocab, length).checks[0].value == free
 
 
-def test_the_recurrent_network_is_elmans():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        network = torch.nn.RNN(3, 4, batch_first=True).double()
-    w = {name: parameter.detach().numpy() for name, parameter in network.named_parameters()}
-    x = np.random.default_rng(0).normal(size=(5, 3))
-    h, expected = np.zeros(4), []
-    for row in x:
-        h = np.tanh(w["weight_ih_l0"] @ row + w["bias_ih_l0"] + w["weight_hh_l0"] @ h + w["bias_hh_l0"])
-        expected.append(h)
-    seen = network(torch.tensor(x)[None])[0][0].detach()
-    np.testing.assert_allclose(seen, expected, rtol=0, atol=1e-10)
-
-
 def test_the_text_that_greedy_misses_is_the_most_probable_of_all():
     first, even, after = bishop.FIRST, bishop.EVEN, bishop.AFTER_JO
     assert [sum(row.values()) for row in (first, even, after)] == pytest.approx([1.0, 1.0, 1.0])
@@ -81,12 +65,3 @@ def test_the_text_that_greedy_misses_is_the_most_probable_of_all():
     row, column = np.unravel_index(table.values.argmax(), table.values.shape)
     assert table.rows[row] + table.columns[column] == "情報"
     assert table.values.sum() == pytest.approx(1.0)
-
-
-def test_concatenation_is_a_sum_by_hand():
-    x, r, w = (normal(seed, *shape).numpy() for seed, shape in enumerate([(5, 4), (5, 3), (7, 4)]))
-    expected = sum(np.outer(x[:, i], w[i]) for i in range(4)) + sum(
-        np.outer(r[:, i], w[4 + i]) for i in range(3)
-    )
-    np.testing.assert_allclose(np.concatenate([x, r], 1) @ w, expected, rtol=0, atol=1e-10)
-    assert bishop.concatenation_is_a_sum().holds

@@ -12,12 +12,10 @@ from attendo_course.claims.positions import (
     heat_map,
     longest_wave_falls_short,
     only_distance_counts,
-    shift_matrix,
     shifting_rotates,
     sines_alone,
     sines_alone_lose_it,
     sines_and_cosines,
-    spread_by_distance,
 )
 from attendo_course.figures.arrays import heatmap
 
@@ -135,20 +133,6 @@ def test_waves_of_another_length_fail():
 widths = st.integers(1, 40).map(lambda pairs: 2 * pairs)
 
 
-@given(p=st.integers(0, 10_000), k=st.integers(-5_000, 10_000), d=widths, first=st.integers(0, 1))
-def test_a_shift_is_one_matrix_for_every_position(p, k, d, first):
-    def row(position):
-        return varied(first_index=first)(torch.tensor(position), d)
-
-    m = shift_matrix(k, d, first_index=first, dtype=torch.float64)
-    torch.testing.assert_close(m @ row(p), row(p + k), rtol=0, atol=1e-10)
-    torch.testing.assert_close(m.T @ m, torch.eye(d, dtype=torch.float64), rtol=0, atol=1e-12)
-    # the addition theorems, in the entries of PE[p] and PE[k]
-    sine, cosine, sine_k, cosine_k = row(p)[0::2], row(p)[1::2], row(k)[0::2], row(k)[1::2]
-    torch.testing.assert_close(row(p + k)[0::2], sine * cosine_k + cosine * sine_k, rtol=0, atol=1e-10)
-    torch.testing.assert_close(row(p + k)[1::2], cosine * cosine_k - sine * sine_k, rtol=0, atol=1e-10)
-
-
 @given(p=st.integers(0, 10_000), q=st.integers(0, 10_000), k=st.integers(0, 1_000), d=widths)
 def test_the_product_is_that_of_any_other_pair_of_the_distance(p, q, k, d):
     rows = sines_and_cosines(torch.tensor([p, p + k, q, q + k]), d)
@@ -159,8 +143,3 @@ def test_the_product_is_that_of_any_other_pair_of_the_distance(p, q, k, d):
 @given(d=widths, shifts=st.tuples(st.integers(0, 300), st.integers(0, 300)), n=st.integers(2, 9))
 def test_shifting_rotates_at_any_width(d, shifts, n):
     assert shifting_rotates(d_model=d, n=n, shifts=shifts).holds
-
-
-def test_the_spread_is_that_of_the_worst_distance():
-    assert spread_by_distance(torch.tensor([[1.0], [2.0], [4.0]])) == 15.0
-    assert spread_by_distance(torch.tensor([[1.0], [1.0], [1.0]])) == 0.0

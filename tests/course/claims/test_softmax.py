@@ -62,10 +62,6 @@ def test_pairs_with_another_weight_imply_other_temperatures(scores, temperature,
     assert same == {pair for pair in pairs if place not in pair}
 
 
-def test_equal_weights_of_unequal_scores_imply_no_finite_temperature():
-    assert implied_temperatures((0.5, 0.5), (1.0, 3.0)) == [math.inf]
-
-
 @settings(max_examples=25)
 @given(temperature=st.floats(0.5, 100.0))
 def test_the_nearest_temperature_of_a_softmax_is_its_own(temperature):

@@ -87,15 +87,6 @@ def narrow(text: str) -> bool:
     return max(columns(line) for line in text.splitlines() if not line.startswith("    https://")) <= 80
 
 
-@pytest.mark.parametrize("command", ["claims", "errata"])
-def test_help_fits_80_columns_and_has_an_example(command):
-    outcome = attendo(command, "--help")
-    assert outcome.code == 0
-    assert max(map(len, outcome.out.splitlines())) <= 80
-    assert f"Example: attendo {command} " in outcome.out
-    assert "--language en|ja" in outcome.out
-
-
 # ---- claims
 
 
@@ -205,19 +196,6 @@ def test_claims_as_json(four, monkeypatch):
     assert attendo("claims", "--json", "C01").code == 0
 
 
-def test_an_unknown_claim_is_refused_with_the_range(four):
-    assert refused("claims", "C99") == "unknown claim C99 (expected C01 to C04)"
-    assert refused("claims", "C01", "C5", "--json") == "unknown claim C5 (expected C01 to C04)"
-    for given in ("C", "x", "C00", "CC1", "²", "9" * 5000):
-        assert refused("claims", given) == f"unknown claim {given} (expected C01 to C04)"
-
-
-@pytest.mark.parametrize("given", ["C3", "c3", "c03", "C03", "3", "C003"])
-def test_a_claim_may_be_written_in_many_ways(four, given):
-    assert attendo("claims", given, "C03").out.startswith("C03 true under a condition")
-    assert attendo("claims", given, "C03").out.count("C03") == 1
-
-
 @pytest.mark.parametrize("command", ["claims", "errata"])
 def test_other_languages_are_refused(command):
     wanted = f"Invalid value for '--language': 'fr' is not one of 'en', 'ja'; see attendo {command} --help"
@@ -229,73 +207,17 @@ def test_numbers_are_short_and_exact():
     assert [_number(x) for x in given] == ["3", "333,639,680", "-2", "0.1234568", "1e-300", "nan", "1e+20"]
 
 
-# ---- claims --check
+@pytest.mark.parametrize("given", ["C3", "c3", "c03", "C03", "3", "C003"])
+def test_a_claim_or_an_erratum_may_be_written_in_many_ways(four, two, given):
+    out = attendo("claims", given, "C03").out
+    assert out.startswith("C03 true under a condition") and out.count("C03") == 1
+    assert attendo("errata", given.lower().replace("c", "e")).out.startswith("E03 words only")
 
 
-@pytest.fixture
-def student(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(
-        "print('loading')\n"
-        "def unscaled(query, key, value):\n"
-        "    print('called')\n"
-        "    return (query @ key.mT).softmax(-1) @ value\n"
-        "def right(query, key, value):\n"
-        "    return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value\n"
-        "def two(query, key):\n"
-        "    return key\n"
-    )
-    return path
-
-
-def test_a_students_function_is_checked(student):
-    outcome = attendo("claims", "--check", f"{student}:unscaled")
-    assert outcome.code == 1
-    assert outcome.out.startswith("unscaled: 6 of 10 properties hold, mask not offered\n")  # and no claim
-    assert "hint      forgot the scale: multiply the scores by 1/√head_dim" in outcome.out
-    assert narrow(outcome.out)
-    assert outcome.out.endswith("! it prints, which is left out; what it returns is checked\n")
-    assert "loading" not in outcome.out + outcome.err and "called" not in outcome.out + outcome.err
-    right = attendo("claims", "--check", f"{student}:right", "--language", "ja")
-    assert (right.code, "10 個の性質のうち 8 個が成り立つ" in right.out) == (0, True)
-
-
-def test_a_check_beside_claims_and_as_json(student, four):
-    both = attendo("claims", "C01", "--check", f"{student}:unscaled", "--json")
-    facts = json.loads(both.out)
-    assert (both.code, facts["n_claims"], facts["n_failed"]) == (1, 1, 0)
-    assert facts["check"]["failed"] == ["scale", "agreement"]
-    beside = attendo("claims", "C01", "--check", f"{student}:right")
-    assert beside.code == 0
-    assert beside.out.index("C01") < beside.out.index("right: 8 of 10 properties hold")
-    assert attendo("claims", "C02", "--check", f"{student}:right").code == 1
-
-
-def test_a_function_without_end_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr("attendo_course.grader.loading.SECONDS", 0.2)
-    path = tmp_path / "slow.py"
-    path.write_text("def slow(query, key, value):\n    while True:\n        pass\n")
-    outcome = attendo("claims", "--check", f"{path}:slow")
-    assert (outcome.code, "got       no result after 0.2 s" in outcome.out) == (1, True)
-    path.write_text("while True:\n    pass\n")
-    assert "slow.py:" in refused("claims", "--check", f"{path}:slow")
-    assert "A call without a result after 10 s fails" in re.sub(r"\s+", " ", attendo("claims", "--help").out)
-
-
-@pytest.mark.parametrize(
-    ("place", "said"),
-    [
-        ("mine.py:two", "mine.py: two takes 2 arrays; write two(query, key, value)"),
-        ("mine.py", "write FILE.py:FUNCTION"),
-        ("no.py:f", "no.py: No such file or directory"),
-        ("mine.py:f", "f is not a function in this file; it has: unscaled, right, two"),
-    ],
-)
-def test_what_cannot_be_checked_is_one_line(student, monkeypatch, place, said):
-    monkeypatch.chdir(student.parent)
-    outcome = attendo("claims", "--check", place)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert said in outcome.err.splitlines()[-1]
+@pytest.mark.parametrize("given", ["C99", "C", "x", "C00", "CC1", "²", "1.5", "9" * 5000])
+def test_what_is_unknown_is_refused_with_the_range(four, two, given):
+    assert refused("claims", "C01", given, "--json") == f"unknown claim {given} (expected C01 to C04)"
+    assert refused("errata", given) == f"unknown erratum {given} (expected E01 to E03)"
 
 
 # ---- errata
@@ -363,24 +285,7 @@ def test_errata_as_json(two):
     assert list(listed["errata"][0]["wrong_code"]) == ["code", "gives"]
 
 
-def test_an_unknown_erratum_is_refused_with_the_range(two):
-    assert refused("errata", "51") == "unknown erratum 51 (expected E01 to E03)"
-    for given in ("one", "E", "0", "1.5", "C1"):
-        assert refused("errata", given) == f"unknown erratum {given} (expected E01 to E03)"
-
-
-@pytest.mark.parametrize("given", ["E1", "e1", "e01", "01", "1"])
-def test_an_erratum_may_be_written_in_many_ways(two, given):
-    assert attendo("errata", given).out.startswith("E01 run — one\n")
-
-
 # ---- all of them
-
-
-def test_the_real_ranges():
-    last = all_claims()[-1].id
-    assert refused("claims", "C99").endswith(f"(expected C01 to {last})")
-    assert refused("errata", "0").endswith("(expected E01 to E50)")
 
 
 @pytest.mark.parametrize("language", ["en", "ja"])

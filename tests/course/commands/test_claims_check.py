@@ -7,8 +7,11 @@ import json
 import pytest
 from command_line import attendo, refused
 
+from attendo.display.width import columns
+
 MINE = """print('loading')
 def unscaled(query, key, value):
+    print('called')
     return (query @ key.mT).softmax(-1) @ value
 def right(query, key, value):
     return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
@@ -20,6 +23,23 @@ def student(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(MINE, encoding="utf-8")
     return path
+
+
+def test_a_students_function_is_checked_beside_claims_and_as_json(student):
+    outcome = attendo("claims", "--check", f"{student}:unscaled")
+    assert outcome.code == 1
+    assert outcome.out.startswith("unscaled: 6 of 10 properties hold, mask not offered\n")  # and no claim
+    assert "hint      forgot the scale: multiply the scores by 1/√head_dim" in outcome.out
+    assert max(map(columns, outcome.out.splitlines())) <= 80
+    assert outcome.out.endswith("! it prints, which is left out; what it returns is checked\n")
+    assert "loading" not in outcome.out + outcome.err and "called" not in outcome.out + outcome.err
+    both = attendo("claims", "C05", "--check", f"{student}:unscaled", "--json")
+    facts = json.loads(both.out)
+    assert (both.code, facts["n_claims"], facts["n_failed"]) == (1, 1, 0)
+    assert facts["check"]["failed"] == ["scale", "agreement"]
+    beside = attendo("claims", "C05", "--check", f"{student}:right", "--language", "ja")
+    assert beside.code == 0
+    assert beside.out.index("C05") < beside.out.index("10 個の性質のうち 8 個が成り立つ")
 
 
 def test_what_is_required_fails_where_it_is_not_offered(student):
@@ -128,6 +148,7 @@ def test_several_files_as_json_and_what_is_refused(folder, tmp_path, monkeypatch
     assert facts["check"] is None
     assert [answer["verdict"] for answer in facts["checks"]] == ["passes", "can't be run", "passes"]
     (tmp_path / "empty").mkdir()
+    assert refused("claims", "--check", "no.py:f").startswith("no.py: No such file or directory")
     assert refused("claims", "--check", "empty:f").startswith("empty: no Python file in it")
     assert refused("claims", "--check", "handed-in").startswith("handed-in: write handed-in:FUNCTION")
     assert "Write --check before each file" in refused("claims", "--check", "mine.py:right", "mine.py:right")

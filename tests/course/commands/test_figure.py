@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from attendo.display import fonts
-from attendo.errors import AttendoError, install_command
+from attendo.errors import install_command
 from attendo_course.figures import arrays, drawing
 from attendo_course.figures.catalogue import FIGURES
 from attendo_course.figures.drawing import draw, painter
@@ -153,7 +153,7 @@ def test_texts_overlap_neither_each_other_nor_the_edge(language):
         pytest.skip("no Japanese font is installed")
     others = [(name, None) for name in FIGURES if name != "model"]
     every = [*others, *(("model", config) for config in MODELS[language])]
-    for name, config in every[:: examples(-3, -1)]:  # some of them, the last one too
+    for name, config in every[:: examples(-6, -1)]:  # some of them, the last one too
         paint = painter(name, config)
         families = fonts.fonts_for("層正規化" if language == "ja" else "")[0]
         boxes = {}
@@ -180,15 +180,6 @@ def test_texts_overlap_neither_each_other_nor_the_edge(language):
 
 
 # ---- files
-
-
-@pytest.mark.some(1)
-@pytest.mark.parametrize("name", ["entropy", "heads", "autoencoder"])  # curves of random draws, cells, boxes
-def test_equal_commands_write_identical_files(tmp_path, name):
-    files = [tmp_path / f"{number}.svg" for number in (1, 2)]
-    for file in files:
-        assert draw(name, file) == "en"
-    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_files_are_the_same_bytes_every_time(tmp_path):
@@ -249,13 +240,6 @@ def test_names_are_listed(language, word):
     assert word in outcome.out
 
 
-def test_help():
-    outcome = attendo("figure", "--help")
-    assert (outcome.code, outcome.err) == (0, "")
-    assert max(map(len, outcome.out.splitlines())) <= 80
-    assert "attendo figure model --preset base --out base.svg" in outcome.out
-
-
 def test_listing_loads_nothing_heavy():
     code = (
         "import sys; from attendo.cli import main; main(['figure']);"
@@ -303,11 +287,6 @@ def test_refusals(tmp_path):
     )
     assert "lecture, " not in lecture and "lecture, " not in unknown
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_model_for_another_figure_is_refused(tmp_path):
-    with pytest.raises(AttendoError, match="shows no model"):
-        draw("noam", tmp_path / "a.svg", config=CLASSIFIER)
 
 
 def test_without_matplotlib(tmp_path):

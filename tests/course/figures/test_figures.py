@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from figure_models import CLASSIFIER, GPT2, MASKED, MIXED, encoding
+from numpy_transcription import softmax
 
 from attendo.errors import AttendoError
 from attendo.models import build_model, parameter_count
@@ -13,14 +14,6 @@ TIGHT = {"rtol": 0, "atol": 1e-10}
 
 
 # ---- positions
-
-
-def test_heatmap_is_the_encoding_transposed():
-    table = arrays.heatmap()
-    assert table.shape == (128, 64)
-    np.testing.assert_allclose(table, encoding(64, 128).T, **TIGHT)
-    np.testing.assert_allclose((table**2).sum(0), 64, **TIGHT)
-    assert table[:4, 1].round(6).tolist() == [0.841471, 0.540302, 0.761720, 0.647906]
 
 
 def test_curves_of_the_formula():
@@ -63,16 +56,7 @@ def test_products_depend_on_distance_and_are_not_monotone(d, first_rise):
     assert expected[first_rise + 1] > expected[first_rise]
 
 
-def test_products_to_every_printed_digit():
-    assert arrays.products(128).products[:4].round(3).tolist() == [64, 62.094, 57.382, 52.186]
-
-
 # ---- attention
-
-
-def softmax(scores):
-    powers = np.exp(scores - scores.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
 
 
 def test_temperature_from_soft_to_hard():
@@ -110,20 +94,6 @@ def test_entropy_falls_with_the_dimension_without_the_scale_only():
 # ---- learning rate
 
 
-def test_noam():
-    found = arrays.rates()
-    steps = found.steps.astype(float)
-    assert found.warmups[0] == 4000
-    for row, w in enumerate(found.warmups):
-        expected = 512**-0.5 * np.minimum(steps**-0.5, steps * w**-1.5)
-        np.testing.assert_allclose(found.rates[row], expected, rtol=1e-10, atol=0)
-        assert found.steps[found.rates[row].argmax()] == w
-        assert found.rates[row].max() == found.peaks[row]
-    assert f"{found.rates[0, 0]:.5e}" == "1.74693e-07"
-    assert f"{found.peaks[0]:.5e}" == "6.98771e-04"
-    assert (found.steps[-1], f"{found.rates[0, -1]:.5e}") == (50_000, "1.97642e-04")
-
-
 # ---- the block diagram
 
 
@@ -137,13 +107,6 @@ def test_base_and_big_have_the_papers_counts():
         ("output", 0),
     ]
     assert model_diagram(chosen_model("big")).total == 214_171_648
-
-
-@pytest.mark.parametrize(
-    ("config", "total"), [(CLASSIFIER, 1_612_802), (GPT2, 124_439_808)], ids=["lecture", "gpt2"]
-)
-def test_counts_of_the_other_sources(config, total):
-    assert model_diagram(config).total == total
 
 
 @pytest.mark.parametrize(

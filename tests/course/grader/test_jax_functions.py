@@ -63,6 +63,7 @@ def test_a_wrong_gradient_is_found():
     assert failure.expected.en.startswith("d(sum of the output)/dvalue")
 
 
+@pytest.mark.full
 def test_a_gradient_that_jax_cannot_compute_is_not_checked(few_shapes):
     report = check(attentions_in_jax.through_numpy)
     found = outcome(report, "gradient")
@@ -76,6 +77,7 @@ def test_the_error_of_jax_is_the_one_that_is_reported(few_shapes):
     assert "Tensor" not in failure.got.en
 
 
+@pytest.mark.full
 def test_whose_work_it_is():
     def remarks(function):
         case = trials.draw((2, 2, 2, 2))

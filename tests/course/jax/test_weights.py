@@ -99,6 +99,7 @@ def test_multi_head_attention_to_a_memory_with_a_mask(same):
     same(eqx.filter_jit(layer)(x.numpy(), memory.numpy(), allowed.numpy()), wanted)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(
     ("same", "config"),
     [(torch.float32, POST_NORM), (torch.float64, PRE_NORM)],

@@ -123,6 +123,7 @@ def test_what_is_bare_stays_bare_in_training():
     assert np.isfinite(run.losses).all()
 
 
+@pytest.mark.full
 def test_the_marked_counter_learns():
     draw = counting([3], begin=True)
     task = ArrayTask(draw, draw(np.random.default_rng(9), 300), 100)

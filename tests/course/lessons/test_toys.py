@@ -16,7 +16,6 @@ from attendo_course.lessons.lesson import Conclusion, Options, Table
 from attendo_course.lessons.toys import (
     ADD,
     COPY,
-    LESSONS,
     SORT,
     add,
     cross_weights,
@@ -106,6 +105,7 @@ def test_cross_attention_has_a_row_for_each_wanted_symbol_and_the_end():
     assert weights.sum(1) == pytest.approx(1.0)
 
 
+@pytest.mark.full
 def test_copying_is_learned_and_measured_by_decoding():
     lengths = range(1, 3)
     test = [list(row) for n in lengths for row in product(range(3), repeat=n)]
@@ -127,7 +127,3 @@ def test_lessons_show_a_table_and_say_what_it_means(monkeypatch, lesson, n_rows)
     assert lesson.question not in pieces  # the command prints it
     assert isinstance(pieces[-1], Conclusion)
     assert "nan" not in pieces[-1].words.en + pieces[-1].words.ja
-
-
-def test_names_are_those_of_the_commands():
-    assert [lesson.name for lesson in LESSONS] == ["copy", "reverse", "sort", "add"]

@@ -32,6 +32,7 @@ def test_the_tasks_of_the_lesson():
     assert [task.n_train for task in wt.tasks(1).values()] == [1000, *[5000] * 6]
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_eleventh_day_follows_the_law(drawn, name):
     task, examples = drawn[name]
@@ -45,12 +46,14 @@ def test_the_eleventh_day_follows_the_law(drawn, name):
         assert (np.abs(hit[of_row].mean(axis=0) - row) < 5 * error + 1 / of_row.sum()).all()
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_another_law_is_told_from_it(drawn, name):
     task, examples = drawn[name]
     assert surprise(task, lambda days: task.law(days)[:, [1, 2, 0]], examples) > 6
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_loss_of_the_law_and_its_accuracy_are_the_limits(drawn, name):
     task, examples = drawn[name]
@@ -70,6 +73,7 @@ def test_the_limits_have_the_known_digits():
     assert unseen.accuracy < fifteen.accuracy and unseen.loss > fifteen.loss
 
 
+@pytest.mark.full
 def test_the_limits_of_random_tables():
     limits = [wt.tasks(seed)["1-4-8"].limit for seed in range(300)]
     accuracy, loss = [limit.accuracy for limit in limits], [limit.loss for limit in limits]

@@ -39,7 +39,6 @@ from attendo_course.lessons.words import (
     continued,
     counting_step,
     cut,
-    head_weights,
     looking_back,
     mean_distance,
     model_step,
@@ -51,7 +50,6 @@ from attendo_course.lessons.words import (
     train_words,
     transformer,
     unordered,
-    validation_windows,
     word_task,
     words_of,
     worth_of_order,
@@ -219,13 +217,6 @@ def test_the_loss_of_an_lstm_is_the_sum_over_windows(documents, context):
     assert model.training
 
 
-def test_the_same_seed_gives_the_same_run(tmp_path):
-    task = word_task([text_file(tmp_path)], 1500, 300, 40)
-    entered = contenders(task.tokenizer.vocab_size)[0]
-    first, again = (entered.runs(task, 2, 1)[0] for _ in range(2))
-    assert first.losses == again.losses
-
-
 def test_what_is_learned_from_and_measured_on(tmp_path):
     task = word_task([text_file(tmp_path)], 500, 200, 30)
     assert task.tokenizer.vocab_size == 30
@@ -328,16 +319,6 @@ def test_the_lesson_on_a_small_file_of_ones_own(tmp_path):
     for picture in (curves, heads, of_phrase):
         for language in ("en", "ja"):
             assert len(picture_lines(picture, language)) > 3
-
-
-def test_windows_and_weights_are_of_the_longest_windows(tmp_path):
-    task = word_task([text_file(tmp_path)], 1500, 300, 40)
-    windows = validation_windows(task)
-    names, weights = head_weights(transformer(task.tokenizer.vocab_size).eval(), windows)
-    assert names == ("1.1", "1.2", "2.1", "2.2")
-    assert weights.shape == (len(windows), 4, len(windows[0]), len(windows[0]))
-    assert np.allclose(weights.sum(-1), 1, atol=1e-5)
-    assert (np.triu(weights, 1) == 0).all()
 
 
 @pytest.mark.parametrize(
