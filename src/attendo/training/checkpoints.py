@@ -12,7 +12,8 @@ import random
 import re
 import struct
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,6 +183,11 @@ def set_torch_states(states: Mapping[str, Tensor]) -> None:
 def seed_all(seed: int) -> None:
     """Seed the random number generators of PyTorch, NumPy and Python."""
     torch.manual_seed(seed)
+    seed_others(seed)
+
+
+def seed_others(seed: int) -> None:
+    """Seed the random number generators of NumPy and Python. The import of some libraries draws from them."""
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
@@ -212,6 +218,18 @@ def set_random_states(states: Mapping[str, Tensor]) -> None:
     *keys, place, has_spare = states["random/numpy"].tolist()
     second = states["random/numpy_spare"].item()
     np.random.set_state(("MT19937", np.array(keys, np.uint32), place, has_spare, second))
+
+
+@contextmanager
+def unchanged_random_states() -> Iterator[None]:
+    """Restore all random states after the `with` block."""
+    before = torch_states(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        set_torch_states(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])
 
 
 def require_finite(model: nn.Module, step: int) -> None:
