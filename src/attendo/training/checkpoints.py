@@ -42,7 +42,8 @@ class CheckpointConfig:
     Attributes:
         every_steps: Number of steps between two checkpoints. 0 saves a checkpoint at each evaluation.
         keep_last: Number of newest checkpoints that are kept. The best checkpoint is always kept.
-        background: Whether a thread writes the checkpoint while training continues.
+        background: Whether a thread writes the checkpoint while the next step is computed. The step ends after the
+            checkpoint is complete.
     """
 
     every_steps: int = 0
@@ -451,8 +452,8 @@ def average_weights(folders: list[Path], like: Mapping[str, Tensor] | None = Non
 class Saver:
     """Writer of checkpoints, in a background thread or synchronously, which also removes old checkpoints.
 
-    If the run has no folder, no checkpoint is written. If the thread fails, the next `save`, `check` or `wait` raises
-    its error, so no run continues without checkpoints.
+    If the run has no folder, no checkpoint is written. If the thread fails, the next `save` or `wait` raises its error,
+    so no run continues without checkpoints.
     """
 
     def __init__(self, run: Run):
@@ -483,11 +484,6 @@ class Saver:
     def is_saved(self, progress: Progress) -> bool:
         """Return whether the current position of the run is saved, or checkpoints are disabled."""
         return self.folder is None or self._last == _place(progress)
-
-    def check(self) -> None:
-        """Raise the error of a failed save. The method does not wait for an unfinished save."""
-        if self._thread is not None and not self._thread.is_alive():
-            self.wait()
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written. Raise the error of a failed save."""

@@ -123,8 +123,8 @@ def steps(run: Run, saver: Saver) -> Iterator[Report]:
         with closing(prefetched(ready, config.prefetch)) as coming:
             for micro_batches in grouped(coming, config.accumulation):
                 report = update(run, micro_batches)
+                saver.wait()  # otherwise a killed process could lose the steps of more than one interval
                 yield report
-                saver.check()
                 if report.kind == "step":
                     yield from evaluate_and_save(run, saver)
                 if progress.ended or run.stopping:
