@@ -2,11 +2,13 @@
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from attendo.inference.batch_files import through_file
 from attendo.inference.batch_ray import Cluster, on_ray
 
 MAIN = "import sys; from attendo.cli import main; sys.exit(main())"
+IN_SMALL_CHUNKS = f"from attendo.inference import batch_files; batch_files.CHUNK_LINES = 50; {MAIN}"
 TWO = Cluster(workers=2)
 
 
@@ -233,8 +236,8 @@ def test_without_ray_one_line_says_what_to_install(monkeypatch, source, tmp_path
 # ---- the command
 
 
-def workers_of(pid):
-    """The processes that Ray's actors run in, among the descendants of a process."""
+def workers_of(pid, named="ray::Worker"):
+    """The processes that Ray's actors run in, or others by their names, among the descendants of a process."""
     parents, names = {}, {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -249,7 +252,7 @@ def workers_of(pid):
         above = child
         while above in parents and above != pid:
             above = parents[above]
-        if above == pid and name.startswith("ray::Worker"):
+        if above == pid and name.startswith(named):
             found.append(child)
     return found
 
@@ -319,28 +322,25 @@ def until(condition, process, patience=600):
     raise AssertionError("it took too long")
 
 
+def translation(run_folder, folder, n_lines, main=MAIN):
+    """A file's translation over two workers as a command, where it goes, and what one process has written."""
+    source, out, alone = folder / "in.txt", folder / "out.txt", folder / "alone.txt"
+    source.write_text(many_lines(n_lines), encoding="utf-8")
+    command = [
+        sys.executable,
+        *("-c", main, "translate", str(run_folder)),
+        *("--threads", "1", "--input", str(source)),
+    ]
+    subprocess.run([*command, "--output", str(alone)], stderr=subprocess.DEVNULL, check=True)
+    return [*command, "--output", str(out), "--ray", "--ray-workers", "2"], out, alone
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("n_lines", [100_000])
 def test_a_large_file_over_two_workers_one_killed_and_then_the_driver(run_folder, tmp_path, n_lines):
     """The driver's end takes its own Ray cluster with it; the same command, over Ray, then ends the file."""
     pytest.importorskip("ray", reason='Ray is not installed: pip install "attendo[ray]"')
-    source, out, alone = tmp_path / "in.txt", tmp_path / "out.txt", tmp_path / "alone.txt"
-    source.write_text(many_lines(n_lines), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-c",
-        MAIN,
-        "translate",
-        run_folder,
-        "--threads",
-        "1",
-        "--input",
-        source,
-        "--output",
-    ]
-    command = [str(word) for word in command]
-    subprocess.run([*command, str(alone)], stderr=subprocess.DEVNULL, check=True)
-    ray = [*command, str(out), "--ray", "--ray-workers", "2"]
+    ray, out, alone = translation(run_folder, tmp_path, n_lines)
     with subprocess.Popen(ray, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as driver:
         until(lambda: progress_of(out) >= n_lines // 5, driver)
         first = workers_of(driver.pid)
@@ -357,3 +357,54 @@ def test_a_large_file_over_two_workers_one_killed_and_then_the_driver(run_folder
     assert out.read_bytes() == alone.read_bytes()
     assert out.read_bytes().count(b"\n") == n_lines
     assert not [pid for pid in left if Path(f"/proc/{pid}").exists()]
+
+
+def listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def node(monkeypatch):
+    """Begins nodes of a Ray cluster with one processor, each in a process group of its own; all are killed at last."""
+    pytest.importorskip("ray", reason='Ray is not installed: pip install "attendo[ray]"')
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    begun = []
+
+    def begin(*options):
+        ray = str(Path(sys.executable).with_name("ray"))
+        command = [ray, "start", "--num-cpus", "1", "--block", "--disable-usage-stats", *options]
+        begun.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True))
+        return begun[-1]
+
+    yield begin
+    for process in begun:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("n_lines", [8_000])
+def test_a_node_of_the_cluster_is_killed_midway(run_folder, tmp_path, node, n_lines):
+    command, out, alone = translation(run_folder, tmp_path, n_lines, IN_SMALL_CHUNKS)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    head = node("--head", "--port", str(port), "--include-dashboard", "false")
+    until(lambda: listens(port), head)
+    second = node("--address", address)
+    until(lambda: workers_of(second.pid, "ray::"), second)
+    with subprocess.Popen([*command, "--ray-address", address]) as driver:
+        until(lambda: workers_of(second.pid) and progress_of(out) >= n_lines // 5, driver)
+        assert len(workers_of(head.pid)) == 1
+        killed = workers_of(second.pid)
+        os.killpg(second.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # in a group of its own, it may have seen its node's end already
+            os.kill(killed[0], signal.SIGKILL)
+        assert len(killed) == 1 and progress_of(out) < n_lines
+        assert driver.wait(timeout=600) == 0
+    assert out.read_bytes() == alone.read_bytes()
+    assert out.read_bytes().count(b"\n") == n_lines

@@ -1,8 +1,10 @@
 """A run that was cut and resumed is the run that was not: weights, optimizer, random states and log, bit for bit."""
 
 import json
+import random
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from command_line import attendo
@@ -10,6 +12,7 @@ from cut_runs import finished, lasting, log, traces
 from tiny_corpus import SMALL, pairs_file, small_run
 
 from attendo.errors import AttendoError
+from attendo.runs import training_run
 from attendo.runs.resume import resumed_run, say_other_torch
 from attendo.training.checkpoints import checkpoints
 
@@ -23,11 +26,21 @@ def cut_at(run, step):
 
 
 @pytest.mark.parametrize(("step", "every", "accumulation"), [(3, 3, 1), (10, 5, 1)])
-def test_a_cut_run_ends_as_the_unbroken_one(tmp_path, step, every, accumulation):
+def test_a_cut_run_ends_as_the_unbroken_one(tmp_path, monkeypatch, step, every, accumulation):
+    """Also if what is imported first draws random numbers: before the loop, or where the caller has a report."""
+    describe = training_run.describe
+
+    def drawing(*arguments):
+        random.random(), np.random.rand()
+        describe(*arguments)
+
     file = pairs_file(tmp_path)
     settings = {"training": {"accumulation": accumulation}, "checkpoint": {"every_steps": every}}
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    finished(small_run(whole, file, **settings))
+    with monkeypatch.context() as first:
+        first.setattr(training_run, "describe", drawing)
+        for _ in small_run(whole, file, **settings).reports():
+            random.random(), np.random.rand(), torch.rand(1)
     cut_at(small_run(cut, file, **settings), step)
     torch.manual_seed(12345)  # whatever the new process starts from
     finished(resumed_run(cut))

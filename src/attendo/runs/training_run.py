@@ -55,7 +55,7 @@ from attendo.runs.settings import (
 )
 from attendo.runs.task_specs import TaskSpec
 from attendo.runs.tracking import MetricsLog, last_entry
-from attendo.training.checkpoints import checkpoints, newest_checkpoint, seed_all, seed_rank
+from attendo.training.checkpoints import checkpoints, newest_checkpoint, seed_all, seed_others, seed_rank
 from attendo.training.coach import Advice, Coach, HeadMeasure
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.loop import train
@@ -365,6 +365,9 @@ def loop_run(
     folder: Path, config: RunConfig, model: Model, task: Task, clock: Clock, ranks: Ranks = ALONE
 ) -> Run:
     """Return the state of the training loop at step 0. Each rank then has its own random numbers."""
+    seed_others(
+        config.training.seed
+    )  # what prepared the task may have drawn, for example by its first import
     if ranks.rank:
         seed_rank(config.training.seed, 0, ranks.rank)
     place = folder / "checkpoints"

@@ -12,7 +12,8 @@ import random
 import re
 import struct
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,8 @@ class CheckpointConfig:
     Attributes:
         every_steps: Number of steps between two checkpoints. 0 saves a checkpoint at each evaluation.
         keep_last: Number of newest checkpoints that are kept. The best checkpoint is always kept.
-        background: Whether a thread writes the checkpoint while training continues.
+        background: Whether a thread writes the checkpoint while the next step is computed. The step ends after the
+            checkpoint is complete.
     """
 
     every_steps: int = 0
@@ -182,6 +184,11 @@ def set_torch_states(states: Mapping[str, Tensor]) -> None:
 def seed_all(seed: int) -> None:
     """Seed the random number generators of PyTorch, NumPy and Python."""
     torch.manual_seed(seed)
+    seed_others(seed)
+
+
+def seed_others(seed: int) -> None:
+    """Seed the random number generators of NumPy and Python. The import of some libraries draws from them."""
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
@@ -212,6 +219,18 @@ def set_random_states(states: Mapping[str, Tensor]) -> None:
     *keys, place, has_spare = states["random/numpy"].tolist()
     second = states["random/numpy_spare"].item()
     np.random.set_state(("MT19937", np.array(keys, np.uint32), place, has_spare, second))
+
+
+@contextmanager
+def unchanged_random_states() -> Iterator[None]:
+    """Restore all random states after the `with` block."""
+    before = torch_states(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        set_torch_states(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])
 
 
 def require_finite(model: nn.Module, step: int) -> None:
@@ -433,8 +452,8 @@ def average_weights(folders: list[Path], like: Mapping[str, Tensor] | None = Non
 class Saver:
     """Writer of checkpoints, in a background thread or synchronously, which also removes old checkpoints.
 
-    If the run has no folder, no checkpoint is written. If the thread fails, the next `save`, `check` or `wait` raises
-    its error, so no run continues without checkpoints.
+    If the run has no folder, no checkpoint is written. If the thread fails, the next `save` or `wait` raises its error,
+    so no run continues without checkpoints.
     """
 
     def __init__(self, run: Run):
@@ -465,11 +484,6 @@ class Saver:
     def is_saved(self, progress: Progress) -> bool:
         """Return whether the current position of the run is saved, or checkpoints are disabled."""
         return self.folder is None or self._last == _place(progress)
-
-    def check(self) -> None:
-        """Raise the error of a failed save. The method does not wait for an unfinished save."""
-        if self._thread is not None and not self._thread.is_alive():
-            self.wait()
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written. Raise the error of a failed save."""

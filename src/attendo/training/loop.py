@@ -25,6 +25,7 @@ from attendo.training.checkpoints import (
     load_weights,
     set_torch_states,
     torch_states,
+    unchanged_random_states,
     weights_of,
 )
 from attendo.training.distributed import local
@@ -81,6 +82,14 @@ def train(run: Run) -> Iterator[Report]:
         AttendoError: The loss or the gradient stays non-finite.
         OSError: A checkpoint cannot be written.
     """
+    with closing(actions(run)) as reports:
+        for report in reports:
+            with unchanged_random_states():  # the caller may draw random numbers
+                yield report
+
+
+def actions(run: Run) -> Generator[Report]:
+    """Yield the reports of `train`."""
     saver = Saver(run)
     try:
         with suppress(Interrupted):
@@ -114,8 +123,8 @@ def steps(run: Run, saver: Saver) -> Iterator[Report]:
         with closing(prefetched(ready, config.prefetch)) as coming:
             for micro_batches in grouped(coming, config.accumulation):
                 report = update(run, micro_batches)
+                saver.wait()  # otherwise a killed process could lose the steps of more than one interval
                 yield report
-                saver.check()
                 if report.kind == "step":
                     yield from evaluate_and_save(run, saver)
                 if progress.ended or run.stopping:
@@ -161,19 +170,15 @@ def measure(run: Run, task: Task, *, to_the_end: bool = False) -> Evaluation:
     A stop interrupts the evaluation, unless `to_the_end` is set. Raises AttendoError if a weight is non-finite.
     """
     checkpoints.require_finite(run.executor.trained_model, run.progress.step)
-    before = checkpoints.random_states()
     run.model.eval()
     interruption = nullcontext() if to_the_end else run.interruption()
-    try:
-        with run.evaluation_weights(), torch.inference_mode(), interruption:
-            evaluation = task.evaluate(run.model, run.ranks)
-            if run.ranks.world == 1:
-                return evaluation
-            # all ranks use the evaluation of the first rank, because their decisions must be bit-equal
-            values = run.ranks.broadcast(asdict(evaluation))
-            return Evaluation(**values | {"samples": list(map(tuple, values["samples"]))})
-    finally:
-        checkpoints.set_random_states(before)
+    with unchanged_random_states(), run.evaluation_weights(), torch.inference_mode(), interruption:
+        evaluation = task.evaluate(run.model, run.ranks)
+        if run.ranks.world == 1:
+            return evaluation
+        # all ranks use the evaluation of the first rank, because their decisions must be bit-equal
+        values = run.ranks.broadcast(asdict(evaluation))
+        return Evaluation(**values | {"samples": list(map(tuple, values["samples"]))})
 
 
 def save(run: Run, saver: Saver) -> Iterator[Report]:
