@@ -2,13 +2,11 @@
 
 import fcntl
 import gzip
-import os
 import signal
 import tracemalloc
-from functools import partial
 
 import pytest
-from forked import in_child
+from forked import dying, in_child
 
 from attendo.errors import AttendoError
 from attendo.inference import batch_files
@@ -193,39 +191,12 @@ def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
 # ---- killed
 
 
-def dying(action, at):
-    """The action, ended by SIGKILL before its `at`-th call that changes a file; of a write, a part gets through."""
-    left = at
-
-    def counted(call):
-        def wrapper(*arguments, **options):
-            nonlocal left
-            left -= 1
-            if left == 0:
-                if call is write:
-                    write(arguments[0], bytes(arguments[1])[:3])
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*arguments, **options)
-
-        return wrapper
-
-    write = os.write
-    for name in CALLS:
-        setattr(os, name, counted(getattr(os, name)))
-    return action()
-
-
 def test_a_kill_at_any_call_loses_and_repeats_nothing(source, tmp_path, monkeypatch):
     out = tmp_path / "out.txt"
-
-    def run():
-        finished(source, out)
-        return 0
-
     monkeypatch.setattr(batch_files, "CHUNK_LINES", 5)
     finished(source, tmp_path / "whole")
     at = 1
-    while status := in_child(partial(dying, run, at)):
+    while status := in_child(lambda at=at: dying(lambda: finished(source, out), at, CALLS)):
         assert status == signal.SIGKILL
         assert finished(source, out).counts == {"empty": 3}
         assert out.read_bytes() == (tmp_path / "whole").read_bytes()

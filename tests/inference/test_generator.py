@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tiny_decoder import tiny_decoder
 from tiny_generators import BOS, EOS, KINDS, biased, generator_of, tokenizer_of
 from tiny_task import tiny_model
+from tiny_translator import save_run
 
 from attendo.bundle import Bundle, save_description, save_weights
 from attendo.config import to_table
@@ -238,16 +239,6 @@ def test_what_was_held_back_for_a_stop_is_shown_at_the_end():
     assert (found.text, found.finished_by) == ("aaa", "length")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@given(text=st.text("aé雨😀👩‍👩‍👧 \n", max_size=8))
-def test_no_piece_of_a_whole_text_has_a_cut_character(kind, text):
-    tokenizer = tokenizer_of(kind)
-    spelling = Spelling(tokenizer, going_on=False)
-    pieces = [spelling.add(token_id) for token_id in tokenizer.encode(text)]
-    assert spelling.end() == "" and "".join(pieces) == tokenizer.decode(tokenizer.encode(text))
-    assert not any("\ufffd" in piece for piece in pieces)
-
-
 # ---- prompts and options
 
 
@@ -276,13 +267,9 @@ def test_the_generation_is_there_when_the_last_piece_has_come():
 def test_options_are_the_runs_own_unless_given(tmp_path):
     tokenizer = tokenizer_of("character")
     model = tiny_decoder(tokenizer.vocab_size, 16).eval()
-    decoding = {"max_tokens": 4, "temperature": 0.0, "stop": ["\n"]}
-    tables = {"model": to_table(model.config), "decoding": decoding}
-    bundle = Bundle(tables, tokenizer, {"task": "language-model"})
-    save_description(tmp_path, bundle)
-    save_weights(tmp_path, model, bundle, 1)
-    generator = Generator.load(tmp_path)
-    assert generator.decoding == SamplingConfig(max_tokens=4, temperature=0.0, stop=("\n",))
+    decoding = SamplingConfig(max_tokens=4, temperature=0.0, stop=("\n",))
+    generator = Generator.load(save_run(tmp_path, Generator(model, tokenizer, decoding), "language-model"))
+    assert generator.decoding == decoding
     assert generator.card["task"] == "language-model" and generator.device.type == "cpu"
     greedy = generator.generate("the", seed=1)
     assert greedy.text == generator.generate("the", seed=2).text and len(greedy.token_ids) <= 4

@@ -2,14 +2,13 @@
 
 import dataclasses
 import json
-import math
 from collections import Counter
 from functools import partial
 
 import pytest
 import torch
 from command_line import attendo, refused
-from exact_sampling import p_value, probabilities
+from exact_sampling import exact_texts, p_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_table import BOS, EOS, SPECIAL, Table
@@ -36,7 +35,7 @@ def test_draws_come_as_often_as_the_table_says():
     searcher = Searcher(SearchBackend(table.start, table.step), SPECIAL, 9)
     found = searcher.sample(sources, configs, DecodingConfig(), [(), (3,)] * n)
     for number, prefix in ((0, ()), (1, (3,))):
-        wanted = exact(partial(table.logits, (number, 7)), config, prefix, never=(BOS,), end=EOS)
+        wanted = exact_texts(partial(table.logits, (number, 7)), config, prefix, never=(BOS,), end=EOS)
         ids = [hypothesis.token_ids + (EOS,) * hypothesis.finished for hypothesis in found[number::2]]
         counts = Counter(ids)
         assert counts.keys() <= wanted.keys() and len(wanted) >= 6
@@ -65,19 +64,6 @@ def test_a_prefix_counts_as_drawn(seed, n, data):
         assert one.token_ids[: len(prefix)] == tuple(prefix)
 
 
-def exact(logits_of, config, prefix, never, end):
-    """Every text that goes on from the prefix, of at most max_tokens tokens, and its probability."""
-    if len(prefix) == config.max_tokens or prefix[-1:] == (end,):
-        return {prefix: 1.0}
-    logits = [-math.inf if i in never else float(x) for i, x in enumerate(logits_of(prefix))]
-    found = {}
-    for token, probability in enumerate(probabilities(logits, config)):
-        if probability > 0:
-            for text, rest in exact(logits_of, config, (*prefix, token), never, end).items():
-                found[text] = probability * rest
-    return found
-
-
 @pytest.mark.some(2)
 @pytest.mark.parametrize("how", ["one", "together", "compiled"])
 def test_draws_come_as_often_as_the_model_says(how):
@@ -94,7 +80,7 @@ def test_draws_come_as_often_as_the_model_says(how):
             ]
         return torch.stack([logits.softmax(-1) for logits in found]).mean(0).log().tolist()
 
-    wanted = exact(logits_of, config, (), (tokenizer.pad_id, tokenizer.bos_id), tokenizer.eos_id)
+    wanted = exact_texts(logits_of, config, never=(tokenizer.pad_id, tokenizer.bos_id), end=tokenizer.eos_id)
     assert len(wanted) >= 7
     found = translator.sample(["rain"] * n, [dataclasses.replace(config, seed=seed) for seed in range(n)])
     counts = Counter(

@@ -11,7 +11,6 @@ from tiny_corpus import SMALL, pairs_file, small_run
 
 from attendo.errors import AttendoError
 from attendo.runs.resume import resumed_run, say_other_torch
-from attendo.training.checkpoints import checkpoints
 
 
 def cut_at(run, step):
@@ -20,22 +19,6 @@ def cut_at(run, step):
         if report.kind == "checkpoint" and report.progress.step == step:
             return
     raise AssertionError(f"no checkpoint at {step}")
-
-
-@pytest.mark.parametrize(("step", "every", "accumulation"), [(3, 3, 1), (10, 5, 1)])
-def test_a_cut_run_ends_as_the_unbroken_one(tmp_path, step, every, accumulation):
-    file = pairs_file(tmp_path)
-    settings = {"training": {"accumulation": accumulation}, "checkpoint": {"every_steps": every}}
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    finished(small_run(whole, file, **settings))
-    cut_at(small_run(cut, file, **settings), step)
-    torch.manual_seed(12345)  # whatever the new process starts from
-    finished(resumed_run(cut))
-    assert traces(cut) == traces(whole) and traces(cut)["progress"]["ended"] == "all 12 steps done"
-    assert lasting(log(cut)) == lasting(log(whole))
-    assert [line["step"] for line in log(cut) if line["kind"] == "checkpoint"] == [
-        line["step"] for line in log(whole) if line["kind"] == "checkpoint"
-    ]
 
 
 @pytest.mark.parametrize("average_last", [1, 3])
@@ -83,16 +66,6 @@ def ended(trained, tmp_path):
     return folder, file
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_with_a_word(ended):
-    folder, _ = ended
-    newest = checkpoints(folder / "checkpoints")[-1] / "optimizer.safetensors"
-    newest.write_bytes(newest.read_bytes()[:-1])
-    said = []
-    run = resumed_run(folder, say=said.append)
-    assert run.run.progress.step == 10
-    assert any("skipped damaged checkpoint step-12" in line for line in said)
-
-
 def test_more_steps_go_on_where_the_run_ended(ended):
     folder, _ = ended
     run = finished(resumed_run(folder, {"more_steps": 6}))
@@ -115,13 +88,6 @@ def test_changed_data_are_refused_with_both_hashes(ended):
     folder, file = ended
     file.write_text(file.read_text(encoding="utf-8") + "one more\tもう一つ\n", encoding="utf-8")
     with pytest.raises(AttendoError, match=r"data has changed.*store [0-9a-f]{12}, was [0-9a-f]{12}"):
-        resumed_run(folder)
-
-
-def test_without_a_checkpoint_there_is_nothing_to_resume(ended):
-    folder, _ = ended
-    shutil.rmtree(folder / "checkpoints")
-    with pytest.raises(AttendoError, match="no valid checkpoint to resume from"):
         resumed_run(folder)
 
 

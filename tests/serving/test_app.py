@@ -17,7 +17,6 @@ from starlette.responses import Response, StreamingResponse
 
 from attendo.display import web
 from attendo.errors import AttendoError
-from attendo.serving import middleware
 from attendo.serving.app import State, create_app
 from attendo.serving.engine import Counts
 from attendo.serving.monitoring import Log
@@ -153,22 +152,6 @@ def test_a_client_that_goes_amid_a_stream_counts_as_gone():
 
     ask(app, "GET", "/test/endless", receive=leaves, sends=send)
     assert [(line["event"], line["status"]) for line in lines(log)] == [("request", 499)]
-
-
-def test_a_client_that_does_not_take_its_answer_is_left(monkeypatch):
-    monkeypatch.setattr(middleware, "SENT_SECONDS", 0.02)
-    app, log = served()
-    sent = []
-
-    async def send(message):
-        sent.append(message)
-        if len(sent) == 3:
-            await asyncio.sleep(30)
-
-    ask(app, "GET", "/test/stream", sends=send)
-    assert [message["type"] for message in sent] == ["http.response.start"] + ["http.response.body"] * 2
-    assert [(line["event"], line["status"]) for line in lines(log)] == [("request", 499)]
-    assert app.state.attendo.working == 0
 
 
 # ---- the log and the counts
