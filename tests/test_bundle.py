@@ -189,23 +189,11 @@ def test_examples_prefer_texts_of_usual_length(tmp_path):
     assert examples_of(tmp_path) == ["one two three four five six"]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b'["a"',
-        b'{"a": 1}',
-        b'"abc"',
-        b"3",
-        b"null",
-        b'["a", 3]',
-        b'["a", ["b"]]',
-        b'["\\ud800"]',
-        b'["\xff"]',
-        b"[" * 99_999,
-        b"9" * 9999,
-    ],
-)
+NOT_TEXTS = [b"", b'["a"', b'{"a": 1}', b'"abc"', b"3", b"null", b'["a", 3]', b'["a", ["b"]]']
+NOT_TEXTS += [b'["\\ud800"]', b'["\xff"]', b"[" * 99_999, b"9" * 9999]
+
+
+@pytest.mark.parametrize("data", NOT_TEXTS)
 def test_damaged_examples_are_none(tmp_path, data):
     (tmp_path / EXAMPLES).write_bytes(data)
     assert examples_of(tmp_path) == []

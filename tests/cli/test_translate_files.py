@@ -165,18 +165,8 @@ def test_a_killed_command_ends_with_the_same_bytes(run_folder, tmp_path, monkeyp
     monkeypatch.setattr(batch_files, "CHUNK_LINES", 20)
     file, out = tmp_path / "in.txt", tmp_path / "out.txt"
     file.write_text("\n".join(many_lines(n_lines)))
-    command = [
-        "translate",
-        run_folder,
-        "--threads",
-        "1",
-        "--beam",
-        "1",
-        "--json",
-        "--input",
-        file,
-        "--output",
-    ]
+    options = ["--threads", "1", "--beam", "1", "--json"]
+    command = ["translate", run_folder, *options, "--input", file, "--output"]
     killed([*command, out], n)
     if killed is killed_at_times:
         monkeypatch.undo()  # processes of their own have their own chunks

@@ -326,19 +326,8 @@ def test_a_large_file_over_two_workers_one_killed_and_then_the_driver(run_folder
     pytest.importorskip("ray", reason='Ray is not installed: pip install "attendo[ray]"')
     source, out, alone = tmp_path / "in.txt", tmp_path / "out.txt", tmp_path / "alone.txt"
     source.write_text(many_lines(n_lines), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-c",
-        MAIN,
-        "translate",
-        run_folder,
-        "--threads",
-        "1",
-        "--input",
-        source,
-        "--output",
-    ]
-    command = [str(word) for word in command]
+    command = [sys.executable, "-c", MAIN, "translate", str(run_folder), "--threads", "1"]
+    command += ["--input", str(source), "--output"]
     subprocess.run([*command, str(alone)], stderr=subprocess.DEVNULL, check=True)
     ray = [*command, str(out), "--ray", "--ray-workers", "2"]
     with subprocess.Popen(ray, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as driver:
