@@ -154,16 +154,6 @@ def test_decode_is_the_exact_inverse_of_encode_for_a_million_texts(kind: Kind) -
             assert not ids or min(ids) > 3
 
 
-@pytest.mark.parametrize("kind", EXACT)
-@pytest.mark.parametrize(
-    "text", ["", *ODD, " a", "a ", " ", "▁ a▁▁b ", " ▁", "<0x41> </s>", "</s></s>", "▁</s>▁"]
-)
-def test_texts_that_break_other_tokenizers(kind: Kind, text: str) -> None:
-    ids = ready(kind).encode(text)
-    assert ready(kind).decode(ids) == text
-    assert all(i > 3 for i in ids)
-
-
 @settings(max_examples=200)
 @given(text=any_strings)
 def test_any_string_at_all_is_taken_and_lone_surrogates_are_replaced(text: str) -> None:

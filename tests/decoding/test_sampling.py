@@ -93,20 +93,6 @@ def test_tokens_come_as_often_as_they_should_over_the_steps_of_one_text(law):
     assert p_value([pairs[pair] for pair in wanted], list(wanted.values())) > LEVEL
 
 
-def test_two_texts_of_neighboring_seeds_draw_independently():
-    n, config = 3000, SamplingConfig(top_k=4)
-    found = [
-        Sampler([[]] * n, [dataclasses.replace(config, seed=first + 2 * i) for i in range(n)]).draw(
-            one(LOGITS).expand(n, -1)
-        )
-        for first in (0, 1)
-    ]
-    pairs = Counter((a.token_id, b.token_id) for a, b in zip(*found, strict=True))
-    exact = probabilities(LOGITS, config)
-    wanted = {(i, j): n * p * q for i, p in enumerate(exact) for j, q in enumerate(exact) if p * q > 0}
-    assert p_value([pairs[pair] for pair in wanted], list(wanted.values())) > LEVEL
-
-
 def test_a_vocabulary_of_thousands():
     n, vocab = 1000, 2000
     logits = torch.linspace(0, -4, vocab, dtype=torch.float64)[None]

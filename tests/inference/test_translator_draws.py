@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from collections import Counter
-from functools import partial
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from command_line import attendo, refused
 from exact_sampling import exact_texts, p_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_table import BOS, EOS, SPECIAL, Table
+from search_table import SPECIAL, Table
 from streamed_translators import COMPILED, MADE, PARTS, TOGETHER, double, made, texts
 from tiny_translator import save_run
 
@@ -24,26 +23,6 @@ from attendo.errors import AttendoError
 from attendo.inference.translator import Translator
 
 LEVEL = 0.001
-
-
-def test_draws_come_as_often_as_the_table_says():
-    """Two sources in one batch, one with a prefix: its texts come as often as among all those that begin so."""
-    table, n = Table(seed=3, vocab=5), 1200
-    config = SamplingConfig(temperature=1.5, top_k=3, max_tokens=3)
-    sources = [(0, 7), (1, 7)] * n
-    configs = [dataclasses.replace(config, seed=seed) for seed in range(2 * n)]
-    searcher = Searcher(SearchBackend(table.start, table.step), SPECIAL, 9)
-    found = searcher.sample(sources, configs, DecodingConfig(), [(), (3,)] * n)
-    for number, prefix in ((0, ()), (1, (3,))):
-        wanted = exact_texts(partial(table.logits, (number, 7)), config, prefix, never=(BOS,), end=EOS)
-        ids = [hypothesis.token_ids + (EOS,) * hypothesis.finished for hypothesis in found[number::2]]
-        counts = Counter(ids)
-        assert counts.keys() <= wanted.keys() and len(wanted) >= 6
-        assert p_value([counts[text] for text in wanted], [n * p for p in wanted.values()]) > LEVEL
-    for source, hypothesis in zip(sources, found, strict=True):
-        ids = hypothesis.token_ids + (EOS,) * hypothesis.finished
-        own = [table.log_probs(source, ids[:i])[token] for i, token in enumerate(ids)]
-        assert hypothesis.token_log_probs == pytest.approx(own)
 
 
 @settings(max_examples=40)

@@ -90,7 +90,7 @@ def test_loss_equals_a_plain_loop(tmp_path):
     transformers = pytest.importorskip("transformers")
     from attendo.interop.huggingface.importing import import_model
 
-    n = examples(15, 50)
+    n = examples(8, 50)
     source = tmp_path / "source"
     template, kind, special = FORMATS["chatml"]
     config = tokenizer_folder(source, kind, special, template)
@@ -203,6 +203,7 @@ def rewarded_run(folder, file, start, function, **tables):
     return tuned_run(folder, file, start, "reward", **tables)
 
 
+@pytest.mark.full
 def test_rewards_rise_and_a_stopped_run_resumes_exactly(tmp_path, base):
     file = numbers(tmp_path)
     finished(tuned_run(tmp_path / "chat", file, base, training={"steps": 40, "evaluate_every": 40}))
