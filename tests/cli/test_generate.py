@@ -249,14 +249,6 @@ def test_a_file_that_is_replaced_in_place_does_not_change_the_model(trained, tmp
     assert generator.prepare()._reader.compiled.bits == 8
 
 
-def test_recorded_weights_of_few_bits_are_floats(trained, tmp_path):
-    in_bfloat16(trained[0], tmp_path / "run")
-    generator = Generator.load(tmp_path / "run", bits=8)
-    with generator.recording() as record:
-        generator.generate("It will", max_tokens=2)
-    assert record["decoder.blocks.0.self_attention"].weights.dtype == torch.float32
-
-
 def test_bits_are_for_the_processor(trained, text, monkeypatch):
     monkeypatch.setattr("attendo.bundle.pick_device", lambda device: "cuda")
     for command in ("generate", "chat", "evaluate"):

@@ -1,6 +1,5 @@
 """Checkpoints on their way to the disk: in the background, in the place of others, and which of them are kept."""
 
-import json
 import threading
 
 import pytest
@@ -9,7 +8,7 @@ from cut_runs import state
 from tiny_task import TinyTask, tiny_model, tiny_run
 
 from attendo.errors import AttendoError
-from attendo.files import manifest_files, verify_manifest
+from attendo.files import manifest_files
 from attendo.training import checkpoints as module
 from attendo.training.checkpoints import (
     CheckpointConfig,
@@ -72,13 +71,6 @@ def test_the_state_does_not_depend_on_the_clock_but_on_all_else(tmp_path):
         change()
         states.append(state(write_checkpoint(tmp_path / name, snapshot(run))))
         assert states[-1] not in states[:-1]
-
-
-def test_only_safetensors_and_json(tmp_path):
-    path = write_checkpoint(tmp_path, snapshot(trained(tmp_path)))
-    assert {file.suffix for file in path.iterdir()} == {".safetensors", ".json"}
-    assert verify_manifest(path) == {"format": 1, "step": 1}
-    assert list(json.loads((path / "manifest.json").read_text()))[-1] == "digest"
 
 
 def test_a_step_that_is_saved_once_more_replaces_what_was_there(tmp_path):
