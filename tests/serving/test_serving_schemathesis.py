@@ -20,7 +20,8 @@ STATE, APP = serving(look=True, max_tokens=30, max_characters=2000, max_texts=8)
 CONFIG = SchemathesisConfig.from_dict(
     {
         "generation": {"mode": "all", "allow-x00": True},
-        "phases": {"coverage": {"enabled": LARGE in os.environ}},  # its cases are made while tests are collected
+        # the cases of this phase are made while tests are collected
+        "phases": {"coverage": {"enabled": LARGE in os.environ}},
         "checks": {
             "not_a_server_error": {"expected-statuses": ["2xx", "3xx", "4xx", "504"]},  # see `checked`
             # what fits the schema may still be too much for this server, or not be what its models can do
