@@ -90,7 +90,7 @@ def test_loss_equals_a_plain_loop(tmp_path):
     transformers = pytest.importorskip("transformers")
     from attendo.interop.huggingface.importing import import_model
 
-    n = examples(8, 50)
+    n = examples(15, 50)
     source = tmp_path / "source"
     template, kind, special = FORMATS["chatml"]
     config = tokenizer_folder(source, kind, special, template)
