@@ -124,13 +124,6 @@ def test_another_tokenizer_is_refused(folder, trained):
         loading(folder)
 
 
-def test_a_later_format_asks_for_an_upgrade(folder):
-    card = json.loads((folder / "card.json").read_text())
-    (folder / "card.json").write_text(json.dumps(card | {"format": 2}))
-    with pytest.raises(AttendoError, match="format 2 is unknown"):
-        loading(folder)
-
-
 def test_no_folder_is_said(tmp_path):
     with pytest.raises(AttendoError, match="no such run folder"):
         load_bundle(tmp_path / "none")
@@ -196,23 +189,11 @@ def test_examples_prefer_texts_of_usual_length(tmp_path):
     assert examples_of(tmp_path) == ["one two three four five six"]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b'["a"',
-        b'{"a": 1}',
-        b'"abc"',
-        b"3",
-        b"null",
-        b'["a", 3]',
-        b'["a", ["b"]]',
-        b'["\\ud800"]',
-        b'["\xff"]',
-        b"[" * 99_999,
-        b"9" * 9999,
-    ],
-)
+NOT_TEXTS = [b"", b'["a"', b'{"a": 1}', b'"abc"', b"3", b"null", b'["a", 3]', b'["a", ["b"]]']
+NOT_TEXTS += [b'["\\ud800"]', b'["\xff"]', b"[" * 99_999, b"9" * 9999]
+
+
+@pytest.mark.parametrize("data", NOT_TEXTS)
 def test_damaged_examples_are_none(tmp_path, data):
     (tmp_path / EXAMPLES).write_bytes(data)
     assert examples_of(tmp_path) == []

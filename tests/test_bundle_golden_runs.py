@@ -70,12 +70,7 @@ def test_a_run_of_a_later_format_is_refused_whatever_else_it_holds(later):
         load_bundle(later)
 
 
-COMMANDS = {
-    "translate": ["rain"],
-    "generate": ["rain"],
-    "classify": ["rain"],
-    "embed": ["rain"],
-    "look": ["rain"],
+COMMANDS = {name: ["rain"] for name in ("translate", "generate", "classify", "embed", "look")} | {
     "info": [],
     "resume": ["--threads", "1"],
     "verify-resume": [],

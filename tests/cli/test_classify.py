@@ -172,13 +172,6 @@ def test_the_card_names_the_labels(trained):
     assert user.temperature == library.load(folder).card["validation"]["temperature"]
 
 
-def test_resuming_goes_on(trained):
-    folder, _ = trained
-    outcome = attendo("resume", folder, "--more-steps", "3")
-    assert outcome.code == 0, outcome.err
-    assert json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 15
-
-
 def test_a_masked_model_finds_hidden_tokens_and_embeds(masked):
     folder, outcome = masked
     assert "120 documents" in outcome.err
@@ -232,39 +225,9 @@ def test_a_classifier_starts_from_a_masked_model(masked, files, tmp_path):
 
 def test_another_shape_than_the_weights_have_is_refused(masked, files, tmp_path):
     start, _ = masked
-    options = [
-        "--train",
-        files[0],
-        "--out",
-        tmp_path / "run",
-        "--init-from",
-        start,
-        "--set",
-        "model.d_model=64",
-    ]
+    options = ["--train", files[0], "--out", tmp_path / "run", "--init-from", start]
+    options += ["--set", "model.d_model=64"]
     assert refused("train", "classification", *options).startswith("model.d_model=64 differs from 16")
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ("a\tx\n" * 30, "only one label, 'a', in 30 rows (expected at least two labels)"),
-        ("".join(f"l{i}\ttext {i}\n" for i in range(40)), "This is not a label column"),
-        ("", "is empty (expected at least one row"),
-    ],
-)
-def test_what_no_classifier_learns_from_is_refused(rows, said, tmp_path):
-    file = tmp_path / "bad.tsv"
-    file.write_text(rows)
-    assert said in refused("train", "classification", "--train", file, "--out", tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_label_unseen_in_training_is_named_at_evaluation(trained, tmp_path):
-    folder, _ = trained
-    file = tmp_path / "test.tsv"
-    file.write_text("snow\tit will snow .\nhail\tit will hail .\n")
-    assert f"{file}:2: the label 'hail' was not seen in training" in refused("evaluate", folder, file)
 
 
 def test_a_header_at_evaluation_is_taken_for_one(trained, files, tmp_path):
@@ -312,10 +275,6 @@ def test_words_that_a_tokenizer_does_not_know_are_told_of(trained, tmp_path):
     options = ["--train", strange, "--init-from", trained[0], "--out", tmp_path / "run", "--steps", "1"]
     outcome = attendo("train", "classification", *options)
     assert "% of the words are not in the vocabulary" in outcome.err
-
-
-def test_a_folder_may_be_named_by_a_text(masked):
-    assert Embedder.load(str(masked[0])).embed(["rain"]).shape[0] == 1
 
 
 def test_a_command_of_another_task_names_the_right_one(trained, masked):

@@ -71,15 +71,6 @@ def test_no_command_gives_help(command):
     assert outcome.out.startswith("Usage:")
 
 
-def test_help_loads_nothing_heavy_and_few_modules():
-    code = (
-        "import sys; from attendo.cli import main; main(['train', 'translation', '--help']);"
-        "heavy = {'torch', 'sacrebleu', 'tokenizers', 'numpy', 'sklearn'} & set(sys.modules);"
-        "sys.exit(bool(heavy) or len(sys.modules) > 400)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-
-
 def test_a_plugin_that_cannot_be_loaded_warns(monkeypatch):
     broken = EntryPoint("mine", "no_such_package:add", "attendo.commands")
     monkeypatch.setattr("attendo.cli.entry_points", lambda group: [broken])
@@ -176,17 +167,8 @@ def test_a_reader_that_leaves_is_no_error():
 
 def test_training_leaves_a_run_folder_and_says_what_it_did(trained):
     folder, outcome = trained
-    names = {
-        "config.toml",
-        "model.safetensors",
-        "tokenizer.json",
-        "card.json",
-        "examples.json",
-        "metrics.jsonl",
-        "trained_rows.safetensors",
-        "checkpoints",
-    }
-    assert {path.name for path in folder.iterdir()} == names
+    names = "config.toml model.safetensors tokenizer.json card.json examples.json metrics.jsonl checkpoints"
+    assert {path.name for path in folder.iterdir()} == {*names.split(), "trained_rows.safetensors"}
     assert outcome.out == ""
     for said in ("120 rows read, 120 used", "held out for validation", "step 5: BLEU", "done: all 12 steps"):
         assert said in outcome.err
@@ -242,15 +224,14 @@ def test_resuming_goes_on_and_a_finished_run_says_so(folder):
     assert (folder / "checkpoints" / "step-14").is_dir()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_run_has_saved_and_goes_on(tmp_path, pairs, number, code):
+def test_a_stopped_run_has_saved_and_goes_on(tmp_path, pairs):
     out = tmp_path / "run"
     test = pairs_file(tmp_path, 5, "test.tsv")  # without its rows it goes on, too
     options = ["--train", pairs, "--out", out, *settings(SMALL), "--steps", "6"]
     options += ["--against", test, "--drop", "leaks"]
-    with stopped_at(3, number):
+    with stopped_at(3, signal.SIGTERM):
         stopped = attendo("train", "translation", *options)
-    assert stopped.code == code
+    assert stopped.code == 143
     assert f"stopped and saved at step 3. To resume: attendo resume {out}" in stopped.err
     assert [path.name for path in (out / "checkpoints").glob("step-*")] == ["step-3"]
     resumed = attendo("resume", out)
@@ -270,13 +251,6 @@ def test_a_stop_before_the_first_step_says_that_nothing_is_kept(tmp_path, pairs,
     assert stopped.code == 130
     assert stopped.err.endswith("stopped before the first step; nothing was saved\n")
     assert not (tmp_path / "run").exists()
-
-
-def test_the_library_trains_as_the_command_does(tmp_path, pairs):
-    translator = library.train(pairs, tmp_path / "run", settings=SMALL | {"training": {"steps": 1}})
-    assert isinstance(translator, Translator)
-    with pytest.raises(library.AttendoError, match="already holds a run"):
-        library.train(pairs, tmp_path / "run")
 
 
 # ---- translate, score, evaluate, info

@@ -1,16 +1,11 @@
 """Bad input, typed as a user would: each ends in one line that names the file and the remedy, or in an account."""
 
-import json
-import resource
 import shutil
-from contextlib import contextmanager
 
 import pytest
 from command_line import attendo, refused, settings
-from corpus_files import SEPARATORS, write
+from corpus_files import write
 from tiny_corpus import SMALL, pairs_file
-
-from attendo.data import forecasts
 
 QUICK = [*settings(SMALL), "--steps", "2"]
 
@@ -92,21 +87,17 @@ def test_few_rows_and_duplicates_train_with_a_validation_file(tmp_path, pairs):
     assert "29 duplicates" in outcome.err
     said = train_refused("--train", file, "--valid", pairs, "--out", tmp_path / "d", "--drop", "duplicate")
     assert "did you mean duplicates?" in said
-    dropped = train("--train", file, "--valid", pairs, "--out", tmp_path / "d", "--drop", "duplicates")
-    assert dropped.code == 0
-    assert json.loads((tmp_path / "d" / "card.json").read_text())["data"]["pairs"] == 1
 
 
-@pytest.mark.parametrize(("n_sources", "n_targets"), [(30, 29), (29, 30)])
-def test_unequal_parallel_files_are_refused_with_both_counts(tmp_path, monkeypatch, n_sources, n_targets):
-    source = write(tmp_path / "s.txt", "".join(f"rain {i}\n" for i in range(n_sources)))
-    target = write(tmp_path / "t.txt", "".join(f"雨 {i}\n" for i in range(n_targets)))
+def test_unequal_parallel_files_are_refused_with_both_counts(tmp_path, monkeypatch):
+    source = write(tmp_path / "s.txt", "".join(f"rain {i}\n" for i in range(30)))
+    target = write(tmp_path / "t.txt", "".join(f"雨 {i}\n" for i in range(29)))
     out = tmp_path / "run"
-    said = f"{source} has {n_sources} lines but {target} has {n_targets} (expected"
+    said = f"{source} has 30 lines but {target} has 29 (expected"
     assert said in train_refused("--train-source", source, "--train-target", target, "--out", out)
     assert said in refused("doctor", source, target)
     monkeypatch.chdir(tmp_path)  # names are as they were given
-    said = f"s.txt has {n_sources} lines but t.txt has {n_targets} (expected equal numbers: line n"
+    said = "s.txt has 30 lines but t.txt has 29 (expected equal numbers: line n"
     assert train_refused("--train-source", "s.txt", "--train-target", "t.txt", "--out", out).startswith(said)
     assert refused("doctor", "s.txt", "t.txt").startswith(said)
     assert not out.exists()
@@ -125,65 +116,25 @@ BAD_ROWS = {
 }
 
 
-@pytest.mark.parametrize("reason", BAD_ROWS)
-def test_a_bad_row_is_skipped_and_accounted_for_or_stops_a_strict_run(tmp_path, pairs, reason):
-    lines = pairs.read_bytes().splitlines(keepends=True)
-    file = write(tmp_path / "f.tsv", b"".join([*lines[:4], BAD_ROWS[reason] + b"\n", *lines[4:]]))
-    said = train_refused("--train", file, "--out", tmp_path / "run", "--strict")
-    assert said.startswith(f"{file}:5: {reason}")
-    outcome = attendo("doctor", file)
-    assert outcome.code == 1
-    assert "61 rows read, 60 used, 1 skipped" in outcome.out
-    assert f"1  {reason}, line 5" in outcome.out
-
-
-def test_a_skipped_row_does_not_train(tmp_path, pairs, trained):
+def test_a_bad_row_does_not_train_is_accounted_for_and_stops_a_strict_run(tmp_path, pairs, trained):
     bad = b"\n".join(BAD_ROWS.values()) + b"\n"
     file = write(tmp_path / "f.tsv", bad + pairs.read_bytes())
     outcome = train("--train", file, "--out", tmp_path / "run")
     assert outcome.code == 0
     assert "66 rows read, 60 used, 6 skipped" in outcome.err
-    same_tokenizer(tmp_path / "run", trained)
-
-
-def same_tokenizer(folder, other):
-    """It is learned from every usable text, so equal files mean equal texts."""
-    assert (folder / "tokenizer.json").read_bytes() == (other / "tokenizer.json").read_bytes()
-
-
-def test_a_line_of_100_megabytes_is_never_held(tmp_path, pairs):
-    file = tmp_path / "f.tsv"
-    with file.open("wb") as stream:
-        for _ in range(100):
-            stream.write(b"x" * 1_000_000)
-        stream.write(b"\n" + pairs.read_bytes())
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kilobytes
+    # it is learned from every usable text, so equal files mean equal texts
+    tokenizers = [folder / "tokenizer.json" for folder in (tmp_path / "run", trained)]
+    assert tokenizers[0].read_bytes() == tokenizers[1].read_bytes()
+    said = train_refused("--train", file, "--out", tmp_path / "strict", "--strict")
+    assert said.startswith(f"{file}:1: {next(iter(BAD_ROWS))}")
     outcome = attendo("doctor", file)
-    assert "1  too long, line 1" in outcome.out
-    assert "60 used" in outcome.out
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000
+    assert outcome.code == 1 and "66 rows read, 60 used, 6 skipped" in outcome.out
+    assert all(f"1  {reason}, line {line}" in outcome.out for line, reason in enumerate(BAD_ROWS, 1))
 
 
 def test_a_line_too_long_to_translate_names_itself(trained):
     said = refused("translate", trained, stdin=b"x" * 3_000_000)
     assert said.startswith("stdin:1: too long; split the row")
-
-
-def test_a_bom_and_crlf_are_taken_off(tmp_path, pairs, trained):
-    file = write(tmp_path / "f.tsv", b"\xef\xbb\xbf" + pairs.read_bytes().replace(b"\n", b"\r\n"))
-    outcome = train("--train", file, "--out", tmp_path / "run")
-    assert "60 rows read, 60 used, 0 skipped" in outcome.err
-    same_tokenizer(tmp_path / "run", trained)
-
-
-def test_only_a_line_feed_ends_a_line(tmp_path):
-    rows = forecasts.pairs(60, "train")
-    text = "".join(f"{s}{SEPARATORS[i % 8]}x\t{t}\u2028y\n" for i, (s, t) in enumerate(rows))
-    outcome = train("--train", write(tmp_path / "f.tsv", text), "--out", tmp_path / "run")
-    assert outcome.code == 0
-    assert "60 rows read, 60 used, 0 skipped" in outcome.err
-    data = attendo("translate", tmp_path / "run", "--beam", "1", stdin=f"a{SEPARATORS}b\nc\n".encode())
-    assert (data.code, data.out.count("\n")) == (0, 2)
 
 
 def test_lines_before_one_that_is_not_utf_8_are_translated(trained):
@@ -265,6 +216,7 @@ def test_no_run_folder(tmp_path, pairs):
     assert "has no config.toml" in refused("evaluate", tmp_path, pairs)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", ["config.toml", "card.json", "tokenizer.json", "model.safetensors"])
 @pytest.mark.parametrize("kept", [None, 0.0, 0.5, 0.97])
 def test_a_run_folder_with_a_file_missing_or_cut_short(folder, pairs, name, kept):
@@ -293,54 +245,9 @@ def test_a_config_cut_at_the_end_of_any_line_is_noticed(folder):
         assert "config.toml is truncated" in message or "config.toml is not valid TOML" in message, n
 
 
-def test_a_damaged_checkpoint_is_passed_over(folder):
-    assert attendo("resume", folder, "--more-steps", "3").code == 0
-    newest = folder / "checkpoints" / "step-5" / "optimizer.safetensors"
-    newest.write_bytes(newest.read_bytes()[:-1])
-    outcome = attendo("resume", folder)
-    assert outcome.code == 0
-    assert "skipped damaged checkpoint step-5" in outcome.err
-    assert "resumed step-2" in outcome.err  # which ended a shorter run, and is no end of this one
-    assert "done: all 5 steps done" in outcome.err
-    for path in (folder / "checkpoints").glob("step-*"):
-        (path / "progress.json").unlink()
-    assert "no valid checkpoint to resume from" in attendo("resume", folder).error
-
-
-@contextmanager
-def disk_for_files_of(n_bytes):
-    """Lets no file of this process grow beyond that, as a full disk would, for all code, compiled or not."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_folder_without_a_checkpoint_is_not_said_to_go_on(tmp_path, pairs):
     """As a disk leaves it that was full at the first: there is nothing that `resume` could take."""
     (tmp_path / "config.toml").touch()
     (tmp_path / "model.safetensors").touch()
     said = train_refused("--train", pairs, "--out", tmp_path)
     assert said.endswith("no checkpoint to resume from. Give another --out, or remove it")
-
-
-def test_a_disk_that_is_full_while_saving(tmp_path, pairs, folder):
-    """First while the best model is written, then within a checkpoint: what was there before stays whole."""
-    weights = (folder / "model.safetensors").stat().st_size
-    optimizer = (folder / "checkpoints" / "step-2" / "optimizer.safetensors").stat().st_size
-    assert (folder / "tokenizer.json").stat().st_size < weights < optimizer
-    out = tmp_path / "new"
-    with disk_for_files_of(weights - 1):
-        said = train_refused("--train", pairs, "--out", out, code=1)
-    assert f"{out / 'model.safetensors'}" in said
-    assert said.endswith(f"No checkpoint was saved: fix this, remove {out}, and train again")
-    before = sorted(folder.rglob("*"))
-    with disk_for_files_of(optimizer - 1):
-        said = refused("resume", folder, "--more-steps", "1", code=1)
-    assert f"{folder / 'checkpoints' / 'step-3'}: File too large. " in said
-    assert f"step-2 is intact: fix this, then run `attendo resume {folder}`" in said
-    assert sorted(folder.rglob("*")) == before
-    assert attendo("resume", folder).code == 0
-    assert (folder / "checkpoints" / "step-3").is_dir()

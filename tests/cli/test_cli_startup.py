@@ -6,17 +6,8 @@ import sys
 import pytest
 
 HEAVY = {
-    "torch",
-    "numpy",
-    "safetensors",
-    "tokenizers",
-    "sacrebleu",
-    "jaxtyping",
-    "rich",
-    "matplotlib",
-    "fastapi",
-    "pyarrow",
-    "transformers",
+    *("torch", "numpy", "safetensors", "tokenizers", "sacrebleu", "jaxtyping", "rich", "matplotlib"),
+    *("fastapi", "pyarrow", "transformers"),
 }
 """None of them is needed to say what a command takes."""
 LOADED = """

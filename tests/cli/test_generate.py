@@ -17,14 +17,7 @@ from attendo.decoding.native.library import library as library_of_native
 from attendo.inference import Generator
 from attendo.inference.perplexity import TextLoss
 
-CHARACTERS = [
-    "--set",
-    "tokenizer.kind=character",
-    "--set",
-    "model.n_decoder_layers=1",
-    "--set",
-    "model.max_len=24",
-]
+CHARACTERS = settings({"tokenizer": {"kind": "character"}, "model": {"n_decoder_layers": 1, "max_len": 24}})
 
 
 @pytest.fixture(scope="module")
@@ -119,11 +112,6 @@ def test_a_prompt_longer_than_the_context_is_cut_with_a_word(trained):
     assert "the prompt is 1 token longer than" in outcome.err
 
 
-def test_characters_never_seen_are_spelled_in_bytes(trained):
-    folder, _ = trained
-    assert attendo("generate", folder, "雨", "--max-tokens", "2").out.startswith("雨")
-
-
 def test_perplexity_with_its_window(trained, text):
     folder, _ = trained
     outcome = attendo("evaluate", folder, text)
@@ -185,32 +173,6 @@ def test_words_that_are_not_known_make_the_bits_a_lower_bound():
     assert max(map(len, lines)) <= 80
     (_, _, last) = _text_loss_lines(TextLoss(1.0, 2, 1, 3, 3, context=4, stride=4))
     assert "(1 unknown word, each" in last
-
-
-def test_resuming_goes_on(trained):
-    folder, _ = trained
-    assert attendo("resume", folder, "--more-steps", "3").code == 0
-    assert "done" in attendo("info", folder).out
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "said"),
-    [
-        (
-            "rain and snow, snow and rain\n" * 2,
-            ["--set", "model.max_len=500"],
-            "fewer than one window of 500",
-        ),
-        (" \n\n\t ", [], "no document (no text: "),
-        ("", [], "no document (empty file: "),
-        ("one\n" * 400, ["--set", "model.n_encoder_layers=1"], "n_encoder_layers=1 must be 0"),
-    ],
-)
-def test_what_no_model_learns_from_is_refused(content, options, said, tmp_path):
-    file = tmp_path / "text.txt"
-    file.write_text(content)
-    options = ["--train", file, "--out", tmp_path / "run", *CHARACTERS, *options]
-    assert said in refused("train", "language-model", *options)
 
 
 def test_options_of_the_draw_are_checked(trained):
@@ -285,14 +247,6 @@ def test_a_file_that_is_replaced_in_place_does_not_change_the_model(trained, tmp
     again = generator.generate("It will", max_tokens=6, temperature=0.0)
     assert (again.text, again.log_probs) == (before.text, before.log_probs)
     assert generator.prepare()._reader.compiled.bits == 8
-
-
-def test_recorded_weights_of_few_bits_are_floats(trained, tmp_path):
-    in_bfloat16(trained[0], tmp_path / "run")
-    generator = Generator.load(tmp_path / "run", bits=8)
-    with generator.recording() as record:
-        generator.generate("It will", max_tokens=2)
-    assert record["decoder.blocks.0.self_attention"].weights.dtype == torch.float32
 
 
 def test_bits_are_for_the_processor(trained, text, monkeypatch):

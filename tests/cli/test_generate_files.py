@@ -8,9 +8,8 @@ import pytest
 import torch
 from command_line import attendo, refused
 from tiny_generators import generator_of
+from tiny_translator import save_run
 
-from attendo.bundle import Bundle, save_description, save_weights
-from attendo.config import to_table
 from attendo.decoding.sampling import SamplingConfig, configs_of_lines
 from attendo.inference import batch_files
 from attendo.inference.generation import Windows
@@ -19,12 +18,10 @@ from attendo.inference.generator import Generator
 PROMPTS = ["the sun", "", "a wind in the east and rain", "the sun", "雨が降る", "the rain", "x", "in"]
 
 
-def save_run(folder, generator):
-    tables = {"model": to_table(generator.model.config), "decoding": to_table(generator.decoding)}
-    bundle = Bundle(tables, generator.tokenizer, {"task": "language-model"})
-    save_description(folder, bundle)
-    save_weights(folder, generator.model.float(), bundle, 1)
-    return folder
+def saved(folder, **decoding):
+    generator = generator_of("byte", **decoding)
+    generator.model.float()
+    return save_run(folder, generator, "language-model")
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +31,7 @@ def _small_chunks(monkeypatch):
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
-    return save_run(
-        tmp_path_factory.mktemp("batch_files") / "run", generator_of("byte", max_len=8, max_tokens=9)
-    )
+    return saved(tmp_path_factory.mktemp("batch_files") / "run", max_len=8, max_tokens=9)
 
 
 def a_file(folder):
@@ -83,7 +78,7 @@ def test_each_line_is_as_the_command_writes_it_alone(run_folder, tmp_path):
 
 
 def test_line_breaks_are_spaces(tmp_path, monkeypatch):
-    folder, out = save_run(tmp_path / "run", generator_of("byte", max_tokens=6)), tmp_path / "out.txt"
+    folder, out = saved(tmp_path / "run", max_tokens=6), tmp_path / "out.txt"
     monkeypatch.setattr(Windows, "_read", lambda self, ids, cache: torch.eye(260)[[4 + 10] * len(ids)])
     assert (
         attendo("generate", folder, "--input", a_file(tmp_path), "--output", out, "--temperature", "0").code
@@ -112,16 +107,3 @@ def test_the_command_stops_and_goes_on_to_the_same_bytes(run_folder, tmp_path, m
     assert attendo(*command).err.startswith("resuming: 6 of 8 lines are done\n")
     attendo(*command[:-1], tmp_path / "whole")
     assert out.read_bytes() == (tmp_path / "whole").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--input", "F"], "--input and --output must be given together"),
-        (["--input", "F", "--output", "G", "rain"], "TEXT and --input cannot be combined"),
-        (["--input", "F", "--output", "G", "--top-p", "2"], "top_p=2.0 must be"),
-    ],
-    ids=str,
-)
-def test_wrong_usage(run_folder, options, said):
-    assert said in refused("generate", run_folder, *options)

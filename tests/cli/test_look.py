@@ -115,16 +115,7 @@ def test_files(run, tmp_path):
 
 
 def test_json_and_edits(run):
-    options = [
-        "--off",
-        f"{CROSS}:1",
-        "--off",
-        "encoder.blocks.0.feed_forward",
-        "--beta",
-        "inf",
-        "--target",
-        "snow",
-    ]
+    options = f"--off {CROSS}:1 --off encoder.blocks.0.feed_forward --beta inf --target snow".split()
     facts = json.loads(attendo("look", run, TEXT, *options, "--json").out)
     edits = [Off(CROSS, (0,)), Off("encoder.blocks.0.feed_forward"), Temper("*", float("inf"))]
     view = library.look(run, TEXT, target="snow", edits=edits)

@@ -1,35 +1,24 @@
 """attendo report: what a real run leaves, drawn."""
 
+import shutil
 import sys
 
 import pytest
-from command_line import attendo, refused, settings
+from command_line import attendo, refused
+from golden_runs import GOLDEN, RUN
 from matplotlib.image import imread
 from tiny_log import log_folder
-from tiny_texts import SMALL, labelled_file
 
 from attendo.errors import install_command
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Two logs, and a classifier that was really place."""
+    """Two logs, and a classifier that was really trained."""
     folder = tmp_path_factory.mktemp("runs")
     for name in ("one", "two"):
         log_folder(folder / name)
-    options = [
-        "--train",
-        labelled_file(folder, 60),
-        "--out",
-        folder / "real",
-        *settings(SMALL),
-        "--steps",
-        "25",
-    ]
-    outcome = attendo(
-        "train", "classification", *options, "--set", "model.n_encoder_layers=1", "--threads", "1"
-    )
-    assert outcome.code == 0, outcome.err
+    shutil.copytree(GOLDEN / "format-1" / "classification" / RUN, folder / "real")
     return folder
 
 
@@ -39,7 +28,7 @@ def test_a_run_has_its_report_in_its_folder(place):
     assert (outcome.code, outcome.out) == (0, "")
     assert outcome.err.splitlines() == [f"wrote {folder / 'report.html'}", f"wrote {folder / 'curves.png'}"]
     page = (folder / "report.html").read_text(encoding="utf-8")
-    for said in ("Learning curves: real", "macro-F1", "learning rate", "all 25 steps done"):
+    for said in ("Learning curves: real", "macro-F1", "learning rate", "all 12 steps done"):
         assert said in page
     height, width, _ = imread(folder / "curves.png").shape
     assert width > 1000 and height > 1000
@@ -86,7 +75,7 @@ def test_without_matplotlib_there_is_the_page_and_a_word(place, tmp_path, monkey
         (["one", "--by", "hours"], "--by hours is unknown (expected step, minutes or cpu-minutes)"),
         (["one", "--language", "de"], "not one of 'en', 'ja'"),
         (
-            ["one", "--out", "labelled.tsv"],
+            ["one", "--out", "real/card.json"],
             "is not a folder (expected a folder for report.html and curves.png)",
         ),
         (["one", "--out", "rep.html"], "--out rep.html is not a folder"),

@@ -68,31 +68,6 @@ def test_the_command_gives_the_lines_that_stdin_gives(run_folder, tmp_path, monk
     assert [value["loop"] for value in values] == [translation.loop for translation in wanted]
 
 
-def test_the_command_stops_and_goes_on(run_folder, tmp_path, monkeypatch):
-    file, out = tmp_path / "in.txt", tmp_path / "out.txt"
-    file.write_text("\n".join(many_lines(12)))
-    command = ["translate", run_folder, "--input", file, "--output", out]
-    translate = Translator.translate
-
-    def interrupted(self, texts, *arguments, **options):
-        if len(calls) == 2:
-            signal.raise_signal(signal.SIGTERM)
-        calls.append(len(texts))
-        return translate(self, texts, *arguments, **options)
-
-    calls = []
-    with monkeypatch.context() as within:
-        within.setattr(Translator, "translate", interrupted)
-        stopped = attendo(*command)
-    assert stopped.code == 128 + signal.SIGTERM
-    assert "stopped; 6 of 12 lines are done. Run the same command again to resume\n" in stopped.err
-    assert "was started with beam 2, now it is 1" in refused(*command, "--beam", "1")
-    resumed = attendo(*command)
-    assert resumed.err.startswith("resuming: 6 of 12 lines are done\n")
-    attendo("translate", run_folder, "--input", file, "--output", tmp_path / "whole")
-    assert out.read_bytes() == (tmp_path / "whole").read_bytes()
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -165,18 +140,8 @@ def test_a_killed_command_ends_with_the_same_bytes(run_folder, tmp_path, monkeyp
     monkeypatch.setattr(batch_files, "CHUNK_LINES", 20)
     file, out = tmp_path / "in.txt", tmp_path / "out.txt"
     file.write_text("\n".join(many_lines(n_lines)))
-    command = [
-        "translate",
-        run_folder,
-        "--threads",
-        "1",
-        "--beam",
-        "1",
-        "--json",
-        "--input",
-        file,
-        "--output",
-    ]
+    options = ["--threads", "1", "--beam", "1", "--json"]
+    command = ["translate", run_folder, *options, "--input", file, "--output"]
     killed([*command, out], n)
     if killed is killed_at_times:
         monkeypatch.undo()  # processes of their own have their own chunks

@@ -35,20 +35,8 @@ def test_fields_keep_their_content_exactly(tmp_path):
 
 
 def test_bad_rows_are_skipped_by_reason_with_their_line_numbers(tmp_path):
-    rows = [
-        b"good\tgut",
-        b"",
-        b"   ",
-        b"one",
-        b"a\tb\tc",
-        b"\xff\tb",
-        b"a\0\tb",
-        b"a\t",
-        b" \tb",
-        b"\t",
-        b"ok\tja",
-    ]
-    pairs, skipped = read(write(tmp_path / "a.tsv", b"\n".join(rows)))
+    rows = [b"good\tgut", b"", b"   ", b"one", b"a\tb\tc", b"\xff\tb", b"a\0\tb", b"a\t", b" \tb", b"\t"]
+    pairs, skipped = read(write(tmp_path / "a.tsv", b"\n".join([*rows, b"ok\tja"])))
     assert pairs == [(1, "good", "gut"), (11, "ok", "ja")]
     assert skipped == {
         "empty line": (2, [2, 3]),

@@ -283,20 +283,6 @@ def test_dropped_rows_are_skipped_with_a_reason_and_the_rest_is_sound(tmp_path):
     assert "3 duplicates (dropped), 4 leaks (dropped)" in report.summary()
 
 
-def test_only_duplicates_leave_one_row(tmp_path):
-    source = source_of(tmp_path / "a.tsv", [("one", "eins")] * 50)
-    report = examine(source, drop=parse_drop("duplicates"))
-    row_report = RowReport(source.name)
-    assert [n for n, _, _ in filtered(read_pairs(source, row_report=row_report), report, row_report)] == [1]
-    assert (row_report.used, row_report.n_skipped) == (1, 49)
-
-
-def test_nothing_is_dropped_unless_asked(tmp_path):
-    source = source_of(tmp_path / "a.tsv", [("one", "eins")] * 5)
-    row_report = RowReport(source.name)
-    assert len(list(filtered(read_pairs(source, row_report=row_report), examine(source), row_report))) == 5
-
-
 def test_dropping_everything_or_from_a_changed_file_is_an_error(tmp_path):
     source = source_of(tmp_path / "a.tsv", [("same", "same")] * 5)
     report = examine(source, drop=parse_drop("untranslated"))

@@ -90,6 +90,7 @@ def test_it_is_kept_in_the_cache_folder(
     assert cache_folder() == Path.home() / ".cache" / "attendo"
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["removed", "cut short", "longer", "changed"])
 def test_a_damaged_store_is_built_again(tokenizer: Tokenizer, tmp_path: Path, name: str, damage: str) -> None:

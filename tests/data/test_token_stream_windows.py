@@ -117,17 +117,10 @@ def test_a_text_shorter_than_a_window_is_refused() -> None:
 
 def test_no_token_sees_another_document() -> None:
     torch.manual_seed(0)
-    config = ModelConfig(
-        architecture="decoder",
-        vocab_size=100,
-        d_model=16,
-        d_ff=32,
-        n_heads=2,
-        n_encoder_layers=0,
-        n_decoder_layers=2,
-        positions="rotary",  # which know distances alone, so that a document may begin anywhere
-        dropout=0.0,
-    )
+    sizes = {"vocab_size": 100, "d_model": 16, "d_ff": 32, "n_heads": 2}
+    layers = {"n_encoder_layers": 0, "n_decoder_layers": 2}
+    # rotary positions know distances alone, so that a document may begin anywhere
+    config = ModelConfig(architecture="decoder", positions="rotary", dropout=0.0, **sizes, **layers)
     model = DecoderLM(config).double().eval()
     stream = stream_of([5, 3, 0, 7])
     (batch,) = window_batches(stream, 100, 100, seed=1, epoch=0)[:1]

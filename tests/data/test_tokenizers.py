@@ -70,36 +70,10 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 SPELLED = [
-    *SPECIALS,
-    "<0x41>",
-    "<0xE3>",
-    MARK,
-    " ",
-    "  ",
-    "\t",
-    "\n",
-    "\r\n",
-    "\0",
-    "ー",
-    "…",
-    "👨‍👩‍👧",
-    "🇯🇵",
-    "e\u0301",
+    *(*SPECIALS, "<0x41>", "<0xE3>", MARK, " ", "  ", "\t", "\n", "\r\n", "\0"),
+    *("ー", "…", "👨‍👩‍👧", "🇯🇵", "e\u0301"),
 ]
-ODD = [
-    *SPELLED,
-    "\u200f",
-    "\u202e",
-    "\ue000",
-    "\ufeff",
-    "\ufffe",
-    "\u2028",
-    "\x85",
-    "か\u3099",
-    "ｶﾞ",
-    "𠮷",
-    "\U0010ffff",
-]
+ODD = [*SPELLED, *"\u200f\u202e\ue000\ufeff\ufffe\u2028\x85𠮷\U0010ffff", "か\u3099", "ｶﾞ"]
 texts = st.one_of(
     st.text(),
     st.lists(st.sampled_from([*ODD, "cat", "the", "猫", "食べる", "12", "."])).map("".join),
@@ -178,16 +152,6 @@ def test_decode_is_the_exact_inverse_of_encode_for_a_million_texts(kind: Kind) -
         for text, ids in zip(batch, ready(kind).encode_batch(batch), strict=True):
             assert ready(kind).decode(ids) == well_formed(text)
             assert not ids or min(ids) > 3
-
-
-@pytest.mark.parametrize("kind", EXACT)
-@pytest.mark.parametrize(
-    "text", ["", *ODD, " a", "a ", " ", "▁ a▁▁b ", " ▁", "<0x41> </s>", "</s></s>", "▁</s>▁"]
-)
-def test_texts_that_break_other_tokenizers(kind: Kind, text: str) -> None:
-    ids = ready(kind).encode(text)
-    assert ready(kind).decode(ids) == text
-    assert all(i > 3 for i in ids)
 
 
 @settings(max_examples=200)

@@ -8,42 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_table import BOS, EOS, SPECIAL, Table, every_text, search
+from search_table import EOS, SPECIAL, Table, search
 
-from attendo.decoding.beam import DecodingConfig, beam_search, best_tokens, length_norm
+from attendo.decoding.beam import DecodingConfig, beam_search, best_tokens
 from attendo.decoding.options import SpecialIds
 from attendo.decoding.protocols import Hypothesis
 from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.errors import AttendoError
-
-
-def plain_beam(table, source, limit, config):
-    """The definition in `BeamSearch` once more: lists, full sorts, one source, no early stop."""
-    beams, finished = [((), ())], []
-    for length in range(1, limit + 1):
-        candidates = []
-        for number, (ids, steps) in enumerate(beams):
-            for token, log_prob in enumerate(table.log_probs(source, ids)):
-                if token != BOS:
-                    total = float(np.float64(np.add.accumulate((0.0, *steps, log_prob))[-1]))
-                    candidates.append((-total, token, number, log_prob))
-        candidates.sort()
-        placed = candidates[: config.beam - len(finished)]
-        ended = [c for c in placed if c[1] == EOS]
-        for _, _, number, log_prob in ended:
-            ids, steps = beams[number]
-            log_prob = math.fsum((*steps, log_prob))
-            finished.append((ids, log_prob, log_prob / length_norm(length, config.length_penalty), True))
-        going_on = [c for c in placed if c[1] != EOS]
-        beams = [((*beams[n][0], token), (*beams[n][1], log_prob)) for _, token, n, log_prob in going_on]
-    finished.sort(key=lambda text: -text[2])
-    if len(finished) < config.n_best:
-        sums = [(ids, math.fsum(steps)) for ids, steps in beams]
-        unfinished = [
-            (ids, total, total / length_norm(limit, config.length_penalty), False) for ids, total in sums
-        ]
-        finished += sorted(unfinished, key=lambda text: -text[2])
-    return finished[: config.n_best]
 
 
 def test_a_likely_text_is_not_crowded_out_by_unlikely_ones_that_end_sooner():
@@ -59,64 +30,11 @@ def test_a_likely_text_is_not_crowded_out_by_unlikely_ones_that_end_sooner():
     assert search(table, [(5,)], [9], crowded)[0][0].token_ids != (5,) * 6
 
 
-def as_tuples(hypotheses):
-    return [(h.token_ids, h.log_prob, h.score, h.finished) for h in hypotheses]
-
-
 def mean_log_prob(hypothesis: Hypothesis) -> float:
     return hypothesis.log_prob / len(hypothesis.token_log_probs)
 
 
 # the definition
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    limit=st.integers(1, 4),
-    alpha=st.sampled_from([-0.5, 0.0, 0.6, 1.0, 2.0]),
-    n_best=st.integers(1, 15),
-)
-def test_a_beam_as_large_as_the_space_lists_all_texts_in_order(seed, limit, alpha, n_best):
-    table = Table(seed=seed)
-    config = DecodingConfig(beam=32, n_best=n_best, length_penalty=alpha)
-    found = search(table, [(7,)], [limit], config)[0]
-    expected = every_text(table, (7,), limit, alpha)[:n_best]
-    ended = [h for h in found if h.finished]
-    assert [h.token_ids for h in ended] == [ids for ids, _, _ in expected]
-    assert [h.log_prob for h in ended] == pytest.approx([log_prob for _, log_prob, _ in expected], abs=1e-12)
-    assert [h.score for h in ended] == pytest.approx([score for _, _, score in expected], abs=1e-12)
-
-
-@settings(max_examples=250, deadline=None)
-@given(seed=st.integers(0, 10**6), levels=st.sampled_from([None, 0, 1, 3]))
-def test_search_is_its_definition_also_where_scores_are_equal(seed, levels):
-    rng = np.random.default_rng(seed)
-    table = Table(
-        seed=seed, vocab=int(rng.integers(3, 9)), levels=levels, end_bias=float(rng.integers(-1, 2))
-    )
-    beam, alpha = int(rng.integers(1, 7)), float(rng.choice([-1.0, 0.0, 0.6, 2.0]))
-    config = DecodingConfig(beam=beam, n_best=int(rng.integers(1, beam + 1)), length_penalty=alpha)
-    limit = int(rng.integers(1, 8))
-    found = as_tuples(search(table, [(5,)], [limit], config)[0])
-    assert found == plain_beam(table, (5,), limit, config)
-
-
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**6), levels=st.sampled_from([None, 1]))
-def test_beam_one_is_greedy(seed, levels):
-    table = Table(seed=seed, vocab=8, levels=levels)
-    ids, total = (), 0.0
-    while len(ids) < 10:
-        log_probs = [p if token != BOS else -math.inf for token, p in enumerate(table.log_probs((3,), ids))]
-        token = log_probs.index(max(log_probs))
-        total += log_probs[token]
-        if token == EOS:
-            break
-        ids = (*ids, token)
-    best = search(table, [(3,)], [10], DecodingConfig(beam=1))[0][0]
-    assert best.token_ids == ids
-    assert best.log_prob == pytest.approx(total, abs=1e-12)
 
 
 def test_the_exercise_of_two_words():
@@ -136,26 +54,7 @@ def test_the_exercise_of_two_words():
     assert math.exp(best.log_prob) == pytest.approx(0.06)
 
 
-def test_sums_and_scores():
-    for hypothesis in search(Table(seed=4), [(1,)], [6], DecodingConfig(beam=4, n_best=4))[0]:
-        generated = hypothesis.token_ids + (EOS,) * hypothesis.finished
-        expected = [Table(seed=4).log_probs((1,), generated[:i])[token] for i, token in enumerate(generated)]
-        assert hypothesis.token_log_probs == pytest.approx(expected, abs=1e-12)
-        assert hypothesis.log_prob == pytest.approx(sum(expected), abs=1e-12)
-        assert hypothesis.score == pytest.approx(hypothesis.log_prob / ((5 + len(generated)) / 6) ** 0.6)
-
-
 # edges
-
-
-@pytest.mark.parametrize("beam", [1, 3])
-def test_a_model_that_never_ends_stops_at_its_limit(beam):
-    table = Table(vocab=5, end_bias=-math.inf)
-    found = search(table, [(1,), (2,)], [4, 7], DecodingConfig(beam=beam, n_best=beam))
-    assert [len(h) for h in found] == [beam, beam]
-    assert [{len(x.token_ids) for x in h} for h in found] == [{4}, {7}]
-    assert not any(x.finished for h in found for x in h)
-    assert len(table.n_rows) == 7
 
 
 def test_pad_and_bos_are_never_generated():

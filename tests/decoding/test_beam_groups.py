@@ -16,16 +16,6 @@ SEEDS = st.integers(0, 10**6)
 LEVELS = st.sampled_from([None, 0, 1])
 
 
-@settings(max_examples=40, deadline=None)
-@given(seed=SEEDS, levels=LEVELS, beam=st.integers(1, 4), strength=st.sampled_from([0.0, 0.5, 50.0]))
-def test_one_group_is_plain_beam_search(seed, levels, beam, strength):
-    table = Table(seed, vocab=6, levels=levels)
-    config = DecodingConfig(beam=beam, n_best=beam, beam_groups=1, diversity_penalty=strength)
-    assert search(table, [(1,)], [6], config) == search(
-        table, [(1,)], [6], DecodingConfig(beam=beam, n_best=beam)
-    )
-
-
 def keeps(tree, beams):
     """What the steps of a tree kept in these beams: (token, log-probability, parent)."""
     return [
@@ -65,19 +55,6 @@ def test_strongly_repelled_groups_start_with_different_tokens(seed, levels, voca
     plain = find(Table(seed, vocab, levels), [(1,)], [4], DecodingConfig(beam=beam, n_best=beam))[0]
     if size == 1:
         assert len(first) >= len({(*ids, EOS)[0] for ids, _, _, _ in plain})
-
-
-@settings(max_examples=40, deadline=None)
-@given(seed=SEEDS, levels=LEVELS, strength=st.sampled_from([0.0, 0.3, 3.0]))
-def test_no_text_is_returned_twice_and_scores_are_the_models(seed, levels, strength):
-    table = Table(seed, vocab=5, levels=levels)
-    config = DecodingConfig(beam=6, n_best=6, beam_groups=3, diversity_penalty=strength, length_penalty=0.0)
-    texts = find(table, [(1,)], [4], config)[0]
-    assert len({(ids, finished) for ids, _, _, finished in texts}) == len(texts)
-    for ids, log_prob, score, finished in texts:
-        generated = (*ids, *(EOS,) * finished)
-        steps = [table.log_probs((1,), generated[:i])[token] for i, token in enumerate(generated)]
-        assert log_prob == score == pytest.approx(sum(steps), abs=1e-12)
 
 
 def test_the_penalty_counts_how_often_earlier_groups_took_a_token():

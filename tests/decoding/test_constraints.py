@@ -82,21 +82,6 @@ def test_search_is_its_definition_under_every_option(seed, levels):
         assert [text[2] for text in texts] == pytest.approx([text[2] for text in expected], abs=1e-12)
 
 
-@settings(max_examples=50, deadline=None)
-@given(seed=st.integers(0, 10**6), beam=st.integers(1, 4), n=st.integers(1, 3), minimum=st.integers(0, 9))
-def test_no_text_repeats_an_n_gram_or_is_too_short_or_leaves_its_prefix(seed, beam, n, minimum):
-    table = Table(seed, vocab=5, levels=1)
-    config = DecodingConfig(beam=beam, n_best=beam, no_repeat_ngram=n, min_length=minimum)
-    prefixes = [(), (2, 3), (4, 4, 4)]
-    found = find(table, [(1,), (2,), (3,)], [12, 9, 8], config, prefixes)
-    for prefix, texts, limit in zip(prefixes, found, [12, 9, 8], strict=True):
-        assert texts
-        for ids, _, _, finished in texts:
-            assert ids[: len(prefix)] == prefix
-            assert not repeats(ids, n, len(prefix))
-            assert not finished or len(ids) + 1 >= min(minimum, limit)
-
-
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_a_model_that_never_ends_stops_at_its_limit_under_every_option(seed):

@@ -5,10 +5,11 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
-from exact_sampling import p_value, probabilities, softmax, texts_of
+from exact_sampling import exact_texts, p_value, probabilities, softmax, texts_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from search_table import BOS, EOS, Table
@@ -92,20 +93,6 @@ def test_tokens_come_as_often_as_they_should_over_the_steps_of_one_text(law):
     assert p_value([pairs[pair] for pair in wanted], list(wanted.values())) > LEVEL
 
 
-def test_two_texts_of_neighboring_seeds_draw_independently():
-    n, config = 3000, SamplingConfig(top_k=4)
-    found = [
-        Sampler([[]] * n, [dataclasses.replace(config, seed=first + 2 * i) for i in range(n)]).draw(
-            one(LOGITS).expand(n, -1)
-        )
-        for first in (0, 1)
-    ]
-    pairs = Counter((a.token_id, b.token_id) for a, b in zip(*found, strict=True))
-    exact = probabilities(LOGITS, config)
-    wanted = {(i, j): n * p * q for i, p in enumerate(exact) for j, q in enumerate(exact) if p * q > 0}
-    assert p_value([pairs[pair] for pair in wanted], list(wanted.values())) > LEVEL
-
-
 def test_a_vocabulary_of_thousands():
     n, vocab = 1000, 2000
     logits = torch.linspace(0, -4, vocab, dtype=torch.float64)[None]
@@ -144,24 +131,11 @@ def text_of(table, config):
     return texts_of(table, [config])[0]
 
 
-def exact(table, config, prefix=()):
-    """Every text of at most max_tokens tokens, the end token included, and its probability."""
-    if len(prefix) == config.max_tokens or prefix[-1:] == (EOS,):
-        return {prefix: 1.0}
-    logits = [x if i != BOS else -math.inf for i, x in enumerate(table.logits((), prefix))]
-    found = {}
-    for token, probability in enumerate(probabilities(logits, config)):
-        if probability > 0:
-            for text, rest in exact(table, config, (*prefix, token)).items():
-                found[text] = probability * rest
-    return found
-
-
 @pytest.mark.parametrize("options", [{}, {"temperature": 2.5, "top_k": 3}, {"top_p": 0.9}, {"min_p": 0.15}])
 def test_texts_come_as_often_as_the_table_says(options):
     table, n = Table(seed=3, vocab=5), 1500
     config = SamplingConfig(max_tokens=3, **options)
-    wanted = exact(table, config)
+    wanted = exact_texts(partial(table.logits, ()), config, never=(BOS,), end=EOS)
     assert sum(wanted.values()) == pytest.approx(1)
     found = texts_of(table, [dataclasses.replace(config, seed=seed) for seed in range(n)])
     counts = Counter(tuple(token.token_id for token in text) for text in found)

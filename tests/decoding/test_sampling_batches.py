@@ -9,8 +9,6 @@ from search_table import BOS, EOS, SPECIAL, Table
 from attendo.decoding.logit_filters import SamplingConfig
 from attendo.decoding.sampling import Sampler, Sampling
 
-ALL = {"temperature": 1.4, "top_k": 9, "top_p": 0.9, "min_p": 0.02, "repetition_penalty": 1.3}
-
 configs = st.builds(
     SamplingConfig,
     max_tokens=st.integers(0, 7),
@@ -104,24 +102,6 @@ def test_a_text_taken_up_again_in_its_middle_goes_on_as_it_would_have(config, n_
     while sampling.going_on:
         rest += [token for _, token in sampling.advance()]
     assert rest == whole[n_before:]
-
-
-@settings(max_examples=12)
-@given(st.integers(0, 10**6), st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
-def test_the_draws_of_a_row_do_not_depend_on_the_rows_beside_it(seed, dtype):
-    random = torch.Generator().manual_seed(seed)
-    laws = [{}, {"temperature": 0.0}, {"temperature": 0.5}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}, ALL]
-    configs = [SamplingConfig(**law, seed=seed + i // 3) for i, law in enumerate(laws * 2)]
-    prompts = [torch.randint(0, 40, (3,), generator=random).tolist() for _ in configs]
-    order = torch.randperm(len(configs), generator=random).tolist()
-    together = Sampler(prompts, configs)
-    shuffled = Sampler([prompts[i] for i in order], [configs[i] for i in order])
-    alone = [Sampler([prompt], [config]) for prompt, config in zip(prompts, configs, strict=True)]
-    for _ in range(3):
-        logits = (2 * torch.randn(len(configs), 40, generator=random)).to(dtype)
-        found = together.draw(logits)
-        assert shuffled.draw(logits[order]) == [found[i] for i in order]
-        assert [one.draw(logits[i : i + 1])[0] for i, one in enumerate(alone)] == found
 
 
 def test_more_rows_than_fit_into_the_cache_of_a_processor():

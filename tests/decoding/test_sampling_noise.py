@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from exact_sampling import p_value
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -140,11 +141,10 @@ def along(axis, n=N, start=0):
     return splitmix64(step_seeds(seeds, steps), tokens), uniform(step_seeds(seeds, steps), tokens)
 
 
-def p_value(counts, expected):
-    """The probability of a χ² as large as that of these counts."""
-    chi_square = ((counts - expected) ** 2 / expected).sum()
-    freedom = torch.tensor((counts.numel() - 1) / 2, dtype=torch.float64)
-    return torch.special.gammaincc(freedom, chi_square.double() / 2).item()
+def is_uniform(cell_numbers, n):
+    """Whether chance explains how often each of n cells occurs."""
+    counts = torch.bincount(cell_numbers, minlength=n).tolist()
+    return p_value(counts, [len(cell_numbers) / n] * n) > 1e-4
 
 
 def cells(u, n):
@@ -155,11 +155,9 @@ def cells(u, n):
 def test_numbers_along_an_axis_are_uniform(axis):
     _, u = along(axis)
     for n in (2, 256):
-        counts = torch.bincount(cells(u, n), minlength=n)
-        assert p_value(counts, torch.full((n,), N / n)) > 1e-4
+        assert is_uniform(cells(u, n), n)
     # the lower digits too: within a cell of 2⁻¹⁶ as over the whole
-    counts = torch.bincount(cells(u * 2**16 % 1, 64), minlength=64)
-    assert p_value(counts, torch.full((64,), N / 64)) > 1e-4
+    assert is_uniform(cells(u * 2**16 % 1, 64), 64)
 
 
 @pytest.mark.parametrize("axis", AXES)
@@ -167,8 +165,7 @@ def test_numbers_along_an_axis_are_uniform(axis):
 def test_neighbors_on_an_axis_are_independent(axis, distance):
     _, u = along(axis)
     first, second = u[:-distance], u[distance:]
-    counts = torch.bincount(16 * cells(first, 16) + cells(second, 16), minlength=256)
-    assert p_value(counts, torch.full((256,), len(first) / 256)) > 1e-4
+    assert is_uniform(16 * cells(first, 16) + cells(second, 16), 256)
     correlation = torch.corrcoef(torch.stack([first, second]))[0, 1].item()
     assert abs(correlation) < 4 / math.sqrt(len(first))
 
@@ -177,7 +174,7 @@ def test_neighbors_on_an_axis_are_independent(axis, distance):
 def test_triples_fill_the_cube(axis):
     _, u = along(axis, 3 * N)
     a, b, c = cells(u, 8).view(N, 3).unbind(1)
-    assert p_value(torch.bincount(64 * a + 8 * b + c, minlength=512), torch.full((512,), N / 512)) > 1e-4
+    assert is_uniform(64 * a + 8 * b + c, 512)
 
 
 @pytest.mark.parametrize("axis", AXES)

@@ -11,9 +11,8 @@ from command_line import attendo, refused
 from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_translator import tiny_tokenizer, tiny_translator
+from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
-from attendo.bundle import Bundle, save_description, save_weights
 from attendo.data import forecasts
 from attendo.decoding.backends import best_backend, eager_backend, ensemble
 from attendo.decoding.beam import DecodingConfig
@@ -253,15 +252,8 @@ def run(translator, tmp_path):
     """A run folder that knows its data, `pairs.tsv` beside it."""
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS), encoding="utf-8")
-    shape = dataclasses.asdict(translator.model.config).items()
-    tables = {
-        "model": {key: value for key, value in shape if value is not None},
-        "data": {"train": [str(pairs)]},
-        "decoding": dataclasses.asdict(translator.decoding),
-    }
-    bundle = Bundle(tables, translator.tokenizer, {"task": "translation"})
-    save_description(tmp_path / "run", bundle)
-    save_weights(tmp_path / "run", translator.model, bundle, step=0)
+    config = save_run(tmp_path / "run", translator) / "config.toml"
+    config.write_text(f'[data]\ntrain = ["{pairs}"]\n\n' + config.read_text())
     return tmp_path / "run"
 
 

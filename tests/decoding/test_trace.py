@@ -1,20 +1,17 @@
 """The tree of a search holds its results, and costs nothing where it is not asked for."""
 
 import dataclasses
-import json
 import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_configs import random_config
 from search_definition import trace
-from search_table import EOS, SPECIAL, Table, search
+from search_table import EOS, Table, search
 
-from attendo.decoding.beam import BeamSearch, DecodingConfig
-from attendo.decoding.trace import SearchTrace
+from attendo.decoding.beam import DecodingConfig
 
 
 @settings(max_examples=80, deadline=None)
@@ -85,22 +82,8 @@ def test_the_tree_of_two_words():
     ]
 
 
-def test_a_trace_is_a_plain_value():
-    _, (tree,) = trace(Table(), [(1,)], [3], DecodingConfig(beam=2))
-    assert json.loads(json.dumps(dataclasses.asdict(tree)))["steps"][0][0]["parent"] == 0
-    assert hash(tree) == hash(SearchTrace(tree.steps))
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(tree, "steps", ())  # noqa: B010
-
-
 def test_where_nothing_may_follow_the_tree_is_empty():
     table = Table(vocab=3)
     table.entries[(1,), ()] = np.full(3, -np.inf)
     found, (tree,) = trace(table, [(1,)], [3], DecodingConfig(beam=2))
     assert (found[0][0].token_ids, tree.steps) == ((), ())
-
-
-def test_nothing_is_recorded_unless_asked():
-    table = Table()
-    cache = table.start([(1,)], 4, 3)
-    assert BeamSearch(table.step, cache, [3], DecodingConfig(), SPECIAL, torch.device("cpu")).recorder is None

@@ -202,17 +202,6 @@ def test_the_coverage_in_a_score_is_that_of_a_recording_by_hand(how):
     assert ends == {True, False}
 
 
-def test_coverage_changes_no_text_of_a_beam_but_its_score():
-    with_it, without = small(coverage_penalty=0.5, beam=2, n_best=2), small(beam=2, n_best=2)
-    found = [translator.translate(["fog in Oslo"], guard=False)[0] for translator in (with_it, without)]
-    log_probs = [
-        {c.token_ids: pytest.approx(c.log_prob) for c in translation.candidates} for translation in found
-    ]
-    assert log_probs[0] == log_probs[1]
-    scores = [{c.token_ids: c.score for c in translation.candidates} for translation in found]
-    assert all(scores[0][ids] < scores[1][ids] for ids in scores[1])
-
-
 # ---- the command
 
 

@@ -1,7 +1,6 @@
 """The generator: cached and sliding, it writes what recomputing from scratch would; pieces join to the text."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,15 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_decoder import tiny_decoder
 from tiny_generators import BOS, EOS, KINDS, biased, generator_of, tokenizer_of
-from tiny_task import tiny_model
+from tiny_translator import save_run, tiny_translator
 
-from attendo.bundle import Bundle, save_description, save_weights
-from attendo.config import to_table
+from attendo.bundle import load_bundle
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
 from attendo.inference.generator import Generator
 from attendo.inference.incremental_decode import Spelling, Stops
-from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
+from attendo.models import DecoderLM, ModelConfig
 
 
 def recomputed(model, ids, token_ids):
@@ -41,18 +39,9 @@ def recomputed(model, ids, token_ids):
 @torch.no_grad()
 def test_cached_and_sliding_is_the_same_as_recomputing_every_window(positions, temperature):
     tokenizer = tokenizer_of("character")
-    config = ModelConfig(
-        architecture="decoder",
-        vocab_size=tokenizer.vocab_size,
-        d_model=8,
-        d_ff=16,
-        n_heads=2,
-        n_kv_heads=1,
-        n_encoder_layers=0,
-        n_decoder_layers=2,
-        max_len=11,
-        positions=positions,
-    )
+    sizes = {"d_model": 8, "d_ff": 16, "n_heads": 2, "n_kv_heads": 1, "n_encoder_layers": 0}
+    sizes |= {"n_decoder_layers": 2, "max_len": 11, "vocab_size": tokenizer.vocab_size}
+    config = ModelConfig(architecture="decoder", positions=positions, **sizes)
     torch.manual_seed(1)
     model = DecoderLM(config).double().eval()
     for parameter in model.parameters():
@@ -238,16 +227,6 @@ def test_what_was_held_back_for_a_stop_is_shown_at_the_end():
     assert (found.text, found.finished_by) == ("aaa", "length")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@given(text=st.text("aé雨😀👩‍👩‍👧 \n", max_size=8))
-def test_no_piece_of_a_whole_text_has_a_cut_character(kind, text):
-    tokenizer = tokenizer_of(kind)
-    spelling = Spelling(tokenizer, going_on=False)
-    pieces = [spelling.add(token_id) for token_id in tokenizer.encode(text)]
-    assert spelling.end() == "" and "".join(pieces) == tokenizer.decode(tokenizer.encode(text))
-    assert not any("\ufffd" in piece for piece in pieces)
-
-
 # ---- prompts and options
 
 
@@ -276,13 +255,9 @@ def test_the_generation_is_there_when_the_last_piece_has_come():
 def test_options_are_the_runs_own_unless_given(tmp_path):
     tokenizer = tokenizer_of("character")
     model = tiny_decoder(tokenizer.vocab_size, 16).eval()
-    decoding = {"max_tokens": 4, "temperature": 0.0, "stop": ["\n"]}
-    tables = {"model": to_table(model.config), "decoding": decoding}
-    bundle = Bundle(tables, tokenizer, {"task": "language-model"})
-    save_description(tmp_path, bundle)
-    save_weights(tmp_path, model, bundle, 1)
-    generator = Generator.load(tmp_path)
-    assert generator.decoding == SamplingConfig(max_tokens=4, temperature=0.0, stop=("\n",))
+    decoding = SamplingConfig(max_tokens=4, temperature=0.0, stop=("\n",))
+    generator = Generator.load(save_run(tmp_path, Generator(model, tokenizer, decoding), "language-model"))
+    assert generator.decoding == decoding
     assert generator.card["task"] == "language-model" and generator.device.type == "cpu"
     greedy = generator.generate("the", seed=1)
     assert greedy.text == generator.generate("the", seed=2).text and len(greedy.token_ids) <= 4
@@ -291,10 +266,7 @@ def test_options_are_the_runs_own_unless_given(tmp_path):
 
 def test_a_run_of_another_task_and_a_wrong_decoding_table_are_refused(tmp_path):
     tokenizer = tokenizer_of("word")
-    model = EncoderDecoder(replace(tiny_model().config, vocab_size=tokenizer.vocab_size))
-    bundle = Bundle({"model": to_table(model.config)}, tokenizer, {"task": "translation"})
-    save_description(tmp_path, bundle)
-    save_weights(tmp_path, model, bundle, 1)
+    bundle = load_bundle(save_run(tmp_path, tiny_translator(tokenizer)))
     with pytest.raises(AttendoError, match="attendo translate"):
         Generator.load(tmp_path)
     bundle.tables["decoding"] = {"top_p": 2.0}

@@ -2,17 +2,15 @@
 
 import dataclasses
 import json
-import math
 from collections import Counter
-from functools import partial
 
 import pytest
 import torch
 from command_line import attendo, refused
-from exact_sampling import p_value, probabilities
+from exact_sampling import exact_texts, p_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_table import BOS, EOS, SPECIAL, Table
+from search_table import SPECIAL, Table
 from streamed_translators import COMPILED, MADE, PARTS, TOGETHER, double, made, texts
 from tiny_translator import save_run
 
@@ -25,26 +23,6 @@ from attendo.errors import AttendoError
 from attendo.inference.translator import Translator
 
 LEVEL = 0.001
-
-
-def test_draws_come_as_often_as_the_table_says():
-    """Two sources in one batch, one with a prefix: its texts come as often as among all those that begin so."""
-    table, n = Table(seed=3, vocab=5), 1200
-    config = SamplingConfig(temperature=1.5, top_k=3, max_tokens=3)
-    sources = [(0, 7), (1, 7)] * n
-    configs = [dataclasses.replace(config, seed=seed) for seed in range(2 * n)]
-    searcher = Searcher(SearchBackend(table.start, table.step), SPECIAL, 9)
-    found = searcher.sample(sources, configs, DecodingConfig(), [(), (3,)] * n)
-    for number, prefix in ((0, ()), (1, (3,))):
-        wanted = exact(partial(table.logits, (number, 7)), config, prefix, never=(BOS,), end=EOS)
-        ids = [hypothesis.token_ids + (EOS,) * hypothesis.finished for hypothesis in found[number::2]]
-        counts = Counter(ids)
-        assert counts.keys() <= wanted.keys() and len(wanted) >= 6
-        assert p_value([counts[text] for text in wanted], [n * p for p in wanted.values()]) > LEVEL
-    for source, hypothesis in zip(sources, found, strict=True):
-        ids = hypothesis.token_ids + (EOS,) * hypothesis.finished
-        own = [table.log_probs(source, ids[:i])[token] for i, token in enumerate(ids)]
-        assert hypothesis.token_log_probs == pytest.approx(own)
 
 
 @settings(max_examples=40)
@@ -65,19 +43,6 @@ def test_a_prefix_counts_as_drawn(seed, n, data):
         assert one.token_ids[: len(prefix)] == tuple(prefix)
 
 
-def exact(logits_of, config, prefix, never, end):
-    """Every text that goes on from the prefix, of at most max_tokens tokens, and its probability."""
-    if len(prefix) == config.max_tokens or prefix[-1:] == (end,):
-        return {prefix: 1.0}
-    logits = [-math.inf if i in never else float(x) for i, x in enumerate(logits_of(prefix))]
-    found = {}
-    for token, probability in enumerate(probabilities(logits, config)):
-        if probability > 0:
-            for text, rest in exact(logits_of, config, (*prefix, token), never, end).items():
-                found[text] = probability * rest
-    return found
-
-
 @pytest.mark.some(2)
 @pytest.mark.parametrize("how", ["one", "together", "compiled"])
 def test_draws_come_as_often_as_the_model_says(how):
@@ -94,7 +59,7 @@ def test_draws_come_as_often_as_the_model_says(how):
             ]
         return torch.stack([logits.softmax(-1) for logits in found]).mean(0).log().tolist()
 
-    wanted = exact(logits_of, config, (), (tokenizer.pad_id, tokenizer.bos_id), tokenizer.eos_id)
+    wanted = exact_texts(logits_of, config, never=(tokenizer.pad_id, tokenizer.bos_id), end=tokenizer.eos_id)
     assert len(wanted) >= 7
     found = translator.sample(["rain"] * n, [dataclasses.replace(config, seed=seed) for seed in range(n)])
     counts = Counter(
@@ -250,19 +215,9 @@ def test_the_command_draws_each_line_by_a_seed_of_its_own(run_folder, tmp_path):
     assert [one_line(f["translations"][0]["text"]) for f in facts] == wanted
     again = attendo("translate", run_folder, "rain", *options, "--seed", facts[2]["seed"])
     assert again.out == wanted[2] + "\n"
-    attendo("translate", run_folder, "--input", file, "--output", tmp_path / "0", "--temperature", "1")
-    attendo(
-        "translate",
-        run_folder,
-        "--input",
-        file,
-        "--output",
-        tmp_path / "1",
-        "--temperature",
-        "1",
-        "--seed",
-        "0",
-    )
+    for name, seed in (("0", []), ("1", ["--seed", "0"])):
+        files = ["--input", file, "--output", tmp_path / name]
+        attendo("translate", run_folder, *files, "--temperature", "1", *seed)
     assert (tmp_path / "0").read_bytes() == (tmp_path / "1").read_bytes()
 
 

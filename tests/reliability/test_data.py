@@ -3,14 +3,11 @@
 import json
 import os
 import shutil
-import signal
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cut_runs import Killed, finished, lasting, log, traces
-from forked import begun_child
 from tiny_corpus import SMALL as PAIRS
 from tiny_corpus import pairs_file, small_run
 from tiny_texts import SMALL as TEXTS
@@ -140,26 +137,6 @@ def test_two_trainings_into_one_new_folder_leave_one_description(tmp_path):
     assert all(path.read_bytes() == data for path, data in before.items())
     list(reports)
     load_model(tmp_path / "run", load_bundle(tmp_path / "run"))
-
-
-def test_a_killed_process_holds_no_lock(cut, tmp_path):
-    folder, wanted, _ = cut
-    mark = tmp_path / "mark"
-
-    def hold():
-        with locked(folder / LOCK):
-            mark.touch()
-            time.sleep(3600)
-        return 0
-
-    pid = begun_child(hold)
-    while not mark.exists():
-        time.sleep(0.001)
-    with pytest.raises(AttendoError, match="another process is training in"):
-        resumed_run(folder)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    goes_on(folder, wanted, [])
 
 
 def test_a_run_that_broke_off_gives_its_lock_back(cut):

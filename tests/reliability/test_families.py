@@ -85,7 +85,7 @@ def families(tmp_path_factory):
     return made_once
 
 
-@pytest.mark.some(3)
+@pytest.mark.some(2)
 @pytest.mark.parametrize("n", [1, pytest.param(20, marks=full)])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_run_cut_anywhere_ends_as_the_unbroken_one(families, name, n):

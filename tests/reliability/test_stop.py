@@ -16,8 +16,7 @@ import attendo
 from attendo.cli.reporting import Screen, follow
 from attendo.runs.resume import resumed_run
 from attendo.runs.settings import joined
-from attendo.runs.tasks import TranslationTask
-from attendo.training.checkpoints import Saver, checkpoints, newest_checkpoint
+from attendo.training.checkpoints import Saver, checkpoints
 from attendo.training.run import stopping
 
 SETTINGS = {
@@ -90,57 +89,6 @@ def check(folder, unbroken, rng, action=reported, most=1.0):
 def test_a_signal_at_any_instant(tmp_path, unbroken, n):
     rng = random.Random(n)
     assert sum(check(tmp_path / "run", unbroken, rng, most=0.5) for _ in range(n)) >= n
-
-
-def endless_evaluation(run, mark):
-    """The second evaluation never ends."""
-    evaluate, calls = TranslationTask.evaluate, []
-
-    def evaluating(*arguments):
-        calls.append(1)
-        while len(calls) == 2:
-            mark.touch()
-        return evaluate(*arguments)
-
-    TranslationTask.evaluate = evaluating
-    return follow(run)
-
-
-@pytest.mark.some(1)
-@pytest.mark.parametrize("number", [*CODES])
-def test_a_signal_during_an_evaluation(tmp_path, unbroken, number):
-    whole, file, _ = unbroken
-    run = small_run(tmp_path / "run", file, **SETTINGS)
-    status = stopped(run, number, 0.01, tmp_path / "mark", endless_evaluation)
-    assert os.waitstatus_to_exitcode(status) == CODES[number]
-    found, damaged = newest_checkpoint(tmp_path / "run" / "checkpoints")
-    assert (found.name, damaged) == ("step-8", [])
-    finished(resumed_run(tmp_path / "run"))
-    assert traces(tmp_path / "run") == traces(whole) and lasting(log(tmp_path / "run")) == lasting(log(whole))
-
-
-def slow_batches(run, mark):
-    """Each batch of the second step and all others takes a fifth of a second."""
-    loss, executor = run.run.executor.loss, run.run.executor
-
-    def slowly(*arguments):
-        if run.run.progress.step:
-            mark.touch()
-            time.sleep(0.2)
-        return loss(*arguments)
-
-    executor.loss = slowly
-    return follow(run)
-
-
-def test_a_signal_between_the_batches_of_a_long_step(tmp_path, unbroken):
-    whole, file, _ = unbroken
-    run = small_run(tmp_path / "run", file, **SETTINGS)
-    status = stopped(run, signal.SIGTERM, 0.0, tmp_path / "mark", slow_batches)
-    assert os.waitstatus_to_exitcode(status) == 143
-    assert (tmp_path / "run" / "checkpoints" / "step-1").is_dir()  # the second step was left
-    finished(resumed_run(tmp_path / "run"))
-    assert traces(tmp_path / "run") == traces(whole) and lasting(log(tmp_path / "run")) == lasting(log(whole))
 
 
 def endless_saving(run, mark):

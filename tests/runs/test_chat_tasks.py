@@ -10,7 +10,6 @@ import torch
 from chat_formats import FORMATS, tokenizer_folder
 from command_line import attendo, refused
 from cut_runs import finished, stopped_at, traces
-from example_counts import examples
 from safetensors.torch import load_file
 from tiny_talks import preferences_file, talks_file
 from tiny_texts import text_file
@@ -85,12 +84,13 @@ def test_an_assistant_learns_and_resumes_exactly(tmp_path, base):
     assert {name for name in trained if "lora" not in name} == {"embedding.tokens.weight"}  # has new tokens
 
 
+@pytest.mark.full
 def test_loss_equals_a_plain_loop(tmp_path):
     """A model in the shape of SmolLM, trained by attendo and by PyTorch alone, one conversation after the other."""
     transformers = pytest.importorskip("transformers")
     from attendo.interop.huggingface.importing import import_model
 
-    n = examples(15, 50)
+    n = 50
     source = tmp_path / "source"
     template, kind, special = FORMATS["chatml"]
     config = tokenizer_folder(source, kind, special, template)
@@ -203,6 +203,7 @@ def rewarded_run(folder, file, start, function, **tables):
     return tuned_run(folder, file, start, "reward", **tables)
 
 
+@pytest.mark.full
 def test_rewards_rise_and_a_stopped_run_resumes_exactly(tmp_path, base):
     file = numbers(tmp_path)
     finished(tuned_run(tmp_path / "chat", file, base, training={"steps": 40, "evaluate_every": 40}))

@@ -7,6 +7,7 @@ import pytest
 import sklearn.linear_model
 import torch
 import torch.nn.functional as F
+from tiny_classifiers import config
 
 from attendo.data.batches import Batch
 from attendo.data.labelled import LabelledRow, LabelSet, LongTexts
@@ -16,7 +17,7 @@ from attendo.data.store import LabelledStore, labelled_store
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.inference.classifier import Classifier
 from attendo.metrics import fit_temperature, log_loss, log_softmax
-from attendo.models import EncoderClassifier, ModelConfig
+from attendo.models import EncoderClassifier
 from attendo.runs.tasks import CLASSIFICATION_SAMPLES, HEAD_STRENGTHS, ClassificationTask
 from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.loop import train
@@ -54,19 +55,8 @@ def store(tmp_path, monkeypatch) -> LabelledStore:
 
 def classifier(dropout: float = 0.0) -> Classifier:
     torch.manual_seed(1)
-    config = ModelConfig(
-        architecture="classifier",
-        vocab_size=TOKENIZER.vocab_size,
-        d_model=16,
-        d_ff=32,
-        n_heads=2,
-        n_encoder_layers=1,
-        n_decoder_layers=0,
-        n_classes=2,
-        dropout=dropout,
-        norm_first=True,
-    )
-    return Classifier(EncoderClassifier(config), TOKENIZER, COUNTS)
+    shape = config(vocab_size=TOKENIZER.vocab_size, n_classes=2, dropout=dropout, norm_first=True)
+    return Classifier(EncoderClassifier(shape), TOKENIZER, COUNTS)
 
 
 def by_row(batches: Sequence[Batch]) -> dict[int, list[int]]:
@@ -246,10 +236,10 @@ def test_the_loop_learns_what_rain_is(tmp_path, monkeypatch):
     big = labelled_store(weather(400, 1), RowReport("rows"), LABELS, TOKENIZER, "big")
     material = LabelledDataset(big, LongTexts(), (2 / 3, 2.0))
     task = ClassificationTask(material, classifier(dropout=0.1), weather(100, seed=2), 256)
-    config = TrainingConfig(
+    training = TrainingConfig(
         steps=80, learning_rate=1e-2, warmup_steps=10, label_smoothing=0.0, evaluate_every=40
     )
-    run = Run(task.classifier.model, task, config, CheckpointConfig(), None)
+    run = Run(task.classifier.model, task, training, CheckpointConfig(), None)
     reports = [report.evaluation for report in train(run) if report.evaluation is not None]
     assert reports[-1].measures["accuracy"] > 0.97
     task.classifier.model.eval()

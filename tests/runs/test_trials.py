@@ -93,16 +93,9 @@ def started(place, name, train=None, variants=None, **others):
     settings = joined(SMALL, OWN, {"data": {"train": [str(place / "texts.txt")], "documents": "line"}})
     lines = []
     more = {} if train is None else {"train": train}
-    return trial(
-        "language-model",
-        settings,
-        variants or {"B": LOWER},
-        place / name,
-        seeds=2,
-        say=lines.append,
-        **more,
-        **others,
-    ), lines
+    variants = variants or {"B": LOWER}
+    options = {"seeds": 2, "say": lines.append, **more, **others}
+    return trial("language-model", settings, variants, place / name, **options), lines
 
 
 def killed(after):

@@ -13,11 +13,9 @@ from asgi_client import KEY, NoModels, ask, asked
 from jsonschema_rs import Draft202012Validator
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 from served_app import SECRET, bearer, lines, served
-from starlette.responses import Response, StreamingResponse
 
 from attendo.display import web
 from attendo.errors import AttendoError
-from attendo.serving import middleware
 from attendo.serving.app import State, create_app
 from attendo.serving.engine import Counts
 from attendo.serving.monitoring import Log
@@ -132,45 +130,6 @@ def test_a_stream_that_breaks_is_cut_off_and_logged():
     assert SECRET not in log.getvalue()
 
 
-def test_a_client_that_goes_amid_a_stream_counts_as_gone():
-    app, log = served()
-
-    @app.get("/test/endless")
-    async def endless():
-        async def pieces():
-            while True:
-                yield b"x"
-                await asyncio.sleep(0.001)
-
-        return StreamingResponse(pieces())
-
-    async def leaves():
-        await asyncio.sleep(0.02)
-        return {"type": "http.disconnect"}
-
-    async def send(message):
-        assert message["type"] != "http.response.body" or message["more_body"]
-
-    ask(app, "GET", "/test/endless", receive=leaves, sends=send)
-    assert [(line["event"], line["status"]) for line in lines(log)] == [("request", 499)]
-
-
-def test_a_client_that_does_not_take_its_answer_is_left(monkeypatch):
-    monkeypatch.setattr(middleware, "SENT_SECONDS", 0.02)
-    app, log = served()
-    sent = []
-
-    async def send(message):
-        sent.append(message)
-        if len(sent) == 3:
-            await asyncio.sleep(30)
-
-    ask(app, "GET", "/test/stream", sends=send)
-    assert [message["type"] for message in sent] == ["http.response.start"] + ["http.response.body"] * 2
-    assert [(line["event"], line["status"]) for line in lines(log)] == [("request", 499)]
-    assert app.state.attendo.working == 0
-
-
 # ---- the log and the counts
 
 
@@ -264,24 +223,13 @@ def test_health_while_models_load_and_while_it_drains():
     assert "shutting down" in answer.error
 
 
-def test_what_was_let_in_before_the_drain_is_answered():
+def test_a_body_that_comes_after_the_drain_began_is_refused():
     app, _ = served()
-    state, seen = app.state.attendo, []
-
-    @app.get("/test/slow")
-    async def slow():
-        seen.append(state.working)
-        state.draining = True
-        await asyncio.sleep(0.01)
-        return Response(b"done")
 
     async def late_body():
-        state.draining = True
+        app.state.attendo.draining = True
         return {"type": "http.request", "body": b"x", "more_body": False}
 
-    assert ask(app, "GET", "/test/slow").body == b"done"
-    assert (seen, state.working) == ([1], 0)
-    state.draining = False
     assert ask(app, "POST", "/test/echo", {"Content-Length": "1"}, receive=late_body).status == 503
 
 
@@ -362,17 +310,9 @@ OPERATIONS = [(path, method) for path, operations in DOCUMENT["paths"].items() f
 
 def test_the_routes_are_found():
     paths = {path for _, path in ROUTES}
-    assert paths >= {
-        "/",
-        "/livez",
-        "/readyz",
-        "/health",
-        "/metrics",
-        "/openapi.json",
-        "/translate",
-        "/languages",
-    }
-    assert paths >= {"/v1/models", "/v1/completions", "/v1/embeddings", "/classify", "/tokenize", "/score"}
+    assert paths >= {"/", "/livez", "/readyz", "/health", "/metrics", "/openapi.json", "/translate"}
+    assert paths >= {"/languages", "/v1/models", "/v1/completions", "/v1/embeddings", "/classify"}
+    assert paths >= {"/tokenize", "/score"}
     assert {(method.upper(), path) for path, method in OPERATIONS} <= set(ROUTES)
     assert any("look" in path for path in paths)
 

@@ -18,7 +18,6 @@ from attendo.errors import AttendoError
 from attendo.inference import Generator
 from attendo.inference.continuous_translation import TranslationJob
 from attendo.serving.engine import (
-    ClientGone,
     DeadlineExceeded,
     Done,
     Engine,
@@ -28,7 +27,6 @@ from attendo.serving.engine import (
     GenerationJob,
     Job,
     Piece,
-    call,
     results,
 )
 from attendo.serving.errors import ApiError
@@ -205,39 +203,6 @@ def test_results_are_handed_back_and_the_room_with_them(engine):
     (found,) = asyncio.run(results(engine, admission.entered(40), greedy("snow"), 20.0, stays)).results
     assert found == USER.translate(["snow"], 1)[0]
     assert (admission.requests, admission.cost) == (0, 0)
-
-
-def test_a_client_that_goes_ends_its_job(engine, monkeypatch):
-    steps = []
-    monkeypatch.setattr(ContinuousSearch, "advance", lambda self: steps.append(1) or [])  # it never ends
-
-    async def gone():
-        await settled(lambda: len(steps) > 3)
-
-    async def main():
-        admission = Admission(4, 100)
-        with pytest.raises(ClientGone):
-            await results(engine, admission.entered(40), greedy("snow"), 20.0, gone)
-        assert (admission.requests, admission.cost) == (0, 0)
-        await settled(lambda: not engine.going_on)
-
-    asyncio.run(main())
-
-
-def test_a_stream_that_is_left_ends_its_job(engine):
-    async def main():
-        admission = Admission(4, 100)
-        streamed = greedy("snow in Oslo", stream=True)
-        async with call(engine, admission.entered(1), streamed, 20.0) as news:
-            *pieces, done = [told async for told in news]
-        assert isinstance(done, Done)
-        text = USER.translate(["snow in Oslo"], 1, guard=False)[0].text
-        assert "".join(piece.piece for piece in pieces) == text
-        async with call(engine, admission.entered(1), streamed, 20.0) as news:
-            await anext(news)
-        await settled(lambda: not engine.going_on)
-
-    asyncio.run(main())
 
 
 def test_errors_come_to_the_caller(engine):

@@ -1,6 +1,7 @@
 """Everything that the OpenAPI allows, and what it forbids: no fault of the server, and no answer that it does not have.
 
-All phases and checks of schemathesis, positive and negative, NUL included; ATTENDO_CASES changes the cases a route.
+All checks of schemathesis, positive and negative, NUL included, and with the large counts all phases; ATTENDO_CASES
+changes the cases a route.
 """
 
 import os
@@ -9,6 +10,7 @@ import sys
 
 import pytest
 import schemathesis
+from example_counts import LARGE
 from hypothesis import HealthCheck, settings
 from schemathesis.config import SchemathesisConfig
 from served_models import serving
@@ -18,6 +20,8 @@ STATE, APP = serving(look=True, max_tokens=30, max_characters=2000, max_texts=8)
 CONFIG = SchemathesisConfig.from_dict(
     {
         "generation": {"mode": "all", "allow-x00": True},
+        # the cases of this phase are made while tests are collected
+        "phases": {"coverage": {"enabled": LARGE in os.environ}},
         "checks": {
             "not_a_server_error": {"expected-statuses": ["2xx", "3xx", "4xx", "504"]},  # see `checked`
             # what fits the schema may still be too much for this server, or not be what its models can do

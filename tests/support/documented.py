@@ -37,16 +37,8 @@ LAYERS = {
     "language-model": ("model.n_decoder_layers=1", "model.max_len=32"),
 }
 WITHOUT_THREADS = (
-    "verify-resume",
-    "info",
-    "runs",
-    "report",
-    "doctor",
-    "import",
-    "lesson",
-    "claims",
-    "errata",
-    "figure",
+    *("verify-resume", "info", "runs", "report", "doctor", "import"),
+    *("lesson", "claims", "errata", "figure"),
 )
 BUDGETS = ("--minutes", "--cpu-minutes", "--epochs", "--steps")
 

@@ -42,6 +42,19 @@ def probabilities(logits, config, seen=()):
     return [w / math.fsum(weights) for w in weights]
 
 
+def exact_texts(logits_of, config, prefix=(), *, never, end):
+    """Every text that goes on from the prefix, of at most max_tokens tokens, the end too, and its probability."""
+    if len(prefix) == config.max_tokens or prefix[-1:] == (end,):
+        return {prefix: 1.0}
+    logits = [-math.inf if i in never else float(x) for i, x in enumerate(logits_of(prefix))]
+    found = {}
+    for token, probability in enumerate(probabilities(logits, config)):
+        if probability > 0:
+            for text, rest in exact_texts(logits_of, config, (*prefix, token), never=never, end=end).items():
+                found[text] = probability * rest
+    return found
+
+
 def p_value(counts, expected):
     """The probability of a χ² as large as this, cells that expect fewer than 5 put together."""
     pairs = sorted(zip(expected, counts, strict=True))

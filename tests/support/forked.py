@@ -33,6 +33,28 @@ def in_child(action):
     return os.waitpid(begun_child(action), 0)[1]
 
 
+def dying(action, at, calls):
+    """The action, ended by SIGKILL before its `at`-th call of these functions of os; a part of a write gets through."""
+    left, write = at, os.write
+
+    def counted(call):
+        def wrapper(*arguments, **options):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                if call is write:
+                    write(arguments[0], bytes(arguments[1])[:3])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **options)
+
+        return wrapper
+
+    for name in calls:
+        setattr(os, name, counted(getattr(os, name)))
+    action()
+    return 0
+
+
 def signalled(pid, number, after, patience=120.0):
     """Sends a signal to a child once it has used so much of the processor's time, in seconds.
 

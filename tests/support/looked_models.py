@@ -20,14 +20,7 @@ ARCHITECTURES = {
 }
 HOSTILE = (
     '</script><img/src=x/onerror="window.harmed=1">',
-    "<!--<script>",
-    "שלום",
-    "مرحبا",
-    "👩‍👩‍👧‍👦",
-    "🏳️‍🌈",
-    "e\u0301\u202e",
-    "x" * 2000,
-    "@@ANSWERS@@",
+    *("<!--<script>", "שלום", "مرحبا", "👩‍👩‍👧‍👦", "🏳️‍🌈", "e\u0301\u202e", "x" * 2000, "@@ANSWERS@@"),
 )
 """Words that harm a careless page."""
 

@@ -5,42 +5,25 @@ import json
 NASTY = "</title><script>alert(1)</script> & \"quoted\" 'x'"
 
 
-def step(n, tokens_per_second=1000.0, seconds=None, **more):
+def entry(kind, n, seconds, **more):
+    times = {"cpu_seconds": seconds, "wall_seconds": seconds}
+    return {"kind": kind, "step": n, "epoch": 0, **more, **times}
+
+
+def step(n, seconds=None, loss=0.0):
+    """An update; without a loss of its own that of a run that learns."""
     seconds = n / 10 if seconds is None else seconds
-    numbers = {
-        "loss": 8 / (1 + n / 40),
-        "rate": 1e-4 * n,
-        "gradient_norm": 1.5,
-        "tokens": round(seconds * tokens_per_second),
-    }
-    return {
-        "kind": "step",
-        "step": n,
-        "epoch": 0,
-        **numbers,
-        "cpu_seconds": seconds,
-        "wall_seconds": seconds,
-        **more,
-    }
+    loss = 8 / (1 + n / 40) if loss == 0.0 else loss
+    numbers = {"loss": loss, "rate": 1e-4 * n, "gradient_norm": 1.5, "tokens": round(1000 * seconds)}
+    return entry("step", n, seconds, **numbers)
 
 
 def evaluation(n, best, **measures):
-    return {
-        "kind": "evaluation", "step": n, "epoch": 0, **measures, "best": best, "note": "", "cpu_seconds": n / 10 + 5,
-        "wall_seconds": n / 10 + 5,
-    }  # fmt: skip
+    return entry("evaluation", n, n / 10 + 5, **measures, best=best, note="")
 
 
 def at(n, kind, note="", **more):
-    return {
-        "kind": kind,
-        "step": n,
-        "epoch": 0,
-        "note": note,
-        "cpu_seconds": n / 10,
-        "wall_seconds": n / 10,
-        **more,
-    }
+    return entry(kind, n, n / 10, note=note, **more)
 
 
 ENTRIES = [

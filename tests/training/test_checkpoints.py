@@ -1,6 +1,5 @@
 """Checkpoints on their way to the disk: in the background, in the place of others, and which of them are kept."""
 
-import json
 import threading
 import time
 
@@ -10,7 +9,7 @@ from cut_runs import state
 from tiny_task import TinyTask, tiny_model, tiny_run
 
 from attendo.errors import AttendoError
-from attendo.files import manifest_files, mend_folder, verify_manifest
+from attendo.files import manifest_files
 from attendo.training import checkpoints as module
 from attendo.training.checkpoints import (
     CheckpointConfig,
@@ -75,13 +74,6 @@ def test_the_state_does_not_depend_on_the_clock_but_on_all_else(tmp_path):
         assert states[-1] not in states[:-1]
 
 
-def test_only_safetensors_and_json(tmp_path):
-    path = write_checkpoint(tmp_path, snapshot(trained(tmp_path)))
-    assert {file.suffix for file in path.iterdir()} == {".safetensors", ".json"}
-    assert verify_manifest(path) == {"format": 1, "step": 1}
-    assert list(json.loads((path / "manifest.json").read_text()))[-1] == "digest"
-
-
 def test_a_step_that_is_saved_once_more_replaces_what_was_there(tmp_path):
     run = trained(tmp_path)
     saved(tmp_path, run)
@@ -121,15 +113,6 @@ def test_a_run_keeps_its_best_and_its_newest(tmp_path):
     list(train(run))
     assert [path.name for path in checkpoints(tmp_path)] == ["step-8", "step-16", "step-20"]
     assert run.progress.best_step == 8
-
-
-def test_what_killed_processes_left_is_swept(tmp_path):
-    path = write_checkpoint(tmp_path, snapshot(trained(tmp_path)))
-    path.rename(tmp_path / ".step-1.0123456789ab.old")
-    (tmp_path / ".step-2.0123456789ab.tmp").mkdir()
-    assert newest_checkpoint(tmp_path) == (None, [])
-    mend_folder(tmp_path)
-    assert newest_checkpoint(tmp_path) == (path, []) and [p.name for p in tmp_path.iterdir()] == ["step-1"]
 
 
 def test_what_the_system_cannot_read_is_passed_over(tmp_path, monkeypatch):
@@ -249,40 +232,6 @@ def test_a_checkpoint_brings_everything_back(tmp_path):
     for index, entry in left.items():
         assert all(torch.equal(value, right[index][key]) for key, value in entry.items())
     assert not list(path.glob("*.pt")) and not list(path.glob("*.pkl"))
-
-
-@pytest.mark.some(4)
-@pytest.mark.parametrize(
-    "name", ["model.safetensors", "optimizer.safetensors", "progress.json", "manifest.json"]
-)
-@pytest.mark.parametrize("damage", ["flip", "cut", "lose"])
-def test_a_damaged_checkpoint_is_named_and_passed_over(tmp_path, name, damage):
-    run = trained(tmp_path, 3)
-    good = saved(tmp_path, run)
-    update(run, run.task.batches(1, 0, 3)[:1])
-    bad = saved(tmp_path, run)
-    file = bad / name
-    data = bytearray(file.read_bytes())
-    match damage:
-        case "flip":
-            data[len(data) // 2] ^= 1
-            file.write_bytes(data)
-        case "cut":
-            file.write_bytes(data[:-1])
-        case "lose":
-            file.unlink()
-    found, damaged = newest_checkpoint(tmp_path)
-    assert found == good
-    assert len(damaged) == 1 and "step-4" in damaged[0]
-
-
-def test_only_the_newest_are_kept(tmp_path):
-    run = trained(tmp_path, 3)
-    for step in (2, 10, 9):
-        run.progress.step = step
-        saved(tmp_path, run)
-    prune_checkpoints(tmp_path, 2)
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-9", "step-10"]
 
 
 def test_the_average_is_the_mean(tmp_path):

@@ -16,7 +16,6 @@ from attendo.training.acceleration import autocast
 from attendo.training.costs import (
     Cells,
     Formats,
-    Load,
     activation_bytes,
     cells_of,
     load_of,
@@ -345,7 +344,3 @@ def test_an_accelerator_by_name():
     assert named_accelerator("h100", {"memory": 1.0, "flops": None}).memory == 1.0
     with pytest.raises(Exception, match="expected one of a100, h100"):
         named_accelerator("h1000")
-
-
-def test_a_load_is_a_row_of_numbers():
-    assert Load(source=2.0, target=3.0).tokens == 5.0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_task import EOS, TinyTask, collated, tiny_model, tiny_run
+from tiny_task import TinyTask, collated, tiny_model, tiny_run
 
 from attendo.training.checkpoints import checkpoints
 from attendo.training.loop import grouped, prefetched, train, update
@@ -56,11 +56,6 @@ def test_accumulation_equals_one_large_batch(tmp_path):
             update(run, batches)
         weights.append(torch.cat([p.detach().flatten() for p in run.model.parameters()]))
     torch.testing.assert_close(*weights, rtol=1e-7, atol=1e-9)
-
-
-def test_groups_end_with_a_shorter_one():
-    batches = TinyTask(n_rows=7, rows_per_batch=1).batches(1, 0, 0)
-    assert [len(group) for group in grouped(batches, 3)] == [3, 3, 1]
 
 
 def test_every_row_is_seen_once_an_epoch_and_the_cursor_says_where(tmp_path):
@@ -160,11 +155,6 @@ def test_an_evaluation_changes_no_random_number(tmp_path):
     list(train(rarely))
     for one, other in zip(often.model.parameters(), rarely.model.parameters(), strict=True):
         assert torch.equal(one, other)
-
-
-def test_rows_end_with_the_end_token():
-    batch = collated([([5], [6, 7])], [0])
-    assert batch.targets.tolist() == [[6, 7, EOS]] and batch.inputs["tgt"].tolist() == [[2, 6, 7]]
 
 
 def loading_threads():
