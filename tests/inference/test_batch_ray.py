@@ -326,11 +326,8 @@ def translation(run_folder, folder, n_lines, main=MAIN):
     """A file's translation over two workers as a command, where it goes, and what one process has written."""
     source, out, alone = folder / "in.txt", folder / "out.txt", folder / "alone.txt"
     source.write_text(many_lines(n_lines), encoding="utf-8")
-    command = [
-        sys.executable,
-        *("-c", main, "translate", str(run_folder)),
-        *("--threads", "1", "--input", str(source)),
-    ]
+    command = [sys.executable, "-c", main, "translate", str(run_folder)]
+    command += ["--threads", "1", "--input", str(source)]
     subprocess.run([*command, "--output", str(alone)], stderr=subprocess.DEVNULL, check=True)
     return [*command, "--output", str(out), "--ray", "--ray-workers", "2"], out, alone
 
@@ -340,16 +337,7 @@ def translation(run_folder, folder, n_lines, main=MAIN):
 def test_a_large_file_over_two_workers_one_killed_and_then_the_driver(run_folder, tmp_path, n_lines):
     """The driver's end takes its own Ray cluster with it; the same command, over Ray, then ends the file."""
     pytest.importorskip("ray", reason='Ray is not installed: pip install "attendo[ray]"')
-<<<<<<< HEAD
     ray, out, alone = translation(run_folder, tmp_path, n_lines)
-=======
-    source, out, alone = tmp_path / "in.txt", tmp_path / "out.txt", tmp_path / "alone.txt"
-    source.write_text(many_lines(n_lines), encoding="utf-8")
-    command = [sys.executable, "-c", MAIN, "translate", str(run_folder), "--threads", "1"]
-    command += ["--input", str(source), "--output"]
-    subprocess.run([*command, str(alone)], stderr=subprocess.DEVNULL, check=True)
-    ray = [*command, str(out), "--ray", "--ray-workers", "2"]
->>>>>>> w-t2
     with subprocess.Popen(ray, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as driver:
         until(lambda: progress_of(out) >= n_lines // 5, driver)
         first = workers_of(driver.pid)
