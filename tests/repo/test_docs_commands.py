@@ -18,7 +18,7 @@ BOTH = [path for paths in PAGES.values() for path in paths]
 LOCALIZED = {"attention-maps", "change-a-block", "decoding", "look", "report", "teaching", "training"}
 """Pages whose blocks contain words in their language."""
 SAME_CODES = ("README", "install", *GUIDES, *LONG_GUIDES)
-OTHERS = {"--help", "--debug", "--extra-index-url", "--paired-bs", "--max-restarts"}
+OTHERS = {"--help", "--debug", "--extra-index-url", "--paired-bs", "--max-restarts", "--rdzv-endpoint"}
 """Options of every command and of other programs."""
 DATA = {
     "bad",
