@@ -33,8 +33,8 @@ from attendo.quantized import SCALE, QuantizedLinear
 
 FORMAT = 1
 DTYPES = ("F64", "F32", "F16", "BF16")
-_TYPES = torch.float64, torch.float32, torch.bfloat16, torch.int8, torch.uint8
-_NAMES = dict(zip(_TYPES, ("F64", "F32", "BF16", "I8", "U8"), strict=True))
+_TYPES = torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8
+_NAMES = dict(zip(_TYPES, ("F64", "F32", "F16", "BF16", "I8", "U8"), strict=True))
 """The name of each type in a safetensors file, in the order in which tensors are stored."""
 Bits = Literal[32, 16, 8, 4]
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
@@ -284,14 +284,18 @@ def _is_bfloat16(tensor: Tensor) -> bool:
 
 
 def save_tensors(
-    folder: Path, tensors: Mapping[str, Tensor], bundle: Bundle, step: int, computed: Iterable[Tensor] = ()
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    bundle: Bundle,
+    step: int,
+    computed: Iterable[Tensor] | None = None,
 ) -> None:
     """Save model.safetensors atomically: a tensor for each parameter, or the numbers and scales of a quantized one.
 
     With `computed`, `tensors` contains only types and shapes in the order of the file, and each tensor of `computed` is
     written before the next one is computed.
     """
-    if not computed:
+    if computed is None:
         # wide types first, which aligns all tensors
         tensors = dict(sorted(tensors.items(), key=lambda one: (_TYPES.index(one[1].dtype), one[0])))
         computed = tensors.values()
@@ -311,14 +315,14 @@ def save_tensors(
 
     def parts() -> Iterator[bytes | memoryview]:
         yield begin()
-        for tensor in computed:
+        for planned, tensor in zip(tensors.values(), computed, strict=True):
+            assert (planned.shape, planned.dtype) == (tensor.shape, tensor.dtype)
             data = tensor.reshape(-1).view(torch.uint8).numpy().data
             digest.update(data)
             yield data
 
-    write_atomic(
-        folder / "model.safetensors", parts(), begin
-    )  # the hash is known when the weights are written
+    # the hash is known when the weights are written
+    write_atomic(folder / "model.safetensors", parts(), begin)
 
 
 def no_such_run(folder: Path) -> AttendoError:

@@ -96,8 +96,8 @@ def plain_search(table, source, limit, config: DecodingConfig, prefix=()):
     size = config.beam // config.beam_groups
     groups = [[((), ())] for _ in range(config.beam_groups)]
     n_finished, finished = [0] * config.beam_groups, {}
-    stuck = False
-    for _ in range(limit):
+    limited, stuck = True, False
+    for length in range(1, limit + 1):
         taken, extended = [], []
         for group, beams in enumerate(groups):
             candidates = []
@@ -120,6 +120,7 @@ def plain_search(table, source, limit, config: DecodingConfig, prefix=()):
             extended.append([(ids, steps) for ids, steps in texts if ids[-1] != EOS])
             if config.beam_groups > 1:
                 taken += [token for _, token, _, _ in placed]
+        limited = length == limit or sum(n_finished) < config.beam
         stuck = not any(extended)
         if stuck:
             break
@@ -128,7 +129,6 @@ def plain_search(table, source, limit, config: DecodingConfig, prefix=()):
             break
     results = [_text(source, ids, steps, True, config) for ids, steps in finished.items()]
     results.sort(key=lambda text: -text[2])
-    limited = not (config.refill and sum(n_finished) >= config.beam)
     if ((config.refill and limited) or len(results) < config.n_best) and not (stuck and results):
         going_on = {}
         for ids, steps in itertools.chain(*groups):

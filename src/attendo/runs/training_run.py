@@ -365,9 +365,8 @@ def loop_run(
     folder: Path, config: RunConfig, model: Model, task: Task, clock: Clock, ranks: Ranks = ALONE
 ) -> Run:
     """Return the state of the training loop at step 0. Each rank then has its own random numbers."""
-    seed_others(
-        config.training.seed
-    )  # what prepared the task may have drawn, for example by its first import
+    # what prepared the task may have drawn, for example by its first import
+    seed_others(config.training.seed)
     if ranks.rank:
         seed_rank(config.training.seed, 0, ranks.rank)
     place = folder / "checkpoints"

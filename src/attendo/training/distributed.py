@@ -45,6 +45,7 @@ class Ranks:
         local: Number of this process on its machine, from 0, which is also the number of its GPU.
         machine: Number of the machine, from 0.
         restarts: Number of restarts by torchrun.
+        timeout: Longest wait for another process.
 
     >>> alone = Ranks()
     >>> alone.gathered({"a": 1}), alone.total(torch.ones(2)).tolist(), alone.shared("ab", list)
@@ -58,6 +59,7 @@ class Ranks:
     restarts: int = 0
     group: dist.ProcessGroup | None = None
     store: Store | None = None
+    timeout: timedelta | None = None
 
     @property
     def is_first(self) -> bool:
@@ -115,7 +117,11 @@ class Ranks:
 
     def beside(self) -> Ranks:
         """Return the same ranks with their own process group, for use in another thread."""
-        return self if self.world == 1 else replace(self, group=dist.new_group(backend="gloo"))
+        return (
+            self
+            if self.world == 1
+            else replace(self, group=dist.new_group(backend="gloo", timeout=self.timeout))
+        )
 
 
 ALONE = Ranks()
@@ -141,7 +147,8 @@ def joined(device: str, timeout_seconds: float) -> Iterator[Ranks]:
         backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
         restarts = _from_environment("TORCHELASTIC_RESTART_COUNT")
-        yield Ranks(rank, world, local, _from_environment("GROUP_RANK"), restarts, store=store)
+        machine = _from_environment("GROUP_RANK")
+        yield Ranks(rank, world, local, machine, restarts, store=store, timeout=timeout)
         dist.destroy_process_group()  # after an error, this call would wait for the lost rank
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and not any(word in str(error).lower() for word in LOST):

@@ -132,6 +132,18 @@ def test_a_product_of_few_bits_is_that_of_rounded_numbers(bits, n_in, n_out, row
     assert torch.allclose(multiplied(matrix, x), inputs @ rounded.T, atol=2e-3 if bits <= 8 else 1e-4)
 
 
+@pytest.mark.parametrize("bits", [32, 16, 8, 4])
+def test_rows_of_a_product_are_the_same_bits_alone_and_in_every_part_and_chunk(bits):
+    """A part has 2,048 inputs for many rows and 128 for few, and a chunk 576 rows, or 96 in 16 bits."""
+    weight, x = torch.randn(40, 2100), torch.randn(580, 2100)
+    arena = TensorArena(bits)
+    matrix = arena.product(weight, None)
+    alone = torch.cat([multiplied(matrix, row[None]) for row in x])
+    assert (alone - x @ weight.T).abs().max() < (1e-2 if bits == 32 else 60)
+    for rows in (2, 8, 20, 580):
+        assert torch.equal(multiplied(matrix, x[:rows]), alone[:rows])
+
+
 def test_4_bits_have_no_larger_error_than_the_simplest_rule():
     weight = torch.randn(64, 256, generator=torch.Generator().manual_seed(0))
     groups = weight.view(64, 8, 32)

@@ -78,9 +78,9 @@ struct Workspace {
     std::vector<float> states, normed, projected, mixed, inner, gate, scale;
     std::vector<int8_t> numbers;
     std::vector<int16_t> pairs;
-    std::vector<int32_t> sums;
+    std::vector<int32_t> offsets;
 
-    Quantized quantized() { return {numbers.data(), pairs.data(), scale.data(), sums.data()}; }
+    Quantized quantized() { return {numbers.data(), pairs.data(), scale.data(), offsets.data()}; }
 };
 
 // Runs one sublayer after the other. Each member of the team has a share of the tokens. In a matrix multiplication, it
@@ -287,7 +287,7 @@ Number* at_least(std::vector<Number>& numbers, int64_t n) {
 }
 
 void make_room(int64_t rows, int64_t width, Workspace& space) {
-    at_least(space.scale, rows * groups(width)), at_least(space.sums, rows * groups(width));
+    at_least(space.scale, rows * groups(width)), at_least(space.offsets, rows * groups(width));
     at_least(space.numbers, rows * groups(width) * GROUP), at_least(space.pairs, rows * groups(width) * GROUP);
 }
 

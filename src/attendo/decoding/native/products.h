@@ -18,6 +18,7 @@ struct Matrix {
 };
 
 constexpr int64_t CHUNK = 96 * ROWS;  // rows that are multiplied by a panel before the next panel is read
+constexpr int64_t SHORT = 16 * ROWS;  // the same in 16 bits, whose panels are small beside the rows
 constexpr int64_t GROUP = 32;         // inputs with a common scale, in x and in W of 4 bits
 constexpr int64_t DEPTH = 128;        // inputs of a part of a panel of floats, which remains in the L1 cache
 constexpr int64_t DEEP = 2048;        // the same for many rows, which remains in the L2 cache
@@ -307,12 +308,10 @@ inline void fetch_ahead(const Matrix& w, int64_t column, int64_t part, int64_t p
         __builtin_prefetch(panel + at, 0, 2);
 }
 
-// Prefetches n rows of inputs during the work on the rows before them. Rows in 8 bits are small, and need no prefetching.
+// Prefetches n rows of inputs during the work on the rows before them.
 inline void fetch_rows(const float* x, int64_t n, int64_t n_in) {
     for (int64_t at = 0; at < n * n_in; at += 16) __builtin_prefetch(x + at, 0, 2);
 }
-
-inline void fetch_rows(const Quantized&, int64_t, int64_t) {}
 
 template <int64_t BITS, class Input>
 inline void rows_of_panel(
@@ -329,7 +328,8 @@ inline void rows_of_panel(
         int64_t row = first;
         for (; row + step <= last; row += step, part.totals += step) {
             if (more && parts > 1 && part.first == 0) fetch_ahead(w, column + PANEL, (row - first) / step, parts);
-            if (row + 2 * step <= last) fetch_rows(row_of(x, row + step, w.n_in), step, w.n_in);
+            if constexpr (BITS == 32)
+                if (part.first == 0 && row + 2 * step <= last) fetch_rows(x + (row + step) * w.n_in, step, w.n_in);
             block<BITS, step>(w, x, part, row, column, to);
         }
         switch (last - row) {
@@ -346,9 +346,10 @@ template <int64_t BITS, class Input>
 inline void product(const Member& member, const Matrix& w, const Input& x, int64_t rows, const Target& to) {
     int64_t first, last;
     member.share(panels(w.n_out), first, last);
-    for (int64_t chunk = 0; chunk < rows; chunk += CHUNK)
+    constexpr int64_t size = BITS == 16 ? SHORT : CHUNK;
+    for (int64_t chunk = 0; chunk < rows; chunk += size)
         for (int64_t panel = first; panel < last; panel++)
-            rows_of_panel<BITS>(w, x, chunk, std::min(rows, chunk + CHUNK), panel * PANEL, to, panel + 1 < last);
+            rows_of_panel<BITS>(w, x, chunk, std::min(rows, chunk + size), panel * PANEL, to, panel + 1 < last);
 }
 
 // A member's share of x Wᵀ + b: a range of panels for all rows.
