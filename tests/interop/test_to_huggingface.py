@@ -116,6 +116,7 @@ def test_an_imported_tokenizer_goes_back(tmp_path):
     one, two = (transformers.AutoTokenizer.from_pretrained(tmp_path / name) for name in ("out", "again"))
     text = "tomorrow will be rainy in Tokyo ."
     assert one(text)["input_ids"] == two(text)["input_ids"]
+    assert one.get_vocab() == two.get_vocab() and one.all_special_ids == two.all_special_ids
     assert (tmp_path / "out/model.safetensors").read_bytes() == (
         tmp_path / "again/model.safetensors"
     ).read_bytes()

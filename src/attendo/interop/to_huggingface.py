@@ -150,14 +150,32 @@ def library_document_of(tokenizer: Tokenizer) -> tuple[dict[str, Any], dict[int,
 def _tokenizer(bundle: Bundle) -> dict[str, Any]:
     """Return the document of the tokenizer, with the special tokens that the model reads before and after a text."""
     document, marks = library_document_of(bundle.tokenizer)
-    added = [added_token(i, piece) for i, piece in sorted(marks.items())]
+    words = [token for token in document.get("added_tokens") or () if token["id"] not in marks]
+    added = words + [added_token(i, piece) for i, piece in sorted(marks.items())]
     own, architecture = bundle.tokenizer.specials, bundle.model_config.architecture
     around = {"encoder-decoder": own.around_source, "decoder": (own.before_prompt, ())}
     names = dict(enumerate(bundle.tokenizer.entries))
     return document | {
+        "model": _own_names(document["model"], marks),
         "added_tokens": added,
         "post_processor": template(around.get(architecture, own.around_text), names),
     }
+
+
+def _own_names(model: Mapping[str, Any], marks: Mapping[int, str]) -> dict[str, Any]:
+    """Return the model of a tokenizer in which special tokens have their names without the space of `spelled_apart`.
+
+    The library gives a special token the id of the equal vocabulary entry, or a new id.
+    """
+    vocab, names = model["vocab"], {f" {piece}": piece for piece in marks.values()}
+    if isinstance(vocab, dict):
+        vocab = {names.get(piece, piece): i for piece, i in vocab.items()}
+    else:
+        vocab = [[names.get(piece, piece), score] for piece, score in vocab]
+    unknown = (
+        {"unk_token": names.get(model["unk_token"], model["unk_token"])} if model.get("unk_token") else {}
+    )
+    return {**model, "vocab": vocab, **unknown}
 
 
 def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
