@@ -47,7 +47,7 @@ def resume(
 
 def verify_resume(
     folder: Folder,
-    steps: int | None = option("N", "Number of steps to replay, up to a checkpoint (default: all).", min=1),
+    steps: int | None = option("N", "Replay only the first N of these steps, up to a checkpoint.", min=1),
     device: Device = "auto",
 ) -> int:
     """Check that a resumed run produces identical results.

@@ -139,7 +139,7 @@ class LabelledOptions(DataOptions):
     )
     valid: ValidData = None
     columns: str | None = opt.option(
-        "C", "Columns by name or number, for example label=stars,text=review or 1,2."
+        "C", "Columns by name or number, for example label=stars,text=review or 1,2 (label, text)."
     )
     header: Header = False
 

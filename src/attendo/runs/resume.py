@@ -63,7 +63,9 @@ def resumed_run(
         found = sound_checkpoint(folder, say) if ranks.is_first else None
     name = ranks.broadcast(None if found is None else found.name)
     if name is None:
-        raise AttendoError(f"{folder} has no valid checkpoint to resume from. Train again in another folder")
+        is_new = not checkpoints.checkpoints(folder / "checkpoints")
+        again = "Run the training command again" if is_new else "Train again in another folder"
+        raise AttendoError(f"{folder} has no valid checkpoint to resume from. {again}")
     path = folder / "checkpoints" / name
     config = config_of(folder, bundle)
     run = restored(folder, bundle, config, path, say, device, clock or Clock(), ranks)

@@ -90,6 +90,7 @@ huggingface_hub, then hf download NAME --local-dir nowhere
         save_description(folder, bundle)
         save_weights(folder, model, bundle, 0)
     kind, use = bundle.card["imported"]["model_type"], use_of(bundle.card["task"], model.config.architecture)
+    use = "chat" if bundle.tokenizer.chat is not None else use
     say(f"{kind}: {bundle.card['parameters']:,} parameters. Use it with `attendo {use} {out}`")
     return bundle
 
