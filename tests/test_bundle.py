@@ -56,6 +56,14 @@ def test_the_same_weights_are_the_same_file_byte_for_byte(folder):
         assert (folder / "model.safetensors").read_bytes() == first
 
 
+def test_a_saved_model_can_still_free_its_memory_as_fsdp_does(folder):
+    bundle = load_bundle(folder)
+    model = load_model(folder, bundle)
+    save_weights(folder, model, bundle, 2)
+    for parameter in model.parameters():
+        parameter.data.untyped_storage().resize_(0)
+
+
 def test_the_card_says_what_it_is(trained):
     card = json.loads((trained[0] / "card.json").read_text())
     assert card["format"] == 1 and card["task"] == "translation"

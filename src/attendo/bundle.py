@@ -298,7 +298,8 @@ def save_tensors(
     if computed is None:
         # wide types first, which aligns all tensors
         tensors = dict(sorted(tensors.items(), key=lambda one: (_TYPES.index(one[1].dtype), one[0])))
-        computed = tensors.values()
+        # copies, because `numpy` fixes the size of a storage, which FSDP changes
+        computed = (tensor.clone() for tensor in tensors.values())
     header: dict[str, Any] = {
         "__metadata__": {"format": f"attendo {FORMAT}", "step": str(step), **_hashes(bundle)}
     }
