@@ -33,8 +33,14 @@ from attendo.quantized import SCALE, QuantizedLinear
 
 FORMAT = 1
 DTYPES = ("F64", "F32", "F16", "BF16")
-_TYPES = torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8
-_NAMES = dict(zip(_TYPES, ("F64", "F32", "F16", "BF16", "I8", "U8"), strict=True))
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+}
 """The name of each type in a safetensors file, in the order in which tensors are stored."""
 Bits = Literal[32, 16, 8, 4]
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
@@ -297,7 +303,8 @@ def save_tensors(
     """
     if computed is None:
         # wide types first, which aligns all tensors
-        tensors = dict(sorted(tensors.items(), key=lambda one: (_TYPES.index(one[1].dtype), one[0])))
+        types = list(_NAMES)
+        tensors = dict(sorted(tensors.items(), key=lambda one: (types.index(one[1].dtype), one[0])))
         # copies, because `numpy` fixes the size of a storage, which FSDP changes
         computed = (tensor.clone() for tensor in tensors.values())
     header: dict[str, Any] = {
@@ -307,7 +314,7 @@ def save_tensors(
     for name, tensor in tensors.items():
         place = [end, end := end + tensor.nbytes]
         header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
-    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    digest = _begun_hash(header)
     plain = json.dumps(header).encode()
 
     def begin() -> bytes:
@@ -546,10 +553,14 @@ def _weights_sha256(file: BinaryIO) -> str:
     with file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         header["__metadata__"].pop("weights_sha256", None)
-        found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+        found = _begun_hash(header)
         while part := file.read(1 << 24):
             found.update(part)
     return found.hexdigest()
+
+
+def _begun_hash(header: Mapping[str, Any]) -> hashlib._Hash:
+    return hashlib.sha256(json.dumps(header, sort_keys=True).encode())
 
 
 def _hashes(bundle: Bundle) -> dict[str, str]:

@@ -37,9 +37,8 @@ class QuantizedLinear(nn.Linear):
         nn.Module.__init__(self)  # without a parameter for the weight
         self.bits = 8 if numbers.dtype == torch.int8 else 4
         self.out_features, self.in_features = shape_of(numbers)
-        groups = () if self.bits == 8 else (self.in_features // GROUP,)
-        wanted = (self.out_features, *groups), torch.float32 if self.bits == 8 else torch.bfloat16
-        if (tuple(scale.shape), scale.dtype) != wanted or self.in_features % GROUP:
+        _, wanted = without_values(self.out_features, self.in_features, self.bits, "meta")
+        if (scale.shape, scale.dtype) != (wanted.shape, wanted.dtype) or self.in_features % GROUP:
             raise ValueError("scales of quantized weights do not match")
         self.register_buffer("numbers", numbers)
         self.register_buffer("scale", scale)
@@ -59,6 +58,18 @@ class QuantizedLinear(nn.Linear):
         words = self.numbers.unflatten(1, (-1, 4))
         numbers = torch.stack((words & 15, words >> 4), 2).view(self.out_features, -1, GROUP).float() - 8
         return (numbers * self.scale.float()[..., None]).flatten(1)
+
+
+def without_values(n_out: int, n_in: int, bits: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
+    """Return uninitialized numbers and scales of a quantized matrix. The inputs of the numbers fill whole groups.
+
+    >>> [tensor.shape for tensor in without_values(3, 40, 4, "meta")]
+    [torch.Size([3, 32]), torch.Size([3, 2])]
+    """
+    groups = -(-n_in // GROUP)
+    kind, scale_kind = (torch.int8, torch.float32) if bits == 8 else (torch.uint8, torch.bfloat16)
+    numbers = torch.empty(n_out, groups * GROUP * bits // 8, dtype=kind, device=device)
+    return numbers, torch.empty(n_out, *(() if bits == 8 else (groups,)), dtype=scale_kind, device=device)
 
 
 def shape_of(numbers: Int[Tensor, "n_out n"]) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from attendo.files import atomic_folder
 from attendo.interop.requirements import require_new
 from attendo.models import Model
 from attendo.nn.layers import TokenEmbedding
-from attendo.quantized import GROUP, SCALE
+from attendo.quantized import GROUP, SCALE, without_values
 
 
 def quantize(folder: Path, out: Path, bits: Literal[16, 8, 4]) -> None:
@@ -83,12 +83,9 @@ def _stored(model: Model, bits: int) -> tuple[dict[str, Tensor], Iterator[Tensor
     for few, name, parameter in parts:
         if few > 8:
             shapes[name] = parameter.to("meta", torch.float32 if few == 32 else torch.bfloat16)
-            continue
-        n_out, n_in = parameter.shape
-        meta = parameter.to("meta")
-        shapes[name] = meta.new_empty(n_out, n_in * few // 8, dtype=torch.int8 if few == 8 else torch.uint8)
-        groups, dtype = ((), torch.float32) if few == 8 else ((n_in // GROUP,), torch.bfloat16)
-        shapes[name + SCALE] = meta.new_empty(n_out, *groups, dtype=dtype)
+        else:
+            n_out, n_in = parameter.shape
+            shapes[name], shapes[name + SCALE] = without_values(n_out, n_in, few, "meta")
     return shapes, (tensor for few, _, parameter in parts for tensor in _computed(few, parameter))
 
 

@@ -22,7 +22,7 @@ from attendo.files import write_atomic
 from attendo.interop.huggingface.chat_templates import jinja_of
 from attendo.interop.huggingface.importing import POOLINGS
 from attendo.interop.huggingface.model_files import place_of, write_model
-from attendo.interop.huggingface.tokenizers import template
+from attendo.interop.huggingface.tokenizers import renamed, template
 from attendo.interop.parity import Foreign, Found
 from attendo.interop.requirements import required
 from attendo.interop.sentencepiece_models import added_token
@@ -155,27 +155,13 @@ def _tokenizer(bundle: Bundle) -> dict[str, Any]:
     own, architecture = bundle.tokenizer.specials, bundle.model_config.architecture
     around = {"encoder-decoder": own.around_source, "decoder": (own.before_prompt, ())}
     names = dict(enumerate(bundle.tokenizer.entries))
+    # the library gives a special token the id of the vocabulary entry with its name, or a new id
+    own_names = {f" {piece}": piece for piece in marks.values()}
     return document | {
-        "model": _own_names(document["model"], marks),
+        "model": renamed(document["model"], own_names),
         "added_tokens": added,
         "post_processor": template(around.get(architecture, own.around_text), names),
     }
-
-
-def _own_names(model: Mapping[str, Any], marks: Mapping[int, str]) -> dict[str, Any]:
-    """Return the model of a tokenizer in which special tokens have their names without the space of `spelled_apart`.
-
-    The library gives a special token the id of the equal vocabulary entry, or a new id.
-    """
-    vocab, names = model["vocab"], {f" {piece}": piece for piece in marks.values()}
-    if isinstance(vocab, dict):
-        vocab = {names.get(piece, piece): i for piece, i in vocab.items()}
-    else:
-        vocab = [[names.get(piece, piece), score] for piece, score in vocab]
-    unknown = (
-        {"unk_token": names.get(model["unk_token"], model["unk_token"])} if model.get("unk_token") else {}
-    )
-    return {**model, "vocab": vocab, **unknown}
 
 
 def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:

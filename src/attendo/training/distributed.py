@@ -117,11 +117,9 @@ class Ranks:
 
     def beside(self) -> Ranks:
         """Return the same ranks with their own process group, for use in another thread."""
-        return (
-            self
-            if self.world == 1
-            else replace(self, group=dist.new_group(backend="gloo", timeout=self.timeout))
-        )
+        if self.world == 1:
+            return self
+        return replace(self, group=dist.new_group(backend="gloo", timeout=self.timeout))
 
 
 ALONE = Ranks()

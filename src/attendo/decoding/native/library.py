@@ -25,7 +25,7 @@ from attendo.cache import cache_folder, opened_or_built, private
 from attendo.decoding.options import Bits
 from attendo.errors import AttendoError
 from attendo.files import verify_manifest, write_manifest
-from attendo.quantized import GROUP, QuantizedLinear, shape_of
+from attendo.quantized import QuantizedLinear, shape_of, without_values
 
 SOURCES = Path(__file__).parent
 LIBRARY = "library.so"
@@ -291,10 +291,8 @@ def quantized(
     The numbers of a matrix whose width is no multiple of `GROUP` are padded.
     """
     n_out, n_in = weight.shape
-    groups = -(-n_in // GROUP)
     weight = weight.float().contiguous()
-    numbers = torch.empty(n_out, groups * GROUP * bits // 8, dtype=torch.int8 if bits == 8 else torch.uint8)
-    scale = torch.empty(n_out) if bits == 8 else torch.empty(n_out, groups, dtype=torch.bfloat16)
+    numbers, scale = without_values(n_out, n_in, bits)
     library().attendo_quantize(
         weight.data_ptr(), n_out, n_in, bits, numbers.data_ptr(), scale.data_ptr(), torch.get_num_threads()
     )

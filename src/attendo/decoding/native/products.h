@@ -300,17 +300,14 @@ inline void block(const Matrix& w, const Input& x, const Part& part, int64_t row
     }
 }
 
-// Prefetches part `part` of `parts` of the panel at `column` during the work on the panel before it.
-inline void fetch_ahead(const Matrix& w, int64_t column, int64_t part, int64_t parts) {
-    const int64_t bytes = panel_bytes(w.n_in, w.bits);
-    const uint8_t* panel = panel_of(w, column);
-    for (int64_t at = bytes * part / parts / 64 * 64; at < bytes * (part + 1) / parts; at += 64)
-        __builtin_prefetch(panel + at, 0, 2);
+inline void prefetch(const void* from, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at, 0, 2);
 }
 
-// Prefetches n rows of inputs during the work on the rows before them.
-inline void fetch_rows(const float* x, int64_t n, int64_t n_in) {
-    for (int64_t at = 0; at < n * n_in; at += 16) __builtin_prefetch(x + at, 0, 2);
+// Prefetches part `part` of `parts` of the panel at `column` during the work on the panel before it.
+inline void fetch_ahead(const Matrix& w, int64_t column, int64_t part, int64_t parts) {
+    const int64_t bytes = panel_bytes(w.n_in, w.bits), first = bytes * part / parts / 64 * 64;
+    prefetch(panel_of(w, column) + first, bytes * (part + 1) / parts - first);
 }
 
 template <int64_t BITS, class Input>
@@ -328,8 +325,9 @@ inline void rows_of_panel(
         int64_t row = first;
         for (; row + step <= last; row += step, part.totals += step) {
             if (more && parts > 1 && part.first == 0) fetch_ahead(w, column + PANEL, (row - first) / step, parts);
-            if constexpr (BITS == 32)
-                if (part.first == 0 && row + 2 * step <= last) fetch_rows(x + (row + step) * w.n_in, step, w.n_in);
+            if constexpr (BITS == 32)  // the next rows
+                if (part.first == 0 && row + 2 * step <= last)
+                    prefetch(x + (row + step) * w.n_in, step * w.n_in * sizeof(float));
             block<BITS, step>(w, x, part, row, column, to);
         }
         switch (last - row) {

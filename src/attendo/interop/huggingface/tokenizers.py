@@ -490,17 +490,9 @@ def spelled_apart(document: Mapping[str, Any], special: Collection[int]) -> Spel
     marks = {token["id"]: token["content"] for token in added if token["content"] in apart}
     marks |= {i: piece for piece, i in ids.items() if piece in apart}
 
-    def named(piece: str) -> str:
-        return f" {piece}" if piece in apart else piece
-
-    if isinstance(vocab, dict):
-        model["vocab"] = {named(piece): i for piece, i in vocab.items()}
-    else:
-        model["vocab"] = [[named(piece), score] for piece, score in vocab]
-    if "unk_token" in model:
-        model["unk_token"] = None if unknown is None else named(unknown)
-        if model["unk_token"] is None and model["type"] != "BPE":
-            model["unk_token"] = " "
+    model = renamed(model, {piece: f" {piece}" for piece in apart})
+    if "unk_token" in model and unknown is None:
+        model["unk_token"] = None if model["type"] == "BPE" else " "
     if "merges" in model:
         pairs = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in model["merges"]]
         model["merges"] = [pair for pair in pairs if not apart & {*pair, "".join(pair)}]
@@ -509,6 +501,22 @@ def spelled_apart(document: Mapping[str, Any], special: Collection[int]) -> Spel
         model, added=kept, **{ours: document.get(theirs) for ours, theirs in parts.items()}
     )
     return SpelledApart(found, _renumbered(found, kept), marks, unk_id)
+
+
+def renamed(model: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the model of a tokenizer with new names of some vocabulary entries.
+
+    >>> renamed({"vocab": {"<s>": 0, "[UNK]": 1}, "unk_token": "[UNK]"}, {"[UNK]": " [UNK]"})
+    {'vocab': {'<s>': 0, ' [UNK]': 1}, 'unk_token': ' [UNK]'}
+    """
+    found, vocab = dict(model), model["vocab"]
+    if isinstance(vocab, dict):
+        found["vocab"] = {names.get(piece, piece): i for piece, i in vocab.items()}
+    else:
+        found["vocab"] = [[names.get(piece, piece), score] for piece, score in vocab]
+    if "unk_token" in found:
+        found["unk_token"] = names.get(found["unk_token"], found["unk_token"])
+    return found
 
 
 def _is_text(content: str) -> bool:
