@@ -1,7 +1,5 @@
 """A model on disk: config.toml, model.safetensors, tokenizer.json and card.json, checked to belong together."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -559,7 +557,7 @@ def _weights_sha256(file: BinaryIO) -> str:
     return found.hexdigest()
 
 
-def _begun_hash(header: Mapping[str, Any]) -> hashlib._Hash:
+def _begun_hash(header: Mapping[str, Any]) -> Any:
     return hashlib.sha256(json.dumps(header, sort_keys=True).encode())
 
 

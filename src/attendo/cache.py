@@ -1,7 +1,5 @@
 """The cache: token stores and compiled code in folders that only their user can write to."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -128,9 +128,7 @@ def dump_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
     return tomli_w.dumps(_plain(tables))
 
 
-@cache
-def _adapter(section: type[T]) -> TypeAdapter[T]:
-    return TypeAdapter(section)
+_adapter = cache(TypeAdapter)
 
 
 def _placed(where: str) -> tuple[str, str]:

@@ -1,7 +1,5 @@
 """Custom modules in a model: how they are inserted, named, and passed again when a run is loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -39,39 +39,39 @@ def write_atomic(
     OSError and the old file remains. A killed process can leave a hidden file `.NAME.….tmp`, which is never read.
     """
     path = path.resolve()
-    temporary = _beside(path)
+    data = data.encode() if isinstance(data, str) else data
     try:
-        data = data.encode() if isinstance(data, str) else data
         mode = path.stat().st_mode & 0o777 if path.exists() else None
-        # the umask can only narrow the mode of a new file, so private data stays private
-        data = [data] if isinstance(data, bytes) else data
-        _write_synced(temporary, data, 0o666 if mode is None else mode, begin)
-        if mode is not None:
-            with contextlib.suppress(OSError):  # some file systems have no permissions
-                temporary.chmod(mode)
-        temporary.replace(path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        if isinstance(error, OSError):  # the message names the requested file instead of the hidden one
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
-    _sync_folder(path.parent)
+        with _replacing(path) as temporary:
+            # the umask can only narrow the mode of a new file, so private data stays private
+            parts = [data] if isinstance(data, bytes) else data
+            _write_synced(temporary, parts, 0o666 if mode is None else mode, begin)
+            if mode is not None:
+                with contextlib.suppress(OSError):  # some file systems have no permissions
+                    temporary.chmod(mode)
+    except OSError as error:  # the message names the requested file instead of the hidden one
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextlib.contextmanager
 def atomic_text(path: Path) -> Iterator[TextIO]:
     """Yield a text file for writing, which atomically becomes `path` after the block. Line endings are unchanged."""
-    path = path.resolve()
+    with _replacing(path.resolve()) as temporary, temporary.open("x", encoding="utf-8", newline="") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Yield a hidden name, whose file replaces `path` after the block. After an error, the file is removed."""
     temporary = _beside(path)
     try:
-        with temporary.open("x", encoding="utf-8", newline="") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
     _sync_folder(path.parent)
 
 
@@ -96,7 +96,8 @@ def atomic_folder(path: Path, replace: bool = False, mode: int = 0o777) -> Itera
         for folder, _, names in os.walk(temporary, topdown=False):
             for name in names:
                 Path(folder, name).chmod(file_mode)
-                _sync_file(Path(folder, name))
+                with Path(folder, name).open("rb+") as file:
+                    os.fsync(file.fileno())
             _sync_folder(Path(folder))
         old = _beside(path).with_suffix(_ASIDE)
         if replace and path.exists():
@@ -267,12 +268,6 @@ def _write(descriptor: int, parts: Iterable[bytes | memoryview]) -> None:
         rest = memoryview(part)
         while rest:
             rest = rest[os.write(descriptor, rest[:_CHUNK]) :]
-
-
-def _sync_file(path: Path) -> None:
-    """Flush an existing file to disk."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
 
 
 def _sync_folder(path: Path) -> None:

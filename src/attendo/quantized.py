@@ -1,7 +1,5 @@
 """Linear layers whose weights are integers with scales, in the form in which a quantized run stores them."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn

@@ -420,15 +420,11 @@ def _cut(
 
 
 def _bucketed(source: NDArray[np.int32], target: NDArray[np.int32], width: int) -> Rows:
-    """Return the order that sorts rows into buckets by source length, and by target length within each bucket.
-
-    Every second bucket is in descending order, so neighboring rows remain similar across bucket borders.
-    """
-    bucket = source // width
+    """Return the order that sorts rows into buckets by source length, and by target length within each bucket."""
+    bucket = (source // width).astype(np.int64)
     span = int(target.max()) + 1
-    key = bucket.astype(np.int64)
-    key *= span + 1
-    key += np.where(bucket % 2 == 0, target, span - target)
+    # every second bucket is in descending order, so neighboring rows remain similar across bucket borders
+    key = bucket * (span + 1) + np.where(bucket % 2 == 0, target, span - target)
     return np.argsort(key, kind="stable")
 
 

@@ -1,7 +1,5 @@
 """The conversations of a run: their data files, their token store, and training windows of whole conversations."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -153,7 +151,7 @@ class ChatCorpus(SourceCorpus):
 
     def material(
         self, tokenizer: Tokenizer, context: int, rows: Sequence[LabelledRow] | None = None
-    ) -> ChatDataset:
+    ) -> "ChatDataset":
         """Return the training conversations, or the given validation rows, as token ids from a store in the cache.
 
         Conversations with more than `context` tokens are left out, and their number is printed. Raises AttendoError if

@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from attendo.data.data_files import (
-    TABLES,
-    count_lines,
-    expanded,
-    require_file,
-    suffix,
-    text_lines,
-)
+from attendo.data.data_files import TABLES, count_lines, expanded, require_file, suffix, text_lines
 from attendo.data.formats import RawRow, Wanted, read_csv, read_jsonl, read_parquet, read_tsv, read_xlsx
 from attendo.data.row_report import RowError, RowReport
 from attendo.display.formats import plural
@@ -262,11 +255,7 @@ def _counted_rows(
     blank: tuple[str, ...] | None = None,
     n_kept: int = 0,
 ) -> Iterator[Row]:
-    """Yield the usable rows of files. Each row is counted before the next row is read.
-
-    `blank` replaces the fields of unusable rows; with None, these rows are skipped. The last `n_kept` fields are
-    unchecked.
-    """
+    """Yield the usable rows of files, and with `blank` all rows. The last `n_kept` fields are unchecked."""
     number = start = 0
     for name, rows in parts:
         start += number

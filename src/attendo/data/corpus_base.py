@@ -1,7 +1,5 @@
 """The base classes of all corpora: how a run reads its texts, and how validation rows are held out."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

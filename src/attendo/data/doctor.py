@@ -28,7 +28,7 @@ from attendo.data.doctor_checks import (
     RowTable,
     Statistics,
 )
-from attendo.data.doctor_report import CHECKS, OTHER_WAY_ROUND, LikeLabels, Report
+from attendo.data.doctor_report import CHECKS, OTHER_WAY_ROUND, Report
 from attendo.data.row_report import RowReport
 from attendo.data.scripts import (
     USUAL_SHARE,
@@ -125,7 +125,7 @@ def examine(
         ratios=(statistics.ratio(0.01), statistics.ratio(0.5), statistics.ratio(0.99)),
         drop=drop,
         verdicts=comparison.verdicts.tobytes(),
-        like_labels=_like_labels(source, statistics),
+        like_labels=None if len(source.files) > 1 else statistics.like_labels(source),  # never parallel files
         against_reversed=is_reversed,
         taken_off=taken_off(source.paths()),
         sample=tuple(sample),
@@ -181,21 +181,11 @@ def even_sample(pairs: Iterable[Pair], most: int) -> list[tuple[str, str]]:
     return sample
 
 
-def _like_labels(source: PairSource, statistics: Statistics) -> LikeLabels | None:
-    if len(source.files) > 1:  # labeled texts are never parallel files
-        return None
-    first, second = source.columns or ("1", "2")
-    return statistics.like_labels((second, first) if source.reverse else (first, second))
-
-
 def _learned_profile(sample: list[tuple[str, str]]) -> np.ndarray | None:
-    """Return weights that distinguish source from target texts, or None for too few rows or similar columns.
-
-    The weights are first learned from one half of the sample and tested on the other half, to avoid overfitting.
-    """
+    """Return weights that distinguish source from target texts, or None for too few rows or similar columns."""
     if len(sample) < FEWEST_FOR_PROFILE:
         return None
-    learned, asked = sample[::2], sample[1::2]
+    learned, asked = sample[::2], sample[1::2]  # tested on other rows, to avoid overfitting
     half = letter_profile([source for source, _ in learned], [target for _, target in learned])
     sources = profile_scores(code_points([source for source, _ in asked]), half)
     targets = profile_scores(code_points([target for _, target in asked]), half)
@@ -217,10 +207,8 @@ def _batches(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
 
 
 def _hashes(batch: list[Pair]) -> np.ndarray:
-    """Return the records of a batch with the line, hash and length fields.
-
-    Python's 64-bit hash, keyed per process, is sufficient: false matches in ten million rows have odds of 1 to 400,000.
-    """
+    """Return the records of a batch with the line, hash and length fields."""
+    # Python's 64-bit hash, keyed per process: false matches in ten million rows have odds of 1 to 400,000
     numbers, sources, targets = zip(*batch, strict=True)
     records = np.zeros(len(batch), RECORD)
     records["line"] = numbers
@@ -240,7 +228,7 @@ def _records(batch: list[Pair], profile: np.ndarray | None) -> np.ndarray:
     source_script, source_letters, source_odd = scripts_and_controls(points[0])
     target_script, target_letters, target_odd = scripts_and_controls(points[1])
     records["source_script"], records["target_script"] = source_script, target_script
-    not_nfc = [not (_is_nfc(source) and _is_nfc(target)) for _, source, target in batch]
+    not_nfc = [not unicodedata.is_normalized("NFC", source + "\n" + target) for _, source, target in batch]
     flags = np.array(not_nfc) * NOT_NFC
     flags |= (source_odd | target_odd) * ODD_CHARACTERS
     flags |= (source_letters > 0) * HAS_LETTERS
@@ -254,10 +242,6 @@ def _records(batch: list[Pair], profile: np.ndarray | None) -> np.ndarray:
     return records
 
 
-def _is_nfc(text: str) -> bool:
-    return text.isascii() or unicodedata.is_normalized("NFC", text)
-
-
 class _Letters(dict[int, int | None]):
     """A table for str.translate that keeps letters and marks and removes all others. Entries are added on demand."""
 
@@ -266,15 +250,10 @@ class _Letters(dict[int, int | None]):
         return kept
 
 
-@functools.cache
-def _letters_table() -> _Letters:
-    return _Letters()
+_letters_table = functools.cache(_Letters)
 
 
 def _letters_only(text: str) -> str:
-    """Return the text that near duplicates share: case-folded, in form NFKC, with letters only.
-
-    A text without letters is returned unchanged.
-    """
+    """Return the letters of a text, case-folded and in form NFKC. A text without letters is returned unchanged."""
     folded = text.casefold() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
     return folded.translate(_letters_table()) or text

@@ -10,6 +10,7 @@ from typing import Self
 
 import numpy as np
 
+from attendo.data.corpora import PairSource
 from attendo.data.doctor_report import CHECKS, Finding, LikeLabels, Side
 from attendo.data.languages import UNSPACED
 from attendo.data.scripts import HAN, JAPANESE, SCRIPTS, USUAL_SHARE, usual_script
@@ -147,8 +148,9 @@ class Statistics:
         mean = self._characters[side] / self.n_rows
         return Side(SCRIPTS[code] if code else "", share if code else 0.0, mean, length, line)
 
-    def like_labels(self, columns: tuple[str, str]) -> LikeLabels | None:
+    def like_labels(self, source: PairSource) -> LikeLabels | None:
         """Return the column that looks like labels of the texts in the other column, or None."""
+        columns = (source.columns or ("1", "2"))[:: -1 if source.reverse else 1]
         numbers = [len(self._different[side]) for side in ("source", "target")]
         label, text = (0, 1) if numbers[0] <= numbers[1] else (1, 0)
         most = min(MOST_LABELS, self.n_rows // ROWS_A_LABEL)

@@ -4,8 +4,6 @@ Each run stores the hashes of its training rows. A run that starts from an earli
 that are new to the model.
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 from collections.abc import Callable, Iterable, Iterator
@@ -144,7 +142,7 @@ class TrainedRows:
         self.hashes = np.empty(0, np.uint64) if hashes is None else hashes
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> TrainedRows:
+    def of(cls, texts: Iterable[str]) -> "TrainedRows":
         return cls(np.unique(np.fromiter(map(source_hash, texts), np.uint64)))
 
     def __len__(self) -> int:

@@ -3,8 +3,6 @@
 The tokenizer file is a JSON document that contains the library's own file (see `imported_tokenizer`).
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -234,7 +232,7 @@ class ImportedTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         return self._side.encode([well_formed(text)], on=False)[0]
 
-    def with_chat(self, template: ChatTemplate | None = None) -> ImportedTokenizer:
+    def with_chat(self, template: ChatTemplate | None = None) -> "ImportedTokenizer":
         if self.chat is not None:
             return self
         document = json.loads(self._text)

@@ -1,7 +1,5 @@
 """The labeled texts of a run: training and validation rows, and their token store."""
 
-from __future__ import annotations
-
 import itertools
 from abc import abstractmethod
 from collections import Counter

@@ -1,7 +1,5 @@
 """The masking of tokens for masked language models, either always with the mask token or by BERT's 80/10/10 rule."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

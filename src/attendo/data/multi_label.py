@@ -1,7 +1,5 @@
 """Texts with any number of labels, or with a number, which both become decisions between no and yes."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence

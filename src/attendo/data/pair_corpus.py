@@ -1,7 +1,5 @@
 """The pairs of a translation run: training and validation files, and their token store and batches."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ sentence end is not used, for example after an abbreviation, inside brackets, or
 Uncertain ends are only used if a long text must be cut. See docs/decisions/0012 for a comparison with libraries.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import unicodedata

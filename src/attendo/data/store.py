@@ -286,12 +286,7 @@ def _write_rows(
     encoders: Mapping[str, Any],
     max_tokens: int | None = None,
 ) -> dict[str, Any]:
-    """Write the files of a store, and return the facts for its manifest.
-
-    A row consists of its number and one text per encoder. The keys of `encoders` are the prefixes of the file names.
-    Rows are encoded in chunks: the library encodes a batch in parallel, and memory stays constant. Rows with more than
-    `max_tokens` tokens are skipped. Their number and the numbers of the first three are stored for a message.
-    """
+    """Write the files of a store, whose names begin with the keys of `encoders`, and return the manifest's facts."""
     dtype = id_type(next(iter(encoders.values())).vocab_size)
     remaining = iter(rows)
     left_out: list[int] = []

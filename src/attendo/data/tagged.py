@@ -1,7 +1,5 @@
 """Tagged texts: spans with labels, from CoNLL files or tables, and their classes for the tokens of a tokenizer."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

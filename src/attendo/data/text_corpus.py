@@ -1,7 +1,5 @@
 """The texts of a run: training and validation documents, and their token stream."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property

@@ -70,19 +70,15 @@ class TextSource:
         with_rows = [has_rows(path) for paths in named for path in paths]
         if all(with_rows) and self.documents != "file":
             raise AttendoError(f"{self.name}: each row is a document. Remove documents={self.documents!r}")
-        if (
-            not any(with_rows)
-            and not any(s in TABLES for s in self.suffixes)
-            and (self.column or self.header)
-        ):
+        is_text = not any(with_rows) and not set(self.suffixes) & set(TABLES)
+        if is_text and (self.column or self.header):
             raise AttendoError(f"{self.name}: a text file has no columns. Remove the column and the header")
 
     @property
     def name(self) -> str:
         names = [str(path) for path in self.files]
-        return self.label or (
-            " + ".join(names) if len(names) < 4 else f"{names[0]} and {len(names) - 1} more"
-        )
+        few = " + ".join(names) if len(names) < 4 else f"{names[0]} and {len(names) - 1} more"
+        return self.label or few
 
     def paths(self) -> list[Path]:
         """Return the files, sorted by name within each folder. Raises AttendoError for a folder without files."""
@@ -111,27 +107,22 @@ class Reading:
         """Return the counts of files and documents in one line for display, without the row reports."""
         text = f"{self.name}: {plural(self.n_files, 'file')}, {plural(self.n_documents, 'document')}"
         n_left_out = sum(map(len, self.left_out.values()))
-        return f"{text}, {plural(n_left_out, 'file')} skipped ({self._reasons()})" if n_left_out else text
+        return f"{text}, {plural(n_left_out, 'file')} skipped ({self.reasons()})" if n_left_out else text
 
     def as_json(self) -> dict[str, Any]:
-        row_reports = [report.as_json() for report in self.row_reports]
         return {
             "name": self.name,
             "files": self.n_files,
             "documents": self.n_documents,
             "left_out": self.left_out,
-            "accounts": row_reports,
+            "accounts": [report.as_json() for report in self.row_reports],
         }
 
     def leave_out(self, path: Path, reason: str) -> None:
         self.left_out.setdefault(reason, []).append(str(path))
 
-    def require_documents(self) -> None:
-        """Raise AttendoError if no document was read."""
-        if self.n_documents == 0:
-            raise AttendoError(f"{self.name}: no document ({self._reasons()}). Give a file with text")
-
-    def _reasons(self) -> str:
+    def reasons(self) -> str:
+        """Return why files were skipped, with the names of the first files."""
         parts = []
         for reason, files in self.left_out.items():
             more = "" if len(files) < 4 else f" and {len(files) - 3:,} more"
@@ -151,11 +142,11 @@ def standard_library(part: Part) -> TextSource:
     AttendoError if this Python has no source files.
     """
     folder = Path(sysconfig.get_paths()["stdlib"])
-    chosen = []
-    for inside in _library_files(folder):
-        held_out = source_hash(inside.as_posix()) % VALID_ONE_IN == 0
-        if held_out == (part == "valid"):
-            chosen.append(folder / inside)
+    chosen = [
+        folder / inside
+        for inside in _library_files(folder)
+        if (source_hash(inside.as_posix()) % VALID_ONE_IN == 0) == (part == "valid")
+    ]
     if not chosen:
         raise AttendoError(f"{folder}: this Python has no source files. Name a text file to train on")
     return TextSource(tuple(chosen), tolerant=True, label=f"{STDLIB} ({part})")
@@ -189,7 +180,8 @@ def read_documents(
             yield chunk
         if reading.n_documents == n_before:
             reading.leave_out(path, "no text" if path.stat().st_size else "empty file")
-    reading.require_documents()
+    if reading.n_documents == 0:
+        raise AttendoError(f"{source.name}: no document ({reading.reasons()}). Give a file with text")
 
 
 def _library_files(folder: Path) -> list[Path]:
@@ -240,10 +232,8 @@ def _chunks(pieces: _Pieces) -> Iterator[Chunk]:
 
 
 def _end_of_chunk(text: str) -> int:
-    """Return the end of the first chunk: before the last space, otherwise after the last line, otherwise at the limit.
-
-    A line is cut only where white space begins or ends, because no tokenizer joins text across such a place.
-    """
+    """Return the end of the first chunk: before the last space, otherwise after the last line, otherwise at the limit."""
+    # a line is cut only where white space begins or ends, because no tokenizer joins text across such a place
     space = text.rfind(" ", 1, _CHUNK)
     if space > 0:
         return space
@@ -311,8 +301,6 @@ def _decoded(path: Path) -> Iterator[str]:
 def _is_text(path: Path) -> bool:
     """Return whether the whole file is valid UTF-8 text."""
     try:
-        for _ in _decoded(path):
-            pass
+        return all(True for _ in _decoded(path))
     except AttendoError:
         return False
-    return True

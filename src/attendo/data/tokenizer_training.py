@@ -27,7 +27,7 @@ from attendo.errors import AttendoError
 
 _FIXED = len(SPECIALS) + len(BYTES)
 _LONGEST = 16  # maximum number of characters in a subword
-_STRETCH = 256  # maximum number of characters without a space
+_STRETCH = 256  # maximum number of characters without a space: BPE takes quadratic time for a word
 _IN_MEMORY = 1 << 26  # bytes of text; larger texts are written to a temporary file
 
 
@@ -173,10 +173,7 @@ def _alphabet(counts: Counter[str], config: TokenizerConfig, size: int) -> list[
 
 
 def _only(alphabet: list[str], lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines for the trainers, with spaces for characters outside the alphabet, and with long words split.
-
-    The time of BPE training is quadratic in the length of a word.
-    """
+    """Yield the lines for the trainers, with spaces for characters outside the alphabet, and with long words split."""
     other = re.compile(f"(?<! ) *[^{re.escape(''.join(alphabet))} ]+ *")
     stretch = re.compile(f"[^ ]{{{_STRETCH}}}")
     spaces = re.compile(f" {{{_STRETCH},}}")

@@ -113,11 +113,7 @@ def _words(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _candidates(words: Mapping[str, int], most: int) -> tuple[Lattice, list[str], Floats]:
-    """Return all characters and the `most` best repeated substrings, with their lattice and initial probabilities.
-
-    The first score of a substring is its count times its length, as in SentencePiece. Frequent substrings grow by a
-    character at a time.
-    """
+    """Return all characters and the `most` best repeated substrings, with their lattice and initial probabilities."""
     text = "".join(words)
     lengths = np.array([len(word) for word in words])
     first = np.cumsum(lengths + 1) - lengths - 1
@@ -146,7 +142,7 @@ def _candidates(words: Mapping[str, int], most: int) -> tuple[Lattice, list[str]
         edges.append(
             (node[at], node[at] + length, len(pieces) + numbers, node[at] - first[word[at]] + length)
         )
-        scores.append(total[kept] * length)
+        scores.append(total[kept] * length)  # as in SentencePiece
         pieces += [text[i : i + length] for i in examples.tolist()]
     start, end, piece, place = (np.concatenate(part) for part in zip(*edges, strict=True))
     order = np.argsort(place, kind="stable")

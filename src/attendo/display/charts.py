@@ -1,7 +1,5 @@
 """Shades and vertical labels, from which matrices are drawn as text."""
 
-from __future__ import annotations
-
 from itertools import zip_longest
 
 from attendo.display.i18n import Language

@@ -1,7 +1,5 @@
 """Texts in English and Japanese."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """The base of the HTTP servers for pages that only this machine can use."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -1,7 +1,5 @@
 """Tables for a terminal. Columns are also aligned if they contain wide characters."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 WIDTH = 79

@@ -4,8 +4,6 @@ The modules of a page are ES modules in `assets/`. A live page loads each module
 the version of all assets, so a browser can cache the modules forever. A saved page contains the joined modules.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

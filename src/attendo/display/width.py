@@ -3,8 +3,6 @@
 Japanese text is written without spaces, so its lines are wrapped between characters.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from itertools import chain

@@ -1,7 +1,5 @@
 """The tasks of assistants for the training loop: conversations, preferences (DPO) and rewards (REINFORCE)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -143,7 +141,7 @@ class PreferenceConfig:
 class PreferenceTask(_AnswerTask[PreferenceDataset]):
     """Batches of preferences, and evaluation on validation preferences."""
 
-    def with_reference(self) -> PreferenceTask:
+    def with_reference(self) -> "PreferenceTask":
         """Return the task with the log-probabilities of the reference, from the run folder or from the model."""
         path = None if self.generator.folder is None else self.generator.folder / REFERENCE
         sides = {"train": self.material, "valid": self.validation}

@@ -1,7 +1,5 @@
 """Comparison of two models on the same test set: sums per row of each score, for the paired bootstrap."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

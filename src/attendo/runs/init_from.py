@@ -1,7 +1,5 @@
 """Initialization of a run from another run: tokenizer, model shape, shared weights and LoRA adapters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The speed of updates and of large matrix products is measured. All other values 
 model and the lengths of the data. Planning writes only the token store, which training later finds in the cache.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """Functions that resume a run exactly from its newest checkpoint, or verify that a run resumes exactly."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

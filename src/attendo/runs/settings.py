@@ -4,8 +4,6 @@ The rules of the choice are derived from the hyperparameter grids in docs/log.md
 and written to config.toml in the run folder. Settings from the user or from a preset are not changed.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
+Tables = Mapping[str, Mapping[str, Any]]
 EMBEDDED = ("forecasts", "stdlib")
 """Names of embedded corpora, which can be given in place of a file."""
 
@@ -59,7 +58,7 @@ class RunConfig:
     extra: Mapping[str, Any]
 
     @classmethod
-    def from_tables(cls, family: TaskSpec, tables: Tables, where: str) -> RunConfig:
+    def from_tables(cls, family: TaskSpec, tables: Tables, where: str) -> "RunConfig":
         """Build the configuration from tables. Raises AttendoError for the first invalid entry."""
         check_tables(family, tables, where)
         found = {name: section(kind, tables, name, where) for name, kind in sections(family).items()}
@@ -73,7 +72,6 @@ class RunConfig:
         return {name: to_table(values[name]) for name in names}
 
 
-Tables = Mapping[str, Mapping[str, Any]]
 T = TypeVar("T", bound="DataclassInstance")
 
 

@@ -1,7 +1,5 @@
 """The kinds of tasks. A `TaskSpec` contains everything that training and the commands need for one kind."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The kinds of tasks for the training loop: batches, evaluation, and facts for the model card."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial

@@ -1,7 +1,5 @@
 """Training runs: from settings to a run folder with its log, its best weights and the advice of the coach."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import platform

@@ -1,7 +1,5 @@
 """Trials: settings that are compared over several seeds at equal cost, by the differences of runs with equal seeds."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

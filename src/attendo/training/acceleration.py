@@ -4,8 +4,6 @@ On AMD CPUs with AVX-512, PyTorch's default library MKL uses half-width instruct
 twice as fast.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +22,7 @@ from attendo.nn.masks import Mask
 
 BlockT = TypeVar("BlockT", bound=nn.Module)
 Precision = Literal["float32", "tf32", "bfloat16", "float16"]
+Products = Literal["torch", "onednn"]
 FORMATS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 TIMED_SIZE = 256
 """Number of rows and of columns of the matrices that are multiplied to compare two number formats."""
@@ -192,7 +191,6 @@ def recomputed(kind: type[BlockT]) -> type[BlockT]:
 # ---- matrix products by oneDNN
 
 
-Products = Literal["torch", "onednn"]
 FEWEST_ROWS = 16
 """Smallest number of input rows for which the preparation of oneDNN is worthwhile."""
 

@@ -4,8 +4,6 @@ Models are built on PyTorch's meta device, without memory for weights. docs/en/c
 their errors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
 

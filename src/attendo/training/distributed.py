@@ -1,7 +1,5 @@
 """The processes of a training job: their exchange of numbers and JSON values, and tensors that are sharded by rows."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -115,7 +113,7 @@ class Ranks:
         if self.store is not None and not number:
             self.store.set(key, "1")
 
-    def beside(self) -> Ranks:
+    def beside(self) -> "Ranks":
         """Return the same ranks with their own process group, for use in another thread."""
         if self.world == 1:
             return self

@@ -1,7 +1,5 @@
 """The training loop for every kind of model and task: updates, evaluations and checkpoints until the run ends."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence

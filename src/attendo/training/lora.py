@@ -1,7 +1,5 @@
 """Low-rank adapters (LoRA): small trainable matrix products that are added to the linear layers of a frozen model."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches

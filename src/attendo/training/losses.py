@@ -1,7 +1,5 @@
 """Cross-entropy over a vocabulary, and its gradients in a training step by one or several processes (DDP, FSDP2)."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The settings of training, and the optimizer, learning rate schedules and weight average that they select."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

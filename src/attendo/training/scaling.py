@@ -4,8 +4,6 @@ All values are numbers in bytes, seconds and floating-point operations. docs/en/
 compares them with measurements.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
