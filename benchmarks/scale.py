@@ -214,7 +214,7 @@ def reduced(world, repeats=40):
     import torch
     import torch.distributed as dist
 
-    from attendo.training.scaling import ring_bytes
+    from attendo.training.costs import ring_bytes
 
     rows = []
     for n_bytes in BUFFERS:

@@ -10,19 +10,17 @@ import math
 from attendo.models import ModelConfig
 from attendo.runs.planning import job_of
 from attendo.training.costs import (
+    ACCELERATORS,
+    MFU,
     Cells,
     Formats,
     Load,
+    hidden_from,
     on_paper,
+    sharded_bytes,
     training_flops,
     training_memory,
     training_multiplications,
-)
-from attendo.training.scaling import (
-    ACCELERATORS,
-    MFU,
-    hidden_from,
-    sharded_bytes,
     update_time,
 )
 

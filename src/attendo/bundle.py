@@ -405,14 +405,11 @@ def _card(path: Path) -> dict[str, Any]:
 
 
 def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the tables of config.toml. Raises AttendoError if the file is truncated.
-
-    A truncated number can still be valid. Truncation is therefore detected by the final line break and by the keys of
-    [decoding], the last table, because the card also contains these keys.
-    """
+    """Return the tables of config.toml. Raises AttendoError if the file is truncated."""
     tables = read_toml(path)
     if value := next((name for name, table in tables.items() if not isinstance(table, dict)), None):
         raise AttendoError(f"{path}: {value} is a single value (expected a table). Restore the file")
+    # the card also contains the keys of [decoding], the last table
     lost = [key for key in card.get("decoding", {}) if key not in tables.get("decoding", {})]
     if "model" not in tables or lost or not path.read_bytes().endswith(b"\n"):
         end = "line break at its end" if "model" in tables else "table [model]"

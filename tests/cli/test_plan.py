@@ -13,7 +13,7 @@ from attendo.runs.planning import carried, plan_run
 from attendo.runs.settings import joined
 from attendo.runs.task_specs import family_of
 from attendo.runs.training_run import new_run
-from attendo.training.scaling import ACCELERATORS
+from attendo.training.costs import ACCELERATORS
 
 TINY = {"d_model": 16, "d_ff": 32, "n_heads": 2}
 

@@ -1,20 +1,21 @@
 """A run that starts from another validates on rows that the other was not trained on; and says what validates."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from corpus_files import write
 from tiny_corpus import SMALL, pairs_file
 
+from attendo.data.corpus_base import KNOWN, RowCorpus
 from attendo.data.held_out import (
-    KNOWN,
     NAME,
     TrainedRows,
     held_out,
     source_hash,
     trained_rows,
-    validation_rows,
 )
+from attendo.data.pair_corpus import PairData
 from attendo.runs.resume import resumed_run
 from attendo.runs.settings import joined
 from attendo.runs.task_specs import family_of
@@ -120,5 +121,7 @@ def test_what_is_held_out_is_new_and_half_of_the_new_rows_train():
 )
 def test_validation_rows_that_are_not_used_are_said(n, most, sizes, said):
     lines = []
-    each, final = validation_rows(lambda: iter(range(n)), most, "pair", lines.append, {})
+    corpus = SimpleNamespace(data=PairData(train=("F",)), noun="pair", say=lines.append)
+    corpus._all_validation = lambda: iter(range(n))
+    each, final = RowCorpus._validation(corpus, most, {})
     assert (len(each), len(final)) == sizes and lines == said and set(each) <= set(final)

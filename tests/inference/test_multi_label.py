@@ -12,7 +12,7 @@ from tiny_classifiers import TOKENIZER, config
 
 import attendo
 from attendo.data.labelled import PairEncoder
-from attendo.data.multi_label import parse_labels, parse_number, steps_of
+from attendo.data.labelled_corpus import parse_labels, parse_number, steps_of
 from attendo.data.tokenizers import SpecialTokens
 from attendo.errors import AttendoError
 from attendo.inference.label_model import mixed

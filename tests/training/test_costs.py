@@ -14,33 +14,31 @@ from attendo.data.batches import Batch, pad_rows
 from attendo.models import ModelConfig, build_model, parameter_count
 from attendo.training.acceleration import autocast
 from attendo.training.costs import (
+    Accelerator,
     Cells,
     Formats,
+    Job,
     activation_bytes,
+    all_reduce_seconds,
     cells_of,
+    gather_seconds,
+    hidden_from,
     load_of,
     mean_load,
+    named_accelerator,
     on_paper,
     parameter_groups,
+    ring_bytes,
+    sharded_bytes,
     times,
     training_flops,
     training_memory,
     training_multiplications,
+    update_time,
 )
 from attendo.training.lora import freeze, with_adapters
 from attendo.training.losses import token_losses
 from attendo.training.optimizer import LoraConfig, TrainingConfig, build_optimizer
-from attendo.training.scaling import (
-    Accelerator,
-    Job,
-    all_reduce_seconds,
-    gather_seconds,
-    hidden_from,
-    named_accelerator,
-    ring_bytes,
-    sharded_bytes,
-    update_time,
-)
 
 FAMILIES = {
     "encoder-decoder": {},

@@ -84,8 +84,7 @@ def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, h
 def _kind(file: Path, columns: str | None) -> type[RowData] | None:
     """Return the kind of rows other than pairs, by the roles in --columns or the keys of a .jsonl file, or None."""
     from attendo.data.chat_corpus import ChatData, PreferenceData
-    from attendo.data.labelled_corpus import LabelledData
-    from attendo.data.multi_label import MultiLabelData, NumberData
+    from attendo.data.labelled_corpus import LabelledData, MultiLabelData, NumberData
     from attendo.data.tagged import TaggedData
 
     kinds = (LabelledData, MultiLabelData, NumberData, TaggedData, ChatData, PreferenceData)

@@ -14,7 +14,7 @@ from attendo.display.tables import table_lines
 
 if TYPE_CHECKING:
     from attendo.runs.planning import Outcome, PaperPlan, Plan
-    from attendo.training.scaling import Accelerator
+    from attendo.training.costs import Accelerator
 
 GIB = 2**30
 LABEL = 12
@@ -50,7 +50,7 @@ class AcceleratorOptions(OptionGroup):
 
     def named(self) -> Accelerator:
         """Return the chosen accelerator. The options replace numbers of its data sheet."""
-        from attendo.training.scaling import named_accelerator
+        from attendo.training.costs import named_accelerator
 
         changes = ("flops", "memory", "bandwidth", "per_node", "latency")
         return named_accelerator(self.accelerator, {name: getattr(self, name) for name in changes})

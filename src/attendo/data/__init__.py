@@ -21,28 +21,18 @@ if TYPE_CHECKING:
     from attendo.data.tokenizers import SpecialTokens, Tokenizer
 
 _MODULES = {
-    "Batch": "batches",
-    "LabelledSource": "labelled",
-    "PairSource": "corpora",
-    "RowError": "row_report",
-    "RowReport": "row_report",
-    "SpecialTokens": "tokenizers",
-    "TextSource": "texts",
-    "TokenDataset": "batches",
-    "TokenStream": "token_stream",
-    "Tokenizer": "tokenizers",
-    "TokenizerConfig": "tokenizer_training",
-    "examine": "doctor",
-    "examine_labelled": "labelled_doctor",
-    "pair_store": "store",
-    "read_documents": "texts",
-    "read_labelled": "labelled",
-    "read_lines": "corpora",
-    "read_pairs": "corpora",
-    "split_sentences": "segments",
-    "token_batches": "batches",
-    "train_tokenizer": "tokenizer_training",
-    "window_batches": "token_stream",
+    "batches": ("Batch", "TokenDataset", "token_batches"),
+    "corpora": ("PairSource", "read_lines", "read_pairs"),
+    "doctor": ("examine",),
+    "labelled": ("LabelledSource", "read_labelled"),
+    "labelled_doctor": ("examine_labelled",),
+    "row_report": ("RowError", "RowReport"),
+    "segments": ("split_sentences",),
+    "store": ("pair_store",),
+    "texts": ("TextSource", "read_documents"),
+    "token_stream": ("TokenStream", "window_batches"),
+    "tokenizer_training": ("TokenizerConfig", "train_tokenizer"),
+    "tokenizers": ("SpecialTokens", "Tokenizer"),
 }
 
 __all__ = [
@@ -73,6 +63,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import the public object with this name from its module."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'attendo.data' has no attribute {name!r}")
-    return getattr(import_module(f"attendo.data.{_MODULES[name]}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"attendo.data.{module}"), name)
+    raise AttributeError(f"module 'attendo.data' has no attribute {name!r}")

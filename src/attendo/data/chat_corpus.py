@@ -31,10 +31,7 @@ Turns = tuple[Any, Any]
 
 
 def _row(fields: Fields, answered: bool) -> Fields | RowError:
-    """Return the versions of a conversation as JSON without white space, and their contents as text.
-
-    Each of the fields is a text or a list of messages in JSON: the question, the answer and the worse answer, if any.
-    """
+    """Return the versions of a conversation (question, answer, worse answer) as JSON, and their contents as text."""
     parts: list[list[Message]] = []
     for text, role in zip(fields, ("user", "assistant", "assistant"), strict=False):
         try:

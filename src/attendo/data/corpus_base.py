@@ -7,12 +7,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from attendo.data.held_out import KNOWN, HeldOut, TrainedRows, split_of_new, validation_rows
+from attendo.data.held_out import HeldOut, TrainedRows
 from attendo.data.row_report import RowReport
 from attendo.data.store import store_key
 from attendo.data.tokenizers import Tokenizer
-from attendo.display.formats import Say
+from attendo.display.formats import Say, plural
 
+FINAL = 10
+"""The final choice of a checkpoint uses at least this many times the rows of each evaluation, or all rows."""
+KNOWN = "are training rows of the run that this run starts from"
+"""The reason in messages for validation rows that are not used."""
 DataT = TypeVar("DataT")
 RowT = TypeVar("RowT")
 
@@ -86,7 +90,10 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
         """The held-out rows, or None if validation files are given. The first access prints the number of rows."""
         if self.embedded or self.data.valid:
             return None
-        held = split_of_new(self._split, self.trained, self.say)
+        held = self._split(self.trained.has if len(self.trained) else lambda key: False)
+        if not held.n_held_out:
+            self.say(f"warning: all rows, or nearly all, {KNOWN}: scores will be inflated")
+            held = self._split(lambda key: False)
         self.say(
             f"{held.n_held_out:,} of {held.n_rows:,} {self.noun}s are held out for validation (by a hash of "
             f"the {self.hashed})"
@@ -106,10 +113,29 @@ class RowCorpus(Corpus[Any], Generic[RowT]):
     def _validation(
         self, most: int, left_out: dict[str, Callable[[RowT], bool]]
     ) -> tuple[list[RowT], list[RowT]]:
-        """Return up to `most` rows for each evaluation (0: all) and the rows for the final choice of a checkpoint."""
+        """Return up to `most` rows for each evaluation (0: all) and the rows for the final choice of a checkpoint.
+
+        Rows that meet a condition of `left_out` are not used, unless all rows meet it. The keys are the reasons.
+        """
         if self.data.valid and len(self.trained):
             left_out = left_out | {KNOWN: lambda row: self.text_of(row) in self.trained}
-        return validation_rows(self._all_validation, most, self.noun, self.say, left_out)
+        rows, noun = list(self._all_validation()), f"validation {self.noun}"
+        for why, is_out in left_out.items():
+            kept = [row for row in rows if not is_out(row)]
+            if rows and not kept:
+                self.say(f"warning: all {plural(len(rows), noun)} {why}: scores will be inflated")
+            elif len(kept) < len(rows):
+                self.say(f"{len(rows) - len(kept):,} of {len(rows):,} {noun}s {why} and are not used")
+                rows = kept
+        step = max(1, -(-len(rows) // most)) if most else 1
+        last = max(1, step // FINAL)
+        each, final = rows[::step], rows[::last]
+        if len(each) < len(final):
+            at_end = "all" if last == 1 else f"{len(final):,}"
+            self.say(
+                f"{len(each):,} of {len(rows):,} {noun}s are used at each evaluation, {at_end} at the end"
+            )
+        return each, final
 
     def _all_validation(self) -> Iterator[RowT]:
         held = self.held

@@ -26,6 +26,7 @@ from attendo.errors import AttendoError, install_command
 
 _MOST_TRIES = 100  # attempts to parse a record with line breaks; each attempt parses the whole record again
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair, which is invalid in UTF-8
+_CARRIAGE = re.compile("_x000D_\n?")  # the form of a carriage return in Excel files
 Fields = tuple[str, ...]
 RawRow = tuple[int, Fields | RowError]
 
@@ -365,7 +366,7 @@ def as_cell(cell: Any) -> str | RowError:
         case None:
             return ""
         case str():
-            return RowError("not text", value[:20]) if cell.data_type == "e" else _unescaped(value)
+            return RowError("not text", value[:20]) if cell.data_type == "e" else _CARRIAGE.sub("\n", value)
         case bool():
             return str(value).upper()
         case float():
@@ -374,11 +375,6 @@ def as_cell(cell: Any) -> str | RowError:
             return value.date().isoformat()
         case _:
             return str(value)
-
-
-def _unescaped(text: str) -> str:
-    """Return a text of a sheet with its line breaks as LF. Excel writes a carriage return as _x000D_."""
-    return text.replace("_x000D_\n", "\n").replace("_x000D_", "\n") if "_x000D_" in text else text
 
 
 def as_text(value: Any) -> str | RowError:

@@ -6,17 +6,16 @@ that are new to the model.
 
 import hashlib
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from attendo.display.formats import plural
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 
@@ -93,11 +92,7 @@ def held_out(
 def _smallest_hashes(
     sources: Iterable[str], trained: Callable[[int], bool]
 ) -> tuple[int, int, dict[int, int], list[int]]:
-    """Return the numbers of rows and new rows, the rows per hash of the MOST smallest hashes, and a heap of these.
-
-    A hash that leaves the heap never returns, because the largest hash in the heap only decreases. All counts are
-    exact.
-    """
+    """Return the numbers of rows and new rows, the rows per hash of the MOST smallest hashes, and a heap of these."""
     n_rows = n_new = 0
     rows_of: dict[int, int] = {}
     heap: list[int] = []
@@ -114,20 +109,13 @@ def _smallest_hashes(
             heapq.heappush(heap, -key)
         elif key < -heap[0]:
             rows_of[key] = 1
+            # a hash that leaves the heap never returns, so all counts are exact
             del rows_of[-heapq.heappushpop(heap, -key)]
     return n_rows, n_new, rows_of, heap
 
 
 NAME = "trained_rows.safetensors"
 """The name of the file in a run folder, with 8 bytes per different text. Texts of the initial run are stored twice."""
-
-FINAL = 10
-"""The final choice of a checkpoint uses at least this many times the rows of each evaluation, or all rows."""
-
-KNOWN = "are training rows of the run that this run starts from"
-"""The reason in messages for validation rows that are not used."""
-
-Row = TypeVar("Row")
 
 
 class TrainedRows:
@@ -161,19 +149,6 @@ class TrainedRows:
         return place < len(self) and int(self.hashes[place]) == key
 
 
-def split_of_new(
-    split: Callable[[Callable[[int], bool]], HeldOut], trained: TrainedRows, say: Callable[[str], None]
-) -> HeldOut:
-    """Hold out validation rows that are new to the model. If too few rows are new, warn and hold out any rows."""
-    if not len(trained):
-        return split(lambda key: False)
-    held = split(trained.has)
-    if held.n_held_out:
-        return held
-    say(f"warning: all rows, or nearly all, {KNOWN}: scores will be inflated")
-    return split(lambda key: False)
-
-
 def save_trained_rows(folder: Path, before: TrainedRows, own: TrainedRows) -> None:
     """Save hashes of training rows in a run folder: those of earlier runs ("before"), and those of all runs ("all")."""
     every = np.union1d(before.hashes, own.hashes)
@@ -192,35 +167,3 @@ def trained_rows(folder: Path, part: Literal["before", "all"]) -> TrainedRows | 
     if hashes.dtype != np.uint64 or (hashes[1:] <= hashes[:-1]).any():
         raise AttendoError(f"{path} is damaged (expected sorted 64-bit hashes). Restore the file")
     return TrainedRows(hashes)
-
-
-def validation_rows(
-    read: Callable[[], Iterator[Row]],
-    most: int,
-    noun: str,
-    say: Callable[[str], None],
-    left_out: dict[str, Callable[[Row], bool]],
-) -> tuple[list[Row], list[Row]]:
-    """Return the validation rows for each evaluation, at most `most` (0: all), and for the final checkpoint choice.
-
-    The final choice uses at least FINAL times as many rows, or all rows. The rows are chosen at equal distances.
-    `left_out` maps reasons for exclusion to conditions. Rows that meet a condition are excluded, unless the condition
-    is true for all rows.
-    """
-    rows = list(read())
-    for why, is_out in left_out.items():
-        kept = [row for row in rows if not is_out(row)]
-        if rows and not kept:
-            say(f"warning: all {plural(len(rows), f'validation {noun}')} {why}: scores will be inflated")
-        elif len(kept) < len(rows):
-            say(f"{len(rows) - len(kept):,} of {len(rows):,} validation {noun}s {why} and are not used")
-            rows = kept
-    step = max(1, -(-len(rows) // most)) if most else 1
-    last = max(1, step // FINAL)
-    each, final = rows[::step], rows[::last]
-    if len(each) < len(final):
-        at_end = "all" if last == 1 else f"{len(final):,}"
-        say(
-            f"{len(each):,} of {len(rows):,} validation {noun}s are used at each evaluation, {at_end} at the end"
-        )
-    return each, final

@@ -29,6 +29,7 @@ FORMAT = 1
 MOST_GROWTH = 10_000
 MOST_IDS = 1 << 24
 _KEYS = {"attendo_tokenizer", "vocab_size", "specials", "marks", "pieces", "source", "target"}
+_WORD_CUTS = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer"}
 _REMEDY = "Restore the file, or import the model again"
 
 
@@ -62,7 +63,7 @@ def going_on(node: Any) -> Any:
         return node | {"prepend_scheme": "never"}
     if node.get("type") == "ByteLevel":
         return node | {"add_prefix_space": False}
-    if any(_cuts_words(part) for part in node.get("pretokenizers", ())):
+    if {part.get("type") for part in node.get("pretokenizers", ())} & _WORD_CUTS:
         return node
     return {
         key: None if _prepends(part) else going_on(part) if key not in ("model", "decoder") else part
@@ -72,14 +73,6 @@ def going_on(node: Any) -> Any:
 
 def _prepends(node: Any) -> bool:
     return isinstance(node, dict) and node.get("type") == "Prepend"
-
-
-def _cuts_words(node: Any) -> bool:
-    return isinstance(node, dict) and node.get("type") in (
-        "WhitespaceSplit",
-        "Whitespace",
-        "BertPreTokenizer",
-    )
 
 
 def require_bounded(document: Mapping[str, Any]) -> None:
@@ -346,32 +339,21 @@ def _specials(table: Mapping[str, Any], vocab_size: int) -> SpecialTokens:
     given: dict[str, Any] = {}
     for name in names:
         value = table[name]
-        flat = _flat(value)
+        is_pair, is_list = name.startswith("around"), isinstance(getattr(OWN, name), tuple)
         least = -1 if name in ("unk_id", "mask_id") else 0
-        pair = name.startswith("around") and (
-            not isinstance(value, list) or list(map(type, value)) != [list, list]
-        )
-        is_list = isinstance(getattr(OWN, name), tuple)
-        ids = all(type(i) is int and least <= i < vocab_size for i in flat)
-        if pair or not ids or isinstance(value, list) != is_list:
+        parts = value if is_pair and isinstance(value, list) else [value if is_list else [value]]
+        lists = [part for part in parts if isinstance(part, list)]
+        ids = all(type(i) is int and least <= i < vocab_size for part in lists for i in part)
+        if not ids or not len(lists) == len(parts) == 1 + is_pair:
             wanted = "a list of ids" if is_list else "an id"
             raise AttendoError(
                 f"specials.{name}={value} must be {wanted} in a vocabulary of {vocab_size}. {_REMEDY}"
             )
-        given[name] = value
-        if name.startswith("around"):
-            before, behind = value
-            given[name] = tuple(before), tuple(behind)
-        elif isinstance(value, list):
-            given[name] = tuple(value)
+        found = tuple(map(tuple, lists))
+        given[name] = found if is_pair else found[0] if is_list else value
     if not given["begin"]:
         raise AttendoError(f"specials.begin is empty. {_REMEDY}")
     return SpecialTokens(**given, no_target=-1)
-
-
-def _flat(value: Any) -> list[Any]:
-    """Return the values of nested lists as one list."""
-    return [one for part in value for one in _flat(part)] if isinstance(value, list) else [value]
 
 
 def _byte(entry: str) -> int | None:

@@ -162,7 +162,7 @@ class Segments:
         first, last = self.separators[:1], self.separators[1:][-1:]
         inner = self.separators[1:-1]
         if was_spaced is not None and spaced is not None and was_spaced != spaced:
-            inner = tuple(gap or " " for gap in inner) if spaced else tuple(map(_unspaced, inner))
+            inner = [gap or " " if spaced or gap.strip(" \u00a0") else "" for gap in inner]
         return self._between(texts, (*first, *inner, *last))
 
     @staticmethod
@@ -262,10 +262,7 @@ def _sentence_cuts(text: str, beginnings: tuple[str, ...] = ()) -> list[Cut]:
 
 @lru_cache(maxsize=8)
 def _before(beginnings: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a pattern for white space between a word and one of `beginnings`, if a lowercase word follows.
-
-    The lowercase word excludes names such as "Black Forest".
-    """
+    """Return a pattern for white space before one of `beginnings` and a lowercase word (not "Black Forest")."""
     return re.compile(rf"(?<=\w)\s+(?=(?:{'|'.join(map(re.escape, beginnings))})\s+[^\W\d_A-Z])")
 
 
@@ -425,7 +422,3 @@ def _spaced(texts: Sequence[str]) -> bool | None:
         return None
     n_spaces = sum(text.count(" ") for text in texts)
     return is_spaced(texts) or n_spaces > _TOKENIZED * sum(map(len, texts))
-
-
-def _unspaced(gap: str) -> str:
-    return gap if gap.strip(" \u00a0") else ""

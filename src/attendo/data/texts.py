@@ -232,7 +232,7 @@ def _chunks(pieces: _Pieces) -> Iterator[Chunk]:
 
 
 def _end_of_chunk(text: str) -> int:
-    """Return the end of the first chunk: before the last space, otherwise after the last line, otherwise at the limit."""
+    """Return the end of the first chunk: before the last space, otherwise after a line, otherwise at the limit."""
     # a line is cut only where white space begins or ends, because no tokenizer joins text across such a place
     space = text.rfind(" ", 1, _CHUNK)
     if space > 0:

@@ -17,17 +17,13 @@ def standing(labels: list[str]) -> list[str]:
     >>> standing(["to", "雨"])
     ['t', 'o 雨']
     """
-    marks = [[_in_a_cell(cluster) for cluster in reversed(clusters(label))] for label in labels]
+    # an ellipsis would be horizontal
+    marks = [[isolated(c).replace("…", "⋮") for c in reversed(clusters(label))] for label in labels]
     lines = [
         "".join(mark + " " * (CELL - columns(mark)) for mark in line)
         for line in zip_longest(*marks, fillvalue="")
     ]
     return [line.rstrip() for line in reversed(lines)]
-
-
-def _in_a_cell(cluster: str) -> str:
-    """Return the upright form of a character that would look wrong in vertical text."""
-    return {"…": "⋮"}.get(cluster, isolated(cluster))
 
 
 def shade(weight: float) -> str:

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from attendo.data.labelled import LabelledRow, LabelSet
-from attendo.data.multi_label import MultiLabelCorpus, has_labels, is_above, label_list, numbers_of
+from attendo.data.labelled_corpus import MultiLabelCorpus, has_labels, is_above, label_list, numbers_of
 from attendo.inference.label_model import (
     Answer,
     ClassScore,

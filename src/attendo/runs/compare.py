@@ -12,7 +12,7 @@ from numpy import ndarray
 
 from attendo.bootstrap import Comparison, RowSums, interval, paired_bootstrap, ratio_sums
 from attendo.data.labelled import LabelledRow
-from attendo.data.multi_label import MultiLabelCorpus, numbers_of
+from attendo.data.labelled_corpus import MultiLabelCorpus, numbers_of
 from attendo.data.tagged import Span, spans_of
 from attendo.data.token_stream import Document, TokenStream
 from attendo.data.tokenizers import WORDS, Tokenizer

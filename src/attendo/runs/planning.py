@@ -23,12 +23,11 @@ from attendo.runs.init_from import trained_on_paper
 from attendo.runs.settings import UPDATING_SHARE, Tables, measured_pace
 from attendo.runs.task_specs import TaskSpec
 from attendo.runs.training_run import chosen
-from attendo.training import costs, scaling
+from attendo.training import costs
 from attendo.training.acceleration import FORMATS, Precision, Products, onednn_product
-from attendo.training.costs import Cells, Formats, Load, Memory
+from attendo.training.costs import MFU, Accelerator, Cells, Formats, Job, Load, Memory, Sharding, UpdateTime
 from attendo.training.optimizer import LoraConfig, TrainingConfig
 from attendo.training.run import Clock
-from attendo.training.scaling import MFU, Accelerator, Job, Sharding, UpdateTime
 
 PROBE_SECONDS = 5.0
 LONGEST_UPDATE = 30.0
@@ -306,9 +305,9 @@ def carried(
     states = memory.weights + memory.gradients + memory.states
     outcomes = []
     for sharding in ("ddp", "fsdp2"):
-        n_bytes = scaling.sharded_bytes(job, world, states, memory.activations + memory.loss, sharding)
-        taken = scaling.update_time(job, world, accelerator, sharding, mfu)
-        needed = scaling.hidden_from(job, world, accelerator, sharding, mfu)
+        n_bytes = costs.sharded_bytes(job, world, states, memory.activations + memory.loss, sharding)
+        taken = costs.update_time(job, world, accelerator, sharding, mfu)
+        needed = costs.hidden_from(job, world, accelerator, sharding, mfu)
         fits = n_bytes < accelerator.memory
         outcomes.append(Outcome(sharding, n_bytes, fits, taken, needed, updates * taken.total))
     return PaperPlan(accelerator, world, mfu, factor * plan.tokens_per_update, updates, tuple(outcomes))

@@ -23,8 +23,15 @@ from attendo.data.chat_corpus import (
 )
 from attendo.data.corpus_base import Corpus
 from attendo.data.held_out import MOST, source_hash
-from attendo.data.labelled_corpus import LabelledCorpus, LabelledData, LabelledDataset
-from attendo.data.multi_label import MultiLabelCorpus, MultiLabelData, NumberCorpus, NumberData
+from attendo.data.labelled_corpus import (
+    LabelledCorpus,
+    LabelledData,
+    LabelledDataset,
+    MultiLabelCorpus,
+    MultiLabelData,
+    NumberCorpus,
+    NumberData,
+)
 from attendo.data.pair_corpus import PairCorpus, PairData, PairDataset
 from attendo.data.tagged import TaggedCorpus, TaggedData, dictionary, spans_of
 from attendo.data.text_corpus import TextCorpus, TextData, WindowDataset

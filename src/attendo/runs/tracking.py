@@ -31,6 +31,9 @@ NOTE = "log"
 """Name of the log's state in the progress of a run, which is saved in checkpoints."""
 
 
+_EMPTY: Mapping[str, Any] = {"lines": 0, "loss": 0.0, "steps": 0, "last_step": {}}
+
+
 class MetricsLog:
     """Log of a run, which writes each report as one line of JSON to metrics.jsonl, and to TensorBoard if enabled.
 
@@ -50,9 +53,7 @@ class MetricsLog:
         self._events_folder = folder / EVENTS_NAME if tensorboard else None
         self._events: Any = None  # torch's SummaryWriter
         self._whole = False  # whether the last line is known to be complete
-        self._lines = self._steps = 0
-        self._loss = 0.0
-        self._last_step: dict[str, Any] = {}
+        self._state = dict(_EMPTY)
         self._clock: tuple[int, float] | None = None  # tokens and seconds at the last line
         if tensorboard:
             _summary_writer()
@@ -60,8 +61,7 @@ class MetricsLog:
     def clear(self) -> None:
         """Remove the log that an earlier run without checkpoints has left in the folder."""
         self.close()
-        self._lines = self._steps = 0
-        self._loss = 0.0
+        self._state = dict(_EMPTY)
         self.path.unlink(missing_ok=True)
         if self._events_folder is not None and self._events_folder.is_dir():
             for file in self._events_folder.glob("events.out.tfevents.*"):
@@ -73,10 +73,8 @@ class MetricsLog:
         state: Mapping[str, Any] = progress.notes.get(NOTE, {})
         kept = list(_lines_until(self.path, progress.step, state.get("lines")))
         write_atomic(self.path, b"".join(line for _, line in kept))
-        self._lines = sum(entry["kind"] != "checkpoint" for entry, _ in kept)
-        self._loss = state.get("loss", 0.0)
-        self._steps = state.get("steps", 0)
-        self._last_step = state.get("last_step", {})
+        n_lines = sum(entry["kind"] != "checkpoint" for entry, _ in kept)
+        self._state = {**_EMPTY, **state, "lines": n_lines}
         self._clock = None
         if self._events_folder is not None:  # TensorBoard hides points of later steps
             self._events = _summary_writer()(str(self._events_folder), purge_step=progress.step + 1)
@@ -103,12 +101,7 @@ class MetricsLog:
             case _:
                 by = {} if rule is None else {"rule": rule}
                 self._write(line | {"note": report.note} | _clock(progress) | by)
-        progress.notes[NOTE] = {
-            "lines": self._lines,
-            "loss": self._loss,
-            "steps": self._steps,
-            "last_step": self._last_step,
-        }
+        progress.notes[NOTE] = dict(self._state)
 
     def close(self) -> None:
         """Close the TensorBoard file. The next log line opens a new TensorBoard file."""
@@ -118,33 +111,39 @@ class MetricsLog:
 
     def _step(self, report: Report, line: dict[str, Any]) -> None:
         progress = report.progress
-        self._loss += report.loss
-        self._steps += 1
+        self._state["loss"] += report.loss
+        self._state["steps"] += 1
         norm = report.gradient_norm
-        self._last_step = {"rate": report.rate, "gradient_norm": norm, "tokens": progress.tokens}
+        self._state["last_step"] = {"rate": report.rate, "gradient_norm": norm, "tokens": progress.tokens}
         if progress.step % LOG_EVERY == 0:
             self._write_mean(line, progress)
 
     def _write_mean(self, line: dict[str, Any], progress: Progress) -> None:
-        self._write(line | {"loss": self._loss / self._steps} | self._last_step | _clock(progress))
-        self._loss = 0.0
-        self._steps = 0
+        state = self._state
+        mean = {"loss": state["loss"] / state["steps"]}
+        self._write(line | mean | state["last_step"] | _clock(progress))
+        state |= {"loss": 0.0, "steps": 0}
 
     def _end(self, report: Report, line: dict[str, Any]) -> None:
         """Write the mean of the last steps, and the end of the run, unless the log already contains the end."""
-        if self._last_step and self._steps:
+        if self._state["last_step"] and self._state["steps"]:
             self._write_mean(_place("step", report.progress), report.progress)
         if last_entry(self.path).get("kind") != "end":
             self._write(line | {"note": report.note} | _at_end(report.progress))
 
     def _write(self, line: dict[str, Any]) -> None:
-        entry = {key: _finite(value) for key, value in line.items()}
-        if not self._whole:
-            _cut_half_a_line(self.path)
-            self._whole = True
+        # JSON has no infinity
+        lost = {
+            key: None for key, value in line.items() if isinstance(value, float) and not math.isfinite(value)
+        }
+        entry = line | lost
+        if not self._whole and self.path.exists():
+            # a killed process may have written an incomplete line after the last line break
+            os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
+        self._whole = True
         with self.path.open("ab") as file:
             file.write((json.dumps(entry) + "\n").encode())
-        self._lines += entry["kind"] != "checkpoint"
+        self._state["lines"] += entry["kind"] != "checkpoint"
         if self._events_folder is not None:
             self._show(entry)
 
@@ -211,12 +210,6 @@ def _lines_until(path: Path, step: int, n_lines: int | None) -> Iterator[tuple[d
         yield entry, line
 
 
-def _cut_half_a_line(path: Path) -> None:
-    """Remove an incomplete line that a killed process has written after the last line break."""
-    if path.exists() and len(data := path.read_bytes()) > (whole := data.rfind(b"\n") + 1):
-        os.truncate(path, whole)
-
-
 def _entry(line: bytes) -> dict[str, Any] | None:
     """Return a line as an object with `kind` and `step`, or None if it is not a valid entry."""
     try:
@@ -248,11 +241,6 @@ def _at_end(progress: Progress) -> dict[str, Any]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _finite(value: Any) -> Any:
-    """Replace a non-finite number by None, because JSON has no infinity."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _summary_writer() -> Any:

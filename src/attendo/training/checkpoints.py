@@ -11,8 +11,8 @@ import json
 import random
 import re
 import struct
-import threading
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -462,8 +462,7 @@ class Saver:
         self.keep = max(run.checkpoint.keep_last, run.training.average_last)
         self.every = run.save_every
         self.ranks = run.ranks.beside()
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._writing: Future[None] | None = None
         self._last: tuple[int, int, bool] | None = None
 
     def save(self, run: Run) -> bool:
@@ -474,9 +473,9 @@ class Saver:
         self.wait()
         self._last = _place(run.progress)
         if self.background:
-            arguments = [self.folder, taken]
-            self._thread = threading.Thread(target=self._write_noting, args=arguments, name="checkpoint")
-            self._thread.start()
+            thread = ThreadPoolExecutor(1, "checkpoint")
+            self._writing = thread.submit(self._write, self.folder, taken)
+            thread.shutdown(wait=False)  # the thread ends after this checkpoint
         else:
             self._write(self.folder, taken)
         return True
@@ -487,23 +486,14 @@ class Saver:
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written. Raise the error of a failed save."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def _write(self, folder: Path, taken: Snapshot) -> None:
         write_checkpoint(folder, taken, self.ranks)
         if self.ranks.is_first:
             prune_checkpoints(folder, self.keep, taken.progress["best_step"], self.every)
-
-    def _write_noting(self, folder: Path, taken: Snapshot) -> None:
-        try:
-            self._write(folder, taken)
-        except BaseException as error:  # noqa: BLE001 - raised in the training's own thread
-            self._error = error
 
 
 def _place(progress: Progress) -> tuple[int, int, bool]:

@@ -470,9 +470,8 @@ class Coach:
 
     def judges_outputs(self, report: Report) -> bool:
         """Return whether the rules on outputs and heads apply to this report."""
-        is_evaluation = (
-            report.kind == "evaluation" and not report.note
-        )  # a note means other weights than those of the run
+        # a note means other weights than those of the run
+        is_evaluation = report.kind == "evaluation" and not report.note
         return is_evaluation and report.done >= SETTLED and report.progress.step > self.training.warmup_steps
 
     def hear(self, report: Report, heads: Sequence[HeadMeasure] = ()) -> list[Advice]:
@@ -519,9 +518,8 @@ class Coach:
             return found
         early = fmean(memory.early)
         if untrained is not None:
-            warmup = config.warmup_steps
-            peak = memory.peak
-            found.append(no_fall(memory.blocks, early, untrained, progress.step, warmup, peak))
+            times = progress.step, config.warmup_steps
+            found.append(no_fall(memory.blocks, early, untrained, *times, memory.peak))
         if self.fresh and memory.at_peak >= LONG_BLOCKS:
             tokens = progress.tokens / progress.step
             found.append(small_batch(memory.blocks, early, tokens, config.batch_tokens, config.accumulation))
@@ -544,9 +542,8 @@ class Coach:
             found.append(output_collapse(memory.outputs, config.learning_rate))
             if heads:
                 before, memory.dead = memory.dead, names_of_dead(heads)
-                rate = config.learning_rate
-                warmup = config.warmup_steps
-                found.append(dead_heads(memory.dead, before, len(heads), rate, warmup))
+                rates = config.learning_rate, config.warmup_steps
+                found.append(dead_heads(memory.dead, before, len(heads), *rates))
         return found
 
     def _keep(self, evaluated: Evaluated) -> None:

@@ -174,10 +174,7 @@ def _store(rank: int, world: int, timeout: timedelta) -> Store:
 
 
 def _agreed_name(store: Store, rank: int, world: int, timeout: timedelta) -> str:
-    """Return a new name that all ranks agree on: the hash of one random word per rank.
-
-    Rank 0 collects the words. Rank 0 continues when every other rank has seen its own word in the collection.
-    """
+    """Return a new name that all ranks agree on: the hash of one random word per rank, which rank 0 collects."""
     word = secrets.token_hex(8)
     deadline = time.monotonic() + timeout.total_seconds()
     store.set(f"attendo/word/{rank}", word)

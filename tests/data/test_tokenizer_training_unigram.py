@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendo.data import unigram
-from attendo.data.unigram import train_unigram
+from attendo.data import tokenizer_training as unigram
+from attendo.data.tokenizer_training import train_unigram
 
 words_with_counts = st.dictionaries(
     st.text("abc", min_size=1, max_size=5), st.integers(1, 9), min_size=1, max_size=6
@@ -79,7 +79,7 @@ def test_frequent_words_become_pieces() -> None:
 
 
 def test_long_words_and_rare_ones_beyond_the_limit_are_still_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unigram, "_WORDS", 1)
+    monkeypatch.setattr(unigram, "_MOST_WORDS", 1)
     scores = train_unigram({"ab" * 500: 3, "xyz": 1}, 30)
     assert set("abxyz") <= set(scores)
     assert max(map(len, scores)) <= 16
