@@ -5,7 +5,6 @@ method checks the fields and raises ValueError. Every error in a table becomes a
 """
 
 import dataclasses
-import difflib
 import json
 import re
 import tomllib
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, nearest
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -142,9 +141,9 @@ def _refuse_unknown(section: type, table: Mapping[str, Any], name: str, place: s
     fields = [field.name for field in dataclasses.fields(section) if field.init]
     for key, value in table.items():
         if key not in fields:
-            near = difflib.get_close_matches(key, fields, n=1)
-            remedy = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(fields)}"
-            raise AttendoError(f"unknown key {_dotted(name, key)}{place}; {remedy}")
+            raise AttendoError(
+                f"unknown key {_dotted(name, key)}{place}; {nearest(key, fields, 'known keys')}"
+            )
         if isinstance(value, Mapping) and dataclasses.is_dataclass(kind := get_type_hints(section)[key]):
             _refuse_unknown(kind, value, _dotted(name, key), place)  # pyright: ignore[reportArgumentType]
 

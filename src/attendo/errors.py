@@ -1,6 +1,7 @@
 """The one error that attendo raises for its users, and the command that installs an extra."""
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 NOT_NUMBERS = (
@@ -54,6 +55,19 @@ def install_command(extra: str) -> str:
     if not folder.name or not folder.exists():
         return f'pip install "attendo[{extra}]"'
     return f'pip install "{"." if folder == Path.cwd() else folder}[{extra}]"'
+
+
+def nearest(name: str, known: Sequence[str], others: str = "available") -> str:
+    """Return a hint for an unknown name: the most similar known name, or the known names without a dot.
+
+    >>> nearest("q_porj", ["q_proj", "v_proj"]), nearest("x", ["q_proj", "v_proj"])
+    ('did you mean q_proj?', 'available: q_proj, v_proj')
+    """
+    from difflib import get_close_matches
+
+    like = get_close_matches(name, known, n=1)
+    shortest = [place for place in known if "." not in place]
+    return f"did you mean {like[0]}?" if like else f"{others}: {', '.join(shortest)}"
 
 
 def is_failure(error: BaseException) -> bool:

@@ -6,7 +6,6 @@ buckets, and the records of each bucket are compared. The text of the rows is no
 the corpus again, and skips and counts the rows with the chosen problems.
 """
 
-import difflib
 import functools
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -38,7 +37,7 @@ from attendo.data.scripts import (
     scripts_and_controls,
     words_apart,
 )
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, nearest
 
 Pair = tuple[int, str, str]
 
@@ -66,9 +65,7 @@ def parse_drop(text: str) -> frozenset[str]:
         if name in instead:
             raise AttendoError(f"`drop` {name}: this would remove most rows. Instead, {instead[name]}")
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known checks: {', '.join(known)}"
-            raise AttendoError(f"`drop` {name}: no such check; {hint}")
+            raise AttendoError(f"`drop` {name}: no such check; {nearest(name, known, 'known checks')}")
     return frozenset(names)
 
 

@@ -24,14 +24,13 @@ from attendo.data.corpus_base import Corpus
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer, is_spaced
 from attendo.display.formats import Say
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, nearest
 from attendo.models import ModelConfig, build_model
 from attendo.runs.task_specs import TASK_SPECS, Size, TaskSpec, family_of
 from attendo.training.acceleration import compiling_pays, fastest_precision, fastest_products
 from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.costs import on_paper
 from attendo.training.loop import update
-from attendo.training.lora import nearest
 from attendo.training.optimizer import BUDGETS, LoraConfig, TrainingConfig
 from attendo.training.run import Run, Task
 

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache
 from typing import TypeVar, cast
 
@@ -10,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, nearest
 from attendo.nn.layers import Dropout
 from attendo.training.distributed import gathered
 from attendo.training.optimizer import LoraConfig
@@ -44,17 +43,6 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
         parameter.requires_grad_(False)
     if parts and not any(parameter.requires_grad for parameter in model.parameters()):
         raise AttendoError(f"training.frozen={list(parts)} leaves nothing to train. Remove an entry")
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """Return a hint for an unknown name: the most similar known name, or the known names without a dot.
-
-    >>> nearest("q_porj", ["q_proj", "v_proj"]), nearest("x", ["q_proj", "v_proj"])
-    ('did you mean q_proj?', 'available: q_proj, v_proj')
-    """
-    like = get_close_matches(name, known, n=1)
-    shortest = [place for place in known if "." not in place]
-    return f"did you mean {like[0]}?" if like else f"available: {', '.join(shortest)}"
 
 
 def _places(model: nn.Module) -> list[str]:
