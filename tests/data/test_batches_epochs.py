@@ -131,7 +131,7 @@ def test_the_groups_before_a_position_are_the_only_ones_made(monkeypatch: pytest
         made.append(len(rows))
         return np.array_split(rows, 10)
 
-    batches = EpochRows.of(7 * 3 * 50, (0, 0), cut, FEW)
+    batches = EpochRows(7 * 3 * 50, (0, 0), cut, FEW)
     next(iter(batches[25:]))
     assert len(made) == 3  # ten batches each
     assert len(batches) == 500 and len(made) == 50

@@ -9,6 +9,7 @@ batch can therefore contain rows from distant places of a file, although only a 
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from itertools import chain, islice
@@ -39,83 +40,40 @@ class Grouping:
 GROUPING = Grouping()
 
 
-class _Groups:
-    """The groups of shards in an epoch, computed on access. The last group and all batch sizes are cached."""
+class EpochRows(Sequence[Rows]):
+    """The row numbers of each batch in an epoch. A slice without an end is also an EpochRows object.
 
-    def __init__(self, n_rows: int, seeds: tuple[int, ...], cut: Cut, grouping: Grouping) -> None:
+    The first access to a batch generates all earlier groups of shards, and `len` generates all groups. The last group
+    and the sizes of all batches are cached.
+
+    Args:
+        n_rows: The number of rows.
+        seeds: The random seeds.
+        cut: A function that forms batches from the rows of shuffled shards.
+        grouping: The limits on the rows that are shuffled together.
+    """
+
+    def __init__(self, n_rows: int, seeds: tuple[int, ...], cut: Cut, grouping: Grouping = GROUPING) -> None:
         self._n_rows = n_rows
         self._seeds = seeds
         self._cut = cut
         self._shard = grouping.shard
         n_shards = -(-n_rows // grouping.shard)
         order = np.random.default_rng(seeds).permutation(n_shards)
-        self._shards = np.array_split(order, max(1, n_shards // grouping.shards))
+        self._groups = np.array_split(order, max(1, n_shards // grouping.shards))
+        self._start = 0
         self._last: tuple[int, Sequence[Rows]] = -1, ()
+        # slices share the following
         self._sizes: list[NDArray[np.int32]] = []
         self._ends: list[int] = []  # cumulative numbers of batches, for the groups counted so far
         self._counting = threading.Lock()  # a prefetching thread also counts
 
     def __len__(self) -> int:
-        return len(self._shards)
-
-    def group(self, number: int) -> Sequence[Rows]:
-        last, batches = self._last
-        if last != number:
-            shard = self._shard
-            parts = [
-                np.arange(i * shard, min((i + 1) * shard, self._n_rows)) for i in sorted(self._shards[number])
-            ]
-            # the seed has one more number than that of the shard order, so the two are independent
-            random = np.random.default_rng((*self._seeds, len(self._seeds), number))
-            batches = self._cut(np.concatenate(parts), random)
-            self._last = number, batches
-        return batches
-
-    def find(self, place: int) -> tuple[int, int]:
-        """Return the group of a batch and its index in the group, or the number of groups if there is no such batch."""
-        number = 0
-        while number < len(self) and self._counted(number) <= place:
-            number += 1
-        return number, place - (self._ends[number - 1] if number else 0)
-
-    def sizes(self) -> NDArray[np.int32]:
-        for number in range(len(self)):
-            self._counted(number)
-        return np.concatenate(self._sizes)
-
-    def total(self) -> int:
-        return self._counted(len(self) - 1)
-
-    def _counted(self, number: int) -> int:
-        with self._counting:
-            while len(self._ends) <= number:
-                sizes = np.array([len(rows) for rows in self.group(len(self._ends))], np.int32)
-                self._sizes.append(sizes)
-                self._ends.append((self._ends[-1] if self._ends else 0) + len(sizes))
-        return self._ends[number]
-
-
-class EpochRows(Sequence[Rows]):
-    """The row numbers of each batch in an epoch. A slice without an end is also an EpochRows object.
-
-    The first access to a batch generates all earlier groups of shards, and `len` generates all groups.
-    """
-
-    def __init__(self, groups: _Groups, start: int = 0) -> None:
-        self._groups = groups
-        self._start = start
-
-    @classmethod
-    def of(cls, n_rows: int, seeds: tuple[int, ...], cut: Cut, grouping: Grouping = GROUPING) -> "EpochRows":
-        """Return the batches of `n_rows` rows, which `cut` forms from shuffled shards. `seeds` are the random seeds."""
-        return cls(_Groups(n_rows, seeds, cut, grouping))
-
-    def __len__(self) -> int:
-        return max(0, self._groups.total() - self._start)
+        return max(0, self._counted(len(self._groups) - 1) - self._start)
 
     def __iter__(self) -> Iterator[Rows]:
-        number, place = self._groups.find(self._start)
-        groups = map(self._groups.group, range(number, len(self._groups)))
+        number, place = self._find(self._start)
+        groups = map(self._group, range(number, len(self._groups)))
         yield from islice(chain.from_iterable(groups), place, None)
 
     @overload
@@ -128,16 +86,49 @@ class EpochRows(Sequence[Rows]):
         if isinstance(index, slice):
             first = index.start or 0
             if index.stop is None and index.step in (None, 1) and first >= 0:
-                return EpochRows(self._groups, self._start + first)  # nothing is counted
+                rest = copy(self)  # nothing is counted
+                rest._start += first
+                return rest
             return [self[i] for i in range(*index.indices(len(self)))]
         place = index + len(self) if index < 0 else index
-        number, at = self._groups.find(self._start + place)
+        number, at = self._find(self._start + place)
         if place < 0 or number == len(self._groups):
             raise IndexError(f"no batch {index}")
-        return self._groups.group(number)[at]
+        return self._group(number)[at]
 
     def sizes(self) -> NDArray[np.int32]:
-        return self._groups.sizes()[self._start :]
+        """Return the number of rows in each batch."""
+        self._counted(len(self._groups) - 1)
+        return np.concatenate(self._sizes)[self._start :]
+
+    def _group(self, number: int) -> Sequence[Rows]:
+        last, batches = self._last
+        if last != number:
+            shard = self._shard
+            parts = [
+                np.arange(i * shard, min((i + 1) * shard, self._n_rows)) for i in sorted(self._groups[number])
+            ]
+            # the seed has one more number than that of the shard order, so the two are independent
+            random = np.random.default_rng((*self._seeds, len(self._seeds), number))
+            batches = self._cut(np.concatenate(parts), random)
+            self._last = number, batches
+        return batches
+
+    def _find(self, place: int) -> tuple[int, int]:
+        """Return the group of a batch and its index in the group, or the number of groups if there is no such batch."""
+        number = 0
+        while number < len(self._groups) and self._counted(number) <= place:
+            number += 1
+        return number, place - (self._ends[number - 1] if number else 0)
+
+    def _counted(self, number: int) -> int:
+        """Return the number of batches in all groups up to this group."""
+        with self._counting:
+            while len(self._ends) <= number:
+                sizes = np.array([len(rows) for rows in self._group(len(self._ends))], np.int32)
+                self._sizes.append(sizes)
+                self._ends.append((self._ends[-1] if self._ends else 0) + len(sizes))
+        return self._ends[number]
 
 
 Lengths = NDArray[np.integer] | RowLengths | Stretches
@@ -343,7 +334,7 @@ def token_batches(
 
     if n_rows <= grouping.at_once:
         return cut(slice(None), np.random.default_rng((seed, epoch)))
-    return EpochRows.of(n_rows, (seed, epoch), cut, grouping)
+    return EpochRows(n_rows, (seed, epoch), cut, grouping)
 
 
 def padding_share(batches: Sequence[Rows], *sides: Lengths) -> float:

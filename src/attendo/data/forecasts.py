@@ -53,6 +53,5 @@ def nearest_neighbor_baseline(
     asked = vectorizer.transform([source for source, _ in test_pairs])
     # one row at a time, because a row of similarities is dense
     nearest = (train_pairs[(asked[row] @ known).argmax()][1] for row in range(len(test_pairs)))
-    return sum(found == target for found, (_, target) in zip(nearest, test_pairs, strict=True)) / len(
-        test_pairs
-    )
+    right = sum(found == target for found, (_, target) in zip(nearest, test_pairs, strict=True))
+    return right / len(test_pairs)

@@ -196,10 +196,7 @@ class TokenStream:
             order = _drawn(len(self), n_tokens).tolist()
         chosen: list[Document] = []
         for i in order:
-            document = self.document(i)
-            chosen.append(
-                document if document.n_targets <= n_tokens else document.beginning(n_tokens, tokenizer)
-            )
+            chosen.append(self.document(i).beginning(n_tokens, tokenizer))
             n_tokens -= chosen[-1].n_targets
             if n_tokens <= 0:
                 break
@@ -322,7 +319,7 @@ def window_batches(
     if n_windows <= grouping.at_once:
         rows = cut(np.arange(n_windows), np.random.default_rng(seeds))
     else:
-        rows = EpochRows.of(n_windows, seeds, cut, grouping)
+        rows = EpochRows(n_windows, seeds, cut, grouping)
     return EpochBatches(rows, lambda rows: window_batch(stream, edges(rows), edges(rows + 1), rows, specials))
 
 
