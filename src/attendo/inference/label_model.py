@@ -67,10 +67,8 @@ def mixed(
 Logits = Float[ndarray, "texts outputs"]
 Decisions = Float[ndarray, "decisions classes"]
 """The logits or log-probabilities of each text, and of each decision: a decision is a choice of one class."""
-
 BATCH_TOKENS = 8192
 """Largest number of tokens in a batch. A single longer part of a text is a batch of its own."""
-
 CHUNK = 1000
 """Number of texts that are encoded at a time."""
 

@@ -31,7 +31,6 @@ from attendo.models import Model, ModelConfig
 
 LENGTH_PENALTY, BEAM, LONGEST = 0.2, 4, 256
 """The search settings of Argos Translate. LONGEST is the length limit of CTranslate2, in tokens."""
-
 _MODEL = ("model.bin", "config.json", "shared_vocabulary.json")
 _TIMES = (1980, 1, 1, 0, 0, 0)  # fixed, so equal models produce identical packages
 

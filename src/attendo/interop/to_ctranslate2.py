@@ -34,10 +34,8 @@ from attendo.nn.positions import Alibi, RelativeBias, alibi_slopes
 
 IN_ATTENTION = ("rotary", "alibi", "relative")
 """The position encodings that are part of self-attention. They add nothing to the embedding."""
-
 LONGEST = 1025
 """The default max_input_length of CTranslate2 plus the end token."""
-
 _SPEC_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 
 
@@ -230,7 +228,6 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 Quantization = Literal["float32", "int8", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16"]
 """The names of CTranslate2's number formats for saved weights."""
-
 CALLS = "attendo.json"
 """The file that describes how to call the exported model."""
 

@@ -313,7 +313,7 @@ FORMAT = 1
 _READ = [
     "token_ids: for each text, the ids `text.before`, the ids of the text, and `text.behind`, as in training. "
     "Shorter rows are padded at the end with `ids.pad`. lengths: the number of real ids of each row, from 1 "
-    "to max_len.",
+    "to max_len."
 ]
 _STEP = [
     "Run decoder.onnx. logits[:, -1] predicts the next token of each row. Never choose an id of `ids.never`.",

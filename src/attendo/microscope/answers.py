@@ -514,7 +514,6 @@ def _note(config: ModelConfig) -> str:
 
 MOST_FRAMES = 24
 """The maximum number of frames. They are evenly chosen, and include the first and the last checkpoint."""
-
 HOW_TO_KEEP_MORE = "checkpoint.keep_last=20 and checkpoint.every_steps=200"
 
 

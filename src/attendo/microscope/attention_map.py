@@ -31,7 +31,6 @@ NAMES: dict[Stack, Localized] = {
 
 TIE = 1e-5
 """The maximum difference in nats between mean entropies that count as equal."""
-
 MARKS = {" ": "␠", "\n": "⏎", "\t": "⇥"}
 """The visible characters for whitespace in tokens."""
 
@@ -189,16 +188,12 @@ def _visible(c: str) -> str:
 
 
 NARROWEST = 40
-
 MOST_BLOCKS = 4
 """The maximum number of blocks of columns. With more keys, neighboring keys share a cell."""
-
 EVEN = 1e-5
 """The maximum relative difference between weights that count as equal."""
-
 LONGEST = 16
 """The maximum width of a label, in columns."""
-
 READ = {
     "encoder": Localized(
         "Rows: queries. Columns: keys. Right: the largest weights.",

@@ -48,7 +48,6 @@ from attendo.training.checkpoints import checkpoints
 
 LONGEST_SWEEP = 160
 """The maximum number of tokens for which a saved page contains the effect of every head. More would take minutes."""
-
 REMEMBERED = 500_000_000
 """The maximum bytes of cached results. At least two results are cached, and older results are computed again."""
 
