@@ -330,8 +330,8 @@ class TextClassifier(LabelModel):
             logits[start : start + CHUNK] = encoder_logits(
                 self.model, self.tokenizer, self.long_texts, encoded
             )
-        if not alone:
-            logits = self.combined(logits, texts)
+        if not alone and self.ngrams is not None and self.share < 1.0:
+            logits = self.combined(logits, self.ngrams.scores(texts))
         empty = [i for i, text in enumerate(texts) if not text.strip()]
         logits[empty] = self.temperature * self.prior
         return logits, n_tokens
@@ -346,5 +346,5 @@ class TextClassifier(LabelModel):
         return self.card.get("thresholds", {})
 
     @abstractmethod
-    def combined(self, logits: Logits, texts: Sequence[str]) -> Logits:
-        """Return share · (calibrated logits of the encoder) + (1 - share) · (logits of the n-grams, if any)."""
+    def combined(self, logits: Logits, ngrams: Logits) -> Logits:
+        """Return share · (calibrated logits of the encoder) + (1 - share) · (logits of the n-grams)."""
