@@ -25,10 +25,8 @@ from attendo.inference.batch_files import Ahead, Chunk, Done, whole
 
 AHEAD = 4
 """Largest number of chunks per worker that are computed, or wait to be written, at a time."""
-
 TRIES = 5
 """Number of workers that die on one chunk, or in a row before they load the model, until an error is raised."""
-
 PATIENCE = 600.0
 """Seconds within which a worker must start if no worker is running. A growing cluster can take minutes."""
 

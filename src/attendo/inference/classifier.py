@@ -185,10 +185,8 @@ class Classifier(TextClassifier):
     def predicted(self, log_probs: Decisions) -> list[str]:
         return [self.labels.names[i] for i in log_probs.argmax(1)]
 
-    def combined(self, logits: Logits, texts: Sequence[str]) -> Logits:
-        if self.ngrams is None or self.share == 1.0:
-            return logits
-        return mixed(logits / self.encoder_temperature, self.ngrams.scores(texts), self.share)
+    def combined(self, logits: Logits, ngrams: Logits) -> Logits:
+        return mixed(logits / self.encoder_temperature, ngrams, self.share)
 
     def _threshold_array(self, thresholds: Thresholds) -> Float[ndarray, " classes"]:
         """Return the thresholds in the order of the classes (NaN: none)."""

@@ -20,7 +20,6 @@ from attendo.files import write_atomic
 
 Thresholds = Mapping[str, float]
 """The lowest probability at which a label is given. A threshold above 1 means that the label is never given."""
-
 NEVER = 2.0
 CONFIDENCE = 0.9
 """The probability that a threshold for a precision keeps it on further rows of the same kind."""

@@ -67,10 +67,8 @@ def mixed(
 Logits = Float[ndarray, "texts outputs"]
 Decisions = Float[ndarray, "decisions classes"]
 """The logits or log-probabilities of each text, and of each decision: a decision is a choice of one class."""
-
 BATCH_TOKENS = 8192
 """Largest number of tokens in a batch. A single longer part of a text is a batch of its own."""
-
 CHUNK = 1000
 """Number of texts that are encoded at a time."""
 
@@ -332,8 +330,8 @@ class TextClassifier(LabelModel):
             logits[start : start + CHUNK] = encoder_logits(
                 self.model, self.tokenizer, self.long_texts, encoded
             )
-        if not alone:
-            logits = self.combined(logits, texts)
+        if not alone and self.ngrams is not None and self.share < 1.0:
+            logits = self.combined(logits, self.ngrams.scores(texts))
         empty = [i for i, text in enumerate(texts) if not text.strip()]
         logits[empty] = self.temperature * self.prior
         return logits, n_tokens
@@ -348,5 +346,5 @@ class TextClassifier(LabelModel):
         return self.card.get("thresholds", {})
 
     @abstractmethod
-    def combined(self, logits: Logits, texts: Sequence[str]) -> Logits:
-        """Return share · (calibrated logits of the encoder) + (1 - share) · (logits of the n-grams, if any)."""
+    def combined(self, logits: Logits, ngrams: Logits) -> Logits:
+        """Return share · (calibrated logits of the encoder) + (1 - share) · (logits of the n-grams)."""

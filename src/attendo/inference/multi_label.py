@@ -102,11 +102,9 @@ class MultiLabelClassifier(TextClassifier):
             label_list(name for name, chosen in zip(self.counts, own, strict=True) if chosen) for own in given
         ]
 
-    def combined(self, logits: Logits, texts: Sequence[str]) -> Logits:
-        if self.ngrams is None or self.share == 1.0:
-            return logits
+    def combined(self, logits: Logits, ngrams: Logits) -> Logits:
         # between two classes, mixed log-probabilities are mixed logits
-        return self.share * logits / self.encoder_temperature + (1 - self.share) * self.ngrams.scores(texts)
+        return self.share * logits / self.encoder_temperature + (1 - self.share) * ngrams
 
     def classify(self, texts: Sequence[str]) -> Sequence[Answer]:
         """Return the answer for each text, of any length. Long texts are cut or read in windows.

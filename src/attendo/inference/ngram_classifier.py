@@ -49,7 +49,6 @@ FEW_WEIGHTS = 1 << 20
 """The maximum number of weights for which all blocks and all strengths are tried."""
 MOST_WORK = 3e7
 """The maximum work (n-grams of all rows, times classes) for which all blocks and all strengths are tried."""
-
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 Analyzer = Callable[[str], Iterable[str]]

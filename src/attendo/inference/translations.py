@@ -19,11 +19,9 @@ from attendo.metrics import Score
 
 LEAST_REPEATED = 12
 """Smallest total length of a repetition in tokens. Shorter repetitions occur in correct texts."""
-
 MOST_RATIO = 2.0
 MOST_EXTRA = 30
 """Limit for a text without an end token: 2 tokens per source token plus 30. Longer texts count as looping."""
-
 NO_REPEAT: dict[Kind, int] = {"character": 12, "byte": 24}
 """Length of the n-grams that a second search blocks, for small tokens. The n-grams are about as long as 4 subwords."""
 
@@ -188,7 +186,6 @@ Loop = Literal["none", "mended", "left"]
 
 Omission = Literal["none", "short", "unaligned"]
 """Sign of missing text in a translation: none, a far too short part, or many unaligned source words."""
-
 MOST_UNALIGNED = 0.65
 """Largest share of a part's source tokens that may be unaligned. Above this share, text is probably missing."""
 

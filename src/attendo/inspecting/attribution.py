@@ -28,7 +28,6 @@ from attendo.nn.attention import Attention
 Inputs = Mapping[str, Tensor]
 Metric = Callable[[Tensor], Tensor]
 """A function from logits `[rows, len, vocab]`, or `[rows, classes]` of a classifier, to one number per row."""
-
 MOST_LOGITS = 2**25
 """The maximum number of logits per batch (128 MB)."""
 

@@ -163,7 +163,12 @@ def export(
         _module(target).write(folder, bundle, model, fresh, **_settings(target, options))
         say(f"comparing both models on {examples.name}")
         report = {"target": target, **measured(bundle, model, _module(target).opened(fresh), examples)}
-        _require_near(report, options)
+        far = report.get("largest_difference") or 0.0
+        if options.quantization == "float32" and far > TOO_FAR:
+            raise AttendoError(
+                f"the {target} export differs from the model (by {far:.2g} nats), so nothing was written. This "
+                "is a bug in attendo: please report it"
+            )
         if share < 1.0:
             say(
                 f"warning: the export has the encoder alone. In attendo, n-grams have {1 - share:.0%} of the decision"
@@ -201,12 +206,3 @@ def _settings(target: Target, options: ExportOptions) -> dict[str, Any]:
         elif value != getattr(ExportOptions(), name):
             raise AttendoError(f"`{name}` has no effect with `target` {target}. Remove it")
     return settings
-
-
-def _require_near(report: dict[str, Any], options: ExportOptions) -> None:
-    far = report.get("largest_difference") or 0.0
-    if options.quantization == "float32" and far > TOO_FAR:
-        raise AttendoError(
-            f"the {report['target']} export differs from the model (by {far:.2g} nats), so nothing was "
-            "written. This is a bug in attendo: please report it"
-        )

@@ -31,7 +31,6 @@ from attendo.models import Model, ModelConfig
 
 LENGTH_PENALTY, BEAM, LONGEST = 0.2, 4, 256
 """The search settings of Argos Translate. LONGEST is the length limit of CTranslate2, in tokens."""
-
 _MODEL = ("model.bin", "config.json", "shared_vocabulary.json")
 _TIMES = (1980, 1, 1, 0, 0, 0)  # fixed, so equal models produce identical packages
 
@@ -87,7 +86,11 @@ def write(
             _add(package, f"{name}/sentencepiece.model", (converted / "sentencepiece.model").read_bytes())
             _add(package, f"{name}/minisbd/rules.onnx", sentence_splitter())
             _add(package, f"{name}/metadata.json", (json.dumps(facts, indent=1) + "\n").encode())
-            _add(package, f"{name}/README.md", _readme(facts).encode())
+            readme = (
+                f"# {facts['from_name']} to {facts['to_name']}\n\nMade with attendo {version('attendo')}. Sentence "
+                "boundaries are found by rules on characters, without a network.\n"
+            )
+            _add(package, f"{name}/README.md", readme.encode())
         write_atomic(out / "tokenizer.json", (converted / "tokenizer.json").read_bytes())
 
 
@@ -174,13 +177,6 @@ def _add(package: zipfile.ZipFile, name: str, data: bytes) -> None:
     entry = zipfile.ZipInfo(name, _TIMES)
     entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
     package.writestr(entry, data)
-
-
-def _readme(facts: Mapping[str, str]) -> str:
-    return (
-        f"# {facts['from_name']} to {facts['to_name']}\n\nMade with attendo {version('attendo')}. Sentence "
-        "boundaries are found by rules on characters, without a network.\n"
-    )
 
 
 _STOP = ".!?…"

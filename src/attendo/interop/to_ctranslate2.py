@@ -34,10 +34,8 @@ from attendo.nn.positions import Alibi, RelativeBias, alibi_slopes
 
 IN_ATTENTION = ("rotary", "alibi", "relative")
 """The position encodings that are part of self-attention. They add nothing to the embedding."""
-
 LONGEST = 1025
 """The default max_input_length of CTranslate2 plus the end token."""
-
 _SPEC_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 
 
@@ -148,7 +146,9 @@ def _fill_layer(layer: Any, block: EncoderBlock | DecoderBlock, config: ModelCon
     if isinstance(own.positions, RelativeBias):
         _bias(layer.self_attention, own.positions.weight, own.positions.reach)
     elif isinstance(own.positions, Alibi) and isinstance(block, EncoderBlock):
-        _bias(layer.self_attention, _alibi_buckets(config), 2 * config.max_len)
+        # as T5 buckets [4·max_len, heads], because CTranslate2 supports ALiBi only in decoders
+        distances = torch.arange(2 * config.max_len, dtype=torch.float32).repeat(2)
+        _bias(layer.self_attention, -distances[:, None] * alibi_slopes(config.n_heads), 2 * config.max_len)
     if isinstance(block, DecoderBlock) and block.cross_attention is not None:
         cross = block.cross_attention
         _attention(layer.attention, cross, block.cross_attention_residual)
@@ -175,12 +175,6 @@ def _attention(target: Any, source: Attention, residual: Residual | None) -> Non
 def _bias(target: Any, buckets: Tensor, reach: int) -> None:
     target.relative_attention_bias = _array(buckets)
     target.relative_attention_max_distance = np.int32(reach)
-
-
-def _alibi_buckets(config: ModelConfig) -> Tensor:
-    """Return the ALiBi bias [4·max_len, heads] as T5 buckets, because CTranslate2 supports ALiBi only in decoders."""
-    distances = torch.arange(2 * config.max_len, dtype=torch.float32)
-    return -distances.repeat(2)[:, None] * alibi_slopes(config.n_heads)
 
 
 def _for_every_head(cross: Attention) -> tuple[nn.Linear, nn.Linear]:
@@ -230,7 +224,6 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 Quantization = Literal["float32", "int8", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16"]
 """The names of CTranslate2's number formats for saved weights."""
-
 CALLS = "attendo.json"
 """The file that describes how to call the exported model."""
 
@@ -317,6 +310,10 @@ def _calls(bundle: Bundle, model: Model, quantization: Quantization) -> dict[str
     }
     if isinstance(model, EncoderDecoder):
         decoding = build(DecodingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
+        is_plain = decoding.length_norm == "plain"
+        norm = (
+            f"{'len(hypothesis)' if is_plain else '((5 + len(hypothesis)) / 6)'} ** {decoding.length_penalty}"
+        )
         return said | {
             "class": "ctranslate2.Translator",
             "call": "translate_batch(tokens, **options)",
@@ -325,7 +322,7 @@ def _calls(bundle: Bundle, model: Model, quantization: Quantization) -> dict[str
             "decoding": dataclasses.asdict(decoding),
             "score": (
                 "score * len(hypothesis) ** length_penalty is the log-probability; attendo divides it by "
-                f"{_norm_in_words(decoding)} and ranks the hypotheses again by the result"
+                f"{norm} and ranks the hypotheses again by the result"
             ),
             "same_search_in_attendo": "attendo translate DIR --set decoding.refill=true",
         }
@@ -368,13 +365,6 @@ def options_of(decoding: DecodingConfig, max_len: int, source_len: int | None = 
         "no_repeat_ngram_size": decoding.no_repeat_ngram,
         "max_input_length": max_len,
     }
-
-
-def _norm_in_words(decoding: DecodingConfig) -> str:
-    alpha = decoding.length_penalty
-    if decoding.length_norm == "plain":
-        return f"len(hypothesis) ** {alpha}"
-    return f"((5 + len(hypothesis)) / 6) ** {alpha}"
 
 
 def _head_in_words(model: EncoderClassifier | MaskedLM) -> str:

@@ -310,46 +310,8 @@ def opened(out: Path) -> ExportedTranslator | ExportedGenerator | ExportedReader
 
 
 FORMAT = 1
-_READ = [
-    "token_ids: for each text, the ids `text.before`, the ids of the text, and `text.behind`, as in training. "
-    "Shorter rows are padded at the end with `ids.pad`. lengths: the number of real ids of each row, from 1 "
-    "to max_len.",
-]
-_STEP = [
-    "Run decoder.onnx. logits[:, -1] predicts the next token of each row. Never choose an id of `ids.never`.",
-    "For the next step, set token_ids to the chosen ids [rows, 1], add 1 to lengths, and set each past_… to "
-    "the present_… of the same name. A row ends with `ids.eos`, or when its length is max_len.",
-    "To remove, repeat or reorder rows (as in a beam search), choose the same rows in all inputs.",
-    "A step can process several tokens. Rows of different lengths are aligned at their ends: padding comes "
-    "first, in token_ids and in past_…, and lengths counts the real ids, including those of this step.",
-]
-_LOOPS = {
-    "encoder-decoder": [
-        "source_ids: for each text, the ids `source.before`, the ids of the text, and `source.behind`. Shorter "
-        "rows are padded at the end with `ids.pad`. source_lengths: the number of real ids of each row, from 1 "
-        "to max_len. Run encoder.onnx once.",
-        "Start with these inputs. token_ids: `begin` for every row, [rows, n]. lengths: n for every row. "
-        "past_key_… and past_value_…: length 0, [rows, heads, 0, width]. memory_lengths: source_lengths. "
-        "memory_key_… and memory_value_…: from the encoder, repeated once per hypothesis for a beam search.",
-        *_STEP,
-    ],
-    "decoder": [
-        "Start with these inputs. token_ids: `prompt.before` and the ids of the prompt, [rows, n]. lengths: n "
-        "for every row. past_key_… and past_value_…: length 0, [rows, heads, 0, width].",
-        *_STEP,
-    ],
-    "classifier": [
-        *_READ,
-        "Run model.onnx. softmax(logits / temperature) are the probabilities of the labels, in the order of "
-        "`labels` in card.json. The temperature is validation.temperature in card.json (default: 1). Without "
-        "labels, logits are the vectors of the texts.",
-    ],
-    "masked": [
-        *_READ,
-        "Run model.onnx. logits[row, i] predicts the token at position i. states are the vectors of the "
-        "tokens, and their mean over the real tokens is a vector of the text.",
-    ],
-}
+LOOPS = Path(__file__).with_name("onnx_loops.json")
+"""The steps of a program that runs the graphs, by architecture."""
 _CHOICES = {
     "architecture": ("encoder-decoder", "classifier", "decoder", "masked"),
     "norm": ("layer", "rms"),
@@ -406,7 +368,7 @@ def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
         **_special_ids(bundle.tokenizer, config.architecture),
         "decoding": bundle.tables.get("decoding", {}),
         "graphs": graphs,
-        "loop": _LOOPS[config.architecture],
+        "loop": json.loads(LOOPS.read_text("utf-8"))[config.architecture],
     }
     write_atomic(out / "onnx.json", json.dumps(description, indent=1, ensure_ascii=False) + "\n")
     bundle.tokenizer.save(out / "tokenizer.json")

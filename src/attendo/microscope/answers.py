@@ -514,7 +514,6 @@ def _note(config: ModelConfig) -> str:
 
 MOST_FRAMES = 24
 """The maximum number of frames. They are evenly chosen, and include the first and the last checkpoint."""
-
 HOW_TO_KEEP_MORE = "checkpoint.keep_last=20 and checkpoint.every_steps=200"
 
 
@@ -563,7 +562,9 @@ def _weights(
     for folder in checkpoints:
         load_weights(model, kept_weights(result.folder, folder), str(folder))
         yield int(folder.name.removeprefix("step-")), False, _seen_by(model, result, path, head)
-    yield _trained_steps(result.folder), True, result.record[path].weights[0, head]
+    with safe_open(result.folder / "model.safetensors", framework="pt") as file:
+        step = int((file.metadata() or {}).get("step", 0))
+    yield step, True, result.record[path].weights[0, head]
 
 
 @torch.inference_mode()
@@ -571,12 +572,6 @@ def _seen_by(model: Model, result: LookResult, path: str, head: int) -> Float[Te
     with recording(model, keep=f"{path}.weights", edits=result.edits) as record:
         record.model.hidden(**result.inputs)
     return record[path].weights[0, head]
-
-
-def _trained_steps(folder: Path) -> int:
-    """Return the step that the trained weights contain."""
-    with safe_open(folder / "model.safetensors", framework="pt") as file:
-        return int((file.metadata() or {}).get("step", 0))
 
 
 def _frame(

@@ -31,7 +31,6 @@ NAMES: dict[Stack, Localized] = {
 
 TIE = 1e-5
 """The maximum difference in nats between mean entropies that count as equal."""
-
 MARKS = {" ": "␠", "\n": "⏎", "\t": "⇥"}
 """The visible characters for whitespace in tokens."""
 
@@ -77,12 +76,6 @@ class AttentionMap:
         """The mean entropy of the rows of each layer."""
         return [float(entropy(torch.from_numpy(self.shown(layer)))) for layer in range(len(self.weights))]
 
-    @property
-    def _one_is_sharpest(self) -> bool:
-        """Whether one layer is sharper than all other layers by more than rounding errors."""
-        first, *others = sorted(self._spreads)
-        return bool(others) and others[0] - first > TIE
-
     def shown(self, layer: int | None = None, head: int | None = None) -> Float[np.ndarray, "queries keys"]:
         """Return the weights of a head, or the mean over the heads of a layer.
 
@@ -119,7 +112,9 @@ class AttentionMap:
         """
         layer = self.sharpest_layer if layer is None else layer
         n_layers, n_heads = self.weights.shape[:2]
-        sharpest = head is None and layer == self.sharpest_layer and self._one_is_sharpest
+        first, *others = sorted(self._spreads)
+        is_clear = bool(others) and others[0] - first > TIE  # by more than rounding errors
+        sharpest = head is None and layer == self.sharpest_layer and is_clear
         why = Localized(" (the sharpest)", "のうち最も鋭い層") if sharpest else Localized("", "")
         if head is not None:
             heads = Localized(f"head {head + 1} of {n_heads}", f"ヘッド {head + 1}（全 {n_heads}）")
@@ -181,24 +176,17 @@ def visible(piece: str) -> str:
     >>> visible("a b"), visible("\\x1b[31m"), visible("")
     ('a␠b', '\\\\u{1b}[31m', '∅')
     """
-    return "".join(map(_visible, piece)) or "∅"
-
-
-def _visible(c: str) -> str:
-    return MARKS.get(c) or (shown(c) if shown(c) != c else "␠" if c.isspace() else c)
+    marked = (MARKS.get(c) or (shown(c) if shown(c) != c else "␠" if c.isspace() else c) for c in piece)
+    return "".join(marked) or "∅"
 
 
 NARROWEST = 40
-
 MOST_BLOCKS = 4
 """The maximum number of blocks of columns. With more keys, neighboring keys share a cell."""
-
 EVEN = 1e-5
 """The maximum relative difference between weights that count as equal."""
-
 LONGEST = 16
 """The maximum width of a label, in columns."""
-
 READ = {
     "encoder": Localized(
         "Rows: queries. Columns: keys. Right: the largest weights.",

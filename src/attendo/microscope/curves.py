@@ -125,7 +125,6 @@ WIDTH, HEIGHT = 560, 270
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 42
 N_COLORS = 6
 """The number of different colors of runs. Further runs repeat the colors."""
-
 EVENT_WORDS = {
     "best": Localized("best", "最良"),
     "decay": Localized("decay begins", "学習率の減衰開始"),

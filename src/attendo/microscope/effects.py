@@ -126,10 +126,8 @@ def _work(result: LookResult, n: int) -> int:
 
 MOST_WORK = 2e11
 """The maximum work of a measure of `tokens_answer`, in weights x tokens of all passes: some seconds on one core."""
-
 STEPS = 32
 """The number of points of integrated gradients."""
-
 TOKENS_AT_ONCE = 8192
 
 
@@ -234,10 +232,8 @@ def _gradient_times_input(result: LookResult, label: int) -> Float[Tensor, " len
 
 NONE = -1
 """The target id of positions without a target."""
-
 HIDDEN = 0.15
 """The share of tokens that are masked for a masked language model. Every call masks the same tokens."""
-
 OUTPUT_ROWS = 512
 """The maximum number of positions whose logits are in memory at the same time."""
 

@@ -26,10 +26,8 @@ from attendo.models import parameter_count
 
 STEPS = 16
 """The number of points of integrated gradients."""
-
 MOST_WORK = 4e11
 """The maximum work of a request, in parameters x tokens of all passes: some seconds on one core."""
-
 SOURCES: dict[Influence, str] = {
     "rollout": "Abnar & Zuidema 2020, Quantifying Attention Flow in Transformers, equation 1",
     "gradients": "Sundararajan, Taly & Yan 2017, Axiomatic Attribution for Deep Networks",
@@ -140,7 +138,6 @@ def _inputs_of(result: LookResult, text: str) -> dict[str, Tensor]:
 
 BIASES = "biases"
 """The path of the sum of all biases in the parts of a logit."""
-
 OTHERS = 10
 """The number of other tokens that an answer offers for comparison."""
 

@@ -340,17 +340,9 @@ class Outcome(TypedDict, total=False):
     ngrams: list[Ngram]
 
 
-class Baseline(TypedDict):
-    """The output of the unchanged model as an `Outcome`, and its changes caused by the edits (see `compared`)."""
+class Baseline(Outcome):
+    """The output of the unchanged model, and its changes caused by the edits (see `compared`)."""
 
-    text: NotRequired[str]
-    log_prob: NotRequired[float]
-    finished: NotRequired[bool]
-    score: NotRequired[float]
-    filled: NotRequired[int]
-    labels: NotRequired[list[Label]]
-    ngrams_share: NotRequired[float]
-    ngrams: NotRequired[list[Ngram]]
     deltas: list[float] | dict[str, float]
     total: float
     tokens: NotRequired[list[Token | None]]

@@ -123,11 +123,7 @@ def _nodes(result: LookResult, found: Searched) -> list[TreeNode]:
 
 
 def _node(
-    result: LookResult,
-    found: Searched,
-    node: TraceNode,
-    place: tuple[int, int],
-    parent: TreeNode | None,
+    result: LookResult, found: Searched, node: TraceNode, place: tuple[int, int], parent: TreeNode | None
 ) -> TreeNode:
     step, number = place
     total = node.log_prob + (0.0 if parent is None else parent["sum"])

@@ -48,7 +48,6 @@ from attendo.training.checkpoints import checkpoints
 
 LONGEST_SWEEP = 160
 """The maximum number of tokens for which a saved page contains the effect of every head. More would take minutes."""
-
 REMEMBERED = 500_000_000
 """The maximum bytes of cached results. At least two results are cached, and older results are computed again."""
 
@@ -144,7 +143,9 @@ class Session:
         if name == "model":
             return self.model_answer()
         if name == "look":
-            return self._look(request)
+            began = time.perf_counter()
+            baseline = self._remembered(request.without_edits()) if request.edits else None
+            return look_answer(self._remembered(request, baseline), baseline, began)
         given = {field: value for field, value in vars(request).items() if field != "key"}
         if "path" in given:
             model = self.user.model
@@ -167,6 +168,7 @@ class Session:
             ["positions", config.positions],
         ]
         folder = self.folder or user.folder
+        kept = [] if self.folder is None else checkpoints(self.folder / "checkpoints")
         return {
             "name": "a model in memory" if folder is None else folder.absolute().name,
             "own_parts": any(map(is_custom, model.modules())),  # commands cannot load custom modules
@@ -179,7 +181,7 @@ class Session:
                 {"name": name, "paths": paths, "heads": config.n_heads}
                 for name, paths in attention_paths(model).items()
             ],
-            "checkpoints": [int(path.name.removeprefix("step-")) for path in self._checkpoints()],
+            "checkpoints": [int(path.name.removeprefix("step-")) for path in kept],
             "effects": effect_paths(model),
             "examples": self.examples,
             "probes": self.probes,
@@ -235,12 +237,6 @@ class Session:
             yield "tree", {"beam": usual_beam(self.user)}
         yield "film", dict(head)
 
-    def _look(self, request: LookRequest) -> LookAnswer:
-        began = time.perf_counter()
-        baseline = self._remembered(request.without_edits()) if request.edits else None
-        result = self._remembered(request, baseline)
-        return look_answer(result, baseline, began)
-
     def _remembered(self, request: LookRequest, baseline: LookResult | None = None) -> LookResult:
         if request.key in self._results:
             self._results.move_to_end(request.key)
@@ -264,9 +260,6 @@ class Session:
                 "this result is no longer available, because the program was restarted. Look again"
             )
         return self._remembered(self._requests[key])
-
-    def _checkpoints(self) -> list[Path]:
-        return [] if self.folder is None else checkpoints(self.folder / "checkpoints")
 
 
 def probes_of(user: User, rows: Sequence[tuple[str, str]]) -> Probes:

@@ -201,11 +201,7 @@ class View:
         return {"path": attention_paths(self.result.model)[shown.stack][layer], "head": head}
 
     def steps(
-        self,
-        query: int,
-        stack: Stack | None = None,
-        layer: int | None = None,
-        head: int | None = None,
+        self, query: int, stack: Stack | None = None, layer: int | None = None, head: int | None = None
     ) -> Steps:
         """Return the intermediate results of the attention of one query in one head.
 

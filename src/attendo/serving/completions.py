@@ -286,11 +286,7 @@ def _config(generator: Generator, body: SamplingBody, most: int) -> SamplingConf
 
 
 async def generated(
-    request: ApiRequest,
-    served: ServedModel,
-    ready: GenerationRequest,
-    form: AnswerForm,
-    more: dict[str, Any],
+    request: ApiRequest, served: ServedModel, ready: GenerationRequest, form: AnswerForm, more: dict[str, Any]
 ) -> Response:
     """Generate the texts of a request, and return them as a response or as a stream. `more` are further fields."""
     head = form.head(served.name, ready.body.stream) | more
@@ -552,11 +548,7 @@ class EventStream(EventSourceResponse):
 
 
 async def _streamed(
-    request: ApiRequest,
-    served: ServedModel,
-    work: TranslationJob | GenerationJob,
-    cost: int,
-    chunks: Chunks,
+    request: ApiRequest, served: ServedModel, work: TranslationJob | GenerationJob, cost: int, chunks: Chunks
 ) -> Response:
     """Return the events of a job as a stream. If the job fails before its first event, raise its error."""
     async with AsyncExitStack() as stack:
@@ -570,10 +562,7 @@ async def _streamed(
 
 
 async def _messages(
-    request: ApiRequest,
-    first: asyncio.Future[JobEvent],
-    events: AsyncIterator[JobEvent],
-    chunks: Chunks,
+    request: ApiRequest, first: asyncio.Future[JobEvent], events: AsyncIterator[JobEvent], chunks: Chunks
 ) -> AsyncIterator[ServerSentEvent]:
     try:
         event = await first

@@ -119,10 +119,7 @@ class ApiRequest(Request):
             raise ApiError(413, f"{message}; send it in parts", param=field)
 
     async def with_model(
-        self,
-        name: str | None,
-        families: Sequence[TaskName],
-        work: Callable[[ServedModel], Awaitable[T]],
+        self, name: str | None, families: Sequence[TaskName], work: Callable[[ServedModel], Awaitable[T]]
     ) -> T:
         """Return the result of `work` on the model that `choose_model` returns."""
         return await self.with_choice(lambda: choose_model(self.server, name, families), work)
@@ -237,9 +234,7 @@ def choose_model(state: State, name: str | None, families: Sequence[TaskName] = 
         names = ", ".join(served.name for served in fit)
         if not fit:
             raise ApiError(
-                404,
-                f"no {_model_names(families)} is served; GET /v1/models lists the models",
-                param="model",
+                404, f"no {_model_names(families)} is served; GET /v1/models lists the models", param="model"
             )
         raise ApiError(400, f"several models fit this request; set model to one of: {names}", param="model")
     try:

@@ -367,12 +367,7 @@ class Engine:
 
 @asynccontextmanager
 async def call(
-    engine: Engine,
-    entered: AbstractContextManager[None],
-    work: Work,
-    seconds: float,
-    *,
-    stream: bool = True,
+    engine: Engine, entered: AbstractContextManager[None], work: Work, seconds: float, *, stream: bool = True
 ) -> AsyncIterator[AsyncIterator[JobEvent]]:
     """Submit a job and yield an iterator over its events. An unfinished job is canceled when the context ends.
 

@@ -26,7 +26,6 @@ WRONG_KEY = "the API key is unknown to this server: use a key from its key file 
 TOO_LATE = "the request timed out; send less text at once, or raise X-Request-Timeout and --timeout"
 GONE = 499
 """The status in the log if the client disconnected before the response."""
-
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 499: "client_gone"}
 _CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 413: "request_too_large", 504: "timeout"}
 _MEANINGS = {

@@ -27,33 +27,25 @@ if TYPE_CHECKING:
 
 SENT_SECONDS = 60.0
 """The maximum seconds that a client may take to accept the next part of a response."""
-
 ABORT = "attendo.abort"
 """The key of an ASGI scope under which `sockets` stores the function that closes the connection immediately."""
-
 RECORD = "attendo.record"
 """The key of an ASGI scope under which its ResponseRecord is stored."""
-
 ALWAYS = {"x-content-type-options": "nosniff", "x-frame-options": "DENY", "referrer-policy": "no-referrer"}
 UNLESS_SET = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
     "cache-control": "no-store",
 }
 """The default headers, which a response can override."""
-
 BODY_SECONDS = 30.0
 """The maximum seconds that a request body may take to arrive."""
-
 THROWN_SECONDS = 2.0
 THROWN_BYTES = 16 << 20
 """The maximum seconds and bytes for which the body of a rejected request is read and discarded."""
-
 BODIES = 256 << 20
 """The maximum bytes of all incomplete request bodies in memory."""
-
 KEY_IN_BODY = frozenset({"/translate", "/detect", "/languages", "/frontend/settings"})
 """The paths for which clients of LibreTranslate send their API key in the body."""
-
 READS = frozenset({"GET", "HEAD"})
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 

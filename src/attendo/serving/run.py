@@ -27,7 +27,6 @@ TRIM_THRESHOLD = -1
 MMAP_THRESHOLD = -3
 ARENA_MAX = -8
 """The parameter numbers of mallopt(3)."""
-
 LARGE = 1 << 20
 """The block size in bytes above which glibc requests memory directly from the system and returns it directly."""
 
@@ -70,10 +69,8 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 BACKLOG = 2048
 KEEP_ALIVE = 75
 """The maximum idle seconds of a connection between requests, which is longer than the timeout of load balancers."""
-
 TIDY_EVERY = 60.0
 """The interval in seconds at which free memory is returned to the system."""
-
 SPARE_FILES = 128
 """The number of file descriptors that are reserved for other uses than connections."""
 

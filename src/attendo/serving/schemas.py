@@ -45,7 +45,6 @@ def _whole(value: Any) -> Any:
 
 Name = Annotated[str, Field(max_length=200)]
 """The name of a model."""
-
 WHOLE = BeforeValidator(_whole)
 """A validator that accepts numbers such as 3.0 as integers, as JSON does."""
 

@@ -16,20 +16,15 @@ from attendo.serving.middleware import ABORT
 
 HEAD_SECONDS = 10.0
 """The maximum seconds that the head of a request may take to arrive."""
-
 HEAD_BYTES = 64 << 10
 HEAD_LINES = 100
 """The maximum bytes and the maximum number of headers in the head of a request."""
-
 QUEUED = 100
 """The maximum number of requests on a connection that wait for the response to an earlier request."""
-
 LINGER_SECONDS = 30.0
 """The maximum seconds that a client may take to read the rest of a response after the connection is closed."""
-
 MOST = 4096
 """The maximum number of open connections."""
-
 HEAD_TOO_LARGE = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the headers are too large; send fewer headers"
 TOO_MANY_WAIT = (
     HTTPStatus.TOO_MANY_REQUESTS,

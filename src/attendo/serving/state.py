@@ -20,7 +20,6 @@ SLOWEST = 1.0
 """The minimum cost per second that is assumed for Retry-After."""
 LONGEST_WAIT = 60
 """The maximum value of Retry-After, in seconds."""
-
 IN_A_ROW = 4
 """The number of consecutive rejections after which all requests are rejected until a job is admitted or finished."""
 

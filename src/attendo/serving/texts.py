@@ -281,9 +281,7 @@ async def tokenize(request: ApiRequest) -> Response:
 
 
 @router.post(
-    "/detokenize",
-    **reads(DetokenizeBody, DetokenizeAnswer, timeout=False),
-    operation_id="detokenize",
+    "/detokenize", **reads(DetokenizeBody, DetokenizeAnswer, timeout=False), operation_id="detokenize"
 )
 async def detokenize(request: ApiRequest) -> Response:
     """Decode token ids into text. Begin, end and padding tokens are skipped."""
@@ -386,10 +384,7 @@ async def _score_texts(request: ApiRequest, served: ServedModel, body: ScoreBody
 
 
 def _tokens(
-    user: Translator | Generator,
-    ids: Sequence[int],
-    values: Sequence[float],
-    places: Sequence[TokenScore],
+    user: Translator | Generator, ids: Sequence[int], values: Sequence[float], places: Sequence[TokenScore]
 ) -> list[dict[str, Any]]:
     def as_json(token: int, value: float) -> dict[str, Any]:
         return {"id": token, "text": token_text(user.tokenizer, token), "log_prob": value}

@@ -33,7 +33,7 @@ export interface AttributionRequest {
   other?: number | null;
 }
 
-/** The output of the unchanged model as an `Outcome`, and its changes caused by the edits (see `compared`). */
+/** The output of the unchanged model, and its changes caused by the edits (see `compared`). */
 export interface Baseline {
   text?: string;
   log_prob?: number;
