@@ -2,13 +2,12 @@
 
 import itertools
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import begun_child
 
 from attendo.cache import cache_folder
 from attendo.data import store as store_module
@@ -179,32 +178,20 @@ def test_the_key_depends_on_contents_options_and_tokenizer_alone(
     assert len({key, *different}) == 7
 
 
-BUILD = """
-import sys
-from pathlib import Path
-from attendo.data.store import pair_store
-from attendo.bundle import load_tokenizer
-tokenizer = load_tokenizer(Path(sys.argv[1]))
-sys.stdin.read()  # all begin at once
-store = pair_store(((i, "the cat" * (i % 5), "猫" * (i % 7)) for i in range(3000)), tokenizer, "k", Path(sys.argv[2]))
-print(len(store), int(store.sources.lengths.sum()), int(store.targets.lengths.sum()))
-"""
-
-
 def test_several_processes_may_build_one_store(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    tokenizer.save(tmp_path / "tokenizer.json")
-    command = [sys.executable, "-c", BUILD, str(tmp_path / "tokenizer.json"), str(tmp_path / "cache")]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    builders = [subprocess.Popen(command, **pipes) for _ in range(3)]
-    for builder in builders:
-        assert builder.stdin is not None
-        builder.stdin.close()
-    found = []
-    for builder in builders:
-        builder.stdin = None
-        out, err = builder.communicate(timeout=60)
-        assert (builder.returncode, err) == (0, "")
-        found.append(out)
+    waiting, begin = os.pipe()
     lengths = [len(tokenizer.encode("the cat" * (i % 5))) for i in range(3000)]
-    assert set(found) == {f"3000 {sum(lengths)} {sum(i % 7 for i in range(3000))}\n"}
+
+    def build() -> int:
+        os.close(begin)
+        os.read(waiting, 1)  # all begin at once
+        rows = ((i, "the cat" * (i % 5), "猫" * (i % 7)) for i in range(3000))
+        store = pair_store(rows, tokenizer, "k", tmp_path / "cache")
+        found = len(store), int(store.sources.lengths.sum()), int(store.targets.lengths.sum())
+        return int(found != (3000, sum(lengths), sum(i % 7 for i in range(3000))))
+
+    builders = [begun_child(build) for _ in range(3)]
+    os.close(begin)
+    os.close(waiting)
+    assert [os.waitpid(builder, 0)[1] for builder in builders] == [0, 0, 0]
     assert [p.name for p in (tmp_path / "cache").iterdir()] == ["pairs-k"]
