@@ -245,6 +245,14 @@ def modernbert(draw):
     return found | {name: draw.choice([True, False]) for name in biases}
 
 
+def eurobert(draw):
+    found = {name: value for name, value in llama(draw).items() if name != "tie_word_embeddings"}
+    return found | {
+        "classifier_pooling": draw.choice(["bos", "mean"]),
+        "num_labels": draw.choice([2, 3]),
+    }
+
+
 @dataclass(frozen=True)
 class Kind:
     config: str
@@ -281,6 +289,8 @@ KINDS = {
     "gemma3": Kind("Gemma3Text", "ForCausalLM", gemma3),
     "modernbert": Kind("ModernBert", "ForMaskedLM", modernbert),
     "modernbert-classes": Kind("ModernBert", "ForSequenceClassification", modernbert),
+    "eurobert-classes": Kind("EuroBert", "ForSequenceClassification", eurobert),
+    "eurobert-tags": Kind("EuroBert", "ForTokenClassification", eurobert),
 }
 
 
@@ -319,7 +329,8 @@ def both(theirs, ours, seed):
         case "masked":
             return theirs(input_ids=ids, attention_mask=real.long()).logits[real], ours(ids, lengths)[real]
         case _:
-            return theirs(input_ids=ids, attention_mask=real.long()).logits, ours(ids, lengths)
+            them, us = theirs(input_ids=ids, attention_mask=real.long()).logits, ours(ids, lengths)
+            return (them, us) if us.ndim == 2 else (them[real], us[real])
 
 
 @contextlib.contextmanager

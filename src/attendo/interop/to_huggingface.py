@@ -41,7 +41,7 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
     >>> why_not(ModelConfig(vocab_size=11, positions="alibi"), "bpe")
     "no model of transformers supports positions='alibi' with the other settings here"
     """
-    if kind in ("word", "uncased"):
+    if kind == "word":
         return f"tokenizer.kind={kind!r} has no equivalent in transformers"
     try:
         place_of(config)

@@ -34,7 +34,7 @@ _ENCODER = {
     "initialization": "normal",
 }
 _CLASSES: Mapping[str, object] = {"pooling": "first", "tie": "none"}
-_VECTORS: Mapping[str, object] = {"n_classes": 0, "tie": "none"}
+VECTORS: Mapping[str, object] = {"n_classes": 0, "tie": "none"}
 
 
 def _bert_options(*, unused: int | None) -> tuple[Option, ...]:
@@ -93,7 +93,7 @@ BERT = Table(
             _CLASSES | {"output_activation": "tanh"},
             (*dense("bert.pooler.dense", "output_hidden"), *dense("classifier", "output_proj")),
         ),
-        "BertModel": Head("classifier", _VECTORS),
+        "BertModel": Head("classifier", VECTORS),
     },
     prefix="bert.",
     biased=True,
@@ -117,7 +117,7 @@ ROBERTA = Table(
             _CLASSES | {"output_activation": "tanh"},
             (*dense("classifier.dense", "output_hidden"), *dense("classifier.out_proj", "output_proj")),
         ),
-        "RobertaModel": Head("classifier", _VECTORS),
+        "RobertaModel": Head("classifier", VECTORS),
     },
     prefix="roberta.",
     biased=True,
@@ -167,7 +167,7 @@ DISTILBERT = Table(
             _CLASSES | {"output_activation": "relu"},
             (*dense("pre_classifier", "output_hidden"), *dense("classifier", "output_proj")),
         ),
-        "DistilBertModel": Head("classifier", _VECTORS),
+        "DistilBertModel": Head("classifier", VECTORS),
     },
     prefix="distilbert.",
     biased=True,
@@ -232,7 +232,7 @@ MODERNBERT = Table(
             {"tie": "none", "output_activation": "gelu", "output_norm": True},
             (*_MODERN_HEAD, *dense("classifier", "output_proj")),
         ),
-        "ModernBertModel": Head("classifier", _VECTORS),
+        "ModernBertModel": Head("classifier", VECTORS),
     },
     prefix="model.",
     optional=("norm.bias", "head.dense.bias", "decoder.bias"),  # unless config.json requests biases

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from attendo.interop.huggingface.encoders import BERT, DISTILBERT, MODERNBERT, ROBERTA
+from attendo.interop.huggingface.encoders import BERT, DISTILBERT, MODERNBERT, ROBERTA, VECTORS
 from attendo.interop.huggingface.options import (
     Activation,
     Both,
+    ClassifierPooling,
     Fixed,
     GatedActivation,
     Heads,
@@ -104,6 +105,7 @@ def _llama(
     windows: Windows | None = None,
     tied: bool = False,
     defaults: Theirs | None = None,
+    stack: str = "decoder",
 ) -> Table:
     """Return the table of a model like Llama, with variants in biases, positions, norms and joined layers."""
     layers = {
@@ -130,8 +132,8 @@ def _llama(
         (
             Row("model.embed_tokens.weight", ("embedding.tokens.weight",)),
             Row("lm_head.weight", ("output_proj.weight",)),
-            *blocks("model.layers", "decoder", layers, turned),
-            *dense("model.norm", "decoder.norm"),
+            *blocks("model.layers", stack, layers, turned),
+            *dense("model.norm", f"{stack}.norm"),
         ),
         {head: Head("decoder")},
         prefix="model.",
@@ -140,11 +142,11 @@ def _llama(
     )
 
 
-def _sizes(vocab_size: int, d_ff: int, max_len: int) -> tuple[Option, ...]:
+def _sizes(vocab_size: int, d_ff: int, max_len: int, stack: str = "decoder") -> tuple[Option, ...]:
     return (
         Same("vocab_size", "vocab_size", vocab_size),
         Same("d_ff", "intermediate_size", d_ff),
-        Same("n_decoder_layers", "num_hidden_layers", 32),
+        Same(f"n_{stack}_layers", "num_hidden_layers", 32),
         Same("max_len", "max_position_embeddings", max_len),
     )
 
@@ -211,6 +213,34 @@ QWEN3 = _llama(
     windows=_QWEN_WINDOWS,
     defaults={"head_dim": 128},
 )
+
+
+def _eurobert() -> Table:
+    """Return the table of EuroBERT: an encoder with the blocks of Llama, and classes for texts and for tokens."""
+    table = _llama(
+        "",
+        *_sizes(128_256, 3072, 8192, "encoder"),
+        Heads(),
+        Same("attention_bias", "attention_bias", False),
+        Same("feed_forward_bias", "mlp_bias", False),
+        ClassifierPooling("bos", "late"),
+        Fixed({"n_decoder_layers": 0, "tie": "none"}),
+        defaults=_shape(768, 12, 12, 12) | {"rms_norm_eps": 1e-5},
+        stack="encoder",
+    )
+    output = dense("classifier", "output_proj")
+    heads = {
+        "EuroBertForSequenceClassification": Head(
+            "classifier", {"output_activation": "gelu"}, (*dense("dense", "output_hidden"), *output)
+        ),
+        "EuroBertForTokenClassification": Head("classifier", {"pooling": "none", "d_output": None}, output),
+        "EuroBertModel": Head("classifier", {**VECTORS, "pooling": "mean"}),
+    }
+    rows = (row for row in table.weights if row.theirs != "lm_head.weight")
+    return replace(table, weights=tuple(rows), heads=heads)
+
+
+EUROBERT = _eurobert()
 
 
 def _gemma(
@@ -486,6 +516,7 @@ FAMILIES: Mapping[str, tuple[Table, ...]] = {
     "bert": (BERT,),
     "camembert": (ROBERTA,),
     "distilbert": (DISTILBERT,),
+    "eurobert": (EUROBERT,),
     "gemma2": (GEMMA2,),
     "gemma3_text": (GEMMA3,),
     "gpt2": (GPT2,),

@@ -57,7 +57,7 @@ def table_of(theirs: Theirs) -> tuple[Table, Head]:
     >>> table_of({"model_type": "mamba"})
     Traceback (most recent call last):
     attendo.errors.AttendoError: config.json: model_type="mamba" is not supported (supported: bart, bert, camembert, \
-distilbert, gemma2, gemma3_text, gpt2, llama, marian, mbart, mistral, modernbert, mt5, pegasus, phi3, qwen2, qwen3, \
+distilbert, eurobert, gemma2, gemma3_text, gpt2, llama, marian, mbart, mistral, modernbert, mt5, pegasus, phi3, qwen2, qwen3, \
 roberta, smollm3, t5, xlm-roberta)
     """
     kind = str(theirs.get("model_type"))
@@ -97,7 +97,7 @@ def config_of(theirs: Theirs, output_bias: bool | None = None) -> ModelConfig:
         found.pop("pooling", None)
     if head.architecture == "classifier" and "n_classes" not in found:
         found["n_classes"] = len(theirs.get("id2label") or (0, 1))
-        found["d_output"] = found["d_model"]
+        found.setdefault("d_output", found["d_model"])
     if output_bias is not None:
         found["output_bias"] = output_bias
     return build(ModelConfig, {k: v for k, v in found.items() if v is not None}, "config.json")
@@ -286,6 +286,7 @@ _WRITTEN = (
     "bert",
     "distilbert",
     "modernbert",
+    "eurobert",
 )
 """The families for export, with widely supported families first."""
 
@@ -363,6 +364,8 @@ def _tensors_of(model: Model, place: Place) -> dict[str, Tensor]:
     ours = {name: tensor.detach().cpu() for name, tensor in model.named_parameters(remove_duplicate=tied)}
     if model.config.embedding_scale != config.embedding_scale:
         ours[_EMBEDDINGS[0]] = ours[_EMBEDDINGS[0]] * config.d_model**0.5
+    if model.config.d_output != config.d_output:
+        ours |= _hidden_layer(ours["output_proj.weight"])
     if _is_permuted(place):
         ours = dict(_permuted(ours, config.d_model))
     found: dict[str, Tensor] = {}
@@ -386,11 +389,17 @@ def _tensors_of(model: Model, place: Place) -> dict[str, Tensor]:
 
 
 def _places(config: ModelConfig) -> Iterator[Place]:
-    """Yield the formats of a model, then those of the model whose embedding matrix contains the factor √d_model."""
+    """Yield the formats of a model, then those of models that compute the same.
+
+    The embedding matrix of the other models contains the factor √d_model, and classifiers have a hidden layer.
+    """
     shapes = [config]
     if config.embedding_scale and config.architecture in ("decoder", "classifier"):
         # the output layer has no factor, so the matrices differ
         shapes.append(replace(config, embedding_scale=False, tie="none"))
+    if config.pooling != "none" and 0 < 2 * config.n_classes <= config.d_model and config.d_output is None:
+        head = {"d_output": config.d_model, "output_activation": "gelu"}
+        shapes += [replace(shape, **head) for shape in shapes]
     for shape, family in product(shapes, _WRITTEN):
         for table in filter(lambda table: table.written, FAMILIES[family]):
             for name, head in table.heads.items():
@@ -457,6 +466,18 @@ def _is_permuted(place: Place) -> bool:
         "sincos",
         "halves",
     )
+
+
+def _hidden_layer(weight: Tensor) -> dict[str, Tensor]:
+    """Return a hidden layer with GELU and an output layer that compute W x, because gelu(x) - gelu(-x) = x."""
+    n, d_model = weight.shape
+    unused = weight.new_zeros(d_model - 2 * n, d_model)
+    one = torch.eye(n, d_model - n)
+    return {
+        "output_hidden.weight": torch.cat([weight, -weight, unused]),
+        "output_hidden.bias": weight.new_zeros(d_model),
+        "output_proj.weight": torch.cat([torch.eye(n), -one], 1),
+    }
 
 
 def _permuted(ours: Mapping[str, Tensor], d_model: int) -> Iterator[tuple[str, Tensor]]:

@@ -430,13 +430,21 @@ class QueryScalar(Option):
 
 @dataclass(frozen=True)
 class ClassifierPooling(Option):
-    """The pooling of ModernBERT's classifiers: the vector of the first token, or the mean."""
+    """The pooling of classifiers: the vector of the first token (`first` in config.json), or the mean.
+
+    >>> ClassifierPooling("bos", "late").read({"classifier_pooling": "bos"})
+    {'pooling': 'first'}
+    """
+
+    first: str = "cls"
+    default: str = "cls"
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        return {"pooling": "first" if theirs.get("classifier_pooling", "cls") == "cls" else "mean"}
+        name = theirs.get("classifier_pooling", self.default)
+        return {"pooling": "first" if name == self.first else name}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        return {"classifier_pooling": "cls" if ours.pooling == "first" else "mean"}
+        return {"classifier_pooling": self.first if ours.pooling == "first" else "mean"}
 
 
 def _no_counterpart(key: str, found: Any, *known: Any) -> AttendoError:
