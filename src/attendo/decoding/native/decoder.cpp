@@ -77,10 +77,9 @@ namespace {
 struct Workspace {
     std::vector<float> states, normed, projected, mixed, inner, gate, scale;
     std::vector<int8_t> numbers;
-    std::vector<int16_t> pairs;
     std::vector<int32_t> offsets;
 
-    Quantized quantized() { return {numbers.data(), pairs.data(), scale.data(), offsets.data()}; }
+    Quantized quantized() { return {numbers.data(), scale.data(), offsets.data()}; }
 };
 
 // Runs one sublayer after the other. Each member of the team has a share of the tokens. In a matrix multiplication, it
@@ -145,7 +144,7 @@ class Run {
     }
 
     void prepare(const Matrix& matrix, const float* x, int64_t i) {
-        if (matrix.bits <= 8) quantize(x, matrix.n_in, space_.quantized().row(i, matrix.n_in));
+        if (matrix.bits <= 8) quantize(matrix, x, space_.quantized().row(i, matrix.n_in));
     }
 
     void multiply_by(const Matrix& matrix, const float* x, float* out, const float* add) {
@@ -288,7 +287,7 @@ Number* at_least(std::vector<Number>& numbers, int64_t n) {
 
 void make_room(int64_t rows, int64_t width, Workspace& space) {
     at_least(space.scale, rows * groups(width)), at_least(space.offsets, rows * groups(width));
-    at_least(space.numbers, rows * groups(width) * GROUP), at_least(space.pairs, rows * groups(width) * GROUP);
+    at_least(space.numbers, rows * groups(width) * GROUP);
 }
 
 void make_room(const Matrix& matrix, int64_t rows, Workspace& space) {
@@ -438,7 +437,7 @@ void attendo_product(const Matrix* w, const float* x, int64_t rows, float* out, 
         int64_t from, until;
         member.share(mine, from, until);
         for (int64_t i = from; i < until; i++)
-            quantize(x + (first + i) * w->n_in, w->n_in, space.quantized().row(i, w->n_in));
+            quantize(*w, x + (first + i) * w->n_in, space.quantized().row(i, w->n_in));
         member.wait();
         product(member, *w, space.quantized(), mine, to);
     };

@@ -32,16 +32,15 @@ inline int64_t panel_bytes(int64_t n_in, int64_t bits) {
     return groups(n_in) * (GROUP * PANEL * bits / 8 + (bits == 4 ? 2 * PANEL : 0));
 }
 
-// Rows in 8 bits: numbers from -127 to 127, and the scale of each group and -128 times the sum of its numbers.
+// Rows in 8 bits: small integers, and for each group their scale and -128 times their sum.
 struct Quantized {
     int8_t* numbers;  // [rows][groups][GROUP]
-    int16_t* pairs;   // [rows][groups][2][GROUP / 2]: numbers 0 and 2 of every four, then numbers 1 and 3
     float* scale;     // [rows][groups]
     int32_t* offsets; // [rows][groups]
 
     Quantized row(int64_t i, int64_t n_in) const {
         const int64_t n = i * groups(n_in);
-        return {numbers + n * GROUP, pairs + n * GROUP, scale + n, offsets + n};
+        return {numbers + n * GROUP, scale + n, offsets + n};
     }
 };
 
@@ -57,7 +56,17 @@ inline float largest_size(const float* x, int64_t n) {
     return size;
 }
 
-inline void quantize(const float* x, int64_t n, const Quantized& to) {
+// The largest number of a row that is multiplied by weights of 8 bits. Without an instruction that adds four products of
+// bytes in 32 bits, two products are added in 16 bits, which must hold 2 · 255 · LARGEST.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+constexpr float LARGEST = 127;
+#else
+constexpr float LARGEST = 63;
+#endif
+
+inline void quantize(const Matrix& w, const float* x, const Quantized& to) {
+    const int64_t n = w.n_in;
+    const float most = w.bits == 8 ? LARGEST : 127;
     const Floats magic = all(12582912.0f);  // adding it rounds to an integer
     for (int64_t group = 0; group < groups(n); group++) {
         float rest[GROUP] = {};
@@ -66,7 +75,7 @@ inline void quantize(const float* x, int64_t n, const Quantized& to) {
             std::memcpy(rest, from, sizeof(float) * (n - group * GROUP));
             from = rest;
         }
-        const float scale = std::max(largest_size(from, GROUP), 1e-18f) / 127.0f;
+        const float scale = std::max(largest_size(from, GROUP), 1e-18f) / most;
         const Floats inverse = all(1.0f / scale);
         int32_t rounded[GROUP];
         Ints total{};
@@ -76,60 +85,36 @@ inline void quantize(const float* x, int64_t n, const Quantized& to) {
             total += some;
         }
         for (int64_t i = 0; i < GROUP; i++) to.numbers[group * GROUP + i] = static_cast<int8_t>(rounded[i]);
-        typedef int16_t Pairs __attribute__((vector_size(GROUP)));
-        Pairs bytes;
-        std::memcpy(&bytes, to.numbers + group * GROUP, GROUP);
-        const Pairs even = (Pairs)(bytes << 8) >> 8, odd = bytes >> 8;
-        std::memcpy(to.pairs + group * GROUP, &even, GROUP);
-        std::memcpy(to.pairs + group * GROUP + GROUP / 2, &odd, GROUP);
         to.scale[group] = scale;
         to.offsets[group] = 0;
         for (int64_t i = 0; i < LANES; i++) to.offsets[group] -= 128 * total[i];
     }
 }
 
-// In each lane, the same four numbers of a group of a row: bytes, or without an instruction for bytes, pairs of 16 bits.
-struct Four {
-    Ints bytes, even, odd;
+// In each lane, the same four bytes or the same number of 32 bits.
+inline Ints same(const void* from) {
+    int32_t four;
+    std::memcpy(&four, from, sizeof four);
+    return four - Ints{};
+}
 
-    Four(const Quantized& x, int64_t group, int64_t i)
-        : bytes(all(x.numbers + group * GROUP + 4 * i)),
-          even(all(x.pairs + group * GROUP + 2 * i)),
-          odd(all(x.pairs + group * GROUP + GROUP / 2 + 2 * i)) {}
-
-    static Ints all(const void* from) {
-        int32_t four;
-        std::memcpy(&four, from, sizeof four);
-        return four - Ints{};
-    }
-};
-
-// In each lane, four unsigned weights of an output: bytes, or without an instruction for bytes, pairs of 16 bits.
-struct Weights {
-    Ints bytes, even, odd;
-
-    explicit Weights(Ints four) : bytes(four), even(four & 0x00ff00ff), odd((four >> 8) & 0x00ff00ff) {}
-};
-
-// total plus, in each lane, the sum of the four products of weights and numbers.
-inline Ints dot4(Ints total, const Weights& w, const Four& x) {
+// total plus, in each lane, the sum of the four products of unsigned weights w and numbers x.
+inline Ints dot4(Ints total, Ints w, Ints x) {
 #if defined(__AVX512VNNI__)
-    return (Ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)w.bytes, (__m512i)x.bytes);
+    return (Ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)w, (__m512i)x);
 #elif defined(__AVXVNNI__)
-    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)total, (__m256i)w.bytes, (__m256i)x.bytes);
+    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)total, (__m256i)w, (__m256i)x);
 #elif defined(__AVX512BW__)
-    return total + (Ints)_mm512_madd_epi16((__m512i)w.even, (__m512i)x.even) +
-           (Ints)_mm512_madd_epi16((__m512i)w.odd, (__m512i)x.odd);
+    const __m512i pairs = _mm512_maddubs_epi16((__m512i)w, (__m512i)x);
+    return total + (Ints)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
 #elif defined(__AVX2__) && !defined(__AVX512F__)
-    return total + (Ints)_mm256_madd_epi16((__m256i)w.even, (__m256i)x.even) +
-           (Ints)_mm256_madd_epi16((__m256i)w.odd, (__m256i)x.odd);
+    const __m256i pairs = _mm256_maddubs_epi16((__m256i)w, (__m256i)x);
+    return total + (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 #else
-    int16_t v[2][2 * LANES], y[2][2 * LANES];
-    std::memcpy(v[0], &w.even, sizeof w.even), std::memcpy(v[1], &w.odd, sizeof w.odd);
-    std::memcpy(y[0], &x.even, sizeof x.even), std::memcpy(y[1], &x.odd, sizeof x.odd);
-    for (int64_t i = 0; i < LANES; i++)
-        for (int64_t half = 0; half < 2; half++)
-            total[i] += v[half][2 * i] * y[half][2 * i] + v[half][2 * i + 1] * y[half][2 * i + 1];
+    uint8_t weights[4 * LANES];
+    int8_t numbers[4 * LANES];
+    std::memcpy(weights, &w, sizeof w), std::memcpy(numbers, &x, sizeof x);
+    for (int64_t i = 0; i < 4 * LANES; i++) total[i / 4] += weights[i] * numbers[i];
     return total;
 #endif
 }
@@ -140,7 +125,7 @@ template <int64_t BITS>
 struct Sums {
     Ints lanes;
     void start(Ints offset) { lanes = offset >> (BITS == 4 ? 4 : 0); }
-    void add(const Weights& w, const Four& x) { lanes = dot4(lanes, w, x); }
+    void add(Ints w, Ints x) { lanes = dot4(lanes, w, x); }
     Ints whole() const { return lanes; }
 };
 
@@ -149,8 +134,8 @@ template <>
 struct Sums<4> {
     Ints lanes;
     void start(Ints offset) { lanes = (offset >> 4) & 0xffff; }
-    void add(const Weights& w, const Four& x) {
-        lanes = (Ints)_mm256_add_epi16((__m256i)lanes, _mm256_maddubs_epi16((__m256i)w.bytes, (__m256i)x.bytes));
+    void add(Ints w, Ints x) {
+        lanes = (Ints)_mm256_add_epi16((__m256i)lanes, _mm256_maddubs_epi16((__m256i)w, (__m256i)x));
     }
     Ints whole() const { return (Ints)_mm256_madd_epi16((__m256i)lanes, _mm256_set1_epi16(1)); }
 };
@@ -188,7 +173,7 @@ inline void multiply(
 #pragma GCC unroll 6
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
-            for (int64_t j = 0; j < V; j++) sums[r][j].start(Four::all(x[r].offsets + group));
+            for (int64_t j = 0; j < V; j++) sums[r][j].start(same(x[r].offsets + group));
         for (int64_t at = 0; at < GROUP / 4; at += parts, panel += 4 * PANEL)
 #pragma GCC unroll 2
             for (int64_t part = 0; part < parts; part++) {
@@ -202,9 +187,9 @@ inline void multiply(
                 }
 #pragma GCC unroll 6
                 for (int r = 0; r < R; r++) {
-                    const Four four(x[r], group, at + part);
+                    const Ints four = same(x[r].numbers + group * GROUP + 4 * (at + part));
 #pragma GCC unroll 4
-                    for (int64_t j = 0; j < V; j++) sums[r][j].add(Weights(weights[j]), four);
+                    for (int64_t j = 0; j < V; j++) sums[r][j].add(weights[j], four);
                 }
             }
 #pragma GCC unroll 4
@@ -274,10 +259,6 @@ inline void add_products(
     }
 }
 
-// The rows of a block. 8 bits require more registers for the weights, so fewer are left for the sums.
-template <int64_t BITS>
-constexpr int STEP = BITS == 8 ? 4 : ROWS;
-
 inline const float* row_of(const float* x, int64_t row, int64_t n_in) { return x + row * n_in; }
 inline Quantized row_of(const Quantized& x, int64_t row, int64_t n_in) { return x.row(row, n_in); }
 
@@ -314,7 +295,7 @@ template <int64_t BITS, class Input>
 inline void rows_of_panel(
     const Matrix& w, const Input& x, int64_t first, int64_t last, int64_t column, const Target& to, bool more
 ) {
-    constexpr int step = STEP<BITS>;
+    constexpr int step = ROWS;
     float totals[CHUNK][PANEL];
     const int64_t parts = (last - first) / step;
     const int64_t whole = std::max<int64_t>(w.n_in, 1);
