@@ -406,6 +406,8 @@ def _places(config: ModelConfig) -> Iterator[Place]:
                 has_classes = head.ours.get("n_classes") != 0
                 if head.architecture != shape.architecture or has_classes == embeds_texts(shape):
                     continue
+                if (head.ours.get("pooling") == "none") != (shape.pooling == "none"):
+                    continue
                 theirs: dict[str, Any] = {"model_type": family, "architectures": [name]}
                 for option in table.options:
                     theirs |= option.write(shape)
