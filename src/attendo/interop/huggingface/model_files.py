@@ -57,8 +57,8 @@ def table_of(theirs: Theirs) -> tuple[Table, Head]:
     >>> table_of({"model_type": "mamba"})
     Traceback (most recent call last):
     attendo.errors.AttendoError: config.json: model_type="mamba" is not supported (supported: bart, bert, camembert, \
-distilbert, eurobert, gemma2, gemma3_text, gpt2, llama, marian, mbart, mistral, modernbert, mt5, pegasus, phi3, qwen2, qwen3, \
-roberta, smollm3, t5, xlm-roberta)
+distilbert, eurobert, gemma2, gemma3_text, gpt2, llama, marian, mbart, mistral, modernbert, mt5, pegasus, phi3, \
+qwen2, qwen3, roberta, smollm3, t5, xlm-roberta)
     """
     kind = str(theirs.get("model_type"))
     if kind not in FAMILIES:
