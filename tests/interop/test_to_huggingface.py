@@ -11,10 +11,11 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 transformers = pytest.importorskip("transformers")
 
 from chat_formats import random_talks  # noqa: E402
-from exported_models import run_folder, tiny_tokenizer  # noqa: E402
+from exported_models import run_folder, sentences, tiny_tokenizer  # noqa: E402
 
 import attendo  # noqa: E402
 from attendo.data.chat import Message  # noqa: E402
+from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer  # noqa: E402
 from attendo.errors import AttendoError  # noqa: E402
 from attendo.interop.exporting import export, exportable  # noqa: E402
 from attendo.interop.huggingface.importing import import_model  # noqa: E402
@@ -27,6 +28,13 @@ ALONE |= {"embedding_scale": False}
 READER = SIZES | {"n_encoder_layers": 1, "n_decoder_layers": 0, "positions": "learned"}
 READER |= {"embedding_scale": False, "embedding_norm_eps": 1e-12, "norm_eps": 1e-12}
 WITHOUT_BIAS = {"norm": "rms", "norm_first": True, "attention_bias": False, "feed_forward_bias": False}
+LLAMA_READER = SIZES | WITHOUT_BIAS | {"architecture": "classifier", "n_encoder_layers": 1}
+LLAMA_READER |= {
+    "n_decoder_layers": 0,
+    "positions": "rotary",
+    "feed_forward_gated": True,
+    "activation": "silu",
+}
 PLACES = {
     "MarianMTModel": PAIR,
     "MarianMTModel, no biases, halves": PAIR | {"attention_bias": False, "position_order": "halves"},
@@ -51,6 +59,10 @@ PLACES = {
     "BertForSequenceClassification": READER
     | {"architecture": "classifier", "pooling": "first", "n_classes": 3, "d_output": 16, "tie": "none"},
     "BertModel": READER | {"architecture": "classifier", "pooling": "mean", "n_classes": 0, "tie": "none"},
+    "EuroBertForSequenceClassification": LLAMA_READER | {"pooling": "mean", "n_classes": 3},
+    "EuroBertForSequenceClassification, hidden layer": LLAMA_READER
+    | {"pooling": "first", "n_classes": 9, "d_output": 16, "output_activation": "gelu"},
+    "EuroBertModel": LLAMA_READER | {"pooling": "mean", "n_classes": 0},
 }
 
 
@@ -59,7 +71,7 @@ PLACES = {
 def test_a_model_computes_the_same_in_transformers_and_when_it_comes_back(name, tmp_path):
     options, card = PLACES[name], {}
     if options.get("n_classes"):
-        card = {"labels": {"a": 4, "b": 2, "c": 1}}
+        card = {"labels": dict.fromkeys("abcdefghi"[: options["n_classes"]], 1)}
     folder, bundle, model = run_folder(tmp_path / "run", options, card=card)
     report = export(folder, tmp_path / "out", "huggingface", most=6)
     config = json.loads((tmp_path / "out/config.json").read_text())
@@ -98,11 +110,40 @@ def test_the_default_language_model_is_a_llama(tmp_path):
         assert (after - own.model(ids)[:, 5:]).abs().max() < 1e-5
 
 
+def test_a_classifier_of_words_runs_in_the_pipeline_of_transformers(tmp_path):
+    words = train_tokenizer(sentences(50), TokenizerConfig(kind="uncased"))
+    options = PLACES["EuroBertForSequenceClassification"] | {"n_classes": 2}
+    folder, _, model = run_folder(
+        tmp_path / "run", options, tokenizer=words, card={"labels": {"no": 3, "yes": 1}}
+    )
+    export(folder, tmp_path / "out", "huggingface", most=2)
+    run = transformers.pipeline("text-classification", model=str(tmp_path / "out"), top_k=None)
+    texts = ["Tomorrow it CAN'T rain<br />in  Tokyo, Ｂ…", "x", sentences(1)[0]]
+    for text, found in zip(texts, run(texts, batch_size=3), strict=True):
+        ids = torch.tensor([words.specials.text(words.encode(text))])
+        with torch.inference_mode():
+            wanted = dict(zip(("no", "yes"), model(ids)[0].softmax(-1).tolist(), strict=True))
+        assert {row["label"]: row["score"] for row in found} == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_tagger_runs_in_transformers_but_does_not_come_back(tmp_path):
+    options = LLAMA_READER | {"pooling": "none", "n_classes": 5}
+    facts = {"task": "tagging", "labels": {"LOC": 2, "PER": 1}}
+    folder, _, _ = run_folder(tmp_path / "run", options, card=facts)
+    report = export(folder, tmp_path / "out", "huggingface", most=6)
+    assert report["same_choice"] == 1.0 and report["largest_difference"] < 2e-5
+    theirs = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "out")
+    assert list(theirs.config.id2label.values()) == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    with pytest.raises(AttendoError, match="EuroBertForTokenClassification gives labels to tokens"):
+        import_model(tmp_path / "out", tmp_path / "back")
+
+
 def test_what_no_class_computes_is_said():
     for options, words in (
         ({"positions": "alibi"}, "positions='alibi'"),
         ({"norm": "rms", "n_kv_heads": 2}, "n_kv_heads=2"),
         ({"position_base": 500.0}, "position_base=500.0"),
+        (PLACES["EuroBertForSequenceClassification"] | {"n_classes": 9}, "d_output=None"),
     ):
         assert words in exportable(ModelConfig(vocab_size=11, **options), "bpe", "huggingface")
     assert "tokenizer.kind='word'" in exportable(ModelConfig(vocab_size=11), "word", "huggingface")

@@ -601,6 +601,14 @@ def test_missing_keys_have_the_defaults_of_transformers(name):
     assert config_of({"model_type": full["model_type"]}) == config_of(full)
 
 
+def test_the_defaults_of_eurobert_and_the_pooling_of_logits_which_is_not_read():
+    full = transformers.EuroBertConfig().to_dict()
+    base = {"model_type": "eurobert", "architectures": ["EuroBertModel"]}
+    assert config_of(base) == config_of(full | base)
+    with pytest.raises(AttendoError, match="late"):
+        config_of({"model_type": "eurobert"})
+
+
 def test_the_positions_of_llama_3_are_written_as_they_were_read():
     table = {"rope_theta": 500_000.0, "rope_type": "llama3", **SCALINGS["llama3"]}
     table["original_max_position_embeddings"] = 8192

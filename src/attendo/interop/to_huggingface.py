@@ -65,6 +65,8 @@ def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
     if model.config.architecture == "encoder-decoder":
         more["decoder_start_token_id"] = own.begin[0]
     if labels := list(bundle.card.get("labels", {})):
+        if model.config.pooling == "none":
+            labels = ["O", *(f"{place}-{label}" for label in labels for place in "BI")]
         more["id2label"] = {str(n): label for n, label in enumerate(labels)}
         more["label2id"] = {label: n for n, label in enumerate(labels)}
     write_model(model, out, more)

@@ -224,6 +224,7 @@ def _eurobert() -> Table:
         Same("attention_bias", "attention_bias", False),
         Same("feed_forward_bias", "mlp_bias", False),
         ClassifierPooling("bos", "late"),
+        Must("mask_token_id", 0, checked=False),
         Fixed({"n_decoder_layers": 0, "tie": "none"}),
         defaults=_shape(768, 12, 12, 12) | {"rms_norm_eps": 1e-5},
         stack="encoder",

@@ -100,7 +100,12 @@ def _read(
 ) -> tuple[Bundle, Model]:
     """Return the description of the run, and the model."""
     theirs = read_json(source / "config.json")
-    config_of(theirs)  # raises for unsupported options before other files are read
+    # raises for unsupported options before other files are read
+    if config_of(theirs).pooling == "none":
+        raise AttendoError(
+            f"config.json: {theirs['architectures'][0]} gives labels to tokens, and attendo only exports such models."
+            " Give a text classifier"
+        )
     tokenizer = read_tokenizer(
         source, theirs, source_language=source_language, target_language=target_language
     )

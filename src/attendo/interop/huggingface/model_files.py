@@ -57,8 +57,8 @@ def table_of(theirs: Theirs) -> tuple[Table, Head]:
     >>> table_of({"model_type": "mamba"})
     Traceback (most recent call last):
     attendo.errors.AttendoError: config.json: model_type="mamba" is not supported (supported: bart, bert, camembert, \
-distilbert, eurobert, gemma2, gemma3_text, gpt2, llama, marian, mbart, mistral, modernbert, mt5, pegasus, phi3, qwen2, qwen3, \
-roberta, smollm3, t5, xlm-roberta)
+distilbert, eurobert, gemma2, gemma3_text, gpt2, llama, marian, mbart, mistral, modernbert, mt5, pegasus, phi3, \
+qwen2, qwen3, roberta, smollm3, t5, xlm-roberta)
     """
     kind = str(theirs.get("model_type"))
     if kind not in FAMILIES:
@@ -405,6 +405,8 @@ def _places(config: ModelConfig) -> Iterator[Place]:
             for name, head in table.heads.items():
                 has_classes = head.ours.get("n_classes") != 0
                 if head.architecture != shape.architecture or has_classes == embeds_texts(shape):
+                    continue
+                if (head.ours.get("pooling") == "none") != (shape.pooling == "none"):
                     continue
                 theirs: dict[str, Any] = {"model_type": family, "architectures": [name]}
                 for option in table.options:
