@@ -554,7 +554,7 @@ def _weights_sha256(file: BinaryIO) -> str:
     return found.hexdigest()
 
 
-def _begun_hash(header: Mapping[str, Any]) -> Any:
+def _begun_hash(header: Mapping[str, Any]) -> "hashlib._Hash":
     return hashlib.sha256(json.dumps(header, sort_keys=True).encode())
 
 

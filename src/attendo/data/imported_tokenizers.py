@@ -29,7 +29,7 @@ FORMAT = 1
 MOST_GROWTH = 10_000
 MOST_IDS = 1 << 24
 _KEYS = {"attendo_tokenizer", "vocab_size", "specials", "marks", "pieces", "source", "target"}
-_WORD_CUTS = {"WhitespaceSplit", "Whitespace", "BertPreTokenizer"}
+_WORD_CUTS = ("WhitespaceSplit", "Whitespace", "BertPreTokenizer")
 _REMEDY = "Restore the file, or import the model again"
 
 
@@ -63,7 +63,8 @@ def going_on(node: Any) -> Any:
         return node | {"prepend_scheme": "never"}
     if node.get("type") == "ByteLevel":
         return node | {"add_prefix_space": False}
-    if {part.get("type") for part in node.get("pretokenizers", ())} & _WORD_CUTS:
+    parts = node.get("pretokenizers", ())
+    if any(isinstance(part, dict) and part.get("type") in _WORD_CUTS for part in parts):
         return node
     return {
         key: None if _prepends(part) else going_on(part) if key not in ("model", "decoder") else part

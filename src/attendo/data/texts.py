@@ -301,6 +301,8 @@ def _decoded(path: Path) -> Iterator[str]:
 def _is_text(path: Path) -> bool:
     """Return whether the whole file is valid UTF-8 text."""
     try:
-        return all(True for _ in _decoded(path))
+        for _ in _decoded(path):
+            pass
     except AttendoError:
         return False
+    return True

@@ -87,12 +87,10 @@ class TraceRecorder:
         """Record the best candidates that this step dropped. `without` marks all dropped candidates."""
         for row, source in enumerate(sources.tolist() if self.n_passed_over else ()):
             for number in np.flatnonzero(without[row])[: self.n_passed_over].tolist():
-                values = (
-                    tokens[row, number].item(),
-                    log_probs[row, number].item(),
-                    parents[row, number].item(),
-                )
-                self._passed[source].append(TraceNode(*values, None, False))
+                token = int(tokens[row, number])
+                log_prob = float(log_probs[row, number])
+                node = TraceNode(token, log_prob, int(parents[row, number]), None, False)
+                self._passed[source].append(node)
 
     def go_on(
         self,
@@ -106,8 +104,9 @@ class TraceRecorder:
         for row, source in enumerate(sources.tolist()):
             nodes = self._ended[source]
             for beam in np.flatnonzero(live[row]).tolist():
-                values = tokens[row, beam].item(), log_probs[row, beam].item(), parents[row, beam].item()
-                nodes.append(TraceNode(*values, beam, False))
+                token = int(tokens[row, beam])
+                log_prob = float(log_probs[row, beam])
+                nodes.append(TraceNode(token, log_prob, int(parents[row, beam]), beam, False))
             if nodes:
                 self._steps[source].append(tuple(nodes))
                 if self.n_passed_over:

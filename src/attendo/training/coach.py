@@ -518,8 +518,9 @@ class Coach:
             return found
         early = fmean(memory.early)
         if untrained is not None:
-            times = progress.step, config.warmup_steps
-            found.append(no_fall(memory.blocks, early, untrained, *times, memory.peak))
+            warmup = config.warmup_steps
+            peak = memory.peak
+            found.append(no_fall(memory.blocks, early, untrained, progress.step, warmup, peak))
         if self.fresh and memory.at_peak >= LONG_BLOCKS:
             tokens = progress.tokens / progress.step
             found.append(small_batch(memory.blocks, early, tokens, config.batch_tokens, config.accumulation))
@@ -542,8 +543,9 @@ class Coach:
             found.append(output_collapse(memory.outputs, config.learning_rate))
             if heads:
                 before, memory.dead = memory.dead, names_of_dead(heads)
-                rates = config.learning_rate, config.warmup_steps
-                found.append(dead_heads(memory.dead, before, len(heads), *rates))
+                rate = config.learning_rate
+                warmup = config.warmup_steps
+                found.append(dead_heads(memory.dead, before, len(heads), rate, warmup))
         return found
 
     def _keep(self, evaluated: Evaluated) -> None:

@@ -295,21 +295,20 @@ template <int64_t BITS, class Input>
 inline void rows_of_panel(
     const Matrix& w, const Input& x, int64_t first, int64_t last, int64_t column, const Target& to, bool more
 ) {
-    constexpr int step = ROWS;
     float totals[CHUNK][PANEL];
-    const int64_t parts = (last - first) / step;
+    const int64_t parts = (last - first) / ROWS;
     const int64_t whole = std::max<int64_t>(w.n_in, 1);
-    const int64_t depth = BITS != 32 || last - first <= step ? whole : parts > 2 ? DEEP : DEPTH;
+    const int64_t depth = BITS != 32 || last - first <= ROWS ? whole : parts > 2 ? DEEP : DEPTH;
     Part part{0, 0, totals};
     do {
         part.first = part.last, part.last = std::min(w.n_in, part.first + depth), part.totals = totals;
         int64_t row = first;
-        for (; row + step <= last; row += step, part.totals += step) {
-            if (more && parts > 1 && part.first == 0) fetch_ahead(w, column + PANEL, (row - first) / step, parts);
+        for (; row + ROWS <= last; row += ROWS, part.totals += ROWS) {
+            if (more && parts > 1 && part.first == 0) fetch_ahead(w, column + PANEL, (row - first) / ROWS, parts);
             if constexpr (BITS == 32)  // the next rows
-                if (part.first == 0 && row + 2 * step <= last)
-                    prefetch(x + (row + step) * w.n_in, step * w.n_in * sizeof(float));
-            block<BITS, step>(w, x, part, row, column, to);
+                if (part.first == 0 && row + 2 * ROWS <= last)
+                    prefetch(x + (row + ROWS) * w.n_in, ROWS * w.n_in * sizeof(float));
+            block<BITS, ROWS>(w, x, part, row, column, to);
         }
         switch (last - row) {
             case 5: block<BITS, 5>(w, x, part, row, column, to); break;
