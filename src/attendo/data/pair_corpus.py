@@ -251,9 +251,7 @@ class PairCorpus(RowCorpus[Pair]):
         return self.n_pairs, f"{self.n_pairs:,} pairs"
 
     def facts(self) -> dict[str, Any]:
-        return {
-            "languages": {"source": self.data.source_language, "target": self.data.target_language},
-        }
+        return {"languages": {"source": self.data.source_language, "target": self.data.target_language}}
 
     def store(self, tokenizer: Tokenizer, max_tokens: int = 0) -> PairStore:
         """Return the cached token store of the training pairs, without pairs above `max_tokens` tokens per side."""

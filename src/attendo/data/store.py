@@ -128,14 +128,10 @@ class Stretches:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """The facts about a token store.
+    """The facts about a token store: its folder, its key, the numpy type of its ids, and the SHA-256 of its contents.
 
-    Attributes:
-        folder: The folder of the store.
-        key: The key of the store.
-        dtype: The numpy type of the token ids.
-        content: The SHA-256 of the store's contents.
-        left_out: The numbers of the first three rows that were skipped as too long, and the number of all skipped rows.
+    `left_out` are the numbers of the first three rows that were skipped as too long, and the number of all skipped
+    rows.
     """
 
     folder: Path

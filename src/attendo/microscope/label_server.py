@@ -21,16 +21,10 @@ KEYS = 9
 
 
 class LabelServer(LocalServer):
-    """A server on 127.0.0.1 for the page that asks for labels.
+    """A server on 127.0.0.1 for the page that asks for labels, whose buttons are in the order of `labels`.
 
-    A form contains a secret, so that pages of other sites cannot send labels.
-
-    Args:
-        labeling: The texts and the file of labels.
-        labels: The labels, in the order of the buttons.
-        name: The name of the run.
-        port: The port to listen on. 0 selects a free port. A port in use raises AttendoError.
-        language: The language of the page, unless its address names another.
+    A form contains a secret, so that pages of other sites cannot send labels. Port 0 selects a free port, and a port in
+    use raises AttendoError. The address of the page can name another language than `language`.
     """
 
     def __init__(

@@ -306,8 +306,7 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
 class TensorArena:
     """A builder of C structures from PyTorch modules, which owns the memory that the structures refer to.
 
-    Args:
-        bits: The bits of each weight: 32, 16 (bfloat16), or 8 or 4 (integers).
+    A weight has 32 bits, 16 bits (bfloat16), or 8 or 4 bits (integers).
     """
 
     def __init__(self, bits: Bits):

@@ -107,9 +107,7 @@ def renderer(source: str, special: Mapping[str, str | None]) -> Render:
 def jinja_of(template: ChatTemplate, entries: Sequence[str]) -> str:
     """Return a Jinja template that renders conversations as a chat template does.
 
-    Args:
-        template: The chat template.
-        entries: The entries of the vocabulary, in the order of their ids.
+    `entries` is the vocabulary, in the order of the ids.
 
     >>> names = ["<pad>", "<unk>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>"]
     >>> renderer(jinja_of(ChatTemplate.own((2,), 4), names), {})([Message("user", "Hi")], True)

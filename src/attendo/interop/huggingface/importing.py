@@ -215,10 +215,7 @@ def _card(bundle: Bundle, theirs: Mapping[str, Any], labels: list[str]) -> dict[
     config = bundle.model_config
     return {
         "task": "embedding" if embeds_texts(config) else task_of(config.architecture),
-        "imported": {
-            "model_type": theirs["model_type"],
-            "name": theirs.get("_name_or_path"),
-        },
+        "imported": {"model_type": theirs["model_type"], "name": theirs.get("_name_or_path")},
         **({"labels": dict.fromkeys(sorted(labels), 1)} if labels else {}),
         **({"decoding": bundle.tables["decoding"]} if "decoding" in bundle.tables else {}),
         "versions": versions(),
