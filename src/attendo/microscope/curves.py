@@ -432,11 +432,8 @@ class _Pen:
 
     def write(self, text: str, x: float, y: float, **how: Any) -> None:
         """Write a text with its baseline at (x, y)."""
-        style = {
-            "color": self.ink,
-            "fontsize": 8.5,
-            "parse_math": False,
-        }  # "$" in a folder's name is a dollar
+        # "$" in a folder's name is a dollar
+        style = {"color": self.ink, "fontsize": 8.5, "parse_math": False}
         self.axes.text(x, y, text, **(style | how))
 
     def draw(self, svg: str, x: float, y: float) -> None:

@@ -315,9 +315,8 @@ class _Compared:
         """The verdict of `why_answer`, which is "model" if the scores are equal up to rounding."""
         if self.diverges_at is None:
             return "same"
-        kept_on = (
-            not self.of_translation and self.lost_at is None
-        )  # the search kept the text but chose another
+        # the search kept the text but chose another
+        kept_on = not self.of_translation and self.lost_at is None
         better = self.score > self.best_score + 1e-6 * max(1.0, abs(self.best_score))
         if better and self.forced:
             return "forced"
