@@ -9,10 +9,10 @@ from typing import Any
 
 from attendo.data import forecasts
 from attendo.data.batches import EpochBatches, TokenDataset, pair_batch, token_batches
-from attendo.data.corpora import AGAINST, PairSource, parse_columns, read_pairs
+from attendo.data.corpora import AGAINST, Pair, PairSource, parse_columns, read_pairs
 from attendo.data.corpus_base import RowCorpus
 from attendo.data.data_files import require_file
-from attendo.data.doctor import Pair, examine, filtered, parse_drop
+from attendo.data.doctor import examine, filtered, parse_drop
 from attendo.data.doctor_report import Report
 from attendo.data.held_out import HeldOut, held_out
 from attendo.data.languages import Seen, misfit, require_code
