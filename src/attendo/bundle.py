@@ -145,14 +145,9 @@ class Card:
 
 @dataclass
 class Bundle:
-    """The contents of a run folder, without the weights.
+    """The contents of a run folder without the weights: the tables of config.toml, the tokenizer and card.json.
 
-    Attributes:
-        tables: The tables of config.toml.
-        tokenizer: The tokenizer of the model.
-        card: The contents of card.json.
-        own_parts: The function that inserts the custom modules (default: no custom modules).
-        folder: The run folder (default: None, for a bundle that is not on disk).
+    `own_parts` is the function that inserts the custom modules. `folder` is None for a bundle that is not on disk.
     """
 
     tables: dict[str, dict[str, Any]]

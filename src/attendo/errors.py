@@ -19,24 +19,16 @@ class AttendoError(Exception):
 
 
 def diverged(message: str) -> AttendoError:
-    """Return an error whose cause is a FloatingPointError, for a loss, gradient, weight or output that is non-finite.
-
-    Args:
-        message: The message of the error.
-    """
+    """Return an error caused by a FloatingPointError, for a loss, gradient, weight or output that is non-finite."""
     error = AttendoError(message)
     error.__cause__ = FloatingPointError(message)
     return error
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra of attendo from the source from which attendo itself was installed.
+    """Return the pip command that installs an extra of attendo, for example "serve", in the current folder.
 
-    Args:
-        extra: The name of the extra, for example "serve".
-
-    Returns:
-        A pip command that works in the current folder. The command names a checkout, a repository URL or the package.
+    The command names the source from which attendo itself was installed: a checkout, a repository URL or the package.
     """
     import json
     from importlib.metadata import PackageNotFoundError, distribution

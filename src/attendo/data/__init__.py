@@ -3,8 +3,9 @@
 Each name is imported when it is first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from attendo.lazy_imports import names_from
 
 if TYPE_CHECKING:
     from attendo.data.batches import Batch, TokenDataset, token_batches
@@ -19,21 +20,6 @@ if TYPE_CHECKING:
     from attendo.data.token_stream import TokenStream, window_batches
     from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
     from attendo.data.tokenizers import SpecialTokens, Tokenizer
-
-_MODULES = {
-    "batches": ("Batch", "TokenDataset", "token_batches"),
-    "corpora": ("PairSource", "read_lines", "read_pairs"),
-    "doctor": ("examine",),
-    "labelled": ("LabelledSource", "read_labelled"),
-    "labelled_doctor": ("examine_labelled",),
-    "row_report": ("RowError", "RowReport"),
-    "segments": ("split_sentences",),
-    "store": ("pair_store",),
-    "texts": ("TextSource", "read_documents"),
-    "token_stream": ("TokenStream", "window_batches"),
-    "tokenizer_training": ("TokenizerConfig", "train_tokenizer"),
-    "tokenizers": ("SpecialTokens", "Tokenizer"),
-}
 
 __all__ = [
     "Batch",
@@ -60,10 +46,18 @@ __all__ = [
     "window_batches",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import the public object with this name from its module."""
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"attendo.data.{module}"), name)
-    raise AttributeError(f"module 'attendo.data' has no attribute {name!r}")
+__getattr__ = names_from(
+    __name__,
+    batches=["Batch", "TokenDataset", "token_batches"],
+    corpora=["PairSource", "read_lines", "read_pairs"],
+    doctor=["examine"],
+    labelled=["LabelledSource", "read_labelled"],
+    labelled_doctor=["examine_labelled"],
+    row_report=["RowError", "RowReport"],
+    segments=["split_sentences"],
+    store=["pair_store"],
+    texts=["TextSource", "read_documents"],
+    token_stream=["TokenStream", "window_batches"],
+    tokenizer_training=["TokenizerConfig", "train_tokenizer"],
+    tokenizers=["SpecialTokens", "Tokenizer"],
+)

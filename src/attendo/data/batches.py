@@ -43,14 +43,8 @@ GROUPING = Grouping()
 class EpochRows(Sequence[Rows]):
     """The row numbers of each batch in an epoch. A slice without an end is also an EpochRows object.
 
-    The first access to a batch generates all earlier groups of shards, and `len` generates all groups. The last group
-    and the sizes of all batches are cached.
-
-    Args:
-        n_rows: The number of rows.
-        seeds: The random seeds.
-        cut: A function that forms batches from the rows of shuffled shards.
-        grouping: The limits on the rows that are shuffled together.
+    `cut` forms batches from the rows of shuffled shards. The first access to a batch generates all earlier groups of
+    shards, and `len` generates all groups. The last group and the sizes of all batches are cached.
     """
 
     def __init__(self, n_rows: int, seeds: tuple[int, ...], cut: Cut, grouping: Grouping = GROUPING) -> None:

@@ -127,9 +127,8 @@ class ChatTemplate:
     def own(cls, begin: Sequence[int], first_id: int) -> ChatTemplate:
         """Return attendo's own template. A system message is a user turn before another user turn.
 
-        Args:
-            begin: The ids at the beginning of the conversation.
-            first_id: The id of the first of the three CHAT_TOKENS.
+        `begin` are the ids at the beginning of the conversation. `first_id` is the id of the first of the three
+        CHAT_TOKENS.
         """
         user, assistant, end = range(first_id, first_id + len(CHAT_TOKENS))
         return cls(
@@ -146,13 +145,8 @@ class ChatTemplate:
     ) -> tuple[list[int], list[bool]]:
         """Return the token ids of a conversation, and whether each token belongs to an answer or its end mark.
 
-        Args:
-            tokenizer: The tokenizer that contains this template.
-            messages: A conversation that `check_messages` accepts.
-            reply: Whether the ids of the beginning of a reply are added.
-
-        Raises:
-            AttendoError: The first message is a system message, which the template does not support.
+        `check_messages` accepts the conversation. With `reply`, the ids of the beginning of a reply are added. Raises
+        AttendoError for a system message if the template does not support it.
         """
         ids: list[int] = []
         mask: list[bool] = []

@@ -286,9 +286,8 @@ class ChatDataset(TokenDataset):
 class PreferenceDataset(ChatDataset):
     """The training preferences as token ids. Rows 2i and 2i + 1 of the store are the better and the worse answer.
 
-    Attributes:
-        beta: The weight of the reference model (`PreferenceConfig`).
-        reference: The difference of the log-probabilities of both answers under the reference model `[pairs]`.
+    `beta` is the weight of the reference model (`PreferenceConfig`). `reference` is the difference of the
+    log-probabilities of both answers under the reference model `[pairs]`.
     """
 
     beta: float = 0.1

@@ -21,6 +21,9 @@ from attendo.errors import AttendoError
 Columns = tuple[str, ...]
 """The columns to read, one per role. Each column is a name, or a 1-based number in decimal digits."""
 
+Pair = tuple[int, str, str]
+"""The row number, the source text and the target text."""
+
 PAIR = ("source", "target")
 AGAINST = "`against` SOURCE `against` TARGET"
 """The notation in messages for two parallel files in the option `against`."""
@@ -165,7 +168,7 @@ def read_rows(
 
 def read_pairs(
     source: PairSource, strict: bool = False, row_report: RowReport | None = None
-) -> Iterator[tuple[int, str, str]]:
+) -> Iterator[Pair]:
     """Yield the usable sentence pairs as (line number, source text, target text).
 
     Args:

@@ -25,10 +25,7 @@ RowT = TypeVar("RowT")
 class Corpus(ABC, Generic[DataT]):
     """The data files of a run, which are read as streams whenever they are needed.
 
-    Attributes:
-        data: The data settings of the run.
-        say: A function that prints a message.
-        trained: The training rows of the run from which this run starts. Rows in `trained` are not used for validation.
+    `trained` are the training rows of the run from which this run starts. They are not used for validation.
     """
 
     data: DataT

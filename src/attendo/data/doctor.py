@@ -13,7 +13,7 @@ from itertools import islice
 
 import numpy as np
 
-from attendo.data.corpora import PairSource, read_pairs
+from attendo.data.corpora import Pair, PairSource, read_pairs
 from attendo.data.data_files import taken_off
 from attendo.data.doctor_checks import (
     HAS_LETTERS,
@@ -38,8 +38,6 @@ from attendo.data.scripts import (
     words_apart,
 )
 from attendo.errors import AttendoError, nearest
-
-Pair = tuple[int, str, str]
 
 SAMPLE_ROWS = 8_192
 SAMPLE_CHARACTERS = 400

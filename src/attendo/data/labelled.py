@@ -27,12 +27,10 @@ BETWEEN = "\t"
 
 
 class RowForm(NamedTuple):
-    """The form of labeled rows in data files.
+    """The form of labeled rows in data files: the roles of the columns, for example the label and the text.
 
-    Attributes:
-        roles: The roles of the columns, for example the label and the text.
-        reader: A function that reads a file, and checks and converts the labels (default: any text is a label).
-        suffixes: The suffixes of the files in a folder.
+    `reader` reads a file, and checks and converts the labels (default: any text is a label). `suffixes` are the
+    suffixes of the files in a folder.
     """
 
     roles: tuple[str, ...] = LABELLED
@@ -141,13 +139,10 @@ class PairEncoder:
         return self.tokenizer.vocab_size
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of pairs.
+        """Return the ids of pairs, whose two texts are separated by a tab. Raises AttendoError for a text without a
+        tab.
 
-        Args:
-            texts: The pairs, with a tab between both texts. A text without content has no tab.
-
-        Raises:
-            AttendoError: A text has no tab.
+        A text without content has no tab.
         """
         for text in texts:
             if BETWEEN not in text and text.strip():

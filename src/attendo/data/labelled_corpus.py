@@ -413,8 +413,7 @@ MOST_STEPS = 32
 def parse_labels(value: str) -> str | RowError:
     """Return the labels of a field as a sorted JSON list, or the reason why they cannot be used.
 
-    Args:
-        value: A JSON list of labels, which can be empty, or labels with | between them.
+    `value` is a JSON list of labels, which can be empty, or labels with | between them.
 
     >>> parse_labels("refund | billing"), parse_labels("[]")
     ('["billing", "refund"]', '[]')

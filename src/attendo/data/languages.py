@@ -196,14 +196,10 @@ def _in_script(language: str, seen: Seen) -> bool:
 
 
 class Misfit(NamedTuple):
-    """The first side whose texts are not in the expected language.
+    """The first side ("source" or "target") whose texts are not in the expected language.
 
-    Attributes:
-        side: The side, "source" or "target".
-        language: The expected language code.
-        what: The detected script or language, in words.
-        swapped: Whether both sides would fit if they were exchanged.
-        both: Whether neither side fits.
+    `what` is the detected script or language, in words. `swapped` means that both sides would fit if they were
+    exchanged, and `both` that neither side fits.
     """
 
     side: str

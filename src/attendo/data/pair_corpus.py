@@ -3,16 +3,16 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from attendo.data import forecasts
-from attendo.data.batches import Batch, EpochBatches, Rows, TokenDataset, pair_batch, token_batches
-from attendo.data.corpora import AGAINST, PairSource, parse_columns, read_pairs
+from attendo.data.batches import EpochBatches, TokenDataset, pair_batch, token_batches
+from attendo.data.corpora import AGAINST, Pair, PairSource, parse_columns, read_pairs
 from attendo.data.corpus_base import RowCorpus
 from attendo.data.data_files import require_file
-from attendo.data.doctor import Pair, examine, filtered, parse_drop
+from attendo.data.doctor import examine, filtered, parse_drop
 from attendo.data.doctor_report import Report
 from attendo.data.held_out import HeldOut, held_out
 from attendo.data.languages import Seen, misfit, require_code
@@ -158,10 +158,8 @@ class PairDataset(TokenDataset):
 
     def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         lengths = self.store.sources.lengths, self.store.targets.lengths
-        return EpochBatches(token_batches(*lengths, batch_tokens, seed, epoch), self._collate)
-
-    def _collate(self, rows: Rows) -> Batch:
-        return pair_batch(self.store, rows, self.specials)
+        rows = token_batches(*lengths, batch_tokens, seed, epoch)
+        return EpochBatches(rows, partial(pair_batch, self.store, specials=self.specials))
 
 
 class PairCorpus(RowCorpus[Pair]):
@@ -251,9 +249,7 @@ class PairCorpus(RowCorpus[Pair]):
         return self.n_pairs, f"{self.n_pairs:,} pairs"
 
     def facts(self) -> dict[str, Any]:
-        return {
-            "languages": {"source": self.data.source_language, "target": self.data.target_language},
-        }
+        return {"languages": {"source": self.data.source_language, "target": self.data.target_language}}
 
     def store(self, tokenizer: Tokenizer, max_tokens: int = 0) -> PairStore:
         """Return the cached token store of the training pairs, without pairs above `max_tokens` tokens per side."""

@@ -87,12 +87,9 @@ _SPACE = 32
 
 @dataclass(frozen=True)
 class CodePoints:
-    """A batch of texts as concatenated code points. Two line feeds follow each text.
+    """The code points of a batch of texts, uint32 `[chars]`. Two line feeds follow each text.
 
-    Attributes:
-        codes: The code points, uint32 `[chars]`.
-        owner: The index of the text that contains each code point, int64 `[chars]`.
-        n_texts: The number of texts.
+    `owner` is the index of the text that contains each code point, int64 `[chars]`.
     """
 
     codes: np.ndarray

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendo.cache import cache_folder, discard, opened_or_built
+from attendo.data.corpora import Pair
 from attendo.data.labelled import LabelSet
 from attendo.data.row_report import RowReport
 from attendo.data.tokenizers import Tokenizer
@@ -26,8 +27,6 @@ from attendo.files import DamagedFile, manifest_hash, sha256_file, verify_manife
 _FORMAT = 1
 _CHUNK = 2000  # rows encoded at a time; building a store only needs memory for one chunk
 
-Pair = tuple[int, str, str]
-"""The row number, the source text and the target text."""
 Numbers = NDArray[np.int64]
 
 _PIECE = 1 << 18  # rows processed together
@@ -128,14 +127,10 @@ class Stretches:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """The facts about a token store.
+    """The facts about a token store: its folder, its key, the numpy type of its ids, and the SHA-256 of its contents.
 
-    Attributes:
-        folder: The folder of the store.
-        key: The key of the store.
-        dtype: The numpy type of the token ids.
-        content: The SHA-256 of the store's contents.
-        left_out: The numbers of the first three rows that were skipped as too long, and the number of all skipped rows.
+    `left_out` are the numbers of the first three rows that were skipped as too long, and the number of all skipped
+    rows.
     """
 
     folder: Path

@@ -36,11 +36,8 @@ class Span(NamedTuple):
 def parse_spans(value: str, text: str) -> list[Span] | RowError:
     """Return the sorted spans of a text from their JSON form, or the reason why they cannot be used.
 
-    White space at the border of a span is removed.
-
-    Args:
-        value: A list of [start, end, label] or {"start": …, "end": …, "label": …}, in JSON.
-        text: The text of the spans.
+    `value` is a list of [start, end, label] or {"start": …, "end": …, "label": …}, in JSON. White space at the border
+    of a span is removed.
 
     >>> parse_spans('[[0, 4, "PER"]]', "Anna sings")
     [Span(start=0, end=4, label='PER')]
@@ -169,9 +166,7 @@ class TagSet:
     def classes(self, borders: Borders, spans: Sequence[Span]) -> list[int]:
         """Return the class of each token. A token that overlaps several spans belongs to the first of these spans.
 
-        Args:
-            borders: The start and end of each token.
-            spans: Sorted spans without overlap. Their labels are known.
+        The spans are sorted, do not overlap, and have known labels.
         """
         classes = []
         at = 0
@@ -185,12 +180,7 @@ class TagSet:
         return classes
 
     def spans(self, classes: Sequence[int], borders: Borders) -> list[tuple[Span, slice]]:
-        """Return the spans of a valid sequence of classes, and the tokens of each span.
-
-        Args:
-            classes: The class of each token.
-            borders: The start and end of each token.
-        """
+        """Return the spans of a valid sequence of classes, and the tokens of each span."""
         found: list[tuple[Span, slice]] = []
         ends = [*(i for i, c in enumerate(classes) if c == 0 or c % 2), len(classes)]
         for first, after in itertools.pairwise(ends):
@@ -258,12 +248,7 @@ def dictionary_spans(text: str, borders: Borders, known: Mapping[str, str]) -> l
     """Return the spans of a text that are in a dictionary, longest first from left to right.
 
     This is the baseline of Tjong Kim Sang & De Meulder 2003, section 3.4, but a text with several labels has the most
-    frequent label.
-
-    Args:
-        text: The text.
-        borders: The start and end of each token, between which a span can be.
-        known: The label of each known text, from `dictionary`.
+    frequent label (see `dictionary`). A span begins and ends at the borders of tokens.
     """
     longest = max(map(len, known), default=0)
     found: list[Span] = []

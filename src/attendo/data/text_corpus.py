@@ -32,9 +32,8 @@ TAIL_SHARE = 0.1
 class TextSplit:
     """The validation texts: whole documents, or the last tenth of each document if there are fewer than 20.
 
-    Attributes:
-        held: The hashes of the first chunks of held-out documents, or None if the ends of documents are held out.
-        lengths: The lengths of all documents in characters, if the ends of documents are held out.
+    `held` are the hashes of the first chunks of held-out documents. If it is None, the ends of documents are held out,
+    and `lengths` are the lengths of all documents in characters.
     """
 
     held: HeldOut | None

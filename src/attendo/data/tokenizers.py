@@ -546,12 +546,7 @@ class LearnedTokenizer(Tokenizer):
 
 
 def library_offsets(library: LibraryTokenizer, text: str) -> list[tuple[int, int]]:
-    """Return the span of each token of a text. Combining marks that the tokenizer composes belong to their character.
-
-    Args:
-        library: The tokenizer.
-        text: Any text.
-    """
+    """Return the span of each token. Combining marks that the tokenizer composes belong to their character."""
     found = []
     for start, end in library.encode(text, add_special_tokens=False).offsets:
         while end > start and end < len(text) and unicodedata.combining(text[end]):

@@ -3,8 +3,9 @@
 Each public name is imported when it is first used. Importing `DecodingConfig` alone therefore does not import torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from attendo.lazy_imports import names_from
 
 if TYPE_CHECKING:
     from attendo.decoding.backends import best_backend, best_decoder, eager_backend, eager_decoder, ensemble
@@ -15,23 +16,6 @@ if TYPE_CHECKING:
     from attendo.decoding.searcher import SearchBackend, Searcher
     from attendo.decoding.shortlist import Shortlist
     from attendo.decoding.trace import SearchTrace
-
-_HOMES = {
-    "DecodingConfig": "options",
-    "Hypothesis": "protocols",
-    "Sampling": "sampling",
-    "SamplingConfig": "logit_filters",
-    "SearchBackend": "searcher",
-    "SearchTrace": "trace",
-    "Searcher": "searcher",
-    "Shortlist": "shortlist",
-    "SpecialIds": "options",
-    "best_backend": "backends",
-    "best_decoder": "backends",
-    "eager_backend": "backends",
-    "eager_decoder": "backends",
-    "ensemble": "backends",
-}
 
 __all__ = [
     "DecodingConfig",
@@ -50,9 +34,14 @@ __all__ = [
     "ensemble",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import and return a public object by its name."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'attendo.decoding' has no attribute {name!r}")
-    return getattr(import_module(f"attendo.decoding.{_HOMES[name]}"), name)
+__getattr__ = names_from(
+    __name__,
+    backends=["best_backend", "best_decoder", "eager_backend", "eager_decoder", "ensemble"],
+    logit_filters=["SamplingConfig"],
+    options=["DecodingConfig", "SpecialIds"],
+    protocols=["Hypothesis"],
+    sampling=["Sampling"],
+    searcher=["SearchBackend", "Searcher"],
+    shortlist=["Shortlist"],
+    trace=["SearchTrace"],
+)

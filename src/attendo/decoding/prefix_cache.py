@@ -55,8 +55,7 @@ class _Known:
 class PrefixCache:
     """The keys and values of texts by their token ids. The least recently used texts are dropped first.
 
-    Args:
-        most_bytes: Memory limit in bytes for the keys and values of all texts. With 0, nothing is stored.
+    `most_bytes` limits the memory for the keys and values of all texts. With 0, nothing is stored.
 
     >>> import torch
     >>> prefixes = PrefixCache()
@@ -81,13 +80,10 @@ class PrefixCache:
         return sum(known.bytes for known in self._known)
 
     def find(self, ids: Sequence[int]) -> tuple[int, list[Tensor]]:
-        """Return the longest prefix of the token ids that a stored text begins with.
+        """Return the length of the longest prefix of the token ids that a stored text begins with, and that text's
+        `row_state`.
 
-        Args:
-            ids: Token ids of a text.
-
-        Returns:
-            The length of the prefix in tokens, and the `row_state` of the stored text. The state can be longer.
+        The state can be longer than the prefix.
         """
         wanted = np.asarray(ids, dtype=np.int64)
         shared = [(_n_shared(known.ids, wanted), known) for known in self._known]
@@ -100,9 +96,7 @@ class PrefixCache:
     def add(self, ids: Sequence[int], state: list[Tensor]) -> None:
         """Store a text, unless a stored text begins with it. Stored texts that are its beginnings are dropped.
 
-        Args:
-            ids: Token ids of the text.
-            state: The `row_state` of the text, which is not copied.
+        `state` is the `row_state` of the text, which is not copied.
         """
         new = _Known(np.asarray(ids, dtype=np.int64), state)
         shared = [_n_shared(known.ids, new.ids) for known in self._known]

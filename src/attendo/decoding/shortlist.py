@@ -271,13 +271,7 @@ def _word_table(
 
 
 class ListedCache:
-    """The cache of a model, with the shortlist of each row's source.
-
-    Args:
-        inner: The cache of the model.
-        lists: Allowed token ids of each source.
-        rows_per_source: Number of rows per source.
-    """
+    """The cache of a model, with the shortlist (the allowed token ids) of each row's source."""
 
     def __init__(self, inner: Any, lists: Sequence[Int[np.ndarray, " tokens"]], rows_per_source: int):
         self.inner = inner

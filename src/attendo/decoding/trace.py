@@ -8,14 +8,10 @@ from jaxtyping import Bool, Float, Int
 
 @dataclass(frozen=True)
 class TraceNode:
-    """A candidate of a search step: a hypothesis that is extended by one token.
+    """A candidate of a search step: a hypothesis that is extended by one token, whose log-probability is in nats.
 
-    Attributes:
-        token: Token id that extends the hypothesis.
-        log_prob: Log-probability of the token in nats.
-        parent: Index of the beam whose hypothesis is extended, from 0. At step 0, every beam contains the empty text.
-        beam: Index of the candidate's new beam (None: the candidate is finished or was not kept).
-        finished: Whether the token ends the text.
+    `parent` is the index of the extended beam, from 0. At step 0, every beam contains the empty text. `beam` is the
+    index of the candidate's new beam, or None if the candidate is finished or was not kept.
     """
 
     token: int

@@ -1,8 +1,11 @@
 """Texts in English and Japanese."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
 
 Language = Literal["en", "ja"]
 
@@ -39,3 +42,24 @@ def labelled(label: Localized, text: str, language: Language) -> str:
     '導出：1 + 1 = 2'
     """
     return f"{label.text(language)}{'：' if language == 'ja' else ': '}{text}"
+
+
+def sentence(key: str, **values: Any) -> Localized:
+    """Return a text of `assets/words/sentences.json` with its values, of which some can be Localized.
+
+    >>> sentence("why.same", whole=Localized("score", "スコア"), mine="-1.2").en
+    'This is the text that the search found; its score is -1.2.'
+    """
+    texts = _sentences()[key]
+
+    def filled(language: Language) -> str:
+        own = {k: v.text(language) if isinstance(v, Localized) else v for k, v in values.items()}
+        return texts[language].format(**own)
+
+    return Localized(filled("en"), filled("ja"))
+
+
+@cache
+def _sentences() -> dict[str, dict[Language, str]]:
+    file = files("attendo") / "assets" / "words" / "sentences.json"
+    return json.loads(file.read_text(encoding="utf-8"))

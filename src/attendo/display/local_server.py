@@ -20,19 +20,14 @@ BODY_SECONDS = 60
 """The maximum seconds that a client may take to send a request."""
 CLOSING_SECONDS = 10
 """The maximum seconds that a stopping server waits for a running computation."""
-HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-}
+HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}
 NO_STORE = {"Cache-Control": "no-store"}
 
 
 class LocalServer(uvicorn.Server, ABC):
     """A server on 127.0.0.1 for its own page. Requests with another host name are rejected.
 
-    Args:
-        port: The port to listen on. 0 selects a free port. A port in use raises AttendoError.
+    Port 0 selects a free port. A port in use raises AttendoError.
     """
 
     def __init__(self, port: int = 0) -> None:

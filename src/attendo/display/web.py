@@ -17,9 +17,12 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, wraps
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from attendo.display.i18n import Language
+from attendo.display.i18n import Language, Localized
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 FOLDER = "ATTENDO_ASSETS"
 """The environment variable with the folder whose assets are read again for each request, for development."""
@@ -140,6 +143,34 @@ def served_asset(path: str) -> Served | None:
         return None
     keep = "no-store" if os.environ.get(FOLDER) else "public, max-age=31536000, immutable"
     return Served(text.encode(), {"content-type": f"{kind}; charset=utf-8", "cache-control": keep})
+
+
+def template_of(path: str, language: Language, **values: Any) -> Any:
+    """Return an HTML page from a template. Values are escaped. Macros of the template are methods that return HTML.
+
+    In a template, `say(english, japanese)` is a text in the language of the page.
+    """
+    values |= {"language": language, "base": f"assets/{version()}/", "styles": STYLES}
+    values["say"] = lambda en, ja: Localized(en, ja).text(language)
+    return _templates().get_template(path).make_module(values)
+
+
+@_kept
+def _templates() -> "Environment":
+    """Return the reader of templates. An indented line of a template continues the line before it."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def source(path: str) -> str:
+        return re.sub(r"\n +", "", asset(path))
+
+    def escaped(value: Any) -> Markup:
+        return value if isinstance(value, Markup) else Markup(html.escape(str(value)))
+
+    loader = FunctionLoader(source)
+    return Environment(
+        trim_blocks=True, undefined=StrictUndefined, finalize=escaped, autoescape=True, loader=loader
+    )
 
 
 def words() -> str:

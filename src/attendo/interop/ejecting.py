@@ -7,13 +7,14 @@ import re
 from pathlib import Path
 from typing import cast
 
+import jinja2
 import torch
 from torch import Tensor
 
 from attendo.bundle import load_bundle, load_model
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
-from attendo.interop.requirements import required, unknown_option
+from attendo.interop.requirements import unknown_option
 from attendo.models import DecoderLM, EncoderDecoder, Model, ModelConfig
 
 TEMPLATE = "eject.template"
@@ -71,7 +72,6 @@ def model_source(config: ModelConfig, model: Model, file: str) -> str:
     >>> lines[0]
     '\"\"\"An encoder-decoder Transformer in plain PyTorch, written by `attendo eject`.'
     """
-    jinja2 = required("jinja2")
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string(Path(__file__).with_name(TEMPLATE).read_text(encoding="utf-8"))
     text = template.render(c=config, file=file, expected=_expected(model))

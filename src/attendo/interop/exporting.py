@@ -92,11 +92,7 @@ def _reasons(config: ModelConfig, kind: Kind) -> dict[str, list[str]]:
 
 
 def only_here(task: str, data: Mapping[str, Any]) -> str | None:
-    """Return the reason why a model cannot be exported to any format, or None.
-
-    Args:
-        task: The task of the model.
-        data: The settings [data] of the run.
+    """Return the reason why a model with a task and settings [data] cannot be exported to any format, or None.
 
     >>> only_here("regression", {})
     'models for regression run in attendo only'

@@ -217,9 +217,8 @@ def _norm(target: Any, norm: nn.Module) -> None:
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    return (
-        tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()
-    )  # a copy, because CTranslate2 quantizes in place
+    # a copy, because CTranslate2 quantizes in place
+    return tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()
 
 
 Quantization = Literal["float32", "int8", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16"]

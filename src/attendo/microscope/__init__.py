@@ -3,8 +3,9 @@
 Names are imported on first use. Importing only the types of the protocol does not import torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from attendo.lazy_imports import names_from
 
 if TYPE_CHECKING:
     from attendo.microscope.attention_map import AttentionMap, Steps
@@ -14,20 +15,6 @@ if TYPE_CHECKING:
     from attendo.microscope.server import LookServer
     from attendo.microscope.session import Session
     from attendo.microscope.view import View, look
-
-_HOMES = {
-    "AttentionMap": "attention_map",
-    "EditRequest": "protocol",
-    "Importance": "effects",
-    "LookRequest": "protocol",
-    "LookResult": "run_model",
-    "LookServer": "server",
-    "Session": "session",
-    "Steps": "attention_map",
-    "View": "view",
-    "importance": "effects",
-    "look": "view",
-}
 
 __all__ = [
     "AttentionMap",
@@ -43,9 +30,13 @@ __all__ = [
     "look",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Return the public object of a name. Its module is imported on first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'attendo.microscope' has no attribute {name!r}")
-    return getattr(import_module(f"attendo.microscope.{_HOMES[name]}"), name)
+__getattr__ = names_from(
+    __name__,
+    attention_map=["AttentionMap", "Steps"],
+    effects=["Importance", "importance"],
+    protocol=["EditRequest", "LookRequest"],
+    run_model=["LookResult"],
+    server=["LookServer"],
+    session=["Session"],
+    view=["View", "look"],
+)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from attendo.display.i18n import Language, Localized, labelled
-from attendo.display.web import asset, hash_of
+from attendo.display.web import asset, hash_of, template_of
 from attendo.display.width import columns
 from attendo.files import write_atomic
 from attendo.runs.learning_curves import (
@@ -243,15 +243,6 @@ def _best(panel: Panel, events: Sequence[Event], frame: _Frame) -> Iterator[str]
 
 STYLES = ("shared/tokens.css", "report.css")
 TITLE = Localized("Learning curves", "学習曲線")
-_FACTS = Localized("Runs", "訓練")
-_DIFFERING = Localized("Settings that differ between the runs", "訓練の間で異なる設定")
-_EVENTS = Localized("What happened", "訓練中の出来事")
-_ALL = Localized("All evaluations", "すべての評価")
-_STEP, _RUN, _WHAT = Localized("step", "ステップ"), Localized("run", "訓練"), Localized("what", "内容")
-_SMOOTH = Localized(
-    "Thin lines: means of 20 steps. Bold lines: smoothed. Label smoothing and dropout raise the training loss.",
-    "薄い線は 20 ステップの平均、太い線は平滑化した値。訓練損失は、ラベル平滑化とドロップアウトの分だけ高い。",
-)
 _DOT = '<circle class="dot {}" cx="14" cy="6" r="2.6"/>'
 _RING = '<circle class="best" cx="14" cy="6" r="5"/>'
 
@@ -260,35 +251,28 @@ def report_page(runs: Sequence[RunRecord], across: Across = "step", language: La
     """Return the HTML report of runs. Texts from run files are escaped."""
     style = _style()
     names = short_names(runs)
-    title = labelled(TITLE, ", ".join(names), language)
-    shown, happened = panels(runs, across), _drawn_events(runs, across)
-    parts = [
-        "<!doctype html>",
-        f'<html lang="{language}">',
-        '<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta http-equiv="Content-Security-Policy"'
-        f" content=\"default-src 'none'; style-src '{hash_of(style)}'\">",
-        f"<title>{escape(title)}</title>",
-        f"<style>{style}</style></head>",
-        f"<body><main><h1>{escape(title)}</h1>",
-        *(f'<p class="note">{escape(run.word)}</p>' for run in runs if run.word),
-        '<ul class="legend">',
-        *(
-            f"<li>{_key(drawing)}{escape(words)}</li>"
-            for drawing, words in _legend(names, happened, language)
-        ),
-        "</ul>",
-        f'<p class="note">{_SMOOTH.text(language)}</p>',
-        '<div class="panels">',
-        *_figures(shown, happened, across, language),
-        "</div>",
-        f"<h2>{_FACTS.text(language)}</h2>",
-        *_facts(runs, names, language),
-        *_happened(happened, names, language),
-        *_evaluations(runs, names, language),
-        "</main></body></html>",
-    ]
-    return "\n".join(parts) + "\n"
+    shown = panels(runs, across)
+    happened = _drawn_events(runs, across)
+    axis, foot = axis_across(shown), ACROSS[across].text(language)
+    drawings = (panel_svg(panel, happened, axis, foot, language) for panel in shown)
+    measures, evaluations = _evaluations(runs, names)
+    page = template_of(
+        "report.html",
+        language,
+        style=style,
+        style_hash=hash_of(style),
+        title=labelled(TITLE, ", ".join(names), language),
+        names=names,
+        notes=[run.word for run in runs if run.word],
+        legend=[(_key(drawing), words) for drawing, words in _legend(names, happened, language)],
+        figures=[(panel.title.text(language), svg) for panel, svg in zip(shown, drawings, strict=True)],
+        facts=_facts(runs, language),
+        differing=differing_settings(runs),
+        events=_happened(happened, names, language),
+        measures=[name.text(language) for name in measures],
+        evaluations=evaluations,
+    )
+    return f"{page}\n"
 
 
 def _style() -> str:
@@ -332,70 +316,39 @@ def _key(drawing: str) -> str:
     return f'<svg viewBox="0 0 28 12" aria-hidden="true">{drawing}</svg>'
 
 
-def _figures(
-    shown: Sequence[Panel], happened: Sequence[Event], across: Across, language: Language
-) -> Iterator[str]:
-    axis = axis_across(shown)
-    for panel in shown:
-        name = escape(panel.title.text(language))
-        drawing = panel_svg(panel, happened, axis, ACROSS[across].text(language), language)
-        yield f"<figure><figcaption>{name}</figcaption>{drawing}</figure>"
-
-
-def _facts(runs: Sequence[RunRecord], names: Sequence[str], language: Language) -> Iterator[str]:
+def _facts(runs: Sequence[RunRecord], language: Language) -> list[tuple[str, list[str]]]:
+    """Return the name of each fact that is known of a run, and its text for each run."""
     columns = [facts_of(run, language) for run in runs]
-    yield '<div class="scroll"><table>'
-    if len(runs) > 1:
-        yield _row("th", ["", *names], "thead")
-    yield "<tbody>"
-    for name, words in FACTS.items():
-        if any(name in column for column in columns):
-            cells = "".join(f"<td>{escape(column.get(name, ''))}</td>" for column in columns)
-            yield f'<tr><th scope="row">{words.text(language)}</th>{cells}</tr>'
-    yield "</tbody></table></div>"
-    if differing := differing_settings(runs):
-        yield f'<p class="note">{_DIFFERING.text(language)}: {escape("; ".join(differing))}</p>'
+    return [
+        (words.text(language), [column.get(name, "") for column in columns])
+        for name, words in FACTS.items()
+        if any(name in column for column in columns)
+    ]
 
 
-def _happened(happened: Sequence[Event], names: Sequence[str], language: Language) -> Iterator[str]:
-    """Yield the table of events in the order of the steps, without checkpoints."""
-    rows = sorted((e for e in happened if e.kind != "checkpoint"), key=lambda e: (e.step, e.run))
-    if not rows:
-        return
-    yield f"<h2>{_EVENTS.text(language)}</h2>"
-    several = len(names) > 1
-    heads = [_STEP, *([_RUN] if several else []), _WHAT]
-    yield '<div class="scroll"><table>' + _row("th", [words.text(language) for words in heads], "thead")
-    yield "<tbody>"
-    for event in rows:
-        what = EVENT_WORDS[event.kind].text(language)
-        text = f"{what}: {event.note}" if event.note else what
-        yield _row("td", [f"{event.step:,}", *([names[event.run]] if several else []), text])
-    yield "</tbody></table></div>"
+def _happened(happened: Sequence[Event], names: Sequence[str], language: Language) -> list[list[str]]:
+    """Return the rows of the table of events in the order of the steps, without checkpoints."""
+    rows = []
+    for event in sorted(happened, key=lambda event: (event.step, event.run)):
+        if event.kind != "checkpoint":
+            what = EVENT_WORDS[event.kind].text(language)
+            text = f"{what}: {event.note}" if event.note else what
+            rows.append([f"{event.step:,}", *([names[event.run]] if len(names) > 1 else []), text])
+    return rows
 
 
-def _evaluations(runs: Sequence[RunRecord], names: Sequence[str], language: Language) -> Iterator[str]:
-    """Yield the collapsed table of all evaluations."""
-    rows = [(i, e) for i, run in enumerate(runs) for e in run.entries if e["kind"] == "evaluation"]
-    keys = [key for key in ("loss", *MEASURES) if any(key in entry for _, entry in rows)]
-    if not rows:
-        return
-    yield f"<details><summary>{_ALL.text(language)}</summary>"
-    titles = [{"loss": Localized("loss", "損失"), **MEASURES}[key].text(language) for key in keys]
-    several = len(names) > 1
-    heads = [*([_RUN.text(language)] if several else []), _STEP.text(language), *titles, ""]
-    yield '<div class="scroll"><table>' + _row("th", heads, "thead") + "<tbody>"
-    for run, entry in rows:
+def _evaluations(runs: Sequence[RunRecord], names: Sequence[str]) -> tuple[list[Localized], list[list[str]]]:
+    """Return the names of all measures, and the rows of the table of all evaluations."""
+    found = [(i, e) for i, run in enumerate(runs) for e in run.entries if e["kind"] == "evaluation"]
+    measures = {"loss": Localized("loss", "損失"), **MEASURES}
+    keys = [key for key in measures if any(key in entry for _, entry in found)]
+    rows = []
+    for run, entry in found:
         numbers = [read_number(entry.get(key)) for key in keys]
         cells = ["" if number is None else f"{number:,.4f}" for number in numbers]
         best = "★" if entry.get("best") is True else ""
-        yield _row("td", [*([names[run]] if several else []), f"{entry['step']:,}", *cells, best])
-    yield "</tbody></table></div></details>"
-
-
-def _row(cell: str, texts: Sequence[str], around: str = "") -> str:
-    row = "<tr>" + "".join(f"<{cell}>{escape(text)}</{cell}>" for text in texts) + "</tr>"
-    return f"<{around}>{row}</{around}>" if around else row
+        rows.append([*([names[run]] if len(names) > 1 else []), f"{entry['step']:,}", *cells, best])
+    return [measures[key] for key in keys], rows
 
 
 COLUMNS, PANEL_WIDTH, PANEL_HEIGHT, LEGEND_LINE = 2, WIDTH + 14, HEIGHT + 28, 24
@@ -479,11 +432,8 @@ class _Pen:
 
     def write(self, text: str, x: float, y: float, **how: Any) -> None:
         """Write a text with its baseline at (x, y)."""
-        style = {
-            "color": self.ink,
-            "fontsize": 8.5,
-            "parse_math": False,
-        }  # "$" in a folder's name is a dollar
+        # "$" in a folder's name is a dollar
+        style = {"color": self.ink, "fontsize": 8.5, "parse_math": False}
         self.axes.text(x, y, text, **(style | how))
 
     def draw(self, svg: str, x: float, y: float) -> None:

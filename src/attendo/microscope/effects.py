@@ -240,16 +240,10 @@ OUTPUT_ROWS = 512
 
 @dataclass(frozen=True)
 class HeadEffect:
-    """The effect of one attention head.
+    """The effect of one attention head: the mean change of a row's log-probability without the head, in nats.
 
-    Attributes:
-        path: The module path of the attention layer.
-        head: The number of the head, from 0.
-        effect: The mean change of a row's log-probability without the head, in nats. If the effect is negative, the
-            model needs the head.
-        standard_error: The standard error of `effect`, in nats.
-        alignment_error: The alignment error rate of the largest weights, for cross-attention with given links, or None
-            otherwise.
+    If the effect is negative, the model needs the head. `alignment_error` is the alignment error rate of the largest
+    weights, for cross-attention with given links.
     """
 
     path: str

@@ -133,7 +133,7 @@ def _inputs_of(result: LookResult, text: str) -> dict[str, Tensor]:
             source = specials.text(result.tokenizer.encode(text))
         case Embedder():
             source = specials.text(masked_ids(result.tokenizer, text))
-    return Reading(tuple(source), tuple(target), ()).inputs(result.family, user.device)
+    return Reading(tuple(source), tuple(target), ()).as_inputs(result.family, user.device)
 
 
 BIASES = "biases"

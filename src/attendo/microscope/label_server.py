@@ -4,43 +4,27 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from html import escape
 from typing import get_args
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from attendo.display.i18n import Language, Localized
+from attendo.display.i18n import Language
 from attendo.display.local_server import NO_STORE, LocalServer, body_of
-from attendo.display.web import FORM_POLICY, STYLES, version
+from attendo.display.web import FORM_POLICY, template_of
 from attendo.errors import AttendoError
 from attendo.inference.labeling import Labeling
 
 KEYS = 9
 """The number of labels that have a key."""
-SKIP, UNDO = Localized("Skip", "スキップ"), Localized("Undo", "元に戻す")
-SUGGESTED = Localized("Suggested: <b>{label}</b> ({share:.0%})", "候補：<b>{label}</b>（{share:.0%}）")
-PROGRESS = Localized("{done:,} labeled, {left:,} left", "ラベル付け済み {done:,} 件、残り {left:,} 件")
-TITLE = Localized("Which label fits this text?", "このテキストに合うラベルはどれですか")
-END = Localized(
-    "No text is left. Press Ctrl-C in the terminal to stop the command. To see skipped texts again, start it again.",
-    "残りのテキストはありません。終了するには、端末で Ctrl-C を押してください。"
-    "スキップしたテキストは、コマンドをもう一度実行すると表示されます。",
-)
 
 
 class LabelServer(LocalServer):
-    """A server on 127.0.0.1 for the page that asks for labels.
+    """A server on 127.0.0.1 for the page that asks for labels, whose buttons are in the order of `labels`.
 
-    A form contains a secret, so that pages of other sites cannot send labels.
-
-    Args:
-        labeling: The texts and the file of labels.
-        labels: The labels, in the order of the buttons.
-        name: The name of the run.
-        port: The port to listen on. 0 selects a free port. A port in use raises AttendoError.
-        language: The language of the page, unless its address names another.
+    A form contains a secret, so that pages of other sites cannot send labels. Port 0 selects a free port, and a port in
+    use raises AttendoError. The address of the page can name another language than `language`.
     """
 
     def __init__(
@@ -55,19 +39,22 @@ class LabelServer(LocalServer):
 
     def _page(self, request: Request) -> Response:
         """Return the form for the current text."""
-        language = self._chosen(request)
-        base = f"assets/{version()}/"
-        styles = "".join(
-            f'<link rel="stylesheet" href="{base}{path}">' for path in (*STYLES, "label/label.css")
+        found = self.labeling.current
+        # the most probable label, even below its threshold
+        best, share = ("", 0.0) if found is None else next(iter(found.probabilities.items()))
+        page = template_of(
+            "label.html",
+            self._chosen(request),
+            name=self.name,
+            labeling=self.labeling,
+            labels=self.labels,
+            n_keys=KEYS,
+            found=found,
+            best=best,
+            share=share,
+            secret=self._secret,
         )
-        text = (
-            f'<!doctype html><html lang="{language}"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f'<title>{TITLE.text(language)} · attendo</title><link rel="icon" href="data:,">{styles}'
-            f'<script type="module" src="{base}label/keys.js"></script></head><body>'
-            f"{self._header(language)}{self._main(language)}</body></html>"
-        )
-        return Response(text, 200, NO_STORE | {"Content-Security-Policy": FORM_POLICY}, "text/html")
+        return Response(str(page), 200, NO_STORE | {"Content-Security-Policy": FORM_POLICY}, "text/html")
 
     async def _posted(self, request: Request) -> Response:
         """Carry out a button of the form, and return to the page. A form that was sent twice counts once."""
@@ -92,46 +79,3 @@ class LabelServer(LocalServer):
         """Return the language in the address of the page."""
         languages = {language: language for language in get_args(Language)}
         return languages.get(request.query_params.get("language"), self.language)
-
-    def _header(self, language: Language) -> str:
-        other = Localized("ja", "en").text(language)
-        return (
-            f'<header class="top"><h1>attendo</h1><span class="note">{escape(self.name)}</span><nav class="end">'
-            f'<a class="button quiet" id="language" lang="{other}" href="?language={other}">'
-            f"{Localized('日本語', 'English').text(language)}</a></nav></header>"
-        )
-
-    def _main(self, language: Language) -> str:
-        labeling = self.labeling
-        done, left = len(labeling.file.labels), len(labeling.queue) - labeling.place
-        progress = PROGRESS.text(language).format(done=done, left=left)
-        hidden = f'<input type="hidden" name="secret" value="{self._secret}">'
-        hidden += f'<input type="hidden" name="place" value="{labeling.place}">'
-        undo = _button("undo", UNDO.text(language), "u", disabled=not labeling.place)
-        found = labeling.current
-        if found is None:
-            body = f"<h2>{END.text(language)}</h2>"
-            buttons = f'<div class="bar">{undo}</div>'
-        else:
-            best, share = next(iter(found.probabilities.items()))  # even below its threshold
-            suggested = SUGGESTED.text(language).format(label=escape(best), share=share)
-            body = f"<h2>{TITLE.text(language)}</h2>"
-            body += f'<p class="text card" dir="auto">{escape(found.text)}</p><p class="note">{suggested}</p>'
-            choices = "".join(
-                _button(f"label-{i}", label, str(i + 1) if i < KEYS else "", main=label == best)
-                for i, label in enumerate(self.labels)
-            )
-            skip = _button("skip", SKIP.text(language), "s")
-            buttons = f'<div class="bar labels">{choices}</div><div class="bar">{skip}{undo}</div>'
-        return (
-            f'<main><p class="note" id="progress">{progress}</p>'
-            f'<progress aria-labelledby="progress" max="{max(1, len(labeling.queue))}" value="{labeling.place}">'
-            f'</progress>{body}<form method="post" class="choices">{hidden}{buttons}</form></main>'
-        )
-
-
-def _button(action: str, text: str, key: str, *, main: bool = False, disabled: bool = False) -> str:
-    shortcut = f' aria-keyshortcuts="{key}"' if key else ""
-    shown = f"<kbd>{key.upper()}</kbd>" if key else ""
-    state = (' class="main"' if main else "") + (" disabled" if disabled else "")
-    return f'<button name="action" value="{action}"{shortcut}{state}>{shown}{escape(text)}</button>'

@@ -24,7 +24,7 @@ from attendo.decoding.options import SpecialIds
 from attendo.decoding.protocols import Hypothesis
 from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.decoding.trace import SearchTrace, TraceRecorder
-from attendo.display.i18n import Localized
+from attendo.display.i18n import Localized, sentence
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inference.alignment import attending_step
@@ -55,7 +55,39 @@ def require_shown(user: Any) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class LookResult:
+class Reading:
+    """The token ids of a result and the facts about its search.
+
+    Attributes:
+        source: The token ids that the encoder reads.
+        target: The token ids that the decoder reads.
+        wanted: The token id that each target position predicts, or None after the last token.
+        prompt_tokens: The number of tokens at the start of `target` that were given, not generated.
+        score: The score of the search with length normalization, or None.
+        finished: Whether the output reached its end token.
+        note: A note about omitted tokens or a text that repeats itself, or None.
+    """
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    wanted: tuple[int | None, ...]
+    prompt_tokens: int = 1
+    score: float | None = None
+    finished: bool = True
+    note: Localized | None = None
+
+    def as_inputs(self, family: TaskName, device: torch.device) -> dict[str, Tensor]:
+        """Return the arguments of the forward pass: one row without padding."""
+        names = {
+            "translation": {"src": self.source, "tgt": self.target},
+            "language-model": {"token_ids": self.target},
+        }
+        chosen = names.get(family, {"src": self.source})
+        return {name: torch.tensor([list(ids)], device=device) for name, ids in chosen.items()}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LookResult(Reading):
     """The result of one run of a model.
 
     Attributes:
@@ -66,17 +98,10 @@ class LookResult:
         request: The request of the run.
         edits: The edits of the request, in the format that `recording` accepts.
         inputs: The arguments of the forward pass: one row without padding.
-        source: The token ids that the encoder reads.
-        target: The token ids that the decoder reads.
-        wanted: The token id that each target position predicts, or None after the last token.
-        prompt_tokens: The number of tokens at the start of `target` that were given, not generated.
-        score: The score of the search with length normalization, or None.
-        finished: Whether the output reached its end token.
         record: The recorded tensors of the edited model: scores, weights, query, key and value of each attention layer,
             and the outputs of all modules.
         logits: The logits of the output layer.
         folder: The run folder, or None for a model in memory.
-        note: A note about omitted tokens or a text that repeats itself, or None.
     """
 
     user: User
@@ -86,16 +111,9 @@ class LookResult:
     request: LookRequest
     edits: tuple[Edit, ...]
     inputs: dict[str, Tensor]
-    source: tuple[int, ...]
-    target: tuple[int, ...]
-    wanted: tuple[int | None, ...]
-    prompt_tokens: int
-    score: float | None
-    finished: bool
     record: Recording[Any]
     logits: Float[Tensor, "*positions n"]
     folder: Path | None = None
-    note: Localized | None = None
 
     def token(self, token_id: int) -> Token:
         """Return the id, the piece and the text of a token, as the page shows them.
@@ -216,14 +234,8 @@ def look(
 ) -> LookResult:
     """Generate the output of a model with edits, and record one forward pass over the input and the output.
 
-    Args:
-        user: The loaded model.
-        request: The text, the search settings and the edits.
-        folder: The run folder, or None for a model in memory.
-        baseline: The result of the unchanged model (default: computed if an edit requires it).
-
-    Raises:
-        AttendoError: The text is empty, or an edit refers to a part that does not exist.
+    `folder` is None for a model in memory. `baseline` is the result of the unchanged model (default: computed if an
+    edit requires it). Raises AttendoError if the text is empty, or if an edit refers to a part that does not exist.
     """
     require_shown(user)
     model, family = user.model, user.task
@@ -233,7 +245,7 @@ def look(
     # an open page waits for the result of an edit without work of its own
     with nullcontext() if request.edits else one_thread_less():
         reading = read(user, request, edits)
-    inputs = reading.inputs(family, user.device)
+    inputs = reading.as_inputs(family, user.device)
     with torch.no_grad(), recording(model, keep=KEPT, edits=edits) as record:
         logits = record.model.eval()(**inputs)[0]
     return LookResult(
@@ -279,28 +291,6 @@ def _edit(user: User, asked: EditRequest, baseline: LookResult | None) -> Edit:
     of_heads = asked.path in attention_layers(user.model)
     whole = Patch(asked.path, found.output.mean(1, keepdim=True))
     return Patch(asked.path, found.mixed.mean(2, keepdim=True), "mixed", heads) if of_heads else whole
-
-
-@dataclass(frozen=True, eq=False)
-class Reading:
-    """The token ids of a result and the facts about its search, with the same attribute names as in `LookResult`."""
-
-    source: tuple[int, ...]
-    target: tuple[int, ...]
-    wanted: tuple[int | None, ...]
-    prompt_tokens: int = 1
-    score: float | None = None
-    finished: bool = True
-    note: Localized | None = None
-
-    def inputs(self, family: TaskName, device: torch.device) -> dict[str, Tensor]:
-        """Return the arguments of the forward pass: one row without padding."""
-        names = {
-            "translation": {"src": self.source, "tgt": self.target},
-            "language-model": {"token_ids": self.target},
-        }
-        chosen = names.get(family, {"src": self.source})
-        return {name: torch.tensor([list(ids)], device=device) for name, ids in chosen.items()}
 
 
 def usual_beam(user: User) -> int:
@@ -380,7 +370,7 @@ def _translation(user: Translator, request: LookRequest, edits: Sequence[Edit]) 
     if request.search == "forced":
         whole = tokenizer.target.encode(request.target or "")
         found = whole[: user.longest]
-        note = note or _note(len(whole), len(found), Localized("target", "指定した文"))
+        note = note or _note(len(whole), len(found), "target")
         score, finished = None, len(found) == len(whole)
     else:
         beam = 1 if request.search == "greedy" else request.beam
@@ -391,7 +381,7 @@ def _translation(user: Translator, request: LookRequest, edits: Sequence[Edit]) 
         found, finished = list(best.token_ids)[: user.longest], best.finished
         score = best.score
         if is_looping(source, best):
-            note = note or REPEATS
+            note = note or sentence("look.repeats")
     begin = tokenizer.specials.begin
     target = (*begin, *found)
     last = tokenizer.eos_id if finished or request.search == "forced" else None
@@ -417,15 +407,10 @@ def _continuation(user: Generator, request: LookRequest, edits: Sequence[Edit]) 
     whole = [*prompt, *found]
     kept = whole[-most:]
     left_out = len(ids) + len(found) - len(kept)
-    note = Localized(
-        f"the first {left_out:,} tokens are left out: the context length is {most:,}",
-        f"文脈長が {most:,} トークンなので、先頭の {left_out:,} トークンを省いた",
-    )
     last = _special_ids(tokenizer, ids).eos_id if finished else None
     prompt_tokens = max(1, len(prompt) - (len(whole) - len(kept)))
-    return Reading(
-        (), tuple(kept), (*kept[1:], last), prompt_tokens, None, finished, note if left_out else None
-    )
+    note = sentence("look.left_out", n=left_out, most=most) if left_out else None
+    return Reading((), tuple(kept), (*kept[1:], last), prompt_tokens, None, finished, note)
 
 
 def _special_ids(tokenizer: Tokenizer, prompt: Sequence[int]) -> SpecialIds:
@@ -439,20 +424,8 @@ def _some(ids: Sequence[int], text: str) -> None:
         raise AttendoError("the text is empty. Give a sentence")
 
 
-TEXT = Localized("text", "テキスト")
-REPEATS = Localized(
-    "the text repeats itself; attendo translate would search again, without repetition",
-    "訳文に繰り返しがある。attendo translate では、繰り返しを禁じて探索し直す",
-)
-
-
-def _note(n: int, kept: int, of: Localized = TEXT) -> Localized | None:
-    if n == kept:
-        return None
-    return Localized(
-        f"{kept:,} of {n:,} tokens of the {of.en} are used, the limit of the model",
-        f"{of.ja}の {n:,} トークンのうち、モデルの上限の {kept:,} トークンだけを使用",
-    )
+def _note(n: int, kept: int, of: str = "text") -> Localized | None:
+    return None if n == kept else sentence(f"look.cut.{of}", n=n, kept=kept)
 
 
 PASSED_OVER = 3

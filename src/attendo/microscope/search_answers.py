@@ -15,7 +15,7 @@ from attendo.decoding.beam import length_norm
 from attendo.decoding.options import DecodingConfig
 from attendo.decoding.protocols import Hypothesis
 from attendo.decoding.trace import SearchTrace, TraceNode
-from attendo.display.i18n import Localized
+from attendo.display.i18n import Localized, sentence
 from attendo.errors import AttendoError
 from attendo.inference import Generator, Translator
 from attendo.inference.alignment import coverage_scores
@@ -204,11 +204,13 @@ def why_answer(result: LookResult, target: str, beam: int) -> WhyAnswer:
         for token, log_prob, rank, most, other in rows
     ]
     score = _score(result, found, ids, chosen[:, 0].tolist())
+    of_translation = result.family == "translation"
     compared = _Compared(
-        of_translation=result.family == "translation",
+        of_translation=of_translation,
         beam=beam,
         score=score,
-        best_score=_best_score(result, found, len(ids)),
+        # a text of a language model counts up to the length of the given text
+        best_score=found.best.score if of_translation else sum(found.best.token_log_probs[: len(ids)]),
         diverges_at=_diverges_at(ids, found.best_ids),
         lost_at=lost_at(found.trace, ids),
         n_steps=len(found.trace.steps),
@@ -285,13 +287,6 @@ def _score(result: LookResult, found: Searched, ids: tuple[int, ...], log_probs:
     return sum(log_probs) / norm + covered_scores(result, found, [ids[:-1]])[0]
 
 
-def _best_score(result: LookResult, found: Searched, n_tokens: int) -> float:
-    """Return the score of the best text. For a language model, truncate it to the length of the given text."""
-    if result.family == "translation":
-        return found.best.score
-    return sum(found.best.token_log_probs[:n_tokens])
-
-
 def _diverges_at(ids: Sequence[int], best: Sequence[int]) -> int | None:
     pairs = zip(ids, best, strict=False)
     first = next((number for number, (mine, theirs) in enumerate(pairs) if mine != theirs), None)
@@ -320,9 +315,8 @@ class _Compared:
         """The verdict of `why_answer`, which is "model" if the scores are equal up to rounding."""
         if self.diverges_at is None:
             return "same"
-        kept_on = (
-            not self.of_translation and self.lost_at is None
-        )  # the search kept the text but chose another
+        # the search kept the text but chose another
+        kept_on = not self.of_translation and self.lost_at is None
         better = self.score > self.best_score + 1e-6 * max(1.0, abs(self.best_score))
         if better and self.forced:
             return "forced"
@@ -331,84 +325,40 @@ class _Compared:
     @property
     def sentence(self) -> Localized:
         """The verdict of `why_answer` as one or more sentences."""
-        mine, theirs = f"{self.score:.4f}", f"{self.best_score:.4f}"
-        over = Localized("log-probability over as many tokens", "同じ長さまでの対数確率")
-        whole = Localized("score", "スコア") if self.of_translation else over
-        parts, lost = self._parting, self._lost
-        if self.verdict == "same":
-            return Localized(
-                f"This is the text that the search found; its {whole.en} is {mine}.",
-                f"これは探索が見つけた文そのものです。{whole.ja}は {mine} です。",
-            )
-        if self.verdict == "forced":
-            return Localized(
-                f"The search did not consider it, because the answer had to begin with other tokens. Its {whole.en},"
-                f" {mine}, is better than that of the text found, {theirs}.",
-                f"探索の対象になっていません。答えの先頭が別のトークンに指定されていました。この文の{whole.ja}"
-                f" {mine} は、見つかった文の {theirs} より良い値です。",
-            )
-        if self.verdict == "search":
-            wider = Localized(" A wider beam may find it.", "ビーム幅を広げれば見つかるかもしれません。")
-            return Localized(
-                f"The search lost it: its {whole.en}, {mine}, is better than that of the text found, {theirs}."
-                f"{lost.en}{wider.en}",
-                f"探索の誤りです。この文の{whole.ja} {mine} は、見つかった文の {theirs} より良い値です。"
-                f"{lost.ja}{wider.ja}",
-            )
-        if self.score > self.best_score:
-            return Localized(
-                f"The search kept this beginning. Its {whole.en}, {mine}, is better than {theirs}, but the continuation"
-                f" is less likely than that of the text found.{parts.en}",
-                f"探索はこの出だしを残していました。{whole.ja} {mine} は {theirs} より良い値ですが、"
-                f"その続きは、見つかった文の続きよりも確率が低くなります。{parts.ja}",
-            )
-        return Localized(
-            f"The model itself prefers the text found: its {whole.en} is {theirs}, yours has {mine}."
-            f"{parts.en}{lost.en}",
-            f"モデル自身が見つかった文を選んでいます。{whole.ja}は {theirs}、この文は {mine} です。{parts.ja}{lost.ja}",
+        continued = self.verdict == "model" and self.score > self.best_score
+        return sentence(
+            f"why.{'continuation' if continued else self.verdict}",
+            whole=sentence("why.translation" if self.of_translation else "why.text"),
+            mine=f"{self.score:.4f}",
+            theirs=f"{self.best_score:.4f}",
+            parting=self._parting,
+            lost=self._lost,
         )
 
     @property
     def _parting(self) -> Localized:
         """The first difference of the two texts, and its probabilities."""
         at = self.diverges_at or 0
-        choice, alike = Localized("", ""), Localized("", "")
+        choice: Localized | str = ""
         if at < len(self.tokens) and self.tokens[at]["rank"] > 1:
             token = self.tokens[at]
-            mine, first = token["piece"], token["best"]["piece"]
-            p, most = math.exp(token["log_prob"]), math.exp(token["best"]["log_prob"])
-            choice = Localized(
-                f": the model gives “{mine}” a probability of {p:.2g} there and “{first}”, its first choice,"
-                f" {most:.2g}",
-                f"（そこでの確率は「{mine}」が {p:.2g}、第一候補の「{first}」が {most:.2g}）",
+            choice = sentence(
+                "why.choice",
+                mine=token["piece"],
+                p=math.exp(token["log_prob"]),
+                first=token["best"]["piece"],
+                most=math.exp(token["best"]["log_prob"]),
             )
-        if self.alike:
-            alike = Localized(
-                " Both are the same text, split into different tokens.",
-                "どちらも同じ文で、トークンの切り方だけが違います。",
-            )
-        return Localized(
-            f" They differ from token {at + 1} on{choice.en}.{alike.en}",
-            f"両者は {at + 1} 番目のトークンで分かれます{choice.ja}。{alike.ja}",
-        )
+        alike = sentence("why.alike") if self.alike else ""
+        return sentence("why.parting", place=at + 1, choice=choice, alike=alike)
 
     @property
-    def _lost(self) -> Localized:
+    def _lost(self) -> Localized | str:
         """The step in which the search lost the text."""
         if self.forced:
-            return Localized(
-                " The search had to begin with other tokens.",
-                "探索は別のトークンから始めるよう指定されていました。",
-            )
+            return sentence("why.lost.forced")
         if self.lost_at is not None:
-            at = self.lost_at + 1
-            return Localized(
-                f" The beam of {self.beam} dropped its beginning at token {at}.",
-                f"幅 {self.beam} のビームは、{at} 番目のトークンでこの出だしを捨てました。",
-            )
+            return sentence("why.lost.dropped", beam=self.beam, place=self.lost_at + 1)
         if len(self.tokens) > self.n_steps:
-            return Localized(
-                f" The search ended after {self.n_steps} tokens, before the end of this text.",
-                f"探索はこの文が終わる前、{self.n_steps} トークンで終わりました。",
-            )
-        return Localized("", "")
+            return sentence("why.lost.ended", n_steps=self.n_steps)
+        return ""

@@ -270,7 +270,7 @@ def probes_of(user: User, rows: Sequence[tuple[str, str]]) -> Probes:
     """
     stack: Stack = "encoder" if hasattr(user.model, "encoder") else "decoder"
     asked = [LookRequest(text=text[:MOST_CHARACTERS], search="forced", target="") for text, _ in rows]
-    inputs = [read(user, request).inputs(user.task, user.device) for request in asked]
+    inputs = [read(user, request).as_inputs(user.task, user.device) for request in asked]
     probes = linear_probes(user.model, inputs, [label for _, label in rows], stack=stack)
     return {
         "stack": stack,

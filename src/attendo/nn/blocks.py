@@ -35,12 +35,7 @@ class Residual(nn.Module):
     """
 
     def __init__(
-        self,
-        norm: nn.Module,
-        *,
-        norm_first: bool,
-        dropout: float = 0.0,
-        output_norm: nn.Module | None = None,
+        self, norm: nn.Module, *, norm_first: bool, dropout: float = 0.0, output_norm: nn.Module | None = None
     ):
         super().__init__()
         self.norm = norm

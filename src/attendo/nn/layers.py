@@ -99,11 +99,7 @@ class CappedLinear(nn.Linear):
         self.cap = cap
 
     def forward(self, input: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """Return the logits.
-
-        Args:
-            input: Input vectors.
-        """
+        """Return the logits."""
         return soft_cap(super().forward(input), self.cap)
 
 

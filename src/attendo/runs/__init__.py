@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from attendo.bundle import TaskName
 from attendo.custom_modules import CustomModules
 from attendo.errors import AttendoError
 from attendo.inference import load
+from attendo.lazy_imports import names_from
 
 if TYPE_CHECKING:
     from attendo.runs.init_from import with_adapter
@@ -34,24 +34,16 @@ __all__ = [
     "with_adapter",
 ]
 
-_MODULES = {
-    "TaskSpec": "task_specs",
-    "TrainingRun": "training_run",
-    "list_runs": "tracking",
-    "new_run": "training_run",
-    "plan_run": "planning",
-    "resumed_run": "resume",
-    "trial": "trials",
-    "verify_resume": "resume",
-    "with_adapter": "init_from",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import and return the public object with this name."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'attendo.runs' has no attribute {name!r}")
-    return getattr(import_module(f"attendo.runs.{_MODULES[name]}"), name)
+__getattr__ = names_from(
+    __name__,
+    init_from=["with_adapter"],
+    planning=["plan_run"],
+    resume=["resumed_run", "verify_resume"],
+    task_specs=["TaskSpec"],
+    tracking=["list_runs"],
+    training_run=["TrainingRun", "new_run"],
+    trials=["trial"],
+)
 
 
 def train(

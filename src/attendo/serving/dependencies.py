@@ -82,10 +82,8 @@ class ApiRequest(Request):
         return seconds
 
     async def read_json(self, kind: type[BodyT]) -> BodyT:
-        """Parse the JSON body as the model class `kind`.
-
-        Raises:
-            ApiError: The body is not JSON (status 415), or a field is invalid (422).
+        """Parse the JSON body as the model class `kind`. Raise ApiError for another body (415) or an invalid field
+        (422).
         """
         self.requested_timeout()
         if self.media_type != JSON:
@@ -93,11 +91,7 @@ class ApiRequest(Request):
         return parse_json(await self.body(), kind)
 
     async def read_form(self) -> dict[str, str]:
-        """Return the fields of a form body.
-
-        Raises:
-            ApiError: The body is not a form (status 415), or the form is invalid (400).
-        """
+        """Return the fields of a form body. Raise ApiError for another body (status 415) or an invalid form (400)."""
         if self.media_type not in (FORM, PARTS):
             raise ApiError(
                 415, f"the body must be JSON or a form; send it with Content-Type: {JSON}, or {FORM}"

@@ -383,12 +383,10 @@ def _target(served: ServedModel) -> str:
 
 
 def translator_for(state: State, asked: TranslateBody) -> ServedModel:
-    """Return the translator with the requested name or language pair.
+    """Return the translator with the requested name or language pair. A model without languages has the pair "und",
+    "und".
 
-    For a model without languages, the source and target language are "und" (undetermined).
-
-    Raises:
-        ApiError: No translator fits the request. The message lists the available language pairs.
+    Raise ApiError with the available language pairs if no translator fits the request.
     """
     source, target = asked.source, asked.target
     if asked.model is not None:

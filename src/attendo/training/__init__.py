@@ -1,7 +1,8 @@
 """Training: losses, learning rate schedules, the training loop and checkpoints."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from attendo.lazy_imports import names_from
 
 if TYPE_CHECKING:
     from attendo.training.checkpoints import CheckpointConfig
@@ -11,16 +12,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckpointConfig", "Evaluation", "LoraConfig", "Report", "Run", "Task", "TrainingConfig", "train"]
 
-_MODULES = {
-    "CheckpointConfig": "checkpoints",
-    "LoraConfig": "lora",
-    "TrainingConfig": "optimizer",
-    "train": "loop",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import and return the public object with this name."""
-    if name not in __all__:
-        raise AttributeError(f"module 'attendo.training' has no attribute {name!r}")
-    return getattr(import_module(f"attendo.training.{_MODULES.get(name, 'run')}"), name)
+__getattr__ = names_from(
+    __name__,
+    checkpoints=["CheckpointConfig"],
+    loop=["train"],
+    lora=["LoraConfig"],
+    optimizer=["TrainingConfig"],
+    run=["Evaluation", "Report", "Run", "Task"],
+)

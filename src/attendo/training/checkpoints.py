@@ -284,12 +284,11 @@ TIMES = ("cpu_seconds", "wall_seconds")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Copy of the state that this rank writes to a checkpoint.
+    """Copy of the state that this rank writes to a checkpoint: tensors by file name without extension, then by tensor
+    name.
 
-    Attributes:
-        tensors: Tensors by file name without extension, then by tensor name.
-        progress: State that `Progress.as_json` returned.
-        is_sharded: Whether each rank has only some rows of each tensor.
+    `progress` is the state that `Progress.as_json` returned. If `is_sharded` is true, each rank has only some rows of
+    each tensor.
     """
 
     tensors: Mapping[str, Mapping[str, Rows]]

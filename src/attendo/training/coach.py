@@ -350,13 +350,7 @@ def small_batch(
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Result of one evaluation.
-
-    Attributes:
-        training_loss: Mean training loss since the previous evaluation, in nats.
-        validation_loss: Validation loss in nats.
-        is_best: Whether this evaluation was the best so far.
-    """
+    """Result of one evaluation: mean training loss since the previous evaluation, and validation loss, in nats."""
 
     step: int
     training_loss: float

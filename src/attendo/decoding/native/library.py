@@ -31,47 +31,25 @@ SOURCES = Path(__file__).parent
 LIBRARY = "library.so"
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
-    "-O3",
-    "-march=native",
-    "-std=c++17",
-    "-shared",
-    "-fPIC",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-pthread",
-    "-w",
+    *("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math"),
+    *("-pthread", "-w"),
 )
 SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "attendo_panel": (c_int64, ()),
     "attendo_large_pages": (None, (c_void_p, c_int64)),
     "attendo_release": (None, (c_void_p, c_int64)),
     "attendo_suits": (c_int64, (c_int64,)),
-    "attendo_log_sums": (
-        None,
-        (c_void_p, c_int64, c_int64, c_void_p, c_int64),
-    ),
+    "attendo_log_sums": (None, (c_void_p, c_int64, c_int64, c_void_p, c_int64)),
     "attendo_packed_bytes": (c_int64, (c_int64, c_int64, c_int64)),
     "attendo_quantize": (None, (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64)),
-    "attendo_pack": (
-        None,
-        (c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64),
-    ),
-    "attendo_product": (
-        None,
-        (c_void_p, c_void_p, c_int64, c_void_p, c_int64),
-    ),
-    "attendo_states": (
-        c_int64,
-        (c_void_p, c_void_p, c_void_p, c_void_p, c_int64),
-    ),
+    "attendo_pack": (None, (c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64)),
+    "attendo_product": (None, (c_void_p, c_void_p, c_int64, c_void_p, c_int64)),
+    "attendo_states": (c_int64, (c_void_p, c_void_p, c_void_p, c_void_p, c_int64)),
     "attendo_best": (
         None,
-        (
-            c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p,
-            c_int64, c_void_p, c_void_p, c_int64,
-        ),
+        (c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_int64),
     ),
-}  # fmt: skip
+}
 
 
 class NoLibrary(Exception):
@@ -306,8 +284,7 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
 class TensorArena:
     """A builder of C structures from PyTorch modules, which owns the memory that the structures refer to.
 
-    Args:
-        bits: The bits of each weight: 32, 16 (bfloat16), or 8 or 4 (integers).
+    A weight has 32 bits, 16 bits (bfloat16), or 8 or 4 bits (integers).
     """
 
     def __init__(self, bits: Bits):

@@ -14,13 +14,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendo.data.chat import ChatTemplate, Message, Pieces
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.interop.huggingface.tokenizers import NAMES, TokenizerFacts, library_file
-from attendo.interop.requirements import required
 
 Render = Callable[[Sequence[Message], bool], str]
 """A function that renders messages as text, with or without the beginning of a reply."""
@@ -73,8 +74,7 @@ def renderer(source: str, special: Mapping[str, str | None]) -> Render:
     >>> render([Message("user", "Hi")], False)
     '<s>Hi'
     """
-    jinja2, sandbox = required("jinja2"), required("jinja2.sandbox")
-    environment = sandbox.ImmutableSandboxedEnvironment(
+    environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
 
@@ -107,9 +107,7 @@ def renderer(source: str, special: Mapping[str, str | None]) -> Render:
 def jinja_of(template: ChatTemplate, entries: Sequence[str]) -> str:
     """Return a Jinja template that renders conversations as a chat template does.
 
-    Args:
-        template: The chat template.
-        entries: The entries of the vocabulary, in the order of their ids.
+    `entries` is the vocabulary, in the order of the ids.
 
     >>> names = ["<pad>", "<unk>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>"]
     >>> renderer(jinja_of(ChatTemplate.own((2,), 4), names), {})([Message("user", "Hi")], True)

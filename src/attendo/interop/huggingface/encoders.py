@@ -222,11 +222,7 @@ MODERNBERT = Table(
         *dense("model.final_norm", "encoder.norm"),
     ),
     {
-        "ModernBertForMaskedLM": Head(
-            "masked",
-            _MASKED,
-            (*_MODERN_HEAD, *dense("decoder", "output_proj")),
-        ),
+        "ModernBertForMaskedLM": Head("masked", _MASKED, (*_MODERN_HEAD, *dense("decoder", "output_proj"))),
         "ModernBertForSequenceClassification": Head(
             "classifier",
             {"tie": "none", "output_activation": "gelu", "output_norm": True},

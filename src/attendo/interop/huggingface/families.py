@@ -27,12 +27,7 @@ from attendo.interop.huggingface.options import (
 )
 from attendo.interop.huggingface.table import Head, Row, Table, always, attention_layers, blocks, dense
 
-_ALONE = {
-    "n_encoder_layers": 0,
-    "norm_first": True,
-    "embedding_scale": False,
-    "initialization": "normal",
-}
+_ALONE = {"n_encoder_layers": 0, "norm_first": True, "embedding_scale": False, "initialization": "normal"}
 _GPT2_ROWS = tuple(
     row
     for theirs, ours in {

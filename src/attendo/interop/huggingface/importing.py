@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +15,7 @@ from attendo.bundle import Bundle, embeds_texts, save_description, save_weights,
 from attendo.config import build
 from attendo.decoding.logit_filters import SamplingConfig
 from attendo.decoding.options import DecodingConfig
+from attendo.display.formats import Say
 from attendo.errors import AttendoError, is_failure
 from attendo.files import atomic_folder
 from attendo.interop.gguf_files import GgufFile, hugging_face_files
@@ -27,8 +28,6 @@ from attendo.models import Model, parameter_count
 from attendo.nn.layers import Pooling
 from attendo.runs.task_specs import task_of
 from attendo.runs.training_run import versions
-
-Say = Callable[[str], None]
 
 _NOTHING_SAID = 20
 """The default max_length of older files, which was not chosen for the model."""
@@ -215,10 +214,7 @@ def _card(bundle: Bundle, theirs: Mapping[str, Any], labels: list[str]) -> dict[
     config = bundle.model_config
     return {
         "task": "embedding" if embeds_texts(config) else task_of(config.architecture),
-        "imported": {
-            "model_type": theirs["model_type"],
-            "name": theirs.get("_name_or_path"),
-        },
+        "imported": {"model_type": theirs["model_type"], "name": theirs.get("_name_or_path")},
         **({"labels": dict.fromkeys(sorted(labels), 1)} if labels else {}),
         **({"decoding": bundle.tables["decoding"]} if "decoding" in bundle.tables else {}),
         "versions": versions(),

@@ -270,23 +270,8 @@ def _fill(model: Model, taken: Mapping[str, Tensor]) -> None:
 
 
 _WRITTEN = (
-    "marian",
-    "pegasus",
-    "bart",
-    "mbart",
-    "t5",
-    "gpt2",
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "smollm3",
-    "gemma2",
-    "gemma3_text",
-    "bert",
-    "distilbert",
-    "modernbert",
-    "eurobert",
+    *("marian", "pegasus", "bart", "mbart", "t5", "gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3"),
+    *("gemma2", "gemma3_text", "bert", "distilbert", "modernbert", "eurobert"),
 )
 """The families for export, with widely supported families first."""
 
@@ -463,11 +448,8 @@ def _computed_options(config: ModelConfig) -> dict[str, Any]:
 
 def _is_permuted(place: Place) -> bool:
     config, fixed = place.config, config_of(place.theirs)
-    return (config.positions, config.position_order, fixed.position_order) == (
-        "sinusoidal",
-        "sincos",
-        "halves",
-    )
+    orders = config.position_order, fixed.position_order
+    return config.positions == "sinusoidal" and orders == ("sincos", "halves")
 
 
 def _hidden_layer(weight: Tensor) -> dict[str, Tensor]:

@@ -125,10 +125,7 @@ def dense(theirs: str, *ours: str, transposed: bool = False, turned: int = 0) ->
     """
     return tuple(  # pyright: ignore[reportReturnType]  (two)
         Row(
-            f"{theirs}.{part}",
-            tuple(f"{name}.{part}" for name in ours),
-            transposed=transposed,
-            turned=turned,
+            f"{theirs}.{part}", tuple(f"{name}.{part}" for name in ours), transposed=transposed, turned=turned
         )
         for part in ("weight", "bias")
     )

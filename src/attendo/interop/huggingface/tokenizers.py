@@ -21,11 +21,7 @@ from attendo.data.imported_tokenizers import ImportedTokenizer, imported_tokeniz
 from attendo.data.tokenizers import Around, SpecialTokens, keep_to_one_thread, library_document
 from attendo.errors import AttendoError
 from attendo.interop.requirements import required
-from attendo.interop.sentencepiece_models import (
-    added_token,
-    sentencepiece_document,
-    sentencepiece_proto,
-)
+from attendo.interop.sentencepiece_models import added_token, sentencepiece_document, sentencepiece_proto
 
 
 @dataclass(frozen=True)
@@ -126,14 +122,8 @@ def read_tokenizer(
 ) -> ImportedTokenizer:
     """Return the tokenizer of a Hugging Face folder, with the special ids of config.json and generation_config.json.
 
-    Args:
-        folder: The Hugging Face folder.
-        config: The contents of config.json.
-        source_language: The source language, as a code of the vocabulary ("en_XX", "deu").
-        target_language: The target language, as a code of the vocabulary.
-
-    Raises:
-        AttendoError: A file is missing or damaged, or a multilingual model has no target language.
+    The languages are codes of the vocabulary ("en_XX", "deu"). Raises AttendoError if a file is missing or damaged, or
+    if a multilingual model has no target language.
 
     >>> read_tokenizer(Path("nowhere"), {})
     Traceback (most recent call last):
@@ -298,10 +288,7 @@ def _around(document: Mapping[str, Any]) -> Around:
     require_bounded(document)
     library = LibraryTokenizer.from_str(json.dumps(document))
     bare, whole = (library.encode("a", add_special_tokens=added).ids for added in (False, True))
-    start = next(
-        (n for n in range(len(whole) - len(bare) + 1) if whole[n : n + len(bare)] == bare),
-        0,
-    )
+    start = next((n for n in range(len(whole) - len(bare) + 1) if whole[n : n + len(bare)] == bare), 0)
     return tuple(whole[:start]), tuple(whole[start + len(bare) :])
 
 
