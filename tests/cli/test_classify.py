@@ -107,8 +107,10 @@ def test_a_text_of_a_million_characters_is_cut_with_a_word(trained):
     assert "1 of 1 texts have more than 256 tokens" in outcome.err
 
 
-def test_evaluation_prints_the_measures_and_the_matrix(trained, files):
+def test_evaluation_prints_the_measures_and_the_matrix(trained, files, tmp_path):
     folder, _ = trained
+    alone = tmp_path / "snow.tsv"
+    alone.write_text("snow\tit will snow .\n")
     outcome = attendo("evaluate", folder, files[0])
     assert outcome.code == 0, outcome.err
     assert (
@@ -124,6 +126,8 @@ def test_evaluation_prints_the_measures_and_the_matrix(trained, files):
     error = 100 * facts["accuracy_error"]
     always = f"most frequent label ('{common}'): {counts[common] / 120:.2%}"
     assert f"standard error of the accuracy: {error:.2f} points  {always}" in outcome.out
+    snow = attendo("evaluate", folder, alone).out
+    assert re.search(r"^other +– +– +– +0$", snow, re.M) and "–: the data has no rows with this label" in snow
     assert facts["accuracy"] == pytest.approx(sum(facts["confusion"][i][i] for i in range(2)) / 120)
 
 
@@ -388,6 +392,9 @@ def test_thresholds_are_chosen_stored_used_and_removed(trained, files, tmp_path)
     assert "thresholds of the run: " in attendo("evaluate", folder, files[0]).out
     always = attendo("thresholds", folder, files[0], "--precision", "0.999")
     assert "snow: a precision of 0.999 cannot be shown with 120 texts" in always.err.replace("other, ", "")
+    undo = f"To remove the thresholds, run: attendo thresholds {folder} --remove\n"
+    assert always.err.endswith(f"warning: no text has a label with these thresholds. {undo}")
+    assert undo in chosen.err and "warning" not in chosen.err and ", of which" not in always.out
     assert attendo("classify", folder, "it will snow .").out == f"\t{plain.split()[-1]}\n"
     assert attendo("classify", folder, "it will snow .", "--threshold", "0").out == plain
     out = tmp_path / "labels.csv"
