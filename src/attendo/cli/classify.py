@@ -73,9 +73,12 @@ def classify(
 
     Example: attendo classify runs/mine --input new.csv --json
     """
-    to_stdout = as_json and source is not None
-    opt.refuse("--json", {"--output": to_stdout and out is not None, "TEXT": to_stdout and bool(texts)})
-    files = (source, out) if to_stdout else opt.both_files(source, out, bool(texts))
+    files = None
+    if as_json and source is not None:
+        opt.refuse("--json", {"--output": out is not None})
+        opt.refuse("--input", {"TEXT": bool(texts)})
+        files = source, None
+    files = files or opt.both_files(source, out, bool(texts))
     loaded = partial(_loaded, folder, machine, threshold)
     refuse_file_name(texts, "use < FILE, or --input FILE --output G")
     if files:

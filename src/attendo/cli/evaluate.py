@@ -254,7 +254,9 @@ def _measure_lines(result: LabelAssessment) -> list[str]:
     if "unit_accuracy" in m:
         lines.append(f"accuracy of single words {m['unit_accuracy']:.2%}")
     if "within" in m:
-        lines.append(f"{m['within']:.1%} of the numbers are in the interval of their estimate (expected 80%)")
+        lines.append(
+            f"{m['within']:.1%} of the numbers are in the interval of their estimate (expected at least 80%)"
+        )
     if n := int(m.get("unreachable", 0)):
         lines.append(f"{plural(n, 'span')} cannot be found, because they begin or end inside a word or token")
     return lines
