@@ -26,7 +26,7 @@ MASKED = {"architecture": "masked", "n_decoder_layers": 0}
             DECODER | {"n_decoder_layers": 0},
             "n_decoder_layers=0 must be at least 1 with architecture='decoder'",
         ),
-        (CLASSIFIER | {"n_classes": 1}, "n_classes=1 must be at least 2"),
+        (CLASSIFIER | {"n_classes": -1}, "n_classes=-1 must be at least 0"),
         ({"n_classes": 2}, "n_classes=2 has no effect with architecture='encoder-decoder'"),
         (MASKED | {"pooling": "max"}, "pooling='max' has no effect with architecture='masked'"),
         (DECODER | {"d_output": 8}, "d_output=8 has no effect with architecture='decoder'"),

@@ -86,8 +86,6 @@ def _require_layers(config: Any) -> None:
         raise ValueError("norm_first_block=False has no effect with norm_first=False. Set norm_first=True")
     if config.output_norm and config.d_output is None:
         raise ValueError("output_norm=True requires a hidden layer before the logits. Set d_output")
-    if config.n_classes == 1 or config.n_classes < 0:
-        raise ValueError(f"n_classes={config.n_classes} must be at least 2, or 0 for text embeddings")
 
 
 def _require_heads(config: Any) -> None:

@@ -11,6 +11,7 @@ from tiny_texts import SMALL, forecast_texts, labelled_file, text_file
 
 import attendo as library
 from attendo.config import build, read_toml
+from attendo.data.held_out import source_hash
 from attendo.data.labelled_corpus import LabelledData
 from attendo.inference import Classifier, Embedder
 from attendo.inference.ngram_classifier import NGRAMS
@@ -106,8 +107,10 @@ def test_a_text_of_a_million_characters_is_cut_with_a_word(trained):
     assert "1 of 1 texts have more than 256 tokens" in outcome.err
 
 
-def test_evaluation_prints_the_measures_and_the_matrix(trained, files):
+def test_evaluation_prints_the_measures_and_the_matrix(trained, files, tmp_path):
     folder, _ = trained
+    alone = tmp_path / "snow.tsv"
+    alone.write_text("snow\tit will snow .\n")
     outcome = attendo("evaluate", folder, files[0])
     assert outcome.code == 0, outcome.err
     assert (
@@ -123,6 +126,8 @@ def test_evaluation_prints_the_measures_and_the_matrix(trained, files):
     error = 100 * facts["accuracy_error"]
     always = f"most frequent label ('{common}'): {counts[common] / 120:.2%}"
     assert f"standard error of the accuracy: {error:.2f} points  {always}" in outcome.out
+    snow = attendo("evaluate", folder, alone).out
+    assert re.search(r"^other +– +– +– +0$", snow, re.M) and "–: the data has no rows with this label" in snow
     assert facts["accuracy"] == pytest.approx(sum(facts["confusion"][i][i] for i in range(2)) / 120)
 
 
@@ -247,10 +252,10 @@ def test_a_header_at_evaluation_is_taken_for_one(trained, files, tmp_path):
 
 def test_a_label_unseen_in_training_is_told_before_training_and_the_folder_stays_free(files, tmp_path):
     strange = tmp_path / "strange.tsv"
-    strange.write_text("hail\tit will hail .\n")
+    strange.write_text("snew\tit will snow .\n")
     options = ["--train", files[0], "--out", tmp_path / "run", "--steps", "1"]
     said = refused("train", "classification", *options, "--valid", strange)
-    assert said.startswith(f"{strange}:1: the label 'hail' was not seen in training")
+    assert said.startswith(f"{strange}:1: the label 'snew' was not seen in training (did you mean 'snow'?).")
     outcome = attendo("train", "classification", *options, "--valid", files[0])
     assert outcome.code == 0, outcome.err
     assert "120 of 120 validation texts are training texts" in outcome.err
@@ -292,6 +297,7 @@ def test_the_doctor_reads_labelled_texts_too(tmp_path):
     outcome = attendo(*asked, "--against", test)
     assert outcome.code == 1, outcome.err
     assert "6 rows read, 5 used, 1 skipped" in outcome.out and "--drop" not in outcome.out
+    assert "lines 2, 3, 4, …\n             (fix a wrong label, add rows" in outcome.out
     report = json.loads(attendo(*asked, "--against", test, "--json").out)
     assert {name: (found["count"], found["lines"]) for name, found in report["findings"].items()} == {
         "duplicates": (1, [3]),
@@ -303,6 +309,12 @@ def test_the_doctor_reads_labelled_texts_too(tmp_path):
     assert "leaks: not checked" in attendo(*asked).out
     assert "Give only one" in refused(*asked, test)
     assert "label=NAME,text=NAME" in refused("doctor", table, "--columns", "label=kind,body")
+    assert "'text' would be the label. Write label=NAME" in refused("doctor", table, "--columns", "text,kind")
+    table.write_text("labels,text\n" + "".join(f"bill,rain {n}\n" for n in range(10)) + "bil|bill,snow\n")
+    said = attendo("doctor", table, "--columns", "labels,text").out
+    assert "1  bil  did you mean 'bill'?" in said and "11  bill\n" in said and "rare-labels" not in said
+    (tmp_path / "chat.jsonl").write_text('{"question": "a", "answer": "b"}\n' * 2)
+    assert "-labels" not in (said := attendo("doctor", tmp_path / "chat.jsonl").out) and "1  dupl" in said
 
 
 def test_copies_and_contradictions_are_said_before_training(tmp_path):
@@ -317,6 +329,17 @@ def test_copies_and_contradictions_are_said_before_training(tmp_path):
     ).err
     assert "exact copies of an earlier row: 2 (lines 41, 43)" in said
     assert "texts have a different label in an earlier row: 1 (line 42)" in said
+
+
+@pytest.mark.parametrize("is_held_out", [False, True])
+def test_a_label_with_one_row_is_said_with_its_line_and_a_similar_label(tmp_path, is_held_out):
+    texts = sorted((f"text {i}" for i in range(60)), key=source_hash, reverse=not is_held_out)
+    lines = [f"{'account' if n % 2 else 'billing'},{text}" for n, text in enumerate(texts[1:])]
+    (tmp_path / "rows.csv").write_text("\n".join(["label,text", *lines, f"Biling,{texts[0]}"]))
+    said = attendo("plan", "classification", "--train", tmp_path / "rows.csv", "--threads", "1", *ONE_LAYER)
+    what = "no row is left for training with" if is_held_out else "only 1 training row has"
+    assert f"rows.csv:61: {what} the label 'Biling' (did you mean 'billing'?). Fix the label" in said.err
+    assert ("the rarest, 'Biling', has 1 row" in said.err) == (not is_held_out) == (not said.code)
 
 
 def test_the_ngrams_belong_to_the_run(trained, tmp_path):
@@ -369,6 +392,9 @@ def test_thresholds_are_chosen_stored_used_and_removed(trained, files, tmp_path)
     assert "thresholds of the run: " in attendo("evaluate", folder, files[0]).out
     always = attendo("thresholds", folder, files[0], "--precision", "0.999")
     assert "snow: a precision of 0.999 cannot be shown with 120 texts" in always.err.replace("other, ", "")
+    undo = f"To remove the thresholds, run: attendo thresholds {folder} --remove\n"
+    assert always.err.endswith(f"warning: no text has a label with these thresholds. {undo}")
+    assert undo in chosen.err and "warning" not in chosen.err and ", of which" not in always.out
     assert attendo("classify", folder, "it will snow .").out == f"\t{plain.split()[-1]}\n"
     assert attendo("classify", folder, "it will snow .", "--threshold", "0").out == plain
     out = tmp_path / "labels.csv"

@@ -1,6 +1,7 @@
 """attendo classify --input: what a table holds goes into another one, row by row."""
 
 import csv
+import json
 
 import pytest
 from command_line import attendo, refused
@@ -44,6 +45,15 @@ def test_a_table_of_texts_gets_its_labels(folder, tmp_path):
     assert "must end in .csv, .tsv, .jsonl, .parquet, .xlsx" in refused(
         *asked[:4], "--output", tmp_path / "a.txt"
     )
+    as_json = [*asked[:4], "--json", "--columns", "text=body", "--keep"]
+    lines = [json.loads(line) for line in attendo(*as_json, "id").out.splitlines()]
+    assert [(line["line"], line["id"], line["label"]) for line in lines] == [
+        (2, "1", found[0].label), (4, "2", None), (5, "3", found[1].label), (6, "", None)
+    ]  # fmt: skip
+    assert lines[0]["probabilities"] == pytest.approx(found[0].probabilities)
+    table.write_text("body,cut\nrain,1\n")
+    assert "already has a column 'cut'" in refused(*as_json, "cut")
+    assert "--json and --output cannot be combined" in refused(*asked, "--json")
 
 
 @pytest.mark.parametrize("ends", [(".csv", ".xlsx"), (".xlsx", ".parquet")])

@@ -6,7 +6,7 @@ import pytest
 from command_line import refused
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
-from attendo.cli.evaluate import warn_of_order
+from attendo.cli.evaluate import _matrix_lines, warn_of_order
 from attendo.data import forecasts
 from attendo.errors import AttendoError
 
@@ -42,3 +42,11 @@ def test_only_what_speaks_against_the_languages_is_told(capsys):
     warn_of_order(ENGLISH, [(source, source) for source, _ in PAIRS], are_parallel=True)
     said = capsys.readouterr().err
     assert said.startswith("warning: ") and said.endswith("the target is Latin. Check the rows\n")
+
+
+def test_a_confusion_matrix_with_long_labels_has_numbers_for_columns():
+    labels = [f"question about topic {n}" for n in range(10)]
+    lines = _matrix_lines(labels, [[1000 * (row == column) for column in range(10)] for row in range(10)])
+    assert max(map(len, lines)) <= 79 and lines[1].endswith("prediction (by number)")
+    assert lines[3].split() == ["label", *map(str, range(1, 11))] and lines[5].startswith("1 quest")
+    assert _matrix_lines(["a", "b"], [[1, 0], [0, 1]])[3].split() == ["label", "a", "b"]

@@ -11,16 +11,16 @@ TEXT = "Tomorrow it will rain ."
 
 
 def test_a_label_comes_with_the_tokens_that_matter_most(monkeypatch):
-    """They are those of the page's Classes, with the sign of what leaving out does."""
+    """They are those of the page's Classes, with the same signs: a token above 0 supports the label."""
     view = library.look(looked_model("classification", hostile_tokenizer()), TEXT)
     gained = tokens_answer(view.result)["left_out"]
     order = sorted(range(len(gained)), key=lambda i: -abs(gained[i]))
     printed = text_lines(view, None, None, None, "en", "answer")
     assert max(map(len, printed)) <= 80
     pieces = [piece.strip("▁") for piece in view.map().query_pieces]
-    listed = ", ".join(f"{pieces[i]} {-gained[i]:+.2f}" for i in order[: look_text.MOST_TOKENS])
+    listed = ", ".join(f"{pieces[i]} {gained[i]:+.2f}" for i in order[: look_text.MOST_TOKENS])
     assert " ".join(line.strip() for line in printed).endswith(
-        f" log-probability change without a token: {listed}"
+        f" log-probability with minus without a token: {listed}"
     )
     monkeypatch.setattr(look_text, "MOST_WORK", 10)
     assert text_lines(view, None, None, None, "en", "answer") == printed[:3]

@@ -48,6 +48,18 @@ def test_fields_with_labels_and_numbers():
         assert not isinstance(parse_number(bad), str), bad
 
 
+def test_two_numbers_are_a_single_decision_and_one_number_is_rejected(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{int(0 < number < 15)},{text}" for _, number, text in weather(200, 1)]
+    (tmp_path / "two.csv").write_text("\n".join(["number,text", *lines]))
+    assert run(*f"train regression --train two.csv --out two {FAST}".split()).code == 0
+    result = json.loads(run("evaluate", "two", "two.csv", "--json").out)
+    assert result["within"] >= 0.8 and result["r2"] > 0
+    (tmp_path / "one.csv").write_text("\n".join(["number,text", *(f"1{line[1:]}" for line in lines)]))
+    refused = run(*f"train regression --train one.csv --out one {FAST}".split())
+    assert "one.csv: all rows have the number 1 (expected at least two different numbers)" in refused.err
+
+
 @pytest.mark.parametrize("n_values", [2, 5, 400])
 def test_some_rows_are_above_each_step_and_some_are_not(n_values):
     numbers = np.random.default_rng(n_values).integers(0, n_values, 1000) / 7
@@ -76,6 +88,9 @@ def test_an_estimate_is_the_mean_over_the_bins_and_its_interval_follows_their_pr
     assert found.number == pytest.approx(probabilities @ values, abs=1e-5)
     # P(y <= 0.75) = 0.1 between 0.5 (0) and 1.0 (0.2); P(y <= 4) = 0.9
     assert (found.low, found.high) == pytest.approx((0.75, 4.0), abs=1e-4)
+    user.card["values"] = [1.0, 2.0, 4.0, 5.0]  # each bin has one number
+    assert user.classify(["the rain"])[0].cells[1:] == (1.0, 4.0)
+    user.card["values"] = values
     [empty] = user.classify([""])
     assert empty.number == pytest.approx(0.5 + np.array([8.5, 5.5, 2.5]) @ np.diff(values) / 11, abs=1e-5)
 

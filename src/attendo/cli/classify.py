@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ from attendo.data.row_report import RowReport
 
 if TYPE_CHECKING:
     from attendo.inference.label_model import LabelModel
+
+Row = tuple[int, tuple[str, ...]]
+"""The number of a row or line, its text, and the columns to keep."""
 
 
 @opt.with_groups
@@ -60,39 +64,54 @@ def classify(
     --input reads .csv, .tsv, .jsonl, .parquet and .xlsx files, which can also end in .gz. The output table has one row
     per input row, in the same order. The first columns are the input columns selected by --keep (by name, or by number
     from 1). The other columns are the line number, the label, the probability and the text. The label is empty if a row
-    has no text or cannot be read.
+    has no text or cannot be read. With --json instead of --output, the command prints one JSON object per input row:
+    the line number, the columns of --keep, and the answer with the probabilities of all labels.
 
     Example: attendo classify runs/mine "what a lovely film"
 
     Example: attendo classify runs/mine --input new.csv --output labels.csv --columns text=body --keep id,opened
+
+    Example: attendo classify runs/mine --input new.csv --json
     """
-    files = opt.both_files(source, out, bool(texts))
+    files = None
+    if as_json and source is not None:
+        opt.refuse("--json", {"--output": out is not None})
+        opt.refuse("--input", {"TEXT": bool(texts)})
+        files = source, None
+    files = files or opt.both_files(source, out, bool(texts))
     loaded = partial(_loaded, folder, machine, threshold)
     refuse_file_name(texts, "use < FILE, or --input FILE --output G")
     if files:
-        opt.refuse("--input", {"--json": as_json})
         return _classify_file(folder, *files, columns, keep, header, loaded)
     opt.refuse_if(
         (columns, keep, header) != (None, None, None), "--columns, --keep and --header require --input"
     )
-    classifier = loaded()
+    chunks = ([(n, (text,)) for n, text in enumerate(part, number)] for number, part in lines_given(texts))
+    _print_answers(loaded(), chunks, (), as_json)
+    return 0
+
+
+def _print_answers(
+    classifier: LabelModel, chunks: Iterable[list[Row]], kept: tuple[str, ...], as_json: bool
+) -> None:
+    """Print one line per row. A JSON object contains the columns `kept`, which follow the text of a row."""
     counter = Counter("lines")
-    n_cut = 0
-    n_done = 0
-    for number, chunk in lines_given(texts):
-        for line, found in enumerate(classifier.classify(chunk), number):
+    n_cut = n_done = 0
+    for chunk in chunks:
+        answers = classifier.classify([fields[0] for _, fields in chunk])
+        for (line, (_, *own)), found in zip(chunk, answers, strict=True):
             n_cut += found.cut
             if as_json:
-                print(json.dumps({"line": line} | found.as_json(), ensure_ascii=False))
+                values = dict(zip(kept, own, strict=True))
+                print(json.dumps({"line": line} | values | found.as_json(), ensure_ascii=False))
             else:
                 print(one_line(found.line))
         sys.stdout.flush()
-        n_done = number + len(chunk) - 1
+        n_done += len(chunk)
         counter.show(n_done)
     counter.clear()
     if n_cut:
         say(classifier.long_texts.summary(n_cut, n_done))
-    return 0
 
 
 def _loaded(folder: Path, machine: opt.Machine, threshold: str | None) -> LabelModel:
@@ -116,25 +135,36 @@ def _loaded(folder: Path, machine: opt.Machine, threshold: str | None) -> LabelM
 def _classify_file(
     folder: Path,
     source: Path,
-    out: Path,
+    out: Path | None,
     columns: str | None,
     keep: str | None,
     header: bool | None,
     loaded: Callable[[], LabelModel],
 ) -> int:
-    """Classify the texts of a table. The default columns and header are those of training."""
-    from attendo.inference.label_model import classify_table
+    """Classify the texts of a table, or without `out`, print JSON. The default columns are those of training."""
+    from attendo.inference.label_model import CHUNK, classify_table
     from attendo.inference.tables import check_table
     from attendo.runs.task_specs import family_of
 
     require_file(source)
-    check_table(out, "--output")
+    if out is not None:
+        check_table(out, "--output")
     classifier = loaded()
-    kept = () if keep is None else parse_kept(keep, ("line", *classifier.heads, "text"))
+    taken = (
+        "line",
+        *classifier.heads,
+        "text",
+        *(("probabilities", "n_tokens", "cut") if out is None else ()),
+    )
+    kept = () if keep is None else parse_kept(keep, taken)
     row_report = RowReport(str(source))
     counter = Counter("rows")
     roles = family_of(classifier.task).data.form.roles
     rows = rows_of(source, folder, columns, kept, header, row_report, roles)
+    if out is None:
+        _print_answers(classifier, iter(lambda: list(islice(rows, CHUNK)), []), kept, as_json=True)
+        say(row_report.line())
+        return 0
     n_done, n_cut = classify_table(classifier, rows, out, counter.show, kept)
     counter.clear()
     say(row_report.line())
@@ -152,7 +182,7 @@ def rows_of(
     header: bool | None,
     row_report: RowReport,
     roles: tuple[str, ...],
-) -> Iterator[tuple[int, tuple[str, ...]]]:
+) -> Iterator[Row]:
     """Yield the number of each row or line, with its text and the columns to keep. `roles` are those of training."""
     from attendo.config import read_toml
     from attendo.data.labelled import SECOND, has_pairs, joined_texts

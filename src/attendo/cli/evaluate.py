@@ -17,7 +17,7 @@ from attendo.data.languages import misfit
 from attendo.data.row_report import RowReport
 from attendo.decoding.options import Bits
 from attendo.display.formats import plural
-from attendo.display.tables import table_lines
+from attendo.display.tables import WIDTH, table_lines
 from attendo.display.width import shown
 from attendo.errors import AttendoError
 
@@ -197,15 +197,30 @@ def _answers(user: LabelModel, folder: Path, options: TaskOptions) -> tuple[dict
     if scores:
         noun = "spans" if user.task == "tagging" else "rows"
         table = [
-            [s["label"], *(f"{s[k]:.2%}" for k in ("precision", "recall", "f1")), s["support"]]
+            [
+                s["label"],
+                *(f"{s[k]:.2%}" if s["support"] else "–" for k in ("precision", "recall", "f1")),
+                s["support"],
+            ]
             for s in scores
         ]
         lines += ["", *table_lines(["label", "precision", "recall", "F1", noun], table)]
+        lines += [f"–: the data has no {noun} with this label"] * (not all(s["support"] for s in scores))
     if is_classifier and len(scores) <= 10:
-        labels = [s["label"] for s in scores]
-        body = [[label, *row] for label, row in zip(labels, result.confusion.tolist(), strict=True)]
-        lines += ["", "rows: label, columns: prediction", "", *table_lines(["label", *labels], body)]
+        lines += _matrix_lines([s["label"] for s in scores], result.confusion.tolist())
     return facts | result.measures, lines
+
+
+def _matrix_lines(labels: list[str], confusion: list[list[int]]) -> list[str]:
+    """Return the confusion matrix. If the names of the columns do not fit, the columns have numbers."""
+    lines = table_lines(
+        ["label", *labels], [[x, *row] for x, row in zip(labels, confusion, strict=True)], 1000
+    )
+    by_number = len(lines[1]) > WIDTH
+    if by_number:
+        body = [[f"{n} {labels[n - 1]}", *row] for n, row in enumerate(confusion, 1)]
+        lines = table_lines(["label", *(str(n) for n in range(1, len(labels) + 1))], body)
+    return ["", f"rows: label, columns: prediction{' (by number)' if by_number else ''}", "", *lines]
 
 
 def _class_lines(result: ClassAssessment) -> list[str]:
@@ -220,11 +235,15 @@ def _class_lines(result: ClassAssessment) -> list[str]:
         f"calibration error {m['ece']:.2%} (uncalibrated {m['ece_uncalibrated']:.2%})",
     ]
     if "coverage" in m:
-        lines.append(
-            f"thresholds of the run: {m['coverage']:.2%} of the texts have a label,"
-            f" of which {m['accuracy_given']:.2%} are correct"
-        )
+        lines.append(f"thresholds of the run: {given_line(m)}")
     return lines
+
+
+def given_line(measures: Mapping[str, float]) -> str:
+    """Return the share of texts with a label, and the share of correct labels among them."""
+    coverage, accuracy = measures.get("coverage", 1.0), measures.get("accuracy_given", measures["accuracy"])
+    right = f", of which {accuracy:.2%} are correct" if coverage else ""
+    return f"{coverage:.2%} of the texts have a label{right}"
 
 
 def _measure_lines(result: LabelAssessment) -> list[str]:
@@ -235,7 +254,9 @@ def _measure_lines(result: LabelAssessment) -> list[str]:
     if "unit_accuracy" in m:
         lines.append(f"accuracy of single words {m['unit_accuracy']:.2%}")
     if "within" in m:
-        lines.append(f"{m['within']:.1%} of the numbers are in the interval of their estimate (expected 80%)")
+        lines.append(
+            f"{m['within']:.1%} of the numbers are in the interval of their estimate (expected at least 80%)"
+        )
     if n := int(m.get("unreachable", 0)):
         lines.append(f"{plural(n, 'span')} cannot be found, because they begin or end inside a word or token")
     return lines

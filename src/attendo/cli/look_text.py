@@ -154,7 +154,8 @@ def _changed(what: Localized, answer: str, moved: Localized, language: Language)
 def _label_reasons(view: View, language: Language) -> list[str]:
     """Return the tokens whose removal changes a label's log-probability most, and the n-grams that count most.
 
-    The tokens are left out if their removal takes too long.
+    As on the page, a token or n-gram above 0 supports the label. The tokens are left out if their removal takes too
+    long.
     """
     from attendo.inference import Classifier
     from attendo.microscope.answers import outcome
@@ -169,17 +170,21 @@ def _label_reasons(view: View, language: Language) -> list[str]:
     pieces = view.map().query_pieces
     found = outcome(result)
     share = f"{found.get('ngrams_share', 0.0):.0%}"
-    tokens = [(_plain(pieces[i], language), -gained[i]) for i in order]
+    tokens = [(_plain(pieces[i], language), gained[i]) for i in order]
     ngrams = [(f"“{visible(each['ngram'])}”", each["delta"]) for each in found.get("ngrams", [])]
     lines = []
     for en, ja, pairs in (
-        ("log-probability change without a token:", "トークンを除いたときの対数確率の変化：", tokens),
+        (
+            "log-probability with minus without a token:",
+            "トークンがあるときの対数確率 − ないときの対数確率：",
+            tokens,
+        ),
         (f"n-grams ({share} of the decision):", f"n-gram（判定の {share}）：", ngrams),
     ):
         listed = ", ".join(
-            f"{fitted(name, LONGEST)}{UNBROKEN}{change:+.2f}"
-            for name, change in pairs[:MOST_TOKENS]
-            if abs(change) >= LEAST
+            f"{fitted(name, LONGEST)}{UNBROKEN}{support:+.2f}"
+            for name, support in pairs[:MOST_TOKENS]
+            if abs(support) >= LEAST
         )
         said = Localized(f"{en} {listed}", f"{ja}{listed}").text(language)
         lines += flowed(said, WIDTH - 4) if listed else []

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attendo.cli import options as opt
-from attendo.cli.evaluate import labelled_rows
+from attendo.cli.evaluate import given_line, labelled_rows
 from attendo.cli.reporting import say
 from attendo.display.tables import table_lines
 from attendo.display.width import shown
@@ -82,6 +82,11 @@ def thresholds(
     elif not classifier.thresholds:
         say("the run has no thresholds: every text has its most probable label")
     print(shown("\n".join(_lines(classifier, found))))
+    none = (
+        "" if found.measures.get("coverage", 1.0) else "warning: no text has a label with these thresholds. "
+    )
+    if none or given is not None:
+        say(f"{none}To remove the thresholds, run: attendo thresholds {folder} --remove")
     return 0
 
 
@@ -136,17 +141,16 @@ def _lines(classifier: Classifier, found: ClassAssessment) -> list[str]:
         threshold = classifier.thresholds.get(score.label)
         n_given = int(found.confusion[:, number].sum())
         n_right = int(found.confusion[number, number])
-        text = "-" if threshold is None else "never" if threshold > 1 else f"{threshold:.4f}"
+        text = "–" if threshold is None else "never" if threshold > 1 else f"{threshold:.4f}"
         low = lowest_precision(n_right, n_given, 0.025)
         high = 1 - lowest_precision(n_given - n_right, n_given, 0.025)
-        precision = f"{score.precision:.1%} ({low:.1%} to {high:.1%})" if n_given else "-"
-        rows.append([score.label, text, score.support, n_given, precision, f"{score.recall:.1%}"])
+        precision = f"{score.precision:.1%} ({low:.1%} to {high:.1%})" if n_given else "–"
+        recall = f"{score.recall:.1%}" if score.support else "–"
+        rows.append([score.label, text, score.support, n_given, precision, recall])
     heads = ["label", "threshold", "rows", "given", "precision (95% interval)", "recall"]
     m = found.measures
-    coverage, accuracy = m.get("coverage", 1.0), m.get("accuracy_given", m["accuracy"])
     return [
         *table_lines(heads, rows),
         "",
-        f"{coverage:.2%} of the texts have a label, of which {accuracy:.2%} are correct"
-        f" (without thresholds: all texts, {m['accuracy']:.2%})",
+        f"{given_line(m)} (without thresholds: all texts, {m['accuracy']:.2%})",
     ]

@@ -116,6 +116,9 @@ def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
         columns = tuple(named[role] for role in roles)
     elif not named and len(parts) == len(roles):
         columns = tuple(parts)
+        for name, role in zip(parts, roles, strict=True):
+            if name != role and name in roles and roles != PAIR:  # target,source reverses pairs
+                raise AttendoError(f"invalid `columns` {text!r}: {name!r} would be the {role}. Write {forms}")
     else:
         raise AttendoError(f"invalid `columns` {text!r} (expected {forms})")
     if not all(columns) or any(column.isdecimal() and int(column) == 0 for column in columns):

@@ -64,6 +64,7 @@ class Finding:
         out = [f"  {self.count:>9,}  {self.check.name}: {self.check.title}"]
         if self.count:
             out.append(f"             {row_report.places(list(self.lines), self.count)}{fix}")
+            out += [f"             ({self.check.instead})"] if self.check.instead else []
         return out
 
     def as_json(self, row_report: RowReport) -> dict[str, Any]:
@@ -71,6 +72,7 @@ class Finding:
             "count": self.count,
             "lines": row_report.places_json(list(self.lines)),
             "not_checked": self.not_checked,
+            "fix": self.check.fix,
         }
 
 
@@ -181,8 +183,6 @@ class Report:
         for finding in self.findings:
             fix = self._dropped(finding) or ("" if finding.check.instead else f"  ({finding.check.fix})")
             out += finding.told(row_report, fix)
-            if finding.count and finding.check.instead:
-                out.append(f"             ({finding.check.instead})")
         if sum(finding.count > 0 and not finding.check.instead for finding in self.findings) > 1:
             out.append("  several names after `drop` are separated by commas")
         return out
@@ -196,10 +196,7 @@ class Report:
             "target": self._side_json(self.target, self.seen[1]),
             "like_labels": None if self.like_labels is None else vars(self.like_labels),
             "length_ratio": dict(zip(("p1", "median", "p99"), self.ratios, strict=True)),
-            "findings": {
-                finding.check.name: finding.as_json(self.row_report) | {"fix": finding.check.fix}
-                for finding in self.findings
-            },
+            "findings": {finding.check.name: finding.as_json(self.row_report) for finding in self.findings},
         }
 
     def _side_json(self, side: Side, seen: Seen) -> dict[str, Any]:

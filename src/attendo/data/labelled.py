@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -217,8 +218,9 @@ class LabelSet:
     def id_of(self, name: str, where: str) -> int:
         """Return the id of a label. Raises AttendoError for an unknown label at `where` ("file:line")."""
         if name not in self._ids:
+            known = similar_label(name, self.names) or f"known: {_listed(self.names)}"
             raise AttendoError(
-                f"{where}: the label {shown(name)} was not seen in training (known: {_listed(self.names)}). "
+                f"{where}: the label {shown(name)} was not seen in training ({known}). "
                 "Fix or delete the row, choose other `columns`, or train again with such rows"
             )
         return self._ids[name]
@@ -280,6 +282,17 @@ def shown(label: str) -> str:
     ("'pos'", "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaa…'")
     """
     return repr(label if len(label) <= 30 else f"{label[:29]}…")
+
+
+def similar_label(label: str, known: Iterable[str]) -> str:
+    """Return the question whether a similar label was meant, or "" if no known label is similar.
+
+    >>> similar_label("biling", ["account", "billing"]), similar_label("b", ["a", "c"])
+    ("did you mean 'billing'?", '')
+    """
+    folded = {name.casefold(): name for name in known if name != label}
+    like = get_close_matches(label.casefold(), folded, n=1, cutoff=0.75)
+    return f"did you mean {shown(folded[like[0]])}?" if like else ""
 
 
 def _listed(labels: Sequence[str]) -> str:

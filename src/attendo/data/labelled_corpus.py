@@ -39,14 +39,19 @@ from attendo.data.labelled import (
     has_pairs,
     held_out_texts,
     read_labelled,
+    shown,
+    similar_label,
 )
 from attendo.data.labelled_doctor import SeenRows
 from attendo.data.row_report import RowError, RowReport
 from attendo.data.store import LabelledStore, RowLengths, labelled_store
 from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
+from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
 TOKENIZER_ROWS = 500_000
+MOST_TOLD = 3
+"""The maximum number of labels with a single row that are named in warnings."""
 NO_CLASS = -1
 """The value in a batch's targets where nothing is predicted. Every other value is a class."""
 _WINDOWS = 1  # separates the random numbers for windows from those for shuffling
@@ -279,15 +284,29 @@ class LabelledCorpus(SourceCorpus):
             every if self.held is None else dict.fromkeys(every, 0) | Counter(r.label for r in self.rows())
         )
         if empty := [label for label, count in counts.items() if not count]:
-            raise AttendoError(
-                f"{self._source.name}: all rows of {empty[0]!r} were held out. Give a validation file with `valid`"
-            )
+            told = self._rare(empty[0], "no row is left for training with", counts)
+            raise AttendoError(f"{told}, or give a validation file with `valid`")
         self._say_counts(f"{len(counts)} labels", counts)
         return counts
 
     def _say_counts(self, title: str, counts: Mapping[str, int]) -> None:
-        shown = [f"{label} {count:,}" for label, count in counts.items()]
-        self.say(f"{title}: {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}")
+        parts = [f"{label} {count:,}" for label, count in counts.items()]
+        self.say(f"{title}: {', '.join(parts[:8])}{', …' if len(parts) > 8 else ''}")
+        single = [label for label, count in counts.items() if count == 1]
+        for label in single[:MOST_TOLD]:
+            self.say(f"warning: {self._rare(label, 'only 1 training row has', counts)}")
+        if n := len(single[MOST_TOLD:]):
+            self.say(f"warning: {plural(n, 'other label')} with only 1 training row")
+
+    def _rare(self, label: str, what: str, counts: Mapping[str, int]) -> str:
+        """Return a message on a rare label: the place of its first row, and a more frequent similar label."""
+        row_report = RowReport(self._source.name)
+        number = next(row.number for row in self._usable(row_report) if label in self.labels_of(row))
+        like = similar_label(label, [other for other, count in counts.items() if count > 1])
+        return (
+            f"{row_report.place(number)}: {what} the label {shown(label)}{f' ({like})' if like else ''}."
+            " Fix the label, or add or delete rows"
+        )
 
     def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
         """Return the rows for evaluations and the final checkpoint choice, and warn about training texts among them."""
@@ -335,7 +354,11 @@ class LabelledCorpus(SourceCorpus):
         if material.n_long:
             self.say(data.long_texts.summary(material.n_long, material.n_rows))
         if weights is not None:
-            self.say("the classes are unbalanced: rare classes get a larger weight (data.class_weights)")
+            label, n = min(self.counts.items(), key=lambda item: item[1])
+            self.say(
+                f"rare classes get a larger weight (the rarest, {shown(label)}, has {plural(n, 'row')}), and macro-F1"
+                " selects the checkpoint. For equal weights, use `data.class_weights=none`"
+            )
         return material
 
     def _classes(self, tokenizer: Tokenizer) -> LabelSet | Callable[[LabelledRow], Sequence[int]]:
@@ -524,9 +547,11 @@ class NumberCorpus(MultiLabelCorpus):
     def counts(self) -> dict[str, int]:
         """The number of training rows above each step. The first access prints the row report."""
         found = self._numbers
-        n_values = len(np.unique(found))
-        if n_values < 2:
-            raise AttendoError(f"{self._source.name}: all rows have the same number. Check the columns")
+        if found.min() == found.max():
+            raise AttendoError(
+                f"{self._source.name}: all rows have the number {found[0]:g} (expected at least two different numbers)."
+                " Choose another column with `columns` number=…,text=…"
+            )
         self.say(
             f"numbers from {found.min():g} to {found.max():g}, mean {found.mean():g},"
             f" standard deviation {found.std():g}"

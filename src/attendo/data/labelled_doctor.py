@@ -3,6 +3,7 @@
 Only 24 bytes per row are kept in memory: the row number, and the hashes of the text and the label.
 """
 
+import json
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,17 +14,21 @@ import numpy as np
 
 from attendo.data.doctor_checks import later_rows
 from attendo.data.doctor_report import Check, Finding, anything_found, report_head
-from attendo.data.labelled import LabelledRow, LabelledSource, read_labelled
+from attendo.data.labelled import LabelledRow, LabelledSource, read_labelled, similar_label
 from attendo.data.row_report import RowReport
 
 FEWEST = 10
 """A label with fewer rows is reported as rare."""
 
+_COPIES = "delete the copies, unless such texts are really frequent"
+_SEVERAL = "fix or delete one of the rows: one of the labels is wrong"
+_LEAKS = "delete these rows, or the test scores are inflated"
+_RARE = "fix a wrong label, add rows with the label, or delete its rows"
 CHECKS = (
-    Check("duplicates", "duplicate", "exact copies of an earlier row"),
-    Check("several-labels", "text with another label", "text has a different label in an earlier row"),
-    Check("leaks", "leak", "text also appears in the other file"),
-    Check("rare-labels", "rare label", f"the label has fewer than {FEWEST} rows"),
+    Check("duplicates", "", "exact copies of an earlier row", _COPIES),
+    Check("several-labels", "", "text has a different label in an earlier row", _SEVERAL),
+    Check("leaks", "", "text also appears in the other file", _LEAKS),
+    Check("rare-labels", "", f"the label has fewer than {FEWEST} rows", _RARE),
 )
 
 _RECORD = np.dtype([("line", np.int64), ("text", np.int64), ("label", np.int64)])
@@ -112,7 +117,10 @@ class LabelledReport:
             out.append(f"  {len(self.counts):,} labels, the least frequent last:")
         common = self.counts.most_common()
         shown = common if len(common) <= 12 else [*common[:6], ("…", 0), *common[-5:]]
-        out += [f"    {count:>9,}  {label[:60]}" if count else "            …" for label, count in shown]
+        often = [label for label, count in common if count >= FEWEST]
+        for label, count in shown:
+            like = similar_label(label, often) if count < FEWEST else ""
+            out.append(f"    {count:>9,}  {label[:60]}  {like}".rstrip() if count else "            …")
         for finding in self.findings:
             out += finding.told(row_report)
         return out
@@ -145,10 +153,10 @@ def examine_labelled(source: LabelledSource, against: LabelledSource | None = No
     row_report = RowReport(source.name)
     seen = SeenRows()
     report = LabelledReport(row_report)
-    counted = source.form.roles[0] in ("label", "labels")  # numbers and spans are rarely equal
+    role = source.form.roles[0]
     for row in seen.watch(read_labelled(source, row_report=row_report)):
-        if counted:
-            report.counts[row.label] += 1
+        if role in ("label", "labels"):  # numbers and spans are rarely equal
+            report.counts.update([row.label] if role == "label" else json.loads(row.label))
         report.n_characters += len(row.text)
         report.longest = max(report.longest, (len(row.text), -row.number))
     report.longest = report.longest[0], -report.longest[1]
@@ -161,9 +169,12 @@ def examine_labelled(source: LabelledSource, against: LabelledSource | None = No
         leaks = seen.shared(other)
     rare = (label for label, n in report.counts.items() if n < FEWEST and not source.form.reader)
     numbers = (*seen.repeats(), leaks, seen.labelled(rare))
+    is_talk = role in ("question", "prompt")
+    left_out = {"several-labels": is_talk, "rare-labels": source.form.reader is not None}
     report.findings = tuple(
         Finding(check, len(rows), tuple(rows[:3]), not_checked)
         for check, rows in zip(CHECKS, numbers, strict=True)
+        if not left_out.get(check.name)
         for not_checked in ["no file to compare with" if check.name == "leaks" and against is None else ""]
     )
     return report

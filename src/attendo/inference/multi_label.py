@@ -226,12 +226,16 @@ class Regressor(MultiLabelClassifier):
 
     def _answers(self, texts: Sequence[str], logits: Logits, n_tokens: Sequence[int]) -> Sequence[Answer]:
         above = self._probabilities(log_softmax(yes_or_no(logits / self.temperature)))
-        edges = [self._values[0], *map(float, self.counts), self._values[-1]]
+        edges = np.array([self._values[0], *map(float, self.counts), self._values[-1]])
+        # a bin with one value, as in stars from 1 to 5, has all its probability at this value
+        single = np.isclose(self._values, edges[1:])
+        single[-1] = single[:-1].all()
+        edges = np.stack([np.where(single, edges[1:], edges[:-1]), edges[1:]], 1).ravel()
         ends = ((1 - INTERVAL) / 2, (1 + INTERVAL) / 2)
         answers = []
         for text, number, row, n in zip(texts, self._numbers(above), above, n_tokens, strict=True):
             shares = np.maximum.accumulate([0.0, *(1 - row), 1.0])
-            low, high = np.interp(ends, shares, edges)
+            low, high = np.interp(ends, shares.repeat(2)[1:-1], edges)
             answers.append(Estimate(text, n, self.is_cut(n), float(number), float(low), float(high)))
         return answers
 

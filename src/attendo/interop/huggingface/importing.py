@@ -201,7 +201,11 @@ def _sampling(how: Mapping[str, Any]) -> SamplingConfig:
 
 
 def _labels(theirs: Mapping[str, Any], n_classes: int) -> list[str]:
-    """Return the names of the classes, in order. Raise AttendoError if two classes have the same name."""
+    """Return the names of the classes, in order. Raise AttendoError for one class or equal names."""
+    if n_classes == 1:
+        raise AttendoError(
+            "config.json: the model has one output, which is a score. Give a model with labels"
+        )
     names = theirs.get("id2label") or {}
     labels = [str(names.get(str(n), f"LABEL_{n}")) for n in range(n_classes)]
     if len(set(labels)) < len(labels):
