@@ -30,7 +30,8 @@ from turns import shared_options, store
 SST2 = (
     "--epochs 5 --set training.batch_tokens=1024 --set tokenizer.kind=word --set tokenizer.min_count=2"
     " --set model.positions=alibi --set model.n_encoder_layers=1 --set model.d_model=256 --set model.n_heads=8"
-    " --set model.d_ff=512 --set model.dropout=0.4"
+    " --set model.d_ff=512 --set model.dropout=0.4 --set model.norm=layer --set model.activation=gelu"
+    " --set model.attention_bias=true --set model.feed_forward_gated=false --set model.feed_forward_bias=true"
 )
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 HOLDS = {"none": "", "short": "NO", "holds": "yes", "aim met": "yes", "aim missed": "yes"}

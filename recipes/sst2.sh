@@ -19,7 +19,8 @@ if [ -n "$reviews" ]; then
 else
     settings="--set tokenizer.kind=word --set tokenizer.min_count=2 --set model.positions=alibi
         --set model.n_encoder_layers=1 --set model.d_model=256 --set model.n_heads=8 --set model.d_ff=512
-        --set model.dropout=0.4"
+        --set model.dropout=0.4 --set model.norm=layer --set model.activation=gelu --set model.attention_bias=true
+        --set model.feed_forward_gated=false --set model.feed_forward_bias=true"
 fi
 for seed in 1 2 3; do
     # shellcheck disable=SC2086

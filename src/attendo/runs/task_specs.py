@@ -93,6 +93,16 @@ class Size:
         }
 
 
+LAYERS = {
+    "norm": "rms",
+    "positions": "rotary",
+    "activation": "silu",
+    "feed_forward_gated": True,
+    "feed_forward_bias": False,
+    "attention_bias": False,
+}
+"""Layers of Llama and EuroBERT. Hugging Face has classes for models with these layers."""
+
 READ_WORDS = {"kind": "uncased", "vocab_size": 20_000, "min_count": 2}
 """Settings of the word tokenizer. Words that occur once teach nothing, and most words after the 20,000 are names."""
 
@@ -221,7 +231,7 @@ CLASSIFICATION = TaskSpec(
     model_name="classifier",
     predicted=Localized("a row's label", "1 行のラベル"),
     architecture="classifier",
-    model={"n_decoder_layers": 0, "activation": "gelu", "dropout": 0.3},
+    model={"n_decoder_layers": 0, "dropout": 0.3, **LAYERS},
     training={"learning_rate": 1e-3, "label_smoothing": 0.0, "evaluate_rows": 2000, "patience": 10},
     data=LabelledData,
     extra={},
@@ -353,13 +363,8 @@ LANGUAGE_MODEL = TaskSpec(
     model={
         "n_encoder_layers": 0,
         "max_len": 256,
-        "positions": "rotary",
-        "norm": "rms",
-        "activation": "silu",
-        "feed_forward_gated": True,
-        "feed_forward_bias": False,
-        "attention_bias": False,
         "tie": "output",
+        **LAYERS,
     },
     training={"label_smoothing": 0.0},
     data=TextData,

@@ -164,7 +164,16 @@ KNOWN_WORDS, LENGTH, BATCH_ROWS, EPOCHS, RATE = 50_000, 200, 164, 10, 1e-3
 """The settings of the lecture: the vocabulary size, the words per review, and the training with AdamW."""
 OURS: dict[str, dict[str, Any]] = {
     "tokenizer": {"vocab_size": 10_000},
-    "model": {"n_encoder_layers": 1, "positions": "alibi", "dropout": 0.5},
+    "model": {
+        "n_encoder_layers": 1,
+        "positions": "alibi",
+        "dropout": 0.5,
+        "norm": "layer",
+        "activation": "gelu",
+        "attention_bias": True,
+        "feed_forward_gated": False,
+        "feed_forward_bias": True,
+    },
     "data": {"max_tokens": 400, "token_dropout": 0.5},
     "training": {"epochs": 4, "learning_rate": 1e-3},
 }
