@@ -20,6 +20,7 @@ from attendo.errors import AttendoError  # noqa: E402
 from attendo.interop.exporting import export, exportable  # noqa: E402
 from attendo.interop.huggingface.importing import import_model  # noqa: E402
 from attendo.model_config import ModelConfig  # noqa: E402
+from attendo.runs.task_specs import CLASSIFICATION  # noqa: E402
 
 SIZES = {"d_model": 16, "d_ff": 24, "n_heads": 2, "max_len": 48, "dropout": 0.0}
 PAIR = SIZES | {"n_encoder_layers": 1, "n_decoder_layers": 1, "output_bias": True}
@@ -110,9 +111,10 @@ def test_the_default_language_model_is_a_llama(tmp_path):
         assert (after - own.model(ids)[:, 5:]).abs().max() < 1e-5
 
 
-def test_a_classifier_of_words_runs_in_the_pipeline_of_transformers(tmp_path):
+def test_the_default_classifier_with_words_runs_in_the_pipeline_of_transformers(tmp_path):
     words = train_tokenizer(sentences(50), TokenizerConfig(kind="uncased"))
-    options = PLACES["EuroBertForSequenceClassification"] | {"n_classes": 2}
+    options = {"architecture": "classifier", "n_classes": 2, "max_len": 48}
+    options |= CLASSIFICATION.sizes[-1].table(CLASSIFICATION.model)
     folder, _, model = run_folder(
         tmp_path / "run", options, tokenizer=words, card={"labels": {"no": 3, "yes": 1}}
     )
