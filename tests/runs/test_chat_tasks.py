@@ -97,9 +97,7 @@ def test_a_file_of_conversations_is_evaluated_as_in_training(tmp_path, base):
     assert "tokens of answers in 60 conversations" in attendo("evaluate", run, file).out
     compared = json.loads(attendo("compare", run, run, file, "--json").out)
     assert compared["rows"] == 60
-    assert [score["a"] for score in compared["scores"]] == pytest.approx(
-        [facts[name] for name in names[::2]]
-    )
+    assert [score["a"] for score in compared["scores"]] == pytest.approx([facts[name] for name in names[::2]])
     table = tmp_path / "table.csv"
     table.write_text(f"q,a\nHow is it?,It is sunny.\nHow?,{'long ' * 80}\n")
     said = attendo("evaluate", run, table, "--columns", "question=q,answer=a").err
