@@ -66,7 +66,7 @@ def classify(
 
     Example: attendo classify runs/mine --input new.csv --output labels.csv --columns text=body --keep id,opened
     """
-    files = opt.both_files(source, out, bool(texts))
+    files = opt.both_files(source, out, bool(texts), has_rows=True)
     loaded = partial(_loaded, folder, machine, threshold)
     refuse_file_name(texts, "use < FILE, or --input FILE --output G")
     if files:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -194,13 +197,27 @@ def silent(line: str) -> None:
 
 
 @contextmanager
-def preparing() -> Iterator[None]:
-    """Handle Ctrl-C before the first step: print that nothing was saved, and exit with code 130."""
+def preparing(kept: str = "nothing was saved") -> Iterator[None]:
+    """Handle Ctrl-C and SIGTERM before the first step: print what is kept, and exit with code 130 or 143."""
+    own, code = os.getpid(), 130
+
+    def end(number: int, frame: object) -> None:
+        nonlocal code
+        code = 128 + number
+        if os.getpid() != own:  # a worker process, which must end silently
+            os._exit(code)
+        raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()  # signals require it
+    before = signal.signal(signal.SIGTERM, end) if is_main else None
     try:
         yield
     except KeyboardInterrupt:
-        say("stopped before the first step; nothing was saved")
-        raise typer.Exit(130) from None
+        say(f"stopped before the first step; {kept}")
+        raise typer.Exit(code) from None
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, before)
 
 
 def follow(run: TrainingRun, label: str = "") -> int:
