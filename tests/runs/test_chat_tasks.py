@@ -107,6 +107,21 @@ def test_a_file_of_conversations_is_evaluated_as_in_training(tmp_path, base):
     assert refused("evaluate", run, file, "--context", "9").startswith("Invalid value: --context does not")
 
 
+def test_an_imported_assistant_is_an_assistant_in_all_commands(tmp_path, assistant):
+    pytest.importorskip("transformers")
+    out, run, small = tmp_path / "hf", tmp_path / "new" / "folder" / "run", tmp_path / "new" / "8" / "small"
+    assert attendo("export", assistant, out, "--to", "huggingface", "--rows", "4").code == 0
+    assert f"Use it with `attendo chat {run}`" in attendo("import", out, run).err
+    assert f"use         attendo chat {run}" in attendo("info", run).out.replace("\n            ", " ")
+    assert attendo("quantize", run, "--bits", "16", "--out", small).code == 0
+    lines = attendo("runs", tmp_path / "new").out.splitlines()
+    assert lines[3::2] == ["    chat; imported", "    chat; imported, quantized to 16 bits"]
+    assert attendo("quantize", assistant, "--bits", "16", "--out", small.with_name("copy")).code == 0
+    assert "so far" not in attendo("info", small.with_name("copy")).out
+    said = attendo("export", run, tmp_path / "a" / "again", "--to", "huggingface", "--rows", "4")
+    assert "comparing both models on 4 built-in English sentences, without references" in said.err
+
+
 @pytest.mark.full
 def test_loss_equals_a_plain_loop(tmp_path):
     """A model in the shape of SmolLM, trained by attendo and by PyTorch alone, one conversation after the other."""

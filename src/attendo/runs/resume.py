@@ -313,7 +313,7 @@ def verify_resume(
         )
     if n_steps is not None and target.step < first + n_steps:
         few = plural(target.step - first, "step")
-        say(f"only the steps between two checkpoints can be replayed: {few} instead of {n_steps:,}")
+        say(f"only the steps up to the newest checkpoint can be replayed: {few} instead of {n_steps:,}")
     compared = 0
     found = Verification(first, last, torch.get_num_threads(), 0, last == target.step)
     for step, chain in chains_of(run, last, target):
