@@ -79,7 +79,8 @@ def evaluate(
     scores per label and the confusion matrix. For several labels per text, they are micro-F1, macro-F1 and exact
     matches. For a number, they are the mean absolute error, the root mean square error and R². For a tagger, they are
     precision, recall and F1 of spans, which are right if start, end and label are right. For a language model, the
-    metrics are the perplexity and the bits per byte of whole documents, with the context length and the stride.
+    metrics are the perplexity and the bits per byte of whole documents, with the context length and the stride. For an
+    assistant and a file of conversations, they are the loss, the perplexity and the bits per byte of the answers.
 
     The option --out writes the translations or the labels to a new file. For a classifier, the file is a table (.csv,
     .tsv, .jsonl, .parquet or .xlsx) with the line number, the label, the predicted label with its probability, and the
