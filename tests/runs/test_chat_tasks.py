@@ -109,7 +109,7 @@ def test_a_file_of_conversations_is_evaluated_as_in_training(tmp_path, base):
 
 def test_an_imported_assistant_is_an_assistant_in_all_commands(tmp_path, assistant):
     pytest.importorskip("transformers")
-    out, run, small = tmp_path / "hf", tmp_path / "new" / "folder" / "run", tmp_path / "new" / "8" / "small"
+    out, run, small = tmp_path / "hf", tmp_path / "new" / "a" / "run", tmp_path / "new" / "small" / "16"
     assert attendo("export", assistant, out, "--to", "huggingface", "--rows", "4").code == 0
     assert f"Use it with `attendo chat {run}`" in attendo("import", out, run).err
     assert f"use         attendo chat {run}" in attendo("info", run).out.replace("\n            ", " ")
