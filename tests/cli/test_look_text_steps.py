@@ -58,7 +58,6 @@ def test_the_steps_are_what_the_model_computed(tokenizer, family, options):
     at = line.index("kept" if "kept" in line else "masked")
     bias = steps.keys[-1].score - steps.keys[-1].product * steps.scale
     assert not steps.biased or float(line[at - 2]) == pytest.approx(bias, abs=6e-5)
-    assert len(line) - at == 3 and line[at - 1] == f"{steps.keys[-1].score:.4f}"
     assert steps.scale_is_root
     assert (steps.written is None) == (shown.stack != "cross")
 

@@ -159,8 +159,7 @@ def test_a_place_that_is_taken(run, tmp_path):
     said = refused("export", run, tmp_path / "out", "--to", "ctranslate2")
     assert "out already exists. Give a folder that is new or empty" in said
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["mine"]
-    (tmp_path / "file").touch()
-    assert "file" in refused("export", run, tmp_path / "file" / "out", "--to", "ctranslate2", code=1)
+    assert "mine" in refused("export", run, tmp_path / "out" / "mine" / "a", "--to", "ctranslate2", code=1)
 
 
 @pytest.mark.parametrize(
