@@ -242,14 +242,16 @@ def test_a_stopped_run_has_saved_and_goes_on(tmp_path, pairs):
     assert json.loads((out / "card.json").read_text())["data"]["pairs"] == 92
 
 
-def test_a_stop_before_the_first_step_says_that_nothing_is_kept(tmp_path, pairs, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_before_the_first_step_says_that_nothing_is_kept(tmp_path, pairs, monkeypatch, number):
     def interrupted(*arguments, **settings):
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     monkeypatch.setattr("attendo.runs.training_run.new_model", interrupted)
     stopped = attendo("train", "translation", "--train", pairs, "--out", tmp_path / "run", *settings(SMALL))
-    assert stopped.code == 130
+    assert stopped.code == 128 + number
     assert stopped.err.endswith("stopped before the first step; nothing was saved\n")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert not (tmp_path / "run").exists()
 
 

@@ -54,6 +54,10 @@ def test_the_steps_are_what_the_model_computed(tokenizer, family, options):
         value = record.value[0, 0 if options else 1]
         torch.testing.assert_close(torch.tensor([key.v for key in steps.keys]), value)
         torch.testing.assert_close(torch.tensor(steps.output), weights @ value, rtol=0, atol=1e-5)
+    *_, line = (row.split() for row in steps_lines(steps, "", "en") if row.startswith(f" {len(steps.keys)} "))
+    at = line.index("kept" if "kept" in line else "masked")
+    bias = steps.keys[-1].score - steps.keys[-1].product * steps.scale
+    assert not steps.biased or float(line[at - 2]) == pytest.approx(bias, abs=6e-5)
     assert steps.scale_is_root
     assert (steps.written is None) == (shown.stack != "cross")
 

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import typer
 
 from attendo.cli import build_app, print_error
 from attendo.cli.reporting import FLAGS, Screen, say
+from attendo.display.width import columns
 from attendo.errors import AttendoError
 from attendo.training.checkpoints import Progress
 from attendo.training.run import Report
@@ -68,3 +70,20 @@ def test_advice_is_cut_to_lines_with_its_options(capsys):
     lines = capsys.readouterr().err.splitlines()
     assert lines[1] == "    --set training.learning_rate=0.001 helps"
     assert max(map(len, lines)) <= 79
+
+
+@pytest.mark.parametrize(
+    ("line", "last"),
+    [
+        (f"{'it diverged ' * 6}: attendo resume {'long ' * 9}name", f"    attendo resume {'long ' * 9}name"),
+        (f"{'check the data ' * 5}with `attendo doctor a.tsv` before", "    `attendo doctor a.tsv` before"),
+        (f"always '{'雨' * 40}'", "    雨雨雨雨雨'"),
+    ],
+)
+def test_lines_are_wrapped_in_a_terminal_and_commands_are_not(capsys, monkeypatch, line, last):
+    say(line)
+    assert capsys.readouterr().err == f"{line}\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    say(line)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == last and max(map(columns, lines)) <= 79

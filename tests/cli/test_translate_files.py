@@ -73,6 +73,8 @@ def test_the_command_gives_the_lines_that_stdin_gives(run_folder, tmp_path, monk
     [
         (["--input", "F"], "--input and --output must be given together"),
         (["--output", "G"], "--input and --output must be given together"),
+        (["--input", "F.tsv", "--output", "G"], "as a .txt file, for example: cut -f1 F.tsv"),
+        (["--input", "F.csv.gz", "--output", "G"], "F.csv.gz is a table, but each line is read as one text"),
         (["--input", "F", "--output", "G", "rain"], "TEXT and --input cannot be combined"),
         (["--longest", "2", "rain"], "longest=2 must be 8 to 63"),
         (["--set", "model.d_model=8", "rain"], "only settings of [decoding] can be set here"),

@@ -159,7 +159,7 @@ def test_a_place_that_is_taken(run, tmp_path):
     said = refused("export", run, tmp_path / "out", "--to", "ctranslate2")
     assert "out already exists. Give a folder that is new or empty" in said
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["mine"]
-    assert "Create it first" in refused("export", run, tmp_path / "no" / "out", "--to", "ctranslate2")
+    assert "mine" in refused("export", run, tmp_path / "out" / "mine" / "a", "--to", "ctranslate2", code=1)
 
 
 @pytest.mark.parametrize(

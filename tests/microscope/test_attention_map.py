@@ -141,14 +141,16 @@ def test_blocks_of_columns_hold_every_source_piece_once():
     sources = [f"w{number:02}" for number in range(n)]
     targets = [f"目標{number}" for number in range(n)]
     text = map_text(one_hot(sources, targets, list(range(n))[::-1]))
-    headings, standing = [], []
+    headings, standing, sizes = [], [], []
     for block in text.split("\n\n")[1:]:
         heading, *lines = block.splitlines()
         headings.append(heading)
         assert len(lines) == 3 + n
+        sizes.append(len(lines[0].split()))
         standing += zip(*("".join(line.split()) for line in lines[:3]), strict=True)
     assert ["".join(label) for label in standing] == sources
     assert headings[0].startswith("key pieces 1 to ")
+    assert len(sizes) > 1 and sizes[0] - sizes[-1] < len(sizes)  # blocks of nearly equal width
     assert headings[-1].endswith(f" to {n} of {n}")
     assert text.count("██") == n + 1  # one a row and one in the explanation
     assert text.count("100%") == n

@@ -1,5 +1,6 @@
 """Assistants in the training loop: supervised fine-tuning and DPO, from a run or an imported model, with resuming."""
 
+import json
 import math
 import random
 import shutil
@@ -82,6 +83,43 @@ def test_an_assistant_learns_and_resumes_exactly(tmp_path, base):
     assert found.whole and not found.differing
     trained = load_file(whole / "adapter.safetensors")
     assert {name for name in trained if "lora" not in name} == {"embedding.tokens.weight"}  # has new tokens
+
+
+def test_a_file_of_conversations_is_evaluated_as_in_training(tmp_path, base):
+    file, run = talks_file(tmp_path), tmp_path / "run"
+    finished(tuned_run(run, file, base, data={"train": [str(file)], "valid": [str(file)]}))
+    found = attendo("evaluate", run, file, "--json")
+    measures = json.loads((run / "card.json").read_text())["validation"]
+    facts = json.loads(found.out)
+    names = ("loss", "perplexity", "bits_per_byte")
+    assert [facts[name] for name in names] == pytest.approx([measures[name] for name in names], rel=1e-5)
+    assert "60 rows read, 60 used" in found.err
+    assert "tokens of answers in 60 conversations" in attendo("evaluate", run, file).out
+    compared = json.loads(attendo("compare", run, run, file, "--json").out)
+    assert compared["rows"] == 60
+    assert [score["a"] for score in compared["scores"]] == pytest.approx([facts[name] for name in names[::2]])
+    table = tmp_path / "table.csv"
+    table.write_text(f"q,a\nHow is it?,It is sunny.\nHow?,{'long ' * 80}\n")
+    said = attendo("evaluate", run, table, "--columns", "question=q,answer=a").err
+    assert "1 of 2 conversations have more than 320 tokens and are not used" in said
+    table.write_text("label,text\nA,It is sunny.\n")
+    assert "perplexity" in attendo("evaluate", run, table).out  # no conversation
+    assert refused("evaluate", run, file, "--context", "9").startswith("Invalid value: --context does not")
+
+
+def test_an_imported_assistant_is_an_assistant_in_all_commands(tmp_path, assistant):
+    pytest.importorskip("transformers")
+    out, run, small = tmp_path / "hf", tmp_path / "new" / "a" / "run", tmp_path / "new" / "small" / "16"
+    assert attendo("export", assistant, out, "--to", "huggingface", "--rows", "4").code == 0
+    assert f"Use it with `attendo chat {run}`" in attendo("import", out, run).err
+    assert f"use         attendo chat {run}" in attendo("info", run).out.replace("\n            ", " ")
+    assert attendo("quantize", run, "--bits", "16", "--out", small).code == 0
+    lines = attendo("runs", tmp_path / "new").out.splitlines()
+    assert lines[3::2] == ["    chat; imported", "    chat; imported, quantized to 16 bits"]
+    assert attendo("quantize", assistant, "--bits", "16", "--out", small.with_name("copy")).code == 0
+    assert "so far" not in attendo("info", small.with_name("copy")).out
+    said = attendo("export", run, tmp_path / "a" / "again", "--to", "huggingface", "--rows", "4")
+    assert "comparing both models on 4 built-in English sentences, without references" in said.err
 
 
 @pytest.mark.full

@@ -78,7 +78,7 @@ def classify(
         opt.refuse("--json", {"--output": out is not None})
         opt.refuse("--input", {"TEXT": bool(texts)})
         files = source, None
-    files = files or opt.both_files(source, out, bool(texts))
+    files = files or opt.both_files(source, out, bool(texts), has_rows=True)
     loaded = partial(_loaded, folder, machine, threshold)
     refuse_file_name(texts, "use < FILE, or --input FILE --output G")
     if files:

@@ -17,6 +17,7 @@ from attendo.cli.evaluate import (
     only,
     pairs_of,
     streams_of,
+    talks_of,
     warn_of_guessing,
     warn_of_order,
 )
@@ -97,7 +98,6 @@ def compare(
             only(options, "metrics", "columns", "header")
             sums = _labelled(users, folders, options)
         case Generator(), Generator():
-            only(options, "metrics", "context", "column", "header")
             sums = _text_sums(users, folders, options)
         case _:
             raise AttendoError(NO_MEASURE.format(first))
@@ -223,7 +223,8 @@ def _labelled(users: tuple[LabelModel, LabelModel], folders: Folders, options: T
 
 
 def _text_sums(users: tuple[Generator, Generator], folders: Folders, options: TaskOptions) -> Sums:
-    from attendo.runs.compare import TEXT_METRICS, text_sums
+    from attendo.inference.perplexity import answer_losses
+    from attendo.runs.compare import TEXT_METRICS, loss_sums, text_sums
 
     tokenizers = [user.tokenizer for user in users]
     alike = tokenizers[0].sha256 == tokenizers[1].sha256
@@ -232,6 +233,13 @@ def _text_sums(users: tuple[Generator, Generator], folders: Folders, options: Ta
         not alike and {"loss", "perplexity"} & set(metrics),
         "the tokenizers differ, so values per token are not comparable. Use --metric bits-per-byte",
     )
+    if talks := talks_of(folders[0], options, users):
+        only(options, "metrics", "columns", "header")
+        pairs = zip(users, talks, strict=True)
+        nats = [answer_losses(user.scorer(), user.tokenizer, turns) for user, turns in pairs]
+        first, second = (loss_sums(rows, metrics, "answers of conversations") for rows in nats)
+        return first, second
+    only(options, "metrics", "context", "column", "header")
     # both models read the documents as model A reads them, so the texts are the same
     streams, _ = streams_of(folders[0], options, tokenizers)
     first, second = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -78,7 +79,8 @@ def evaluate(
     scores per label and the confusion matrix. For several labels per text, they are micro-F1, macro-F1 and exact
     matches. For a number, they are the mean absolute error, the root mean square error and R². For a tagger, they are
     precision, recall and F1 of spans, which are right if start, end and label are right. For a language model, the
-    metrics are the perplexity and the bits per byte of whole documents, with the context length and the stride.
+    metrics are the perplexity and the bits per byte of whole documents, with the context length and the stride. For an
+    assistant and a file of conversations, they are the loss, the perplexity and the bits per byte of the answers.
 
     The option --out writes the translations or the labels to a new file. For a classifier, the file is a table (.csv,
     .tsv, .jsonl, .parquet or .xlsx) with the line number, the label, the predicted label with its probability, and the
@@ -109,7 +111,6 @@ def evaluate(
             only(options, "columns", "header", "out", *(["curves"] if isinstance(user, Classifier) else []))
             facts, lines = _answers(user, folder, options)
         case Generator():
-            only(options, "context", "stride", "column", "header", "bits")
             facts, lines = _perplexity(user, folder, options)
         case _:
             raise AttendoError(NO_MEASURE.format(folder))
@@ -303,8 +304,19 @@ def refuse_header(rows: list[LabelledRow], source: LabelledSource, classifier: C
 
 
 def _perplexity(generator: Generator, folder: Path, options: TaskOptions) -> tuple[dict[str, Any], list[str]]:
-    from attendo.inference.perplexity import text_loss
+    from attendo.inference.perplexity import answer_losses, text_loss
+    from attendo.training.run import measured
 
+    if talks := talks_of(folder, options, [generator]):
+        only(options, "columns", "header", "bits")
+        sums = answer_losses(generator.scorer(), generator.tokenizer, *talks).sum(0)
+        nats, n_tokens, n_bytes = sums.tolist()
+        loss = nats / n_tokens
+        facts = {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": nats / math.log(2) / n_bytes}
+        facts |= {"conversations": len(talks[0]), "answer_tokens": int(n_tokens)}
+        said = f"({int(n_tokens):,} tokens of answers in {plural(len(talks[0]), 'conversation')})"
+        return facts, ["  ".join(measured(facts)), said]
+    only(options, "context", "stride", "column", "header", "bits")
     [stream], reading = streams_of(folder, options, [generator.tokenizer])
     longest = generator.model.config.max_len
     context = options.context or longest
@@ -316,6 +328,45 @@ def _perplexity(generator: Generator, folder: Path, options: TaskOptions) -> tup
     facts = dataclasses.asdict(found) | {"reading": reading.as_json(), "perplexity": found.perplexity}
     facts |= {"nats_per_character": found.nats_per_character, "bits_per_byte": found.bits_per_byte}
     return facts, _text_loss_lines(found)
+
+
+def talks_of(
+    folder: Path, options: ScoreOptions, users: Sequence[Generator]
+) -> list[list[tuple[list[int], list[bool]]]]:
+    """Return the tokens of conversations for each assistant, as `ChatTemplate.encode` does, and print what was read.
+
+    Return [] if a model has no chat template, or if the file has no rows with messages, or with question and answer.
+    Conversations that do not fit into the context of all models are left out.
+    """
+    from attendo.data.chat_corpus import TALKS, template_of, versions
+    from attendo.data.labelled import read_labelled
+    from attendo.data.texts import has_rows
+    from attendo.runs.settings import data_of
+
+    name, has_columns = options.files[0], options.columns is not None
+    are_texts = options.column is not None or len(options.files) > 1 or not (has_columns or has_rows(name))
+    if are_texts or any(user.tokenizer.chat is None for user in users):
+        return []
+    source = data_of("chat", folder).source(name, options.columns, options.header)
+    if suffix(name) != ".jsonl":  # two columns of other names may be anything
+        source = dataclasses.replace(source, columns=source.columns or TALKS.roles)
+    row_report = RowReport(source.name)
+    try:
+        talks = [versions(row)[0] for row in read_labelled(source, row_report=row_report)]
+    except AttendoError:
+        if has_columns:
+            raise
+        return []
+    say(row_report.line())
+    read = [[template_of(user.tokenizer).encode(user.tokenizer, talk) for user in users] for talk in talks]
+    longest = min(user.model.config.max_len for user in users)
+    kept = [turns for turns in read if max(len(ids) for ids, _ in turns) <= longest + 1]
+    if n_long := len(read) - len(kept):
+        said = f"{n_long:,} of {plural(len(read), 'conversation')} have more than {longest:,} tokens"
+        if not kept:
+            raise AttendoError(f"{name}: {said}, the context length. Give shorter conversations")
+        say(f"{said} and are not used")
+    return [list(turns) for turns in zip(*kept, strict=True)]
 
 
 def streams_of(

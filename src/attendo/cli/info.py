@@ -74,7 +74,8 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for file in files if isinstance(files, list) else ():
             yield "", str(file)
         yield "training", _training(training)
-        yield "so far", _progress(facts["progress"])
+        if not facts.get("bits"):  # a quantized copy has no log of its training
+            yield "so far", _progress(facts["progress"])
         yield "validation", _validation(facts.get("validation"))
     if bits := facts.get("bits"):
         yield "quantized", f"{bits} bits per weight"

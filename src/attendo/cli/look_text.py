@@ -265,6 +265,7 @@ FIRST = 4
 HEADS = (
     Localized("key", "キー"),
     Localized("q·k", "q·k"),
+    Localized("bias", "バイアス"),
     Localized("score s", "スコア s"),
     Localized("mask", "マスク"),
     Localized("β·s", "β·s"),
@@ -275,10 +276,11 @@ HEADS = (
 
 def steps_lines(steps: Steps, caption: str, language: Language) -> list[str]:
     """Return the printed computation of one query: the caption, q, a row per key, and the formulas."""
-    hidden = (4,) if steps.beta == 1 or math.isinf(steps.beta) else ()  # β·s
+    hidden = [5] if steps.beta == 1 or math.isinf(steps.beta) else []  # β·s
+    hidden += [] if steps.biased else [2]
     size = len(str(len(steps.keys)))
     rows = [_row(n, size, key, steps, language) for n, key in enumerate(steps.keys, 1)]
-    total = [Localized("sum", "和").text(language), "", "", "", "", _number(steps.sum)]
+    total = [Localized("sum", "和").text(language), "", "", "", "", "", _number(steps.sum)]
     rows.append([*total, _number(math.fsum(key.weight for key in steps.keys))])
     heads = [head.text(language) for head in HEADS]
     shown = [[cell for i, cell in enumerate(row) if i not in hidden] for row in (heads, *rows)]
@@ -300,6 +302,7 @@ def _row(n: int, size: int, key: KeyStep, steps: Steps, language: Language) -> l
     return [
         f" {n:>{size}} {_label(key.piece)}",  # a cell that begins with a digit would be right-aligned
         _number(key.product),
+        _number(key.score - key.product * steps.scale),
         _number(key.score),
         mask.text(language),
         "-∞" if key.masked else _number(steps.beta * key.score),

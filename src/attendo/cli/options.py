@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_type_hi
 import typer
 
 from attendo.cli.reporting import say
-from attendo.data.data_files import expanded, require_file
+from attendo.data.data_files import TABLES, expanded, require_file, suffix
 from attendo.decoding.options import Bits
 from attendo.display.formats import duration
 from attendo.display.i18n import Language, Localized
@@ -390,10 +390,13 @@ def require_files(names: list[Path]) -> None:
                 require_file(file)
 
 
-def both_files(source: Path | None, out: Path | None, others: bool) -> tuple[Path, Path] | None:
+def both_files(
+    source: Path | None, out: Path | None, others: bool, has_rows: bool = False
+) -> tuple[Path, Path] | None:
     """Return the files of --input and --output, or None if both are missing.
 
-    Raise BadParameter if only one of the two options is given, or if `others` is true (texts are also given).
+    Raise BadParameter if only one of the two options is given, if `others` is true (texts are also given), or for a
+    table if the command reads lines (not `has_rows`).
     """
     if source is None and out is None:
         return None
@@ -401,6 +404,11 @@ def both_files(source: Path | None, out: Path | None, others: bool) -> tuple[Pat
         raise typer.BadParameter("--input and --output must be given together. Otherwise send lines on stdin")
     if others:
         raise typer.BadParameter("TEXT and --input cannot be combined. Leave one of them out")
+    column = f", for example: cut -f1 {source} > texts.txt" if source.suffix == ".tsv" else ""
+    refuse_if(
+        not has_rows and suffix(source) in TABLES,
+        f"--input {source} is a table, but each line is read as one text. Save its texts as a .txt file{column}",
+    )
     return source, out
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +23,7 @@ from attendo.data.row_report import LINE_CAP, RowError, refusal
 from attendo.display.formats import duration
 from attendo.display.i18n import Language, Localized
 from attendo.display.progress import WIDTH, ProgressLine
-from attendo.display.width import ISOLATES, shown
+from attendo.display.width import ISOLATES, columns, flowed, shown
 from attendo.errors import AttendoError
 
 if TYPE_CHECKING:
@@ -129,6 +132,7 @@ STEADY_STEPS, STEADY_SECONDS, SURELY_STEADY_SECONDS = 20, 10.0, 60.0
 """The minimum steps and seconds before the remaining time is shown, and the minimum seconds if steps are slow."""
 
 INDENT = "    "
+COMMAND = re.compile(r"attendo [^`]+?(?=`|\. |; |$)")
 
 
 @contextmanager
@@ -169,15 +173,14 @@ def with_flags(message: str) -> str:
 
 
 def say(line: str) -> None:
-    """Print a line on stderr. On a terminal, long lines are wrapped, except lines with a command to copy."""
+    """Print a line on stderr. On a terminal, long lines are wrapped, but a command to copy stays on one line."""
     line = with_flags(line)
-    whole = len(line) <= WIDTH or "attendo " in line or not sys.stderr.isatty()
-    parts = (
-        [line]
-        if whole
-        else wrap(line, WIDTH, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False)
-    )
-    print("\n".join(parts), file=sys.stderr, flush=True)
+    if sys.stderr.isatty() and columns(line) > WIDTH:
+        whole = COMMAND.sub(lambda found: found[0].replace(" ", "\xa0"), line)
+        parts = wrap(whole, WIDTH, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False)
+        is_wide = columns(line) > len(line)  # Japanese text is wrapped between characters
+        line = "\n".join(flowed(line, WIDTH, INDENT) if is_wide else parts).replace("\xa0", " ")
+    print(line, file=sys.stderr, flush=True)
 
 
 def wrote(path: Path, language: Language = "en") -> str:
@@ -194,13 +197,27 @@ def silent(line: str) -> None:
 
 
 @contextmanager
-def preparing() -> Iterator[None]:
-    """Handle Ctrl-C before the first step: print that nothing was saved, and exit with code 130."""
+def preparing(kept: str = "nothing was saved") -> Iterator[None]:
+    """Handle Ctrl-C and SIGTERM before the first step: print what is kept, and exit with code 130 or 143."""
+    own, code = os.getpid(), 130
+
+    def end(number: int, frame: object) -> None:
+        nonlocal code
+        code = 128 + number
+        if os.getpid() != own:  # a worker process, which must end silently
+            os._exit(code)
+        raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()  # signals require it
+    before = signal.signal(signal.SIGTERM, end) if is_main else None
     try:
         yield
     except KeyboardInterrupt:
-        say("stopped before the first step; nothing was saved")
-        raise typer.Exit(130) from None
+        say(f"stopped before the first step; {kept}")
+        raise typer.Exit(code) from None
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, before)
 
 
 def follow(run: TrainingRun, label: str = "") -> int:

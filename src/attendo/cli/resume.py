@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from attendo.cli.options import Device, Folder, option, refuse_if
-from attendo.cli.reporting import follow, say, silent
-from attendo.cli.train import CpuMinutes, Epochs, Minutes, Steps, one_end, ranks_of
+from attendo.cli.reporting import follow, preparing, say, silent
+from attendo.cli.train import UNCHANGED, CpuMinutes, Epochs, Minutes, Steps, one_end, ranks_of
 
 
 def resume(
@@ -41,7 +41,9 @@ def resume(
     )
     config = folder / "config.toml"
     with ranks_of(device, read_toml(config).get("training", {}) if config.exists() else {}) as ranks:
-        run = resumed_run(folder, changes, say if ranks.is_first else silent, device, threads, clock, ranks)
+        with preparing(UNCHANGED):
+            tell = say if ranks.is_first else silent
+            run = resumed_run(folder, changes, tell, device, threads, clock, ranks)
         return 0 if run.has_ended else follow(run)
 
 

@@ -77,7 +77,7 @@ def _details(run: dict[str, Any]) -> Iterator[str]:
     if names := [Path(file).name for file in run["files"]]:
         rows = "" if run["rows"] is None else f" ({run['rows']:,} rows)"
         yield ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") + rows
-    if not run["ended"]:
-        yield "not finished"
+    if state := run["origin"] if run["ended"] else "not finished":
+        yield state
     if run["note"]:
         yield f"note: {run['note']}"

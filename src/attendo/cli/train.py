@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from attendo.training.distributed import Ranks
     from attendo.training.run import Clock
 
+UNCHANGED = "the checkpoints are unchanged"
 Tables = dict[str, dict[str, Any]]
 """The settings by section and name, as in config.toml."""
 
@@ -496,7 +497,8 @@ def _train(
     with ranks_of(device, tables.get("training", {})) as ranks:
         tell = say if ranks.is_first else silent
         if is_restarted(out, ranks):
-            run = resumed_run(out, None, tell, device, threads, clock, ranks)
+            with preparing(UNCHANGED):
+                run = resumed_run(out, None, tell, device, threads, clock, ranks)
         elif ranks.is_first:
             with preparing():
                 run = new_run(family, tables, out, tell, clock, device, init_from, ranks)

@@ -83,7 +83,8 @@ def marked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the token ids that a language model reads for a text, with the special tokens before a prompt.
 
     In a model with a chat template, the special tokens of a conversation can be written as text, for example
-    "<|user|>Hi<|end|><|assistant|>". Do not use this function for texts of strangers, which could contain them.
+    "<|user|>Hi<|end|><|assistant|>". A begin token is then added only if the template has one. Do not use this function
+    for texts of strangers, which could contain the special tokens.
     """
     marks = _marks(tokenizer)
     parts = re.split(f"({'|'.join(map(re.escape, marks))})", text) if marks else [text]
@@ -98,4 +99,5 @@ def marked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
                 tokenizer.encode_on(part) if ids and not tokenizer.chat.prefixed else tokenizer.encode(part)
             )
     begin = tokenizer.specials.prompt([])
-    return ids if ids[: len(begin)] == list(begin) else [*begin, *ids]
+    has_begin = list(tokenizer.chat.start[: len(begin)]) == begin  # ChatML, for example, has no begin token
+    return [*begin, *ids] if has_begin and ids[: len(begin)] != begin else ids

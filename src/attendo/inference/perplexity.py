@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attendo import metrics
 from attendo.data.token_stream import Document
-from attendo.data.tokenizers import OWN, SpecialTokens
+from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
 from attendo.decoding.native.compiled import CompiledModel
 from attendo.errors import AttendoError
 from attendo.model_config import ModelConfig
@@ -195,6 +195,27 @@ def shared_text_loss(
     return TextLoss(
         **{name: sum(part[name] for part in parts) for name in parts[0] if name not in windows}, **windows
     )
+
+
+def answer_losses(
+    model: nn.Module, tokenizer: Tokenizer, turns: Sequence[tuple[list[int], list[bool]]]
+) -> Float[np.ndarray, "talks 3"]:
+    """Compute the sum of -ln p over the answers of each conversation, and the numbers of their tokens and UTF-8 bytes.
+
+    `turns` are results of `ChatTemplate.encode`, with at least one answer each. The end marks of answers are included.
+    """
+    starts = [mask.index(True, 1) for _, mask in turns]
+    windows = (
+        Window(np.array(ids[:-1]), np.array(ids[1:]), len(ids) - start)
+        for (ids, _), start in zip(turns, starts, strict=True)
+    )
+    found = np.zeros((len(turns), 3))
+    for number, window, losses in itertools.chain.from_iterable(scored_batches(model, windows, 4096)):
+        asked = np.array(turns[number][1][starts[number] :])
+        answers = window.targets[-len(losses) :][asked]
+        n_bytes = len(tokenizer.decode(answers.tolist()).encode())
+        found[number] = losses[asked].sum(), len(answers), n_bytes
+    return found
 
 
 def scored_batches(

@@ -12,14 +12,12 @@ from attendo.model_config import ModelConfig
 
 
 def require_new(out: Path) -> None:
-    """Raise AttendoError unless the folder is empty or can be created.
+    """Raise AttendoError unless the folder is empty or new.
 
-    >>> require_new(Path("nowhere/out"))
+    >>> require_new(Path("/"))
     Traceback (most recent call last):
-    attendo.errors.AttendoError: nowhere/out: there is no folder nowhere. Create it first
+    attendo.errors.AttendoError: / already exists. Give a folder that is new or empty
     """
-    if not out.absolute().parent.is_dir():
-        raise AttendoError(f"{out}: there is no folder {out.parent}. Create it first")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise AttendoError(f"{out} already exists. Give a folder that is new or empty")
 

@@ -247,6 +247,7 @@ def map_text(
         ]
         room = width - left - 1 - max(map(columns, ends))
         return "\n".join([*lines, *_together(weights, labels, ends, room, width, language)])
+    room = -(-len(names) // -(-len(names) // room))  # blocks of nearly equal width
     for start in range(0, len(names), room):
         block = range(start, min(start + room, len(names)))
         lines.append("")

@@ -179,17 +179,21 @@ def text_sums(
         parts.append(np.stack((*columns, np.full(n, document.n_bytes / n)), 1))
     if not stream.n_bytes.sum():
         raise AttendoError("there is no text to score. Give at least one document")
-    nats, n_targets, n_bytes = np.concatenate(parts).T
     n_unknown = int((stream.ids == generator.tokenizer.unk_id).sum())
     unknown = f", {n_unknown:,} unknown words, each counted as one token" if n_unknown else ""
-    window = f"context {context}, stride {context}{unknown}"
-    rows = np.stack((nats, n_targets), 1)
+    return loss_sums(np.concatenate(parts), metrics, f"context {context}, stride {context}{unknown}")
+
+
+def loss_sums(sums: Float[ndarray, "rows 3"], metrics: Sequence[str], signature: str) -> dict[str, RowSums]:
+    """Return the scores of a language model from the nats, targets and bytes of each row."""
+    nats, n_targets, n_bytes = sums.T
+    rows = sums[:, :2]
     known = {
-        "loss": lambda: ratio_sums("loss, nats per token", nats, n_targets, window),
+        "loss": lambda: ratio_sums("loss, nats per token", nats, n_targets, signature),
         "perplexity": lambda: RowSums(
-            "perplexity", rows, lambda sums: math.exp(min(700.0, sums[0] / sums[1])), window
+            "perplexity", rows, lambda sums: math.exp(min(700.0, sums[0] / sums[1])), signature
         ),
-        "bits-per-byte": lambda: ratio_sums("bits per byte", nats / math.log(2), n_bytes, window),
+        "bits-per-byte": lambda: ratio_sums("bits per byte", nats / math.log(2), n_bytes, signature),
     }
     return _sums(metrics, known)
 

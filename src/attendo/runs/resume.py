@@ -311,6 +311,9 @@ def verify_resume(
             f"results can be compared only at logged checkpoints: replaying {plural(last - first, 'step')}, to step"
             f" {last:,}, instead of {n_steps:,}"
         )
+    if n_steps is not None and target.step < first + n_steps:
+        few = plural(target.step - first, "step")
+        say(f"only the steps up to the newest checkpoint can be replayed: {few} instead of {n_steps:,}")
     compared = 0
     found = Verification(first, last, torch.get_num_threads(), 0, last == target.step)
     for step, chain in chains_of(run, last, target):

@@ -293,8 +293,9 @@ def list_runs(folder: str | Path) -> list[dict[str, Any]]:
 
     Each run is a dict with the keys "run" (the folder), "started" (date and time in ISO format), "task", "files" and
     "rows" (training data), "deciding" and "score" (the measure that selected the weights, and its value),
-    "validation" (all measures), "steps", "wall_seconds", "cpu_seconds", "ended" (whether the run is complete) and
-    "note". A damaged run has only "run", "started" and "error".
+    "validation" (all measures), "steps", "wall_seconds", "cpu_seconds", "ended" (whether the run is complete), "origin"
+    ("" for a trained run, otherwise for example "imported") and "note". A damaged run has only "run", "started" and
+    "error".
 
     Args:
         folder: The folder. It can also be a run folder.
@@ -329,6 +330,8 @@ def _facts(folder: Path) -> dict[str, Any]:
     step = measures.pop("step", 0)
     deciding = facts.get("deciding") or next((n for n in ("chrf", "loss") if n in measures), "")
     files = facts["config"].get("data", {}).get("train", [])
+    origin = ["imported"] if facts.get("imported") else []
+    origin += [f"quantized to {facts['bits']} bits"] if facts.get("bits") else []
     return {
         **({"started": facts["started"]} if facts.get("started") else {}),
         "task": facts.get("task", ""),
@@ -340,6 +343,7 @@ def _facts(folder: Path) -> dict[str, Any]:
         "steps": progress.get("step", int(step)),
         "wall_seconds": progress.get("wall_seconds", 0.0),
         "cpu_seconds": progress.get("cpu_seconds", 0.0),
-        "ended": progress.get("kind") == "end",
+        "ended": progress.get("kind") == "end" or bool(origin),
+        "origin": ", ".join(origin),
         "note": facts["note"],
     }

@@ -4,6 +4,7 @@ import pytest
 from chat_formats import CHATML, FORMATS, random_talks, tokenizer_folder
 
 from attendo.data.chat import Message
+from attendo.inference.conversations import marked_ids, marked_text
 from attendo.interop.huggingface.chat_templates import jinja_of, with_chat_template
 from attendo.interop.huggingface.tokenizers import read_tokenizer
 
@@ -49,6 +50,7 @@ def test_ids_equal_those_of_transformers(name, n, tmp_path):
         [i for i in ids if i in special] for ids in (plain, template.encode(tokenizer, attack, True)[0])
     ]
     assert marked[0] == marked[1]
+    assert marked_ids(tokenizer, marked_text(tokenizer, plain)) == plain  # as `attendo look` reads it
 
 
 @pytest.mark.parametrize(

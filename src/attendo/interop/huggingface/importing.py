@@ -85,11 +85,11 @@ huggingface_hub, then hf download NAME --local-dir nowhere
         raise AttendoError(
             f"{source} is not a valid model ({type(error).__name__}: {str(error)[:200]}). Download it again"
         ) from error
+    out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(out) as folder:
         save_description(folder, bundle)
         save_weights(folder, model, bundle, 0)
     kind, use = bundle.card["imported"]["model_type"], use_of(bundle.card["task"], model.config.architecture)
-    use = "chat" if bundle.tokenizer.chat is not None else use
     say(f"{kind}: {bundle.card['parameters']:,} parameters. Use it with `attendo {use} {out}`")
     return bundle
 
@@ -216,8 +216,9 @@ def _labels(theirs: Mapping[str, Any], n_classes: int) -> list[str]:
 
 def _card(bundle: Bundle, theirs: Mapping[str, Any], labels: list[str]) -> dict[str, Any]:
     config = bundle.model_config
+    own = "embedding" if embeds_texts(config) else task_of(config.architecture)
     return {
-        "task": "embedding" if embeds_texts(config) else task_of(config.architecture),
+        "task": own if bundle.tokenizer.chat is None else "chat",
         "imported": {"model_type": theirs["model_type"], "name": theirs.get("_name_or_path")},
         **({"labels": dict.fromkeys(sorted(labels), 1)} if labels else {}),
         **({"decoding": bundle.tables["decoding"]} if "decoding" in bundle.tables else {}),
