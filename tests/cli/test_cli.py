@@ -105,10 +105,7 @@ def test_the_version():
         (["train", "translation", "--preset", "x"], "available: base, big, demo, lecture, small, tiny"),
         (["train", "translation", "--set", "d_model"], "expected section.key=value"),
         (["train", "translation", "--set", "training.steps=-1"], "steps=-1 must be above 0"),
-        (
-            ["train", "translation", "--train", "forecasts", "--out", "no", "--valid", "F"],
-            "Remove --valid",
-        ),
+        (["train", "translation", "--train", "forecasts", "--out", "no", "--valid", "F"], "Remove --valid"),
         (
             ["resume", "DIR", "--steps", "3", "--more-steps", "1"],
             "--steps and --more-steps cannot be combined",

@@ -236,11 +236,7 @@ def test_the_error_rate_is_that_of_counted_links(rows):
         (["0-0", "1--2"], None, "gold, line 2: '1--2' is not a link"),
         (["0-0 -1-2"], None, "gold, line 1: '-1-2' is not a link"),
         (["²-1"], None, "gold, line 1: '²-1' is not a link"),
-        (
-            ["0-0 3-1"],
-            [(3, 2)],
-            "gold, line 1: '3-1' is outside the 3 and 2 words (counted from 0)",
-        ),
+        (["0-0 3-1"], [(3, 2)], "gold, line 1: '3-1' is outside the 3 and 2 words (counted from 0)"),
         (["0-0", ""], [(1, 1)], "gold, line 2: there are only 1 pairs"),
         (["0-0"], [(1, 1), (1, 1)], "gold has 1 lines for 2 pairs"),
     ],

@@ -16,13 +16,7 @@ from attendo.inspecting.measures import rollout
 from attendo.inspecting.recording import Given, recording
 from attendo.inspecting.residual_stream import head_contributions, head_matrices
 from attendo.microscope import effects
-from attendo.microscope.answers import (
-    layer_of,
-    lens_answer,
-    matrices_answer,
-    next_answer,
-    positions_answer,
-)
+from attendo.microscope.answers import layer_of, lens_answer, matrices_answer, next_answer, positions_answer
 from attendo.microscope.effects import effects_answer, pooled_shares, tokens_answer
 from attendo.microscope.influence import BIASES, STEPS, attribution_answer, influence_answer
 from attendo.microscope.protocol import EditRequest

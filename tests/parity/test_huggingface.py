@@ -247,10 +247,7 @@ def modernbert(draw):
 
 def eurobert(draw):
     found = {name: value for name, value in llama(draw).items() if name != "tie_word_embeddings"}
-    return found | {
-        "classifier_pooling": draw.choice(["bos", "mean"]),
-        "num_labels": draw.choice([2, 3]),
-    }
+    return found | {"classifier_pooling": draw.choice(["bos", "mean"]), "num_labels": draw.choice([2, 3])}
 
 
 @dataclass(frozen=True)

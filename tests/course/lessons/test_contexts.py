@@ -132,10 +132,7 @@ def test_the_cues_of_the_test_are_others_and_its_clauses_are_held_out():
             assert all(second.noun.source != clause.noun.source for second in sentence.clauses[1:])
             yield cue
 
-    for fit, test in (
-        (MATERIAL.fit, MATERIAL.test),
-        (MATERIAL.synonyms_fit, MATERIAL.synonyms_test),
-    ):
+    for fit, test in ((MATERIAL.fit, MATERIAL.test), (MATERIAL.synonyms_fit, MATERIAL.synonyms_test)):
         assert not set(cues(fit)) & set(cues(test))
         assert all(sentence.clauses[0].held_out for sentence in test)
         assert not any(sentence.clauses[0].held_out for sentence in fit)

@@ -40,10 +40,7 @@ def test_sources_and_targets_are_the_symbols_between_marks(rows, rule):
     lengths = examples.inputs.get("src_lengths", torch.tensor([len(row) + 1 for row in rows])).tolist()
     for i, row in enumerate(rows):
         wanted = [toys.FIRST + symbol for symbol in rule(row)]
-        assert examples.inputs["src"][i, : lengths[i]].tolist() == [
-            *(toys.FIRST + z for z in row),
-            toys.EOS,
-        ]
+        assert examples.inputs["src"][i, : lengths[i]].tolist() == [*(toys.FIRST + z for z in row), toys.EOS]
         assert examples.inputs["tgt"][i, : len(wanted) + 1].tolist() == [toys.BOS, *wanted]
         assert examples.targets[i, : len(wanted) + 1].tolist() == [*wanted, toys.EOS]
         assert (examples.inputs["src"][i, lengths[i] :] == toys.PAD).all()
