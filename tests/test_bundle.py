@@ -132,6 +132,13 @@ def test_another_tokenizer_is_refused(folder, trained):
         loading(folder)
 
 
+def test_a_later_format_asks_for_an_upgrade(folder):
+    card = json.loads((folder / "card.json").read_text())
+    (folder / "card.json").write_text(json.dumps(card | {"format": 2}))
+    with pytest.raises(AttendoError, match=r"format 2 is unknown \(this version reads 1\)\. Upgrade attendo"):
+        loading(folder)
+
+
 def test_no_folder_is_said(tmp_path):
     with pytest.raises(AttendoError, match="no such run folder"):
         load_bundle(tmp_path / "none")

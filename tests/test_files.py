@@ -344,8 +344,12 @@ def test_a_lock_is_held_by_one_at_a_time(tmp_path):
     with pytest.raises(KeyError), files.locked(path) as again:
         assert again
         raise KeyError
-    with files.locked(path) as last:
-        assert last
+
+    def hold():
+        with files.locked(path) as last:
+            os.kill(os.getpid(), signal.SIGKILL if last else signal.SIGTERM)
+
+    assert [in_child(hold) for _ in range(2)] == [signal.SIGKILL] * 2  # the first left no lock behind
 
 
 def test_the_hash_of_a_folder_is_that_of_its_files(folder):

@@ -264,6 +264,12 @@ def test_influence_by_integrated_gradients():
         influence_answer(tiny_look("classification"), "encoder", "gradients")
 
 
+def test_only_a_classifier_predicts_a_label():
+    for family in ("translation", "language-model", "masked-language-model"):
+        with pytest.raises(AttendoError, match="only a classifier predicts a label"):
+            tokens_answer(tiny_look(family))
+
+
 @pytest.mark.parametrize("family", ["translation", "language-model"])
 def test_the_parts_of_a_logit_are_its_direct_attribution(family):
     off = EditRequest(kind="off", path="decoder.blocks.1.self_attention", head=1)

@@ -18,6 +18,7 @@ from attendo.errors import AttendoError
 from attendo.inference import Generator
 from attendo.inference.continuous_translation import TranslationJob
 from attendo.serving.engine import (
+    ClientGone,
     DeadlineExceeded,
     Done,
     Engine,
@@ -27,6 +28,7 @@ from attendo.serving.engine import (
     GenerationJob,
     Job,
     Piece,
+    call,
     results,
 )
 from attendo.serving.errors import ApiError
@@ -203,6 +205,22 @@ def test_results_are_handed_back_and_the_room_with_them(engine):
     (found,) = asyncio.run(results(engine, admission.entered(40), greedy("snow"), 20.0, stays)).results
     assert found == USER.translate(["snow"], 1)[0]
     assert (admission.requests, admission.cost) == (0, 0)
+
+
+def test_a_client_that_goes_ends_its_job(engine, monkeypatch):
+    monkeypatch.setattr(ContinuousSearch, "advance", lambda self: [])  # it never ends
+
+    async def main():
+        admission = Admission(4, 100)
+        with pytest.raises(ClientGone):
+            await results(engine, admission.entered(40), greedy("snow"), 20.0, lambda: asyncio.sleep(0.01))
+        await settled(lambda: not engine.going_on)
+        async with call(engine, admission.entered(1), greedy("snow", stream=True), 20.0):
+            await settled(lambda: engine.going_on)
+        await settled(lambda: not engine.going_on)
+        assert (admission.requests, admission.cost) == (0, 0)
+
+    asyncio.run(main())
 
 
 def test_errors_come_to_the_caller(engine):
