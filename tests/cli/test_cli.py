@@ -358,14 +358,14 @@ def test_the_card_in_80_columns(trained, monkeypatch):
     outcome = attendo("info", "run")
     assert outcome.code == 0
     assert all(len(line) <= 80 or "pairs.tsv" in line for line in outcome.out.splitlines())
-    for said in (
+    for said in [
         "translation, en → ja",
         "1+1 layers",
         "96 pairs",
         "step 12",
         "ended: all 12",
         "model.safetensors",
-    ):
+    ]:
         assert said in outcome.out
     values = json.loads(attendo("info", "run", "--json").out)
     assert values["task"] == "translation"
