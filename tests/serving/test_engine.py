@@ -213,9 +213,9 @@ def test_a_client_that_goes_ends_its_job(engine, monkeypatch):
     async def main():
         admission = Admission(4, 100)
         with pytest.raises(ClientGone):
-            await results(engine, admission.entered(40), greedy("snow"), 20.0, lambda: asyncio.sleep(0.01))
+            await results(engine, admission.entered(40), greedy("snow"), 600.0, lambda: asyncio.sleep(0.01))
         await settled(lambda: not engine.going_on)
-        async with call(engine, admission.entered(1), greedy("snow", stream=True), 20.0):
+        async with call(engine, admission.entered(1), greedy("snow", stream=True), 600.0):
             await settled(lambda: engine.going_on)
         await settled(lambda: not engine.going_on)
         assert (admission.requests, admission.cost) == (0, 0)
