@@ -607,12 +607,9 @@ BASES = {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
 
 
 def test_positions_that_no_option_describes_are_rejected():
+    local = Windows(is_local=lambda theirs, n: True)
     for option, theirs, words in (
-        (
-            Windows(is_local=lambda theirs, n: True),
-            {"layer_types": ["chunked_attention"]},
-            "chunked_attention",
-        ),
+        (local, {"layer_types": ["chunked_attention"]}, "chunked_attention"),
         (RotaryBase(bases=BASES), {"rope_scaling": {"rope_type": "yarn"}}, 'rope_type="yarn"'),
         (NoRope(), {"no_rope_layers": [1, 0, 0], "num_hidden_layers": 3}, r"no_rope_layers=\[1, 0, 0\]"),
         (RotaryBase(), {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
