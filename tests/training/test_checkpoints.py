@@ -11,12 +11,13 @@ from tiny_task import TinyTask, tiny_model, tiny_run
 from attendo.errors import AttendoError
 from attendo.files import manifest_files
 from attendo.training import checkpoints as module
+from attendo.training.checkpoints import write_checkpoint
 from attendo.training.loop import train, update
 
 
 def saved(folder, run):
     """The folder of a checkpoint of all that the run is now."""
-    return module.write_checkpoint(folder, module.snapshot(run))
+    return write_checkpoint(folder, module.snapshot(run))
 
 
 def trained(folder, n=1, background=True):
@@ -30,9 +31,9 @@ def trained(folder, n=1, background=True):
 def test_a_snapshot_is_a_copy_that_further_steps_do_not_touch(tmp_path):
     run = trained(tmp_path)
     taken = module.snapshot(run)
-    first = module.write_checkpoint(tmp_path / "a", taken)
+    first = write_checkpoint(tmp_path / "a", taken)
     update(run, run.task.batches(1, 0, 1)[:1])
-    again = module.write_checkpoint(tmp_path / "b", taken)
+    again = write_checkpoint(tmp_path / "b", taken)
     assert state(first) == state(again) and taken.step == 1
     assert state(saved(tmp_path / "c", run)) != state(first)
 
@@ -55,7 +56,7 @@ def test_the_state_does_not_depend_on_the_clock_but_on_all_else(tmp_path):
     states = [state(first)]
     for name, change in changes.items():
         change()
-        states.append(state(module.write_checkpoint(tmp_path / name, module.snapshot(run))))
+        states.append(state(write_checkpoint(tmp_path / name, module.snapshot(run))))
         assert states[-1] not in states[:-1]
 
 
@@ -132,7 +133,7 @@ class Gate:
         if self.error is not None:
             raise self.error
         self.written.append(taken.step)
-        return module.write_checkpoint(folder, taken, ranks)
+        return write_checkpoint(folder, taken, ranks)
 
 
 def test_saving_in_the_background_stops_only_the_next_save_and_those_who_wait(tmp_path, monkeypatch):
@@ -176,7 +177,7 @@ def test_never_is_more_than_one_interval_only_in_memory(tmp_path, monkeypatch):
 
     def slowly(*arguments):
         time.sleep(0.1)
-        return module.write_checkpoint(*arguments)
+        return write_checkpoint(*arguments)
 
     monkeypatch.setattr(module, "write_checkpoint", slowly)
     lost = []
@@ -195,7 +196,7 @@ def test_without_a_background_it_is_there_at_once(tmp_path):
 
 
 def test_another_models_optimizer_is_refused(tmp_path):
-    path = module.write_checkpoint(tmp_path, module.snapshot(trained(tmp_path)))
+    path = write_checkpoint(tmp_path, module.snapshot(trained(tmp_path)))
     other = tiny_run(tmp_path)
     other.optimizer = torch.optim.AdamW([other.model.output_proj.weight])
     module.load_checkpoint(path, other)  # it has what that one needs
