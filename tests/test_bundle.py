@@ -103,9 +103,7 @@ def test_a_changed_byte_of_the_weights_is_found_wherever_it_is(folder):
     n = examples(30, 100)
     places = [draw.randrange(8, end) for _ in range(n)] + [draw.randrange(end, len(data)) for _ in range(n)]
     for place in places:
-        if (
-            key - 1 <= place < key + 15
-        ):  # the name of the hash: without it the file is one of an earlier version
+        if key - 1 <= place < key + 15:  # without the name of the hash the file is of an earlier version
             continue
         path.write_bytes(data[:place] + bytes([data[place] ^ (1 << draw.randrange(8))]) + data[place + 1 :])
         with pytest.raises(AttendoError, match=r"damaged|Restore|not in both"):
