@@ -117,3 +117,13 @@ def pytest_configure(config):
     cache = tempfile.mkdtemp(prefix="attendo-cache-")
     os.environ["ATTENDO_CACHE"] = cache
     config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
+    if own := getattr(config, "cache", None):  # in which the compiled library stays for the next session
+        kept = own.mkdir("native")
+        keep_libraries(kept, Path(cache))
+        config.add_cleanup(lambda: keep_libraries(Path(cache), kept))
+
+
+def keep_libraries(source, target):
+    """Copies the libraries, whose names have a hash of their sources."""
+    for made in source.glob("native-*"):
+        shutil.copytree(made, target / made.name, dirs_exist_ok=True)

@@ -103,9 +103,7 @@ def test_a_changed_byte_of_the_weights_is_found_wherever_it_is(folder):
     n = examples(30, 100)
     places = [draw.randrange(8, end) for _ in range(n)] + [draw.randrange(end, len(data)) for _ in range(n)]
     for place in places:
-        if (
-            key - 1 <= place < key + 15
-        ):  # the name of the hash: without it the file is one of an earlier version
+        if key - 1 <= place < key + 15:  # without the name of the hash the file is of an earlier version
             continue
         path.write_bytes(data[:place] + bytes([data[place] ^ (1 << draw.randrange(8))]) + data[place + 1 :])
         with pytest.raises(AttendoError, match=r"damaged|Restore|not in both"):
@@ -129,6 +127,13 @@ def test_another_tokenizer_is_refused(folder, trained):
     tokenizer = folder / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text() + "\n")
     with pytest.raises(AttendoError, match="trained with a different tokenizer"):
+        loading(folder)
+
+
+def test_a_later_format_asks_for_an_upgrade(folder):
+    card = json.loads((folder / "card.json").read_text())
+    (folder / "card.json").write_text(json.dumps(card | {"format": 2}))
+    with pytest.raises(AttendoError, match=r"format 2 is unknown \(this version reads 1\)\. Upgrade attendo"):
         loading(folder)
 
 

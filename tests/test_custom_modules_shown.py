@@ -89,9 +89,8 @@ def test_a_hidden_key_is_not_taken_for_what_went_wrong(tmp_path):
 
 def test_the_outermost_part_of_ones_own_is_named():
     model = SimpleNamespace(a=nn.Sequential(Table(), nn.Linear(1, 1)))
-    assert (
-        custom_module_at(model, "a.0.numbers") is model.a[0] and custom_module_at(model, "a.1.weight") is None
-    )
+    assert custom_module_at(model, "a.0.numbers") is model.a[0]
+    assert custom_module_at(model, "a.1.weight") is None
     assert custom_module_at(model, "the norm of the gradient") is None
 
 

@@ -13,18 +13,6 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from attendo import files
-from attendo.files import (
-    DamagedFile,
-    atomic_folder,
-    locked,
-    manifest_hash,
-    mend_folder,
-    remove_folder,
-    sha256_file,
-    verify_manifest,
-    write_atomic,
-    write_manifest,
-)
 
 
 def listed(folder):
@@ -36,9 +24,9 @@ def killed(path, call, what):
 
     def act():
         if what == "file":
-            write_atomic(path, "the new text")
+            files.write_atomic(path, "the new text")
             return
-        with atomic_folder(path, replace=what == "replace") as folder:
+        with files.atomic_folder(path, replace=what == "replace") as folder:
             for name in ("a.txt", "b.txt"):
                 (folder / name).write_text("whole")
 
@@ -48,17 +36,17 @@ def killed(path, call, what):
 
 def test_text_and_bytes_replace_what_was_there(tmp_path):
     path = tmp_path / "a.txt"
-    write_atomic(path, "é\n")
+    files.write_atomic(path, "é\n")
     assert path.read_bytes() == b"\xc3\xa9\n"
-    write_atomic(path, b"\x00\xff")
+    files.write_atomic(path, b"\x00\xff")
     assert path.read_bytes() == b"\x00\xff"
-    write_atomic(path, b"")
+    files.write_atomic(path, b"")
     assert path.read_bytes() == b""
     assert listed(tmp_path) == ["a.txt"]
 
 
 def test_a_new_file_has_the_rights_of_any_other(tmp_path):
-    write_atomic(tmp_path / "ours", "")
+    files.write_atomic(tmp_path / "ours", "")
     (tmp_path / "other").touch()
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "other").stat().st_mode
 
@@ -68,14 +56,14 @@ def test_a_replaced_file_keeps_its_rights(tmp_path):
     path.touch()
     for mode in (0o600, 0o666):  # narrower and wider than those of a new file
         path.chmod(mode)
-        write_atomic(path, "new")
+        files.write_atomic(path, "new")
         assert path.stat().st_mode & 0o777 == mode
 
 
 def test_the_files_of_a_folder_have_the_rights_of_any_other_whatever_wrote_them(tmp_path):
     before = os.umask(0o027)
     try:
-        with atomic_folder(tmp_path / "a") as folder:
+        with files.atomic_folder(tmp_path / "a") as folder:
             save_file({"x": np.zeros(1)}, folder / "x.safetensors")
             (folder / "y").touch(0o600)
     finally:
@@ -85,7 +73,7 @@ def test_the_files_of_a_folder_have_the_rights_of_any_other_whatever_wrote_them(
 
 def test_a_symbolic_link_stays_one(tmp_path):
     (tmp_path / "link").symlink_to("target")
-    write_atomic(tmp_path / "link", "text")
+    files.write_atomic(tmp_path / "link", "text")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "target").read_text() == "text"
 
@@ -93,7 +81,7 @@ def test_a_symbolic_link_stays_one(tmp_path):
 @pytest.mark.parametrize("failing", ["write", "fsync", "replace"])
 def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path, monkeypatch, failing):
     path = tmp_path / "model.bin"
-    write_atomic(path, b"old")
+    files.write_atomic(path, b"old")
     real_write, calls = os.write, []
 
     def full(*args):
@@ -104,7 +92,7 @@ def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path, monkeypatch, fai
 
     monkeypatch.setattr(os, failing, full)
     with pytest.raises(OSError, match=r"No space left on device.*model\.bin'$") as caught:
-        write_atomic(path, b"a new and longer text")
+        files.write_atomic(path, b"a new and longer text")
     monkeypatch.undo()
     assert caught.value.errno == errno.ENOSPC
     assert path.read_bytes() == b"old"
@@ -138,7 +126,7 @@ def test_a_kill_leaves_no_folder_or_a_whole_one(tmp_path, call):
 
 def test_a_folder_appears_whole(tmp_path):
     path = tmp_path / "step-1"
-    with atomic_folder(path) as folder:
+    with files.atomic_folder(path) as folder:
         (folder / "deep").mkdir()
         (folder / "deep" / "a.txt").write_text("text")
         assert not path.exists()
@@ -147,7 +135,7 @@ def test_a_folder_appears_whole(tmp_path):
 
 
 def test_an_error_leaves_no_folder(tmp_path):
-    with pytest.raises(KeyError), atomic_folder(tmp_path / "step-1") as folder:
+    with pytest.raises(KeyError), files.atomic_folder(tmp_path / "step-1") as folder:
         (folder / "a.txt").write_text("text")
         raise KeyError
     assert listed(tmp_path) == []
@@ -155,14 +143,14 @@ def test_an_error_leaves_no_folder(tmp_path):
 
 def test_a_folder_with_anything_in_it_is_not_replaced(tmp_path):
     path = tmp_path / "step-1"
-    with atomic_folder(path):
+    with files.atomic_folder(path):
         path.mkdir()  # another process, in vain
-    with atomic_folder(path) as folder:
+    with files.atomic_folder(path) as folder:
         (folder / "a.txt").write_text("first")
-    with pytest.raises(FileExistsError, match="step-1 already exists"), atomic_folder(path):
+    with pytest.raises(FileExistsError, match="step-1 already exists"), files.atomic_folder(path):
         raise AssertionError("not reached")
     other = tmp_path / "step-2"
-    with pytest.raises(FileExistsError, match="step-2 already exists"), atomic_folder(other) as folder:
+    with pytest.raises(FileExistsError, match="step-2 already exists"), files.atomic_folder(other) as folder:
         (folder / "a.txt").write_text("late")
         other.mkdir()
         (other / "a.txt").write_text("first")  # another process was quicker
@@ -171,7 +159,10 @@ def test_a_folder_with_anything_in_it_is_not_replaced(tmp_path):
 
 def test_a_digest_is_that_of_the_standard(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")  # FIPS 180-2, appendix B.1
-    assert sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert (
+        files.sha256_file(tmp_path / "a")
+        == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
 
 
 @pytest.fixture
@@ -179,35 +170,37 @@ def folder(tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "a.bin").write_bytes(bytes(range(256)))
     (tmp_path / "deep" / "b.txt").write_text("text")
-    write_manifest(tmp_path, {"step": 3, "name": "é", "none": None})
+    files.write_manifest(tmp_path, {"step": 3, "name": "é", "none": None})
     return tmp_path
 
 
 def test_a_manifest_returns_its_extra_and_ends_with_its_digest(folder):
-    assert verify_manifest(folder) == {"step": 3, "name": "é", "none": None}
+    assert files.verify_manifest(folder) == {"step": 3, "name": "é", "none": None}
     manifest = json.loads((folder / "manifest.json").read_text())
     assert list(manifest) == ["files", "extra", "digest"]
     assert manifest["files"]["deep/b.txt"]["size"] == 4
     (folder / "new.txt").write_text("a stranger")
-    verify_manifest(folder)
-    write_manifest(folder, {1: (2,)})
-    assert verify_manifest(folder) == {"1": [2]}
+    files.verify_manifest(folder)
+    files.write_manifest(folder, {1: (2,)})
+    assert files.verify_manifest(folder) == {"1": [2]}
 
 
 def test_what_is_wrong_with_a_folder_is_named(folder):
     (folder / "a.bin").write_bytes(bytes(255))
-    with pytest.raises(DamagedFile, match=r"a\.bin has 255 bytes \(expected 256\)\. Restore the file, or"):
-        verify_manifest(folder)
+    with pytest.raises(
+        files.DamagedFile, match=r"a\.bin has 255 bytes \(expected 256\)\. Restore the file, or"
+    ):
+        files.verify_manifest(folder)
     (folder / "a.bin").write_bytes(bytes(256))
-    with pytest.raises(DamagedFile, match=r"a\.bin has changed since it was written"):
-        verify_manifest(folder)
+    with pytest.raises(files.DamagedFile, match=r"a\.bin has changed since it was written"):
+        files.verify_manifest(folder)
     (folder / "a.bin").write_bytes(bytes(range(256)))
     (folder / "deep" / "b.txt").unlink()
     with pytest.raises(OSError, match=r"b\.txt is missing"):
-        verify_manifest(folder)
+        files.verify_manifest(folder)
     (folder / "manifest.json").unlink()
-    with pytest.raises(DamagedFile, match=r"manifest\.json is missing"):
-        verify_manifest(folder)
+    with pytest.raises(files.DamagedFile, match=r"manifest\.json is missing"):
+        files.verify_manifest(folder)
 
 
 @pytest.mark.parametrize(
@@ -215,8 +208,8 @@ def test_what_is_wrong_with_a_folder_is_named(folder):
 )
 def test_a_manifest_of_another_form_is_named(folder, text):
     (folder / "manifest.json").write_text(text)
-    with pytest.raises(DamagedFile, match=r"manifest\.json has changed since it was written"):
-        verify_manifest(folder)
+    with pytest.raises(files.DamagedFile, match=r"manifest\.json has changed since it was written"):
+        files.verify_manifest(folder)
 
 
 def test_a_manifest_reads_nothing_outside_its_folder(folder):
@@ -225,8 +218,8 @@ def test_a_manifest_reads_nothing_outside_its_folder(folder):
         manifest = {"files": {name: entry}, "extra": {}}
         manifest["digest"] = files._digest(manifest)
         (folder / "manifest.json").write_text(json.dumps(manifest))
-        with pytest.raises(DamagedFile, match=r"manifest\.json has changed since it was written"):
-            verify_manifest(folder)
+        with pytest.raises(files.DamagedFile, match=r"manifest\.json has changed since it was written"):
+            files.verify_manifest(folder)
 
 
 def test_any_flipped_bit_is_found_or_means_nothing(folder):
@@ -241,10 +234,10 @@ def test_any_flipped_bit_is_found_or_means_nothing(folder):
         file.write_bytes(changed)
         try:
             if name == "manifest.json" and _same(whole, changed):
-                assert verify_manifest(folder)["step"] == 3
+                assert files.verify_manifest(folder)["step"] == 3
             else:
-                with pytest.raises(DamagedFile, match=file.name):
-                    verify_manifest(folder)
+                with pytest.raises(files.DamagedFile, match=file.name):
+                    files.verify_manifest(folder)
         finally:
             file.write_bytes(whole)
 
@@ -269,7 +262,7 @@ def test_a_kill_while_a_folder_is_replaced_loses_neither(tmp_path, call):
     path.mkdir()
     (path / "a.txt").write_text("old")
     assert killed(path, call, "replace") == -signal.SIGKILL
-    mend_folder(tmp_path)
+    files.mend_folder(tmp_path)
     assert listed(tmp_path) == ["step-1"]
     texts = [(path / name).read_text() for name in listed(path)]
     assert texts == (["whole", "whole"] if call == 6 else ["old"])
@@ -285,7 +278,7 @@ def test_a_replacement_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     path = tmp_path / "step-1"
     path.mkdir()
     (path / "a.txt").write_text("old")
-    with pytest.raises(KeyError), atomic_folder(path, replace=True):
+    with pytest.raises(KeyError), files.atomic_folder(path, replace=True):
         raise KeyError
     assert listed(tmp_path) == ["step-1"] and (path / "a.txt").read_text() == "old"
     rename, calls = os.rename, []
@@ -297,7 +290,7 @@ def test_a_replacement_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
         rename(*arguments)
 
     monkeypatch.setattr(os, "rename", second_fails)
-    with pytest.raises(OSError, match="No space left"), atomic_folder(path, replace=True) as new:
+    with pytest.raises(OSError, match="No space left"), files.atomic_folder(path, replace=True) as new:
         (new / "a.txt").write_text("new")
     monkeypatch.undo()
     assert listed(tmp_path) == ["step-1"] and (path / "a.txt").read_text() == "old"
@@ -312,9 +305,9 @@ def test_mending_takes_away_what_is_unfinished_and_nothing_else(tmp_path):
     kept = [".git", ".lock", ".x.0123.tmp", "a.0123456789ab.tmp", "card.json", "step-1"]
     for name in kept:
         (tmp_path / name).mkdir()
-    mend_folder(tmp_path)
+    files.mend_folder(tmp_path)
     assert listed(tmp_path) == sorted([*kept, "step-3"])
-    mend_folder(tmp_path)
+    files.mend_folder(tmp_path)
     assert listed(tmp_path) == sorted([*kept, "step-3"])
 
 
@@ -323,7 +316,7 @@ def test_mending_follows_no_link(tmp_path):
     (tmp_path / "mine" / "a.txt").touch()
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / ".step-2.0123456789ab.tmp").symlink_to(tmp_path / "mine")
-    mend_folder(tmp_path / "here")
+    files.mend_folder(tmp_path / "here")
     assert listed(tmp_path / "here") == [] and listed(tmp_path / "mine") == ["a.txt"]
 
 
@@ -332,41 +325,45 @@ def test_a_removed_folder_is_never_seen_in_part(tmp_path, monkeypatch):
     path.mkdir()
     (path / "a.txt").touch()
     monkeypatch.setattr(files.shutil, "rmtree", lambda *_, **__: None)  # the process dies here
-    remove_folder(path)
+    files.remove_folder(path)
     monkeypatch.undo()
     (left,) = listed(tmp_path)
     assert left.startswith(".step-1.")
-    mend_folder(tmp_path)
+    files.mend_folder(tmp_path)
     assert listed(tmp_path) == []
 
 
 def test_a_lock_is_held_by_one_at_a_time(tmp_path):
     path = tmp_path / ".lock"
-    with locked(path) as first:
+    with files.locked(path) as first:
         assert first
-        with locked(path) as second:
+        with files.locked(path) as second:
             assert not second
-        with locked(path) as third:
+        with files.locked(path) as third:
             assert not third  # the second gave back nothing that it did not hold
-    with pytest.raises(KeyError), locked(path) as again:
+    with pytest.raises(KeyError), files.locked(path) as again:
         assert again
         raise KeyError
-    with locked(path) as last:
-        assert last
+
+    def hold():
+        with files.locked(path) as last:
+            os.kill(os.getpid(), signal.SIGKILL if last else signal.SIGTERM)
+
+    assert [in_child(hold) for _ in range(2)] == [signal.SIGKILL] * 2  # the first left no lock behind
 
 
 def test_the_hash_of_a_folder_is_that_of_its_files(folder):
-    before = manifest_hash(folder)
-    write_manifest(folder, {"other": 1})
-    assert manifest_hash(folder) == before  # what else the manifest says does not count
+    before = files.manifest_hash(folder)
+    files.write_manifest(folder, {"other": 1})
+    assert files.manifest_hash(folder) == before  # what else the manifest says does not count
     (folder / "a.bin").write_bytes(b"changed")
-    assert manifest_hash(folder) == before  # the files are not read
-    write_manifest(folder, {})
-    changed = manifest_hash(folder)
+    assert files.manifest_hash(folder) == before  # the files are not read
+    files.write_manifest(folder, {})
+    changed = files.manifest_hash(folder)
     assert changed != before
     (folder / "a.bin").rename(folder / "b.bin")
-    write_manifest(folder, {})
-    assert manifest_hash(folder) not in (before, changed)  # a name counts as well
+    files.write_manifest(folder, {})
+    assert files.manifest_hash(folder) not in (before, changed)  # a name counts as well
     (folder / "manifest.json").write_text("{}")
-    with pytest.raises(DamagedFile):
-        manifest_hash(folder)
+    with pytest.raises(files.DamagedFile):
+        files.manifest_hash(folder)

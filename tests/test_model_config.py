@@ -44,10 +44,7 @@ MASKED = {"architecture": "masked", "n_decoder_layers": 0}
             {"positions": "inverse"},
             "position_start=0 divides by 0 with positions='inverse'. Set position_start=1",
         ),
-        (
-            {"positions": "rotary", "head_dim": 3},
-            "positions='rotary' requires an even head_dim, not 3",
-        ),
+        ({"positions": "rotary", "head_dim": 3}, "positions='rotary' requires an even head_dim, not 3"),
         ({"position_base": -1.0}, "position_base=-1.0 must be a number above 0, or 'length'"),
         ({"position_base": float("nan")}, "position_base=nan must be a number above 0"),
         ({"position_start": 2}, "position_start=2 must be one of 0, 1"),

@@ -286,16 +286,8 @@ def test_a_head_without_its_layer_has_no_switch_of_its_own(live, tokenizer):
 @pytest.mark.full
 def test_letters_of_several_bytes_and_the_ends_of_a_text_have_names(live):
     at = live("translation", text="snow rain")
-    tokens = [
-        ("<s>", ""),
-        ("<F0>", ""),
-        ("<9F>", ""),
-        ("<8C>", ""),
-        ("<A7>", ""),
-        ("<mask>", ""),
-        ("</s>", ""),
-    ]
-    shown = json.dumps([{"piece": piece, "text": text} for piece, text in tokens])
+    pieces = ["<s>", "<F0>", "<9F>", "<8C>", "<A7>", "<mask>", "</s>"]
+    shown = json.dumps([{"piece": piece, "text": ""} for piece in pieces])
     at.js(f"Object.assign(app.look, {{ source: {shown}.map((token, id) => ({{ id, ...token }})) }})")
     at.js(
         "app.layers().forEach((layer) => layer.keys === 'source' && Object.assign(layer, { path: layer.path }))"

@@ -105,10 +105,7 @@ def test_the_version():
         (["train", "translation", "--preset", "x"], "available: base, big, demo, lecture, small, tiny"),
         (["train", "translation", "--set", "d_model"], "expected section.key=value"),
         (["train", "translation", "--set", "training.steps=-1"], "steps=-1 must be above 0"),
-        (
-            ["train", "translation", "--train", "forecasts", "--out", "no", "--valid", "F"],
-            "Remove --valid",
-        ),
+        (["train", "translation", "--train", "forecasts", "--out", "no", "--valid", "F"], "Remove --valid"),
         (
             ["resume", "DIR", "--steps", "3", "--more-steps", "1"],
             "--steps and --more-steps cannot be combined",
@@ -363,14 +360,14 @@ def test_the_card_in_80_columns(trained, monkeypatch):
     outcome = attendo("info", "run")
     assert outcome.code == 0
     assert all(len(line) <= 80 or "pairs.tsv" in line for line in outcome.out.splitlines())
-    for said in (
+    for said in [
         "translation, en → ja",
         "1+1 layers",
         "96 pairs",
         "step 12",
         "ended: all 12",
         "model.safetensors",
-    ):
+    ]:
         assert said in outcome.out
     values = json.loads(attendo("info", "run", "--json").out)
     assert values["task"] == "translation"

@@ -309,10 +309,7 @@ def test_the_live_page_until_a_signal(run, monkeypatch, number):
             [TEXT, "--off", "nope:2"],
             "--off nope:2: no such layer. The layers are encoder.blocks.0.self_attention, encoder.",
         ),
-        (
-            [TEXT, "--off", "decoder.blocks.0.cross_atention"],
-            f"no such layer. Did you mean {CROSS}?",
-        ),
+        ([TEXT, "--off", "decoder.blocks.0.cross_atention"], f"no such layer. Did you mean {CROSS}?"),
         ([TEXT, "--off", "*.feed_forward:1"], "feed-forward layers have no heads. Remove :1"),
         ([TEXT, "--off", "*:3"], "--off *:3: the head must be 1 to 2"),
         (["--serve", "--off", "nope"], "--off nope: no such layer"),
@@ -324,10 +321,7 @@ def test_the_live_page_until_a_signal(run, monkeypatch, number):
         (["--over", "F", "--beta", "2"], "--over and --beta cannot be combined"),
         (["--serve", "--json"], "--serve and --json cannot be combined"),
         (["--serve", "--head", "1"], "--head requires TEXT"),
-        (
-            [TEXT, "--alignments", "F"],
-            "--alignments requires --over",
-        ),
+        ([TEXT, "--alignments", "F"], "--alignments requires --over"),
         ([TEXT, "--port", "0"], "--port requires --serve"),
         ([TEXT, "--open"], "--open requires --serve"),
         ([TEXT, "--probe", "F"], "--probe requires --serve"),

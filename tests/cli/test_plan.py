@@ -87,14 +87,7 @@ def test_what_it_prints_fits_80_columns_and_names_what_is_measured(pairs, tmp_pa
     outcome = attendo("plan", "--train", pairs, *settings(SMALL), *options)
     assert outcome.code == 0 and not list(tmp_path.iterdir())
     assert max(map(len, outcome.out.splitlines())) <= 80
-    for said in (
-        "(counted)",
-        "(predicted)",
-        "(measured)",
-        "assumed",
-        "data sheet",
-        "nothing is measured",
-    ):
+    for said in ("(counted)", "(predicted)", "(measured)", "assumed", "data sheet", "nothing is measured"):
         assert said in outcome.out
     assert "steps 12: 12 updates" in outcome.out and "0.02 CPU-s per update" in outcome.out
 

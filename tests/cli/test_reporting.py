@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from source_trees import files_of, nodes
 
 from attendo.cli import build_app, print_error
 from attendo.cli.reporting import FLAGS, Screen, say
@@ -15,7 +16,6 @@ from attendo.errors import AttendoError
 from attendo.training.checkpoints import Progress
 from attendo.training.run import Report
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMED = re.compile(r"`([a-z_]+)`")
 
 
@@ -39,15 +39,12 @@ def test_the_time_left_is_told_once_it_rests_on_enough(monkeypatch, capsys, step
 
 def named_in_messages():
     """The arguments that texts below the command line name in backticks, docstrings left out."""
-    for file in sorted((ROOT / "src" / "attendo").rglob("*.py")):
-        if "cli" in file.parts:
-            continue
-        nodes = list(ast.walk(ast.parse(file.read_bytes())))
-        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-        texts = [
-            node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings
-        ]
-        yield from (name for text in texts if isinstance(text, str) for name in NAMED.findall(text))
+    for file in files_of("attendo"):
+        if "cli" not in file.parts:
+            docstrings = {id(node.value) for node in nodes(file) if isinstance(node, ast.Expr)}
+            every = [node for node in nodes(file) if isinstance(node, ast.Constant)]
+            texts = [node.value for node in every if id(node) not in docstrings]
+            yield from (name for text in texts if isinstance(text, str) for name in NAMED.findall(text))
 
 
 def test_each_argument_that_a_message_names_is_an_option_of_a_command():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from source_trees import files_of, nodes
 
 from attendo_course import book
 from attendo_course.algorithms import ALGORITHMS
@@ -359,8 +360,7 @@ def test_a_quotation_in_another_form_is_named():
 @cache
 def texts_called_for(*functions):
     """The first argument of each call of these functions in the course, where it is written out."""
-    files = (ROOT / "src" / "attendo_course").rglob("*.py")
-    calls = (node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    calls = (node for file in files_of("attendo_course") for node in nodes(file))
     return {
         node.args[0].value
         for node in calls

@@ -8,21 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attendo.nn import positions as module
 from attendo.nn.attention import Attention
 from attendo.nn.masks import Mask
-from attendo.nn.positions import (
-    Alibi,
-    FixedPositions,
-    RelativeBias,
-    Rotary,
-    alibi_slopes,
-    frequencies,
-    inverse_encoding,
-    ramp_encoding,
-    relative_buckets,
-    rotate,
-    sinusoidal_encoding,
-)
 from attendo_course.claims.positions import shift_matrix
 from attendo_course.presets import distinct_sums, one_hot_embedding, scalar_embedding
 
@@ -31,7 +19,7 @@ EXACT = {"rtol": 0.0, "atol": 1e-10}
 
 def encoding(positions, d_model, base=10000.0, **options):
     positions = torch.as_tensor(positions)
-    return sinusoidal_encoding(positions, d_model, base, dtype=torch.float64, **options).numpy()
+    return module.sinusoidal_encoding(positions, d_model, base, dtype=torch.float64, **options).numpy()
 
 
 def test_f12_base_10000():
@@ -62,7 +50,7 @@ def test_f14_as_plotted():
             expected = math.sin(angle) if i % 2 == 0 else math.cos(angle)
             assert table[x, i - 1] == pytest.approx(expected, abs=1e-10)
     assert table[1].round(6).tolist() == [0.540302, 0.207607, 0.978212, 0.043721, 0.999044]
-    periods = (2 * math.pi / frequencies(3, 5, 50.0)).tolist()
+    periods = (2 * math.pi / module.frequencies(3, 5, 50.0)).tolist()
     assert [round(period, 2) for period in periods] == [6.28, 30.04, 143.67]
 
 
@@ -126,9 +114,9 @@ def test_f24_one_hot_weather():
 
 def test_ramp_and_inverse_count_from_their_start():
     torch.testing.assert_close(
-        ramp_encoding(torch.arange(1, 4), 4).flatten(), torch.tensor([0.25, 0.5, 0.75])
+        module.ramp_encoding(torch.arange(1, 4), 4).flatten(), torch.tensor([0.25, 0.5, 0.75])
     )
-    positions = FixedPositions(inverse_encoding, max_len=2, start=1)
+    positions = module.FixedPositions(module.inverse_encoding, max_len=2, start=1)
     seen = positions(torch.arange(5), 5).flatten()  # beyond the table, which grows
     torch.testing.assert_close(seen, 1 / torch.arange(1.0, 6.0))
 
@@ -146,34 +134,36 @@ def rotated_in_numpy(x, p, base=10000.0):
 @given(pairs=st.integers(1, 8), p=st.integers(0, 1000), seed=st.integers(0, 99))
 def test_rotary_turns_pairs(pairs, p, seed):
     x = np.random.default_rng(seed).normal(size=2 * pairs)
-    turned = rotate(torch.tensor(x)[None], torch.tensor([p]), frequencies(len(x) // 2, len(x)))[0].numpy()
+    turned = module.rotate(torch.tensor(x)[None], torch.tensor([p]), module.frequencies(len(x) // 2, len(x)))[
+        0
+    ].numpy()
     np.testing.assert_allclose(turned, rotated_in_numpy(x, p), **EXACT)
 
 
 def test_rotary_products_depend_on_the_distance_alone():
     x, y = torch.randn(2, 1, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    omega = frequencies(4, 8)
+    omega = module.frequencies(4, 8)
     products = [
-        rotate(x, torch.tensor([p]), omega) @ rotate(y, torch.tensor([p + 3]), omega).T
+        module.rotate(x, torch.tensor([p]), omega) @ module.rotate(y, torch.tensor([p + 3]), omega).T
         for p in (0, 1, 17, 400)
     ]
     torch.testing.assert_close(torch.cat(products), products[0].expand(4, 1), rtol=0, atol=1e-10)
-    assert torch.autograd.gradcheck(lambda x: rotate(x, torch.tensor([5]), omega), x.requires_grad_())
+    assert torch.autograd.gradcheck(lambda x: module.rotate(x, torch.tensor([5]), omega), x.requires_grad_())
 
 
 def test_alibi_slopes_of_the_paper():
-    assert alibi_slopes(8).tolist() == [2.0**-h for h in range(1, 9)]
-    assert alibi_slopes(16).tolist() == pytest.approx([2.0 ** (-h / 2) for h in range(1, 17)])
+    assert module.alibi_slopes(8).tolist() == [2.0**-h for h in range(1, 9)]
+    assert module.alibi_slopes(16).tolist() == pytest.approx([2.0 ** (-h / 2) for h in range(1, 17)])
     twelve = [2.0**-h for h in range(1, 9)] + [2.0**-0.5, 2.0**-1.5, 2.0**-2.5, 2.0**-3.5]
-    assert alibi_slopes(12).tolist() == pytest.approx(twelve)
+    assert module.alibi_slopes(12).tolist() == pytest.approx(twelve)
 
 
 @pytest.mark.parametrize("kind", ["rotary", "alibi", "relative"])
 def test_attention_with_positions_inside_equals_a_transcription(kind):
     d, heads, n, head_dim = 8, 2, 5, 4
-    bias = RelativeBias(heads, 3, 4, causal=True)
+    bias = module.RelativeBias(heads, 3, 4, causal=True)
     bias.weight.data = torch.arange(6.0).view(3, 2)
-    positions = {"rotary": Rotary(), "alibi": Alibi(heads), "relative": bias}[kind]
+    positions = {"rotary": module.Rotary(), "alibi": module.Alibi(heads), "relative": bias}[kind]
     layer = Attention(d, heads, positions=positions).double()
     x = torch.randn(1, n, d, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -203,7 +193,7 @@ def test_relative_buckets_are_those_of_the_paper(distance, half, more, causal):
     """Half of a side's buckets are exact, the others grow by logarithm up to the reach; both sides share them out."""
     side, reach = 2 * half, half + more
     buckets = side if causal else 2 * side
-    bucket = relative_buckets(torch.tensor([distance]), buckets, reach, causal=causal).item()
+    bucket = module.relative_buckets(torch.tensor([distance]), buckets, reach, causal=causal).item()
     behind = distance > 0
     far = (0 if behind else -distance) if causal else abs(distance)
     place = bucket - side * (behind and not causal)
@@ -218,4 +208,4 @@ def test_relative_buckets_are_those_of_the_paper(distance, half, more, causal):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_relative_buckets_never_go_back(causal):
-    assert (relative_buckets(-torch.arange(1000), causal=causal).diff() >= 0).all()
+    assert (module.relative_buckets(-torch.arange(1000), causal=causal).diff() >= 0).all()

@@ -44,6 +44,10 @@ def test_no_batch_is_over_the_budget_but_a_single_row_may_be(lengths: np.ndarray
 def test_epochs_and_seeds_differ_in_composition_and_order() -> None:
     source, target = sentences(2000)
     runs = {key: token_batches(source, target, 1024, *key) for key in [(0, 0), (0, 1), (1, 0), (1, 1)]}
+    again = token_batches(
+        source.astype(np.int64), target.astype(np.int64), 1024, 1, 0
+    )  # and are pure functions
+    assert [batch.tolist() for batch in runs[1, 0]] == [batch.tolist() for batch in again]
     orders = {tuple(np.concatenate(batches).tolist()) for batches in runs.values()}
     contents = {frozenset(frozenset(b.tolist()) for b in batches) for batches in runs.values()}
     assert len(orders) == len(contents) == 4

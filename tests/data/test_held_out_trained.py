@@ -8,13 +8,7 @@ from corpus_files import write
 from tiny_corpus import SMALL, pairs_file
 
 from attendo.data.corpus_base import KNOWN, RowCorpus
-from attendo.data.held_out import (
-    NAME,
-    TrainedRows,
-    held_out,
-    source_hash,
-    trained_rows,
-)
+from attendo.data.held_out import NAME, TrainedRows, held_out, source_hash, trained_rows
 from attendo.data.pair_corpus import PairData
 from attendo.runs.resume import resumed_run
 from attendo.runs.settings import joined

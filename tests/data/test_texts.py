@@ -98,10 +98,7 @@ def test_memory_is_that_of_a_chunk(tmp_path: Path) -> None:
         (b"one\n\n\0", r"a\.txt:3: NUL character; remove the character"),
         (b"\xff\xfea\0", r"a\.txt is UTF-16 \(expected UTF-8\)"),
         (b"", r"a\.txt: no document \(empty file: .*a\.txt\)\. Give a file with text"),
-        (
-            b" \n\n\t",
-            r"a\.txt: no document \(no text: .*a\.txt\)\. Give a file with text",
-        ),
+        (b" \n\n\t", r"a\.txt: no document \(no text: .*a\.txt\)\. Give a file with text"),
     ],
 )
 @pytest.mark.parametrize("how", ["file", "blank"])

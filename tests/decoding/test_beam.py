@@ -40,11 +40,9 @@ def mean_log_prob(hypothesis: Hypothesis) -> float:
 def test_the_exercise_of_two_words():
     """Greedy takes the likelier first half and ends at .04; beam 2 finds the text of probability .06."""
     table = Table(vocab=4)
-    probabilities = {
-        (): [0.3, 0, 0.4, 0.3],
-        (2,): [0.8, 0, 0.1, 0.1],
-        (3,): [0.7, 0, 0.2, 0.1],
-    } | {ids: [0, 1, 0, 0] for ids in itertools.product((2, 3), repeat=2)}
+    probabilities = {(): [0.3, 0, 0.4, 0.3], (2,): [0.8, 0, 0.1, 0.1], (3,): [0.7, 0, 0.2, 0.1]} | {
+        ids: [0, 1, 0, 0] for ids in itertools.product((2, 3), repeat=2)
+    }
     with np.errstate(divide="ignore"):
         table.entries = {((1,), prefix): np.log(np.array(p)) for prefix, p in probabilities.items()}
     greedy = search(table, [(1,)], [3], DecodingConfig(beam=1))[0][0]

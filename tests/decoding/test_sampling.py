@@ -93,6 +93,14 @@ def test_tokens_come_as_often_as_they_should_over_the_steps_of_one_text(law):
     assert p_value([pairs[pair] for pair in wanted], list(wanted.values())) > LEVEL
 
 
+def test_neighboring_seeds_and_steps_share_no_noise():
+    n, logits = 300, torch.zeros(300, 1000)
+    sampler = Sampler([[]] * n, [SamplingConfig(seed=seed) for seed in range(n)])
+    first, second = ([token.token_id for token in sampler.draw(logits)] for _ in range(2))
+    for one, other in ((first, first[1:]), (second, first[1:]), (first, second), (first, second[1:])):
+        assert sum(map(int.__eq__, one, other)) < 5  # 0.3 by chance
+
+
 def test_a_vocabulary_of_thousands():
     n, vocab = 1000, 2000
     logits = torch.linspace(0, -4, vocab, dtype=torch.float64)[None]

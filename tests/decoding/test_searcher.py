@@ -138,3 +138,31 @@ def test_the_models_score_is_the_forced_score_and_padding_changes_nothing():
             assert hypothesis.log_prob == pytest.approx(forced.sum().item(), abs=1e-10)
             assert hypothesis.token_log_probs == pytest.approx(forced.tolist(), abs=1e-10)
     assert {h.finished for hypotheses in found for h in hypotheses} == {True, False}
+
+
+# ---- a search that is begun with given ids
+
+
+class Read(list):
+    """A cache that is the ids which each row has been fed."""
+
+
+def start(sources, rows_per_source, capacity):
+    cache = Read([] for _ in range(len(sources) * rows_per_source))
+    cache.capacity = capacity
+    return cache
+
+
+def step(token_ids, cache):
+    for row, token in zip(cache, token_ids[:, 0].tolist(), strict=True):
+        row.append(token)
+
+
+def test_rows_have_read_all_but_the_last_and_keep_their_capacity():
+    cache = SearchBackend(start, step).with_decoder_prefix([2, 7, 5]).start([[1], [3, 4]], 2, 10)
+    assert cache == [[2, 7]] * 4
+    assert cache.capacity == 10 + 2
+
+
+def test_one_id_needs_nothing_before_it():
+    assert SearchBackend(start, step).with_decoder_prefix([2]).start is start

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
 from attendo.data import forecasts
+from attendo.decoding import shortlist as module
 from attendo.decoding.backends import best_backend, eager_backend, ensemble
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.logit_filters import SamplingConfig
@@ -21,16 +22,6 @@ from attendo.decoding.native.compiled import CompiledModel
 from attendo.decoding.native.library import NoLibrary, library
 from attendo.decoding.options import SpecialIds
 from attendo.decoding.searcher import Searcher
-from attendo.decoding.shortlist import (
-    ROUNDS,
-    Shortlist,
-    ShortlistedModel,
-    learned_shortlist,
-    load_shortlist,
-    masked,
-    save_shortlist,
-    shortlist_of_pairs,
-)
 from attendo.errors import AttendoError
 from attendo.inference.translator import Translator
 from attendo.models import EncoderDecoder, ModelConfig
@@ -40,9 +31,9 @@ SPECIAL = SpecialIds(bos_id=1, eos_id=2, banned_ids=(0, 1))
 CONFIG = DecodingConfig(beam=3, n_best=3, max_length_ratio=1, max_length_extra=4)
 
 
-def random_shortlist(seed: int, per_token: int) -> Shortlist:
+def random_shortlist(seed: int, per_token: int) -> module.Shortlist:
     rng = np.random.default_rng(seed)
-    return Shortlist(rng.integers(3, VOCAB, (VOCAB, per_token)), np.array([2, 5, 9]))
+    return module.Shortlist(rng.integers(3, VOCAB, (VOCAB, per_token)), np.array([2, 5, 9]))
 
 
 def model(tie: Any = "all") -> EncoderDecoder:
@@ -65,13 +56,13 @@ except NoLibrary:
     FORMS = ["torch"]
 
 
-def member(form: str, shortlist: Shortlist | None, of: EncoderDecoder = BIASED) -> Any:
+def member(form: str, shortlist: module.Shortlist | None, of: EncoderDecoder = BIASED) -> Any:
     if form != "torch":
         return best_backend(of, 0, bits=8 if form == "8 bits" else 32, shortlist=shortlist)
     plain = eager_backend(of, 0)
     if shortlist is None:
         return plain
-    start, step = masked(plain.start, plain.step, shortlist)
+    start, step = module.masked(plain.start, plain.step, shortlist)
     return dataclasses.replace(plain, start=start, step=step)
 
 
@@ -102,7 +93,7 @@ def test_the_table_is_that_of_ibm_model_1(pairs, k):
     table: dict[tuple[int, int], float] = {}
     for source, target in pairs:
         table |= {(s, t): 1.0 for s in [*source, 2] for t in target}
-    for _ in range(ROUNDS):
+    for _ in range(module.ROUNDS):
         expected = dict.fromkeys(table, 0.0)
         for source, target in pairs:
             for t in target:
@@ -113,7 +104,7 @@ def test_the_table_is_that_of_ibm_model_1(pairs, k):
             (s, t): value / sum(v for (other, _), v in expected.items() if other == s)
             for (s, t), value in expected.items()
         }
-    shortlist = learned_shortlist(pairs, 10, 2, per_token=k, frequent=0)
+    shortlist = module.learned_shortlist(pairs, 10, 2, per_token=k, frequent=0)
     for s in {s for s, _ in table}:
         best = sorted((value for (own, _), value in table.items() if own == s), reverse=True)[:k]
         kept = [t for t in shortlist.likely[s].tolist() if t != 2]
@@ -123,12 +114,12 @@ def test_the_table_is_that_of_ibm_model_1(pairs, k):
 
 def test_the_most_frequent_are_in_and_only_so_many_links_are_counted(monkeypatch):
     pairs = [([4], [7, 7, 8]), ([5], [7, 8]), ([6], [9])]
-    assert learned_shortlist(pairs, 10, 2, per_token=1, frequent=2).frequent.tolist() == [2, 7, 8]
-    assert learned_shortlist(pairs, 10, 2, per_token=1, frequent=9).frequent.tolist() == [2, 7, 8, 9]
+    assert module.learned_shortlist(pairs, 10, 2, per_token=1, frequent=2).frequent.tolist() == [2, 7, 8]
+    assert module.learned_shortlist(pairs, 10, 2, per_token=1, frequent=9).frequent.tolist() == [2, 7, 8, 9]
     monkeypatch.setattr("attendo.decoding.shortlist.MOST_LINKS", 10)
-    assert learned_shortlist(pairs, 10, 2, per_token=1, frequent=9).frequent.tolist() == [2, 7, 8]
+    assert module.learned_shortlist(pairs, 10, 2, per_token=1, frequent=9).frequent.tolist() == [2, 7, 8]
     with pytest.raises(AttendoError, match="there are none"):
-        learned_shortlist([([], [3])], 10, 2)
+        module.learned_shortlist([([], [3])], 10, 2)
 
 
 # ---- searching with one
@@ -184,7 +175,7 @@ def test_a_source_finds_the_same_alone_in_a_batch_and_joined(form, seed, n, beam
 @pytest.mark.parametrize("form", FORMS)
 def test_a_list_of_all_tokens_changes_nothing_and_a_shorter_one_is_kept_to(form):
     sources = some_sources(np.random.default_rng(4), 6)
-    everything = Shortlist(np.full((VOCAB, 1), 2), np.arange(VOCAB))
+    everything = module.Shortlist(np.full((VOCAB, 1), 2), np.arange(VOCAB))
     free = searched(member(form, None), sources)
     assert searched(member(form, everything), sources) == free
     shortlist = random_shortlist(2, 3)
@@ -220,7 +211,7 @@ def test_models_together_keep_to_their_list():
 @pytest.mark.skipif(FORMS == ["torch"], reason="nothing is compiled here")
 def test_only_the_listed_outputs_are_computed():
     shortlist, compiled = random_shortlist(6, 2), CompiledModel(BIASED)
-    short = ShortlistedModel(compiled, BIASED.output_proj, shortlist)
+    short = module.ShortlistedModel(compiled, BIASED.output_proj, shortlist)
     sources = [[7, 2], [8, 2]]
     cache = short.start(sources, 1, 4)
     short.step(torch.tensor([[1], [1]]), cache)
@@ -262,26 +253,26 @@ PAIRS = list(forecasts.pairs(40, "train"))
 
 def test_a_file_gives_back_what_was_saved_and_refuses_what_is_not_its_own(translator, tmp_path):
     path, tokenizer = tmp_path / "list.safetensors", translator.tokenizer
-    made = shortlist_of_pairs(tokenizer, PAIRS, per_token=5, frequent=10)
-    save_shortlist(path, made, tokenizer)
-    again = load_shortlist(path, tokenizer)
+    made = module.shortlist_of_pairs(tokenizer, PAIRS, per_token=5, frequent=10)
+    module.save_shortlist(path, made, tokenizer)
+    again = module.load_shortlist(path, tokenizer)
     assert (again.likely == made.likely).all() and (again.frequent == made.frequent).all()
     with pytest.raises(AttendoError, match="another tokenizer"):
-        load_shortlist(path, tiny_tokenizer(seed=20))
+        module.load_shortlist(path, tiny_tokenizer(seed=20))
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(AttendoError, match="damaged"):
-        load_shortlist(path, tokenizer)
+        module.load_shortlist(path, tokenizer)
     with pytest.raises(AttendoError, match="no such file"):
-        load_shortlist(tmp_path / "none", tokenizer)
+        module.load_shortlist(tmp_path / "none", tokenizer)
     with pytest.raises(AttendoError, match="per_token=0 must be"):
-        shortlist_of_pairs(tokenizer, PAIRS, per_token=0)
+        module.shortlist_of_pairs(tokenizer, PAIRS, per_token=0)
 
 
 def test_a_translator_keeps_to_it_in_all_but_scores_and_refuses_what_does_not_go_with_it(run):
     loaded = Translator.load(run)
     with pytest.raises(AttendoError, match="not a shortlist file of attendo"):
-        load_shortlist(run / "model.safetensors", loaded.tokenizer)
-    loaded.shortlist = shortlist_of_pairs(loaded.tokenizer, PAIRS, per_token=5, frequent=10)
+        module.load_shortlist(run / "model.safetensors", loaded.tokenizer)
+    loaded.shortlist = module.shortlist_of_pairs(loaded.tokenizer, PAIRS, per_token=5, frequent=10)
     full = Translator.load(run).score(PAIRS[:2])
     assert loaded.score(PAIRS[:2]) == full  # of all tokens
     with pytest.raises(AttendoError, match="does not support a prefix"):
@@ -301,7 +292,7 @@ def test_the_commands(run, translator, tmp_path):
     assert made.code == 0, made.err
     assert "up to 3 targets per source token, 6 for every text" in made.err
     tokenizer = translator.tokenizer
-    lists = load_shortlist(out, tokenizer)
+    lists = module.load_shortlist(out, tokenizer)
     text = PAIRS[0][0]
     help_text = attendo("shortlist", "--help").out
     assert "Example: attendo shortlist" in help_text and max(map(len, help_text.splitlines())) <= 80

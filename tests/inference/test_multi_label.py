@@ -31,7 +31,7 @@ def weather(n, seed):
     rows = []
     for _ in range(n):
         chosen = draw.sample(sorted(WORDS), draw.randint(0, 3))
-        number = 10.0 * len(chosen) + draw.randint(-3, 3)
+        number = 10.0 * len(chosen) + draw.randint(-1, 1)
         words = " and ".join(draw.choice(WORDS[label]) for label in chosen)
         rows.append(
             (sorted(chosen), number, f"{words} in {draw.choice(['north', 'south'])} {draw.randint(1, 300)}")
@@ -133,7 +133,7 @@ def test_a_run_with_several_labels(tmp_path, monkeypatch):
     assert (tmp_path / "found.csv").read_text().startswith("line,labels,found,text\n")
     # a threshold above all probabilities gives no label; text without content has none
     assert run("classify", "topics", "rain", "", "--threshold", "1").out == "\n\n"
-    assert "loss" in run(*["compare", "topics", "topics", "test.jsonl", "--metric", "f1"]).out or True
+    assert "no clear difference" in run(*["compare", "topics", "topics", "test.jsonl", "--metric", "f1"]).out
     for command in ("thresholds topics --abstain 0.1", "look topics rain", "export topics x --to onnx"):
         refused = run(*command.split())
         assert refused.code and "multi-label" in refused.err, refused.err

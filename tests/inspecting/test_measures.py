@@ -8,18 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendo.errors import AttendoError
-from attendo.inspecting.measures import (
-    GivenLinks,
-    alignment_error_rate,
-    cross_rollout,
-    head_measures,
-    parse_links,
-    patterns,
-    places,
-    rollout,
-    sinks,
-    word_links,
-)
+from attendo.inspecting import measures
 from attendo.inspecting.recording import recording
 from attendo.inspecting.residual_stream import (
     contribution_norms,
@@ -93,7 +82,7 @@ def test_measures_are_those_of_a_loop(q_len, k_len, kind, data):
     )
     causal, seed = not cross and data.draw(st.booleans()), data.draw(st.integers(0, 99))
     weights = random_weights(2, q_len, k_len, seed=seed, causal=causal, empty=data.draw(st.booleans()))
-    found = head_measures(weights, tuple(query_ids), tuple(key_ids), cross=cross)
+    found = measures.head_measures(weights, tuple(query_ids), tuple(key_ids), cross=cross)
     for head in range(2):
         wanted = by_hand(weights[head], query_ids, key_ids, cross)
         assert {name: values[head] for name, values in found.items()} == pytest.approx(wanted, abs=1e-12)
@@ -101,14 +90,14 @@ def test_measures_are_those_of_a_loop(q_len, k_len, kind, data):
 
 def test_heads_of_each_kind_score_1_where_they_can():
     ids = [1, 2, 3, 1, 2, 3]
-    for name, pattern in patterns(ids, ids).items():
+    for name, pattern in measures.patterns(ids, ids).items():
         rows = pattern.any(-1)
         weights = (pattern.double() / pattern.sum(-1, keepdim=True).clamp_min(1))[None]
-        assert head_measures(weights, ids, ids)[name] == pytest.approx([1.0])
+        assert measures.head_measures(weights, ids, ids)[name] == pytest.approx([1.0])
         assert rows.any()
-    assert "alignment" not in patterns(ids, ids)
-    assert patterns([1] * 4, [2] * 4, cross=True)["alignment"].diagonal().all()
-    assert places(3, 6, cross=True).tolist() == [0.5, 2.5, 4.5]
+    assert "alignment" not in measures.patterns(ids, ids)
+    assert measures.patterns([1] * 4, [2] * 4, cross=True)["alignment"].diagonal().all()
+    assert measures.places(3, 6, cross=True).tolist() == [0.5, 2.5, 4.5]
 
 
 # ---- rollout
@@ -118,7 +107,7 @@ def test_heads_of_each_kind_score_1_where_they_can():
 @given(n=lengths, layers=st.integers(1, 4), seed=st.integers(0, 99))
 def test_rollout_is_the_product_of_half_mixed_layers(n, layers, seed):
     stack = [random_weights(3, n, n, seed=seed + i) for i in range(layers)]
-    found = rollout(stack)
+    found = measures.rollout(stack)
     torch.testing.assert_close(found.sum(-1), torch.ones(n, dtype=torch.float64), rtol=0, atol=1e-12)
     wanted = [[float(i == j) for j in range(n)] for i in range(n)]
     for weights in stack:
@@ -133,8 +122,8 @@ def test_rollout_is_the_product_of_half_mixed_layers(n, layers, seed):
 def test_rollout_through_a_decoder_is_linear_algebra_on_both_texts(n, k, layers, seed):
     own = [random_weights(2, n, n, seed=seed + i, causal=True) for i in range(layers)]
     cross = [random_weights(2, n, k, seed=seed + 9 + i) for i in range(layers)]
-    memory = rollout([random_weights(2, k, k, seed=seed + 99)])
-    source, target = cross_rollout(own, cross, memory)
+    memory = measures.rollout([random_weights(2, k, k, seed=seed + 99)])
+    source, target = measures.cross_rollout(own, cross, memory)
     assert source.shape == (n, k)
     sums = source.sum(-1) + target.sum(-1)
     torch.testing.assert_close(sums, torch.ones(n, dtype=torch.float64), rtol=0, atol=1e-12)
@@ -203,7 +192,7 @@ pairs = st.frozensets(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=
 def test_a_sink_is_the_column_with_the_largest_mean(q_len, k_len, causal, seed):
     k_len = q_len if causal else k_len
     weights = random_weights(3, q_len, k_len, seed=seed, causal=causal)
-    for head, (key, share) in zip(weights.tolist(), sinks(weights, causal=causal), strict=True):
+    for head, (key, share) in zip(weights.tolist(), measures.sinks(weights, causal=causal), strict=True):
         rows = head[1:] if causal and q_len > 1 else head
         means = [sum(row[j] for row in rows) / len(rows) for j in range(k_len)]
         assert share == pytest.approx(max(means), abs=1e-6)
@@ -221,13 +210,15 @@ def test_the_error_rate_is_that_of_counted_links(rows):
         )
         for _, sure, more in rows
     ]
-    given_links = parse_links(lines, "gold", [(4, 4)] * len(rows))
-    assert given_links == [GivenLinks(sure, sure | more) for _, sure, more in rows]
+    given_links = measures.parse_links(lines, "gold", [(4, 4)] * len(rows))
+    assert given_links == [measures.GivenLinks(sure, sure | more) for _, sure, more in rows]
     found = [own for own, _, _ in rows]
     hits = sum((pair in sure) + (pair in sure | more) for own, sure, more in rows for pair in own)
     total = sum(len(own) + len(sure) for own, sure, _ in rows)
-    assert alignment_error_rate(found, given_links) == pytest.approx(1 - hits / total if total else 0.0)
-    assert alignment_error_rate([sure for _, sure, _ in rows], given_links) == 0.0
+    assert measures.alignment_error_rate(found, given_links) == pytest.approx(
+        1 - hits / total if total else 0.0
+    )
+    assert measures.alignment_error_rate([sure for _, sure, _ in rows], given_links) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -236,21 +227,17 @@ def test_the_error_rate_is_that_of_counted_links(rows):
         (["0-0", "1--2"], None, "gold, line 2: '1--2' is not a link"),
         (["0-0 -1-2"], None, "gold, line 1: '-1-2' is not a link"),
         (["²-1"], None, "gold, line 1: '²-1' is not a link"),
-        (
-            ["0-0 3-1"],
-            [(3, 2)],
-            "gold, line 1: '3-1' is outside the 3 and 2 words (counted from 0)",
-        ),
+        (["0-0 3-1"], [(3, 2)], "gold, line 1: '3-1' is outside the 3 and 2 words (counted from 0)"),
         (["0-0", ""], [(1, 1)], "gold, line 2: there are only 1 pairs"),
         (["0-0"], [(1, 1), (1, 1)], "gold has 1 lines for 2 pairs"),
     ],
 )
 def test_links_that_cannot_be_read_are_named(lines, sizes, message):
     with pytest.raises(AttendoError) as found:
-        parse_links(lines, "gold", sizes)
+        measures.parse_links(lines, "gold", sizes)
     assert message in str(found.value)
     with pytest.raises(AttendoError, match="2 alignments computed but 1 given"):
-        alignment_error_rate([(), ()], parse_links([""], "gold"))
+        measures.alignment_error_rate([(), ()], measures.parse_links([""], "gold"))
 
 
 words = st.lists(st.text("ab雨", min_size=1, max_size=3), max_size=4).map("  ".join)
@@ -279,4 +266,4 @@ def test_words_are_linked_where_their_characters_are(source, target, data):
         for i in range(start, end)
         for j in range(first, last)
     }
-    assert word_links(links, source, target) == {pair for pair in wanted if None not in pair}
+    assert measures.word_links(links, source, target) == {pair for pair in wanted if None not in pair}

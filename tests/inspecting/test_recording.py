@@ -13,14 +13,8 @@ from attendo.models import EncoderDecoder, ModelConfig
 from attendo.nn.attention import Attend, Attention, attention_weights, share_heads
 from attendo.nn.masks import Mask
 
-LAYERS = [
-    "encoder.blocks.0.self_attention",
-    "encoder.blocks.1.self_attention",
-    "decoder.blocks.0.self_attention",
-    "decoder.blocks.0.cross_attention",
-    "decoder.blocks.1.self_attention",
-    "decoder.blocks.1.cross_attention",
-]
+LAYERS = [f"encoder.blocks.{n}.self_attention" for n in range(2)]
+LAYERS += [f"decoder.blocks.{n}.{kind}_attention" for n in range(2) for kind in ("self", "cross")]
 
 
 class Pair(nn.Module):

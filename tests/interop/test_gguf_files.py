@@ -188,11 +188,7 @@ def test_a_damaged_or_unknown_file_is_refused_in_one_line_and_nothing_is_written
     for old, new, words in (
         (b"GGUF", b"GGML", "magic"),
         (b"qwen3", b"gemma", "general.architecture=gemma is unknown (expected ('llama', 'qwen2', 'qwen3'))"),
-        (
-            b"tokenizer.ggml.pre",
-            b"tokenizer.ggml.prx",
-            "tokenizer gpt2 with pre-tokenizer None is unknown",
-        ),
+        (b"tokenizer.ggml.pre", b"tokenizer.ggml.prx", "tokenizer gpt2 with pre-tokenizer None is unknown"),
         (b"qwen3.block_count", b"qwen3.block_cOUNT", "(KeyError: 'block_count')"),
         (
             b"qwen3.attention.key_length",

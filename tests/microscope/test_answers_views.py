@@ -16,13 +16,7 @@ from attendo.inspecting.measures import rollout
 from attendo.inspecting.recording import Given, recording
 from attendo.inspecting.residual_stream import head_contributions, head_matrices
 from attendo.microscope import effects
-from attendo.microscope.answers import (
-    layer_of,
-    lens_answer,
-    matrices_answer,
-    next_answer,
-    positions_answer,
-)
+from attendo.microscope.answers import layer_of, lens_answer, matrices_answer, next_answer, positions_answer
 from attendo.microscope.effects import effects_answer, pooled_shares, tokens_answer
 from attendo.microscope.influence import BIASES, STEPS, attribution_answer, influence_answer
 from attendo.microscope.protocol import EditRequest
@@ -268,6 +262,12 @@ def test_influence_by_integrated_gradients():
     assert not rows.triu(1).any()
     with pytest.raises(AttendoError, match="a classifier predicts no tokens"):
         influence_answer(tiny_look("classification"), "encoder", "gradients")
+
+
+def test_only_a_classifier_predicts_a_label():
+    for family in ("translation", "language-model", "masked-language-model"):
+        with pytest.raises(AttendoError, match="only a classifier predicts a label"):
+            tokens_answer(tiny_look(family))
 
 
 @pytest.mark.parametrize("family", ["translation", "language-model"])

@@ -23,14 +23,6 @@ from attendo.errors import AttendoError
 from attendo.inspecting.edits import Off
 from attendo.microscope import search_answers
 from attendo.microscope.protocol import EditRequest
-from attendo.microscope.search_answers import (
-    Searched,
-    covered_scores,
-    lost_at,
-    searched,
-    tree_answer,
-    why_answer,
-)
 
 WORDS = tiny_tokenizer("word")
 """Whatever ids a model of noise may say, their text has the same ids again."""
@@ -106,7 +98,7 @@ def test_the_best_path_is_what_translate_says(beam, options):
     user = tiny_translator(WORDS, **({"scale": 0.4} | options))
     for (text, _), ids in ((PAIRS[0], ()), (PAIRS[1], (40, 41, 50))):
         seen = tiny_look(user=user, text=text, prefix_ids=ids, search="beam", beam=beam)
-        answer = tree_answer(seen, beam)
+        answer = search_answers.tree_answer(seen, beam)
         prefixes = WORDS.decode(ids) if ids else None
         (expected,) = user.translate([text], beam=beam, guard=False, prefixes=prefixes)
         assert answer["best_text"] == expected.text
@@ -126,9 +118,9 @@ def test_candidates_without_a_place_hang_on_what_they_would_have_continued(monke
     )
     passed = ((TraceNode(42, -3.0, 0, None, False),), (TraceNode(43, -2.5, 0, None, False),))
     best = Hypothesis((41,), -2.5, -2.0, (-2.0, -0.5), True)
-    found = Searched(DecodingConfig(beam=2), best, (41, eos_id), SearchTrace(kept, passed))
+    found = search_answers.Searched(DecodingConfig(beam=2), best, (41, eos_id), SearchTrace(kept, passed))
     monkeypatch.setattr(search_answers, "searched", lambda seen, beam: found)
-    nodes = {node["token"]["id"]: node for node in tree_answer(tiny_look(), 2)["nodes"]}
+    nodes = {node["token"]["id"]: node for node in search_answers.tree_answer(tiny_look(), 2)["nodes"]}
     assert [node["id"] for node in nodes.values()] == ["0.0", "0.1", "0.2", "1.0", "1.1"]
     assert [token for token, node in nodes.items() if not node["kept"]] == [42, 43]
     assert [token for token, node in nodes.items() if node["best"]] == [41, eos_id]
@@ -141,22 +133,22 @@ def test_scores_have_the_coverage_penalty_of_translate():
     user, target = tiny_user(coverage_penalty=0.3), PAIRS[0][1]
     (expected,) = user.score([PAIRS[0]])
     (plain,) = tiny_user().score([PAIRS[0]])
-    found = Searched(user.config(), Hypothesis((), 0.0, 0.0, (), True), (), SearchTrace(()))
+    found = search_answers.Searched(user.config(), Hypothesis((), 0.0, 0.0, (), True), (), SearchTrace(()))
     seen = tiny_look(user=user)
-    covered = covered_scores(seen, found, [tuple(TOKENIZER.encode(target)), ()])
+    covered = search_answers.covered_scores(seen, found, [tuple(TOKENIZER.encode(target)), ()])
     assert covered[0] == pytest.approx(expected.score - plain.score, abs=1e-5)
     assert covered[1] < covered[0] < 0.0
 
 
 def test_the_tree_is_that_of_the_edited_model():
     user, path = tiny_user(), "decoder.blocks.1.cross_attention"
-    plain = tree_answer(tiny_look(user=user), 2)
+    plain = search_answers.tree_answer(tiny_look(user=user), 2)
     seen = tiny_look(user=user, edits=(EditRequest(kind="off", path=path),))
     with seen.edited() as view:
         edited = tiny_user()
         edited.model = view
         expected = edited.translate([PAIRS[0][0]], beam=2, guard=False)[0]
-    found = tree_answer(seen, 2)
+    found = search_answers.tree_answer(seen, 2)
     assert seen.edits == (Off(path),)
     assert found["best_text"] == expected.text != plain["best_text"]
     assert found["best_score"] == pytest.approx(expected.score, abs=1e-5)
@@ -180,7 +172,7 @@ def test_a_language_models_tree_finds_the_likeliest_two_tokens():
         ids = divmod(int(at), len(first))
         if first[eos_id] > best:
             best, ids = first[eos_id], (eos_id,)
-        path = _checked(answer := tree_answer(seen, 16))
+        path = _checked(answer := search_answers.tree_answer(seen, 16))
         assert answer["best_score"] <= float(best) + 1e-5
         if ids[0] in first.topk(16).indices.tolist():
             exact += 1
@@ -192,34 +184,34 @@ def test_a_language_models_tree_finds_the_likeliest_two_tokens():
 def test_families_that_search_for_nothing_say_so():
     for family in ("classification", "masked-language-model"):
         with pytest.raises(AttendoError, match="without a search"):
-            tree_answer(tiny_look(family), 2)
+            search_answers.tree_answer(tiny_look(family), 2)
         with pytest.raises(AttendoError, match="writes no text"):
-            why_answer(tiny_look(family), "rain", 2)
+            search_answers.why_answer(tiny_look(family), "rain", 2)
     with pytest.raises(AttendoError, match="must be 1 to 16"):
-        tree_answer(tiny_look(), 17)
+        search_answers.tree_answer(tiny_look(), 17)
     with pytest.raises(AttendoError, match="must be 1 or more for a search"):
-        tree_answer(tiny_look("language-model", max_tokens=0), 2)
+        search_answers.tree_answer(tiny_look("language-model", max_tokens=0), 2)
 
 
 def test_a_run_that_searches_in_groups_has_a_tree_of_one_beam_too():
     user = tiny_user()
     user = dataclasses.replace(user, decoding=dataclasses.replace(user.decoding, beam=4, beam_groups=2))
-    assert tree_answer(tiny_look(user=user), 1)["beam"] == 1
+    assert search_answers.tree_answer(tiny_look(user=user), 1)["beam"] == 1
 
 
 def test_the_same_text_in_other_tokens_is_said_to_be_the_same(monkeypatch):
     seen = tiny_look()
     monkeypatch.setattr("attendo.microscope.search_answers.text_of", lambda seen, best: PAIRS[0][1])
-    answer = why_answer(seen, PAIRS[0][1], 2)
+    answer = search_answers.why_answer(seen, PAIRS[0][1], 2)
     assert answer["verdict"] != "same" and "the same text" in answer["sentence_en"]
-    assert "the same text" not in why_answer(seen, PAIRS[1][1], 2)["sentence_en"]
+    assert "the same text" not in search_answers.why_answer(seen, PAIRS[1][1], 2)["sentence_en"]
 
 
 def test_a_given_text_has_the_score_of_translate_and_the_models_own_ranks():
     user = tiny_user()
     text, target = PAIRS[0]
     seen = tiny_look(user=user)
-    answer = why_answer(seen, target, 4)
+    answer = search_answers.why_answer(seen, target, 4)
     (expected,) = user.score([(text, target)])
     assert answer["score"] == pytest.approx(expected.score, abs=1e-5)
     assert [token["log_prob"] for token in answer["tokens"]] == pytest.approx(
@@ -245,13 +237,13 @@ def test_the_text_found_is_the_same_and_a_better_one_is_an_error_of_the_search()
         user = tiny_translator(WORDS, seed=seed, scale=0.4, max_length_extra=6, output_bias=True)
         user.model.output_proj.bias.data[WORDS.eos_id] = 4.0  # so that texts do end
         seen = tiny_look(user=user)
-        wide = searched(seen, 8)
+        wide = search_answers.searched(seen, 8)
         if not wide.best.finished:
             continue
-        assert _checked(tree_answer(seen, 8))[-1]["finished"]
+        assert _checked(search_answers.tree_answer(seen, 8))[-1]["finished"]
         text = WORDS.decode(wide.best.token_ids)
-        assert why_answer(seen, text, 8)["verdict"] == "same"
-        narrow, found = searched(seen, 1), why_answer(seen, text, 1)
+        assert search_answers.why_answer(seen, text, 8)["verdict"] == "same"
+        narrow, found = search_answers.searched(seen, 1), search_answers.why_answer(seen, text, 1)
         verdicts.append(found["verdict"])
         if found["verdict"] == "search":
             assert found["score"] > found["best_score"] == pytest.approx(narrow.best.score)
@@ -261,7 +253,7 @@ def test_the_text_found_is_the_same_and_a_better_one_is_an_error_of_the_search()
                 for number in range(len(nodes))
             }
             lost = next(n for n in range(len(wide.best_ids)) if wide.best_ids[: n + 1] not in paths)
-            assert found["lost_at"] == lost == lost_at(narrow.trace, wide.best_ids)
+            assert found["lost_at"] == lost == search_answers.lost_at(narrow.trace, wide.best_ids)
             assert f"token {lost + 1}." in found["sentence_en"]
     assert verdicts.count("search") >= 2
 
@@ -269,8 +261,8 @@ def test_the_text_found_is_the_same_and_a_better_one_is_an_error_of_the_search()
 def test_a_language_models_text_is_compared_over_as_many_tokens():
     user = tiny_user("language-model", scale=0.8)
     seen = tiny_look("language-model", user=user, text="rain")
-    best = searched(seen, 3).best
-    answer = why_answer(seen, " snow", 3)
+    best = search_answers.searched(seen, 3).best
+    answer = search_answers.why_answer(seen, " snow", 3)
     ids = TOKENIZER.encode_on(" snow")
     assert [token["id"] for token in answer["tokens"]] == ids
     with torch.inference_mode():
@@ -280,11 +272,11 @@ def test_a_language_models_text_is_compared_over_as_many_tokens():
     assert answer["score"] == pytest.approx(expected, abs=1e-5)
     assert answer["best_score"] == pytest.approx(math.fsum(best.token_log_probs[: len(ids)]), abs=1e-5)
     with pytest.raises(AttendoError, match="empty"):
-        why_answer(seen, "", 3)
+        search_answers.why_answer(seen, "", 3)
 
 
 def test_one_who_forces_other_tokens_is_told_so():
     ids = TOKENIZER.encode("wind")
-    answer = why_answer(tiny_look(prefix_ids=tuple(ids)), "rain", 2)
+    answer = search_answers.why_answer(tiny_look(prefix_ids=tuple(ids)), "rain", 2)
     assert "had to begin with other tokens" in answer["sentence_en"]
     assert answer["lost_at"] == 0 or TOKENIZER.encode("rain")[0] == ids[0]

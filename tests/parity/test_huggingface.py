@@ -31,6 +31,7 @@ from attendo.nn.masks import Mask  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
 VOCAB, PAD, EOS, BEGIN, MAX_LEN = 23, 1, 2, 0, 40
+ENDS = {"bos_token_id": BEGIN, "eos_token_id": EOS, "pad_token_id": PAD}
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "silu")
 
 
@@ -42,6 +43,10 @@ def sizes(draw, d_model="hidden_size", heads="num_attention_heads", d_ff="interm
         heads: n_heads,
         d_ff: draw.choice([8, 20]),
     }
+
+
+def without(found, *names):
+    return {name: value for name, value in found.items() if name not in names}
 
 
 def bert(draw):
@@ -80,9 +85,7 @@ def gpt2(draw):
             "activation_function": draw.choice(ACTIVATIONS),
             "layer_norm_epsilon": draw.choice([1e-5, 1e-3]),
             "tie_word_embeddings": draw.choice([True, False]),
-            "bos_token_id": BEGIN,
-            "eos_token_id": EOS,
-            "pad_token_id": PAD,
+            **ENDS,
         }
         | draw.choice([{}, {"n_inner": None}])
     )
@@ -99,9 +102,7 @@ def llama(draw):
         "attention_bias": draw.choice([True, False]),
         "mlp_bias": draw.choice([True, False]),
         "head_dim": draw.choice([4, 6]),
-        "bos_token_id": BEGIN,
-        "eos_token_id": EOS,
-        "pad_token_id": PAD,
+        **ENDS,
     }
     return found | {
         "num_key_value_heads": draw.choice([n for n in (1, 2, 4) if found["num_attention_heads"] % n == 0])
@@ -109,14 +110,11 @@ def llama(draw):
 
 
 def qwen2(draw):
-    found = llama(draw)
-    return {
-        name: value for name, value in found.items() if name not in ("attention_bias", "mlp_bias", "head_dim")
-    }
+    return without(llama(draw), "attention_bias", "mlp_bias", "head_dim")
 
 
 def qwen3(draw):
-    return {name: value for name, value in llama(draw).items() if name != "mlp_bias"}
+    return without(llama(draw), "mlp_bias")
 
 
 def mistral(draw):
@@ -124,8 +122,7 @@ def mistral(draw):
 
 
 def smollm3(draw):
-    found = {name: value for name, value in llama(draw).items() if name != "head_dim"}
-    return found | {
+    return without(llama(draw), "head_dim") | {
         "num_hidden_layers": draw.choice([2, 5]),
         "no_rope_layer_interval": draw.choice([2, 4, 6]),
     }
@@ -147,9 +144,7 @@ def bart(draw):
         "max_position_embeddings": MAX_LEN,
         "activation_function": draw.choice(ACTIVATIONS),
         "scale_embedding": draw.choice([True, False]),
-        "pad_token_id": PAD,
-        "eos_token_id": EOS,
-        "bos_token_id": BEGIN,
+        **ENDS,
         "decoder_start_token_id": BEGIN,
         "forced_eos_token_id": None,
     }
@@ -198,8 +193,7 @@ def windowed(family):
 
 
 def gemma2(draw):
-    found = {name: value for name, value in llama(draw).items() if name not in ("hidden_act", "mlp_bias")}
-    return found | {
+    return without(llama(draw), "hidden_act", "mlp_bias") | {
         # norms of small outputs of sublayers enlarge rounding errors
         "hidden_size": draw.choice([16, 24]),
         "rms_norm_eps": draw.choice([1e-3, 1e-2]),
@@ -246,11 +240,8 @@ def modernbert(draw):
 
 
 def eurobert(draw):
-    found = {name: value for name, value in llama(draw).items() if name != "tie_word_embeddings"}
-    return found | {
-        "classifier_pooling": draw.choice(["bos", "mean"]),
-        "num_labels": draw.choice([2, 3]),
-    }
+    found = without(llama(draw), "tie_word_embeddings")
+    return found | {"classifier_pooling": draw.choice(["bos", "mean"]), "num_labels": draw.choice([2, 3])}
 
 
 @dataclass(frozen=True)
@@ -308,6 +299,13 @@ def made(name, seed, dtype=torch.float32):
     return model.to(dtype)
 
 
+def saved(name, seed, folder):
+    """A random model of a family, and what is read of its files."""
+    theirs = made(name, seed)
+    theirs.save_pretrained(folder)
+    return theirs, read_model(folder)
+
+
 def batch(seed, rows=3, longest=7):
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(3, VOCAB, (rows, longest), generator=generator)
@@ -363,9 +361,7 @@ def unrounded(monkeypatch, model):
 
 
 def check(name, seed, folder, monkeypatch):
-    theirs = made(name, seed)
-    theirs.save_pretrained(folder / "single")
-    ours = read_model(folder / "single")
+    theirs, ours = saved(name, seed, folder / "single")
     with torch.inference_mode():
         them, us = both(theirs, ours, seed)
         assert (them - us).abs().max() <= 1e-5
@@ -428,9 +424,8 @@ def test_scaled_positions_give_the_same_logits(name, scaling, tmp_path, monkeypa
         table = {"rope_theta": 1000.0, "rope_type": kind, **SCALINGS[scaling]}
         other = Kind(KINDS[name].config, "ForCausalLM", lambda d, t=table: draw(d) | {"rope_parameters": t})
         monkeypatch.setitem(KINDS, "scaled", other)
-        theirs = made("scaled", seed)
-        theirs.save_pretrained(folder := tmp_path / str(seed))
-        ours, ids = read_model(folder), batch(seed, 2, 24)[0]  # beyond the original context
+        theirs, ours = saved("scaled", seed, tmp_path / str(seed))
+        ids = batch(seed, 2, 24)[0]  # beyond the original context
         with torch.inference_mode():
             assert (theirs(ids).logits - ours(ids)).abs().max() <= 1e-5
         if kind in WRITTEN:
@@ -459,9 +454,8 @@ def partial(draw, share):
 def check_rotation(name, share, seed, folder, monkeypatch):
     draws = {"longrope": lambda draw: longrope(draw, share, 9), "partial": lambda draw: partial(draw, share)}
     monkeypatch.setitem(KINDS, "rotated", Kind("Phi3", "ForCausalLM", draws[name]))
-    theirs = made("rotated", seed)
-    theirs.save_pretrained(folder)
-    ours, (ids, _, real) = read_model(folder), batch(seed, 3, 9)
+    theirs, ours = saved("rotated", seed, folder)
+    ids, _, real = batch(seed, 3, 9)
     assert ours.config.max_len == (9 if name == "longrope" else MAX_LEN)
     with torch.inference_mode():
         them = theirs(ids, attention_mask=real.long()).logits[real]
@@ -497,9 +491,8 @@ def compiled_logits(model, ids, first):
 
 def check_windows(name, seed, folder):
     """Texts of up to 24 tokens with padding: at once, with the cache, and compiled."""
-    theirs = made(name, seed)
-    theirs.save_pretrained(folder)
-    ours, (ids, _, real) = read_model(folder), batch(seed, 3, 24)
+    theirs, ours = saved(name, seed, folder)
+    ids, _, real = batch(seed, 3, 24)
     assert max(ours.config.attention_windows, default=0) in (0, WINDOW)
     with torch.inference_mode():
         them = theirs(ids, attention_mask=real.long()).logits[real]
@@ -521,9 +514,8 @@ def test_contexts_beyond_the_window_give_the_same_logits_with_cache_and_padding(
 @pytest.mark.parametrize("seed", range(3))
 def test_texts_of_modernbert_beyond_the_window_give_the_same_states(seed, tmp_path, monkeypatch):
     monkeypatch.setitem(KINDS, "states", Kind("ModernBert", "Model", modernbert))
-    theirs = made("states", seed)
-    theirs.save_pretrained(tmp_path)
-    ours, (ids, lengths, real) = read_model(tmp_path), batch(seed, 3, 24)
+    theirs, ours = saved("states", seed, tmp_path)
+    ids, lengths, real = batch(seed, 3, 24)
     with torch.inference_mode():
         them = theirs(ids, attention_mask=real.long()).last_hidden_state
         us = ours.encoder(ours.embedding(ids), Mask(key_lengths=lengths))
@@ -570,10 +562,8 @@ def test_blocks_keep_their_positions_and_scales_beside_other_options(name, chang
     monkeypatch.setitem(
         KINDS, "changed", Kind(KINDS[name].config, KINDS[name].model, lambda d: draw(d) | change)
     )
-    theirs = made("changed", 1)
-    theirs.save_pretrained(tmp_path)
     with torch.inference_mode():
-        them, us = both(theirs, read_model(tmp_path), 1)
+        them, us = both(*saved("changed", 1, tmp_path), 1)
     assert (them - us).abs().max() <= 1e-5
 
 
@@ -582,20 +572,10 @@ def test_the_rope_scaling_of_modernbert_would_scale_blocks_with_windows():
         config_of({"model_type": "modernbert", "rope_scaling": {"type": "linear", "factor": 2.0}})
 
 
-FILES_OF_DEFAULTS = (
-    "gemma2",
-    "gemma3",
-    "modernbert",
-    "llama",
-    "mistral",
-    "phi3",
-    "qwen2",
-    "qwen3",
-    "smollm3",
-)
+NAMES = "gemma2 gemma3 modernbert llama mistral phi3 qwen2 qwen3 smollm3"
 
 
-@pytest.mark.parametrize("name", FILES_OF_DEFAULTS)
+@pytest.mark.parametrize("name", NAMES.split())
 def test_missing_keys_have_the_defaults_of_transformers(name):
     full = getattr(transformers, f"{KINDS[name].config}Config")().to_dict()
     assert config_of({"model_type": full["model_type"]}) == config_of(full)
@@ -627,12 +607,9 @@ BASES = {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
 
 
 def test_positions_that_no_option_describes_are_rejected():
+    local = Windows(is_local=lambda theirs, n: True)
     for option, theirs, words in (
-        (
-            Windows(is_local=lambda theirs, n: True),
-            {"layer_types": ["chunked_attention"]},
-            "chunked_attention",
-        ),
+        (local, {"layer_types": ["chunked_attention"]}, "chunked_attention"),
         (RotaryBase(bases=BASES), {"rope_scaling": {"rope_type": "yarn"}}, 'rope_type="yarn"'),
         (NoRope(), {"no_rope_layers": [1, 0, 0], "num_hidden_layers": 3}, r"no_rope_layers=\[1, 0, 0\]"),
         (RotaryBase(), {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
@@ -679,9 +656,7 @@ WRITERS = [name for name in {**KINDS, **TURNED} if "classes" not in name and "be
 def test_the_same_texts_as_generate(name, tmp_path):
     for seed in range(examples(1, 10)):
         theirs = made(name, seed)
-        theirs.generation_config = transformers.GenerationConfig(
-            pad_token_id=PAD, eos_token_id=EOS, bos_token_id=BEGIN, decoder_start_token_id=BEGIN
-        )
+        theirs.generation_config = transformers.GenerationConfig(**ENDS, decoder_start_token_id=BEGIN)
         theirs.save_pretrained(tmp_path / str(seed))
         ours = read_model(tmp_path / str(seed))
         for beam in (1, 4):

@@ -178,8 +178,7 @@ class Search:
 @variants
 @settings(max_examples=examples(8, 20))
 @given(
-    seed=seeds,
-    orders=st.lists(st.sampled_from(["step", "reorder", "keep", "join"]), min_size=2, max_size=6),
+    seed=seeds, orders=st.lists(st.sampled_from(["step", "reorder", "keep", "join"]), min_size=2, max_size=6)
 )
 def test_decoding_with_a_cache_is_recomputation(variant, seed, orders):
     with torch.no_grad():

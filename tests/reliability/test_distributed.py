@@ -140,11 +140,7 @@ class Killer:
 
 @pytest.mark.parametrize(
     ("parallel", "world", "times"),
-    [
-        ("ddp", 2, 1),
-        pytest.param("ddp", 4, 20, marks=full),
-        pytest.param("fsdp", 3, 20, marks=full),
-    ],
+    [("ddp", 2, 1), pytest.param("ddp", 4, 20, marks=full), pytest.param("fsdp", 3, 20, marks=full)],
 )
 def test_a_lost_rank_leaves_no_trace(tmp_path, parallel, world, times):
     """In float32 with dropout, to the bit; all ranks start anew, as under torchrun."""

@@ -4,15 +4,14 @@ import ast
 import subprocess
 import sys
 import tomllib
-from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from source_trees import SOURCES, nodes, parsed
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
 CORE = [file for file in SOURCES if file.stem in ("model_config", "models") or file.parent.name == "nn"]
 COMMANDS = [file for file in SOURCES if file.parent.name in ("cli", "commands")]
 COURSE = ROOT / "src" / "attendo_course"
@@ -24,17 +23,6 @@ SHOWN = [
     or (file.is_relative_to(COURSE) and not {"lessons", "commands"} & {*file.parts})
 ]
 SHOWN_CLASSES = [file for file in SHOWN if file in CORE or file.stem == "lecture"]
-
-
-@cache
-def parsed(file):
-    return ast.parse(file.read_text(encoding="utf-8"))
-
-
-@cache
-def nodes(file):
-    """All nodes of a file: most rules look through them."""
-    return tuple(ast.walk(parsed(file)))
 
 
 def name(file):

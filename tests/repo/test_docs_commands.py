@@ -20,19 +20,8 @@ LOCALIZED = {"attention-maps", "change-a-block", "decoding", "look", "report", "
 SAME_CODES = ("README", "install", *GUIDES, *LONG_GUIDES)
 OTHERS = {"--help", "--debug", "--extra-index-url", "--paired-bs", "--max-restarts", "--rdzv-endpoint"}
 """Options of every command and of other programs."""
-DATA = {
-    "bad",
-    "good",
-    "other",
-    "snow",
-    "bfloat",
-    "float",
-    "reviews",
-    "tickets",
-    "train",
-    "csv",
-    "shakespeare",
-}
+DATA = {"bad", "good", "other", "snow", "bfloat", "float", "reviews", "tickets"}
+DATA |= {"train", "csv", "shakespeare"}
 DATA |= {"macro", "F"}  # told where labels are of unequal size
 """Words of what the pages were written with, and of what the tests train on."""
 

@@ -14,17 +14,8 @@ from torch.distributed.run import get_args_parser
 
 from attendo.cli import build_app
 
-PAGES = (
-    "automatic-choice",
-    "cost-model",
-    "data",
-    "decoding",
-    "export",
-    "gpu",
-    "report",
-    "several-machines",
-    "training",
-)
+NAMES = "automatic-choice cost-model data decoding export gpu report several-machines training"
+PAGES = NAMES.split()
 ELSEWHERE = re.compile(r"attendo import|attendo \S+ runs/(minilm|opus|smollm)")
 """Commands of imported models, which test_docs_fine_tune.py runs."""
 

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from source_trees import files_of, nodes
 
 from attendo.cli.reporting import with_flags
 
@@ -35,10 +36,9 @@ def text_of(node):
 @cache
 def source():
     """Every text of the source but its docstrings, a line each, with the options as the command line prints them."""
-    trees = [ast.parse(file.read_bytes()) for file in sorted((ROOT / "src" / "attendo").rglob("*.py"))]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-    found = {text_of(node) for node in nodes if id(node) not in docstrings}
+    every = [node for file in files_of("attendo") for node in nodes(file)]
+    docstrings = {id(node.value) for node in every if isinstance(node, ast.Expr)}
+    found = {text_of(node) for node in every if id(node) not in docstrings}
     return "\n".join(with_flags(text.replace("\n", " ")) for text in found if text is not None)
 
 

@@ -17,18 +17,8 @@ from attendo.decoding.searcher import ContinuousSearch
 from attendo.errors import AttendoError
 from attendo.inference import Generator
 from attendo.inference.continuous_translation import TranslationJob
-from attendo.serving.engine import (
-    DeadlineExceeded,
-    Done,
-    Engine,
-    EngineStopped,
-    Failed,
-    ForwardJob,
-    GenerationJob,
-    Job,
-    Piece,
-    results,
-)
+from attendo.serving import engine as module
+from attendo.serving.engine import call
 from attendo.serving.errors import ApiError
 from attendo.serving.state import IN_A_ROW, LONGEST_WAIT, Admission
 
@@ -39,7 +29,7 @@ texts = st.lists(st.sampled_from(["rain", "snow", "Oslo", ".", "\n"]), max_size=
 
 @pytest.fixture
 def engine():
-    made = Engine(USER, rows=8)
+    made = module.Engine(USER, rows=8)
     yield made
     made.stop()
     made.join(10)
@@ -59,9 +49,9 @@ def wanted(*lines, **changes):
 def run(engine, work, **options):
     """The last news of a job, and the pieces before it."""
     told: queue.Queue = queue.Queue()
-    engine.submit(Job(work, told.put, **options))
+    engine.submit(module.Job(work, told.put, **options))
     pieces = []
-    while isinstance(news := told.get(timeout=20), Piece):
+    while isinstance(news := told.get(timeout=20), module.Piece):
         pieces.append(news)
     return news, pieces
 
@@ -71,9 +61,9 @@ def run(engine, work, **options):
     st.lists(st.tuples(st.lists(texts, min_size=1, max_size=3), st.integers(1, 3)), min_size=1, max_size=6)
 )
 def test_jobs_side_by_side_get_what_translate_gives(asked):
-    engine, answers = Engine(USER, rows=8), [queue.Queue() for _ in asked]
+    engine, answers = module.Engine(USER, rows=8), [queue.Queue() for _ in asked]
     for (lines, beam), answer in zip(asked, answers, strict=True):
-        engine.submit(Job(wanted(*lines, beam=beam, n_best=1), answer.put))
+        engine.submit(module.Job(wanted(*lines, beam=beam, n_best=1), answer.put))
     for (lines, beam), answer in zip(asked, answers, strict=True):
         assert list(answer.get(timeout=20).results) == USER.translate(lines, beam)
     engine.stop()
@@ -90,11 +80,11 @@ def test_a_stream_comes_in_pieces(engine):
 
 
 def test_texts_are_written_as_alone(generator):
-    engine = Engine(generator, rows=3)
+    engine = module.Engine(generator, rows=3)
     own = dataclasses.replace(generator.decoding, temperature=1.0)
     configs = [dataclasses.replace(own, seed=seed, max_tokens=seed) for seed in range(7)]
     prompts = ["snow", "", "rain rain", "it", "snow", "will", "."]
-    job = GenerationJob([generator.text(*pair) for pair in zip(prompts, configs, strict=True)])
+    job = module.GenerationJob([generator.text(*pair) for pair in zip(prompts, configs, strict=True)])
     done, pieces = run(engine, job)
     assert list(done.results) == generator.generate_batch(prompts, configs)
     for number, found in enumerate(done.results):
@@ -116,10 +106,12 @@ def test_passes_of_one_kind_go_together(engine):
         return [text.upper() for text in given]
 
     answers = [queue.Queue() for _ in range(4)]
-    engine.submit(Job(ForwardJob("slow", ["x"], slow), queue.Queue().put))
+    engine.submit(module.Job(module.ForwardJob("slow", ["x"], slow), queue.Queue().put))
     kinds = ["a", "a", "b", "a"]
     for number, (kind, answer) in enumerate(zip(kinds, answers, strict=True)):
-        engine.submit(Job(ForwardJob(kind, [f"one {number}", f"two {number}"], run_together), answer.put))
+        engine.submit(
+            module.Job(module.ForwardJob(kind, [f"one {number}", f"two {number}"], run_together), answer.put)
+        )
     begin.set()
     found = [answer.get(timeout=10).results for answer in answers]
     assert found == [[f"ONE {n}", f"TWO {n}"] for n in range(4)]
@@ -136,7 +128,7 @@ def test_what_was_given_up_is_not_computed_any_more(engine, monkeypatch):
         return advance(search)
 
     told: queue.Queue = queue.Queue()
-    job = Job(wanted("rain " * 15, beam=2, n_best=1), told.put)
+    job = module.Job(wanted("rain " * 15, beam=2, n_best=1), told.put)
     with monkeypatch.context() as patch:
         patch.setattr(ContinuousSearch, "advance", one_by_one)
         engine.submit(job)
@@ -150,33 +142,33 @@ def test_what_was_given_up_is_not_computed_any_more(engine, monkeypatch):
 
 def test_a_late_job_is_told_so_and_the_others_go_on(engine):
     news, _ = run(engine, wanted("rain"), deadline=time.monotonic() - 1)
-    assert isinstance(news, Failed) and isinstance(news.error, DeadlineExceeded)
-    assert isinstance(run(engine, wanted("rain"), deadline=math.inf)[0], Done)
+    assert isinstance(news, module.Failed) and isinstance(news.error, module.DeadlineExceeded)
+    assert isinstance(run(engine, wanted("rain"), deadline=math.inf)[0], module.Done)
 
 
 def test_an_error_ends_only_the_jobs_that_it_struck(engine, monkeypatch):
     def broken(given):
         raise MemoryError("no room")
 
-    news, _ = run(engine, ForwardJob("broken", ["x"], broken))
-    assert isinstance(news, Failed) and isinstance(news.error, MemoryError)
+    news, _ = run(engine, module.ForwardJob("broken", ["x"], broken))
+    assert isinstance(news, module.Failed) and isinstance(news.error, MemoryError)
     news, _ = run(engine, wanted("rain", coverage_penalty=0.5))
-    assert isinstance(news, Failed) and isinstance(news.error, AttendoError)
+    assert isinstance(news, module.Failed) and isinstance(news.error, AttendoError)
     with monkeypatch.context() as patch:
         patch.setattr("attendo.decoding.searcher.ContinuousSearch.advance", lambda self: 1 / 0)
-        assert isinstance(run(engine, wanted("rain"))[0], Failed)
-    assert isinstance(run(engine, wanted("rain"))[0], Done)
+        assert isinstance(run(engine, wanted("rain"))[0], module.Failed)
+    assert isinstance(run(engine, wanted("rain"))[0], module.Done)
 
 
 def test_a_stopped_engine_finishes_what_it_has_and_takes_no_more(engine):
     answers = [queue.Queue() for _ in range(5)]
     for answer in answers:
-        engine.submit(Job(wanted("snow in Oslo"), answer.put))
+        engine.submit(module.Job(wanted("snow in Oslo"), answer.put))
     engine.stop()
-    assert all(isinstance(answer.get(timeout=10), Done) for answer in answers)
+    assert all(isinstance(answer.get(timeout=10), module.Done) for answer in answers)
     engine.join(10)
-    with pytest.raises(EngineStopped):
-        engine.submit(Job(wanted("snow"), queue.Queue().put))
+    with pytest.raises(module.EngineStopped):
+        engine.submit(module.Job(wanted("snow"), queue.Queue().put))
 
 
 # ---- calls from the event loop: admitted within bounds, given up when nobody waits
@@ -200,9 +192,27 @@ async def settled(condition):
 
 def test_results_are_handed_back_and_the_room_with_them(engine):
     admission = Admission(4, 100)
-    (found,) = asyncio.run(results(engine, admission.entered(40), greedy("snow"), 20.0, stays)).results
+    (found,) = asyncio.run(module.results(engine, admission.entered(40), greedy("snow"), 20.0, stays)).results
     assert found == USER.translate(["snow"], 1)[0]
     assert (admission.requests, admission.cost) == (0, 0)
+
+
+def test_a_client_that_goes_ends_its_job(engine, monkeypatch):
+    monkeypatch.setattr(ContinuousSearch, "advance", lambda self: [])  # it never ends
+
+    async def main():
+        admission = Admission(4, 100)
+        with pytest.raises(module.ClientGone):
+            await module.results(
+                engine, admission.entered(40), greedy("snow"), 600.0, lambda: asyncio.sleep(0.01)
+            )
+        await settled(lambda: not engine.going_on)
+        async with call(engine, admission.entered(1), greedy("snow", stream=True), 600.0):
+            await settled(lambda: engine.going_on)
+        await settled(lambda: not engine.going_on)
+        assert (admission.requests, admission.cost) == (0, 0)
+
+    asyncio.run(main())
 
 
 def test_errors_come_to_the_caller(engine):
@@ -212,9 +222,11 @@ def test_errors_come_to_the_caller(engine):
     async def main():
         admission = Admission(4, 100)
         with pytest.raises(ZeroDivisionError):
-            await results(engine, admission.entered(1), ForwardJob("x", ["x"], broken), 20.0, stays)
-        with pytest.raises(DeadlineExceeded):
-            await results(engine, admission.entered(1), greedy("snow"), -1.0, stays)
+            await module.results(
+                engine, admission.entered(1), module.ForwardJob("x", ["x"], broken), 20.0, stays
+            )
+        with pytest.raises(module.DeadlineExceeded):
+            await module.results(engine, admission.entered(1), greedy("snow"), -1.0, stays)
         assert (admission.requests, admission.cost) == (0, 0)
 
     asyncio.run(main())

@@ -118,12 +118,7 @@ def test_a_long_text_is_scored_in_windows():
     [
         ("/classify", {}, 422, "the body: give text, or texts"),
         ("/classify", {"text": "a", "texts": ["b"]}, 422, "give text, or texts"),
-        (
-            "/classify",
-            {"text": "a", "model": "enja"},
-            400,
-            "is a translator, not a classifier",
-        ),
+        ("/classify", {"text": "a", "model": "enja"}, 400, "is a translator, not a classifier"),
         ("/classify", {"text": "a", "model": "none"}, 404, "no model has this name"),
         ("/classify", {"texts": ["a"] * 300}, 413, "300 texts (at most 256"),
         ("/classify", {"text": "a" * 60_000}, 413, "a text has 60,000 characters"),

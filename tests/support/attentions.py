@@ -1,6 +1,7 @@
 """Attention functions as students write them: right ones, and wrong ones of every usual kind."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -81,84 +82,8 @@ RIGHT = [
 # ---- wrong ones: (function, the properties that must fail, where the hint is looked for, words of the hint)
 
 
-def wrong_axis(q, k, v):
-    return scores(q, k).softmax(-2) @ v
-
-
-def axis_one(q, k, v):
-    return scores(q, k).softmax(1) @ v
-
-
-def axis_zero(q, k, v):
-    return scores(q, k).softmax(0) @ v
-
-
 def unscaled(q, k, v):
     return (q @ k.mT).softmax(-1) @ v
-
-
-def scaled_by_d(q, k, v):
-    return (q @ k.mT / q.shape[-1]).softmax(-1) @ v
-
-
-def multiplied_by_root(q, k, v):
-    return (q @ k.mT * math.sqrt(q.shape[-1])).softmax(-1) @ v
-
-
-def scaled_by_length(q, k, v):
-    return (q @ k.mT / math.sqrt(k.shape[-2])).softmax(-1) @ v
-
-
-def scaled_afterwards(q, k, v):
-    return (q @ k.mT).softmax(-1) / math.sqrt(q.shape[-1]) @ v
-
-
-def unscaled_over_wrong_axis(q, k, v):
-    return (q @ k.mT).softmax(-2) @ v
-
-
-def dividing_by_given_scale(q, k, v, scale=None):
-    return (q @ k.mT / (math.sqrt(q.shape[-1]) if scale is None else scale)).softmax(-1) @ v
-
-
-def without_softmax(q, k, v):
-    return scores(q, k) @ v
-
-
-def without_division(q, k, v):
-    return scores(q, k).exp() @ v
-
-
-def twice(q, k, v):
-    return scores(q, k).softmax(-1).softmax(-1) @ v
-
-
-def hard(q, k, v):
-    return F.one_hot(scores(q, k).argmax(-1), k.shape[-2]).to(v.dtype) @ v
-
-
-def mean(q, k, v):
-    return v.mean(-2, keepdim=True).expand(*q.shape[:-1], v.shape[-1])
-
-
-def reversed_values(q, k, v):
-    return scores(q, k).softmax(-1) @ v.flip(-2)
-
-
-def keys_as_values(q, k, v):
-    return scores(q, k).softmax(-1) @ k
-
-
-def swapped(q, k, v):
-    return plain(k, q, v)
-
-
-def transposed_weights(q, k, v):
-    return scores(q, k).softmax(-1).mT @ v
-
-
-def columns(q, k, v):
-    return plain(q.mT, k.mT, v.mT).mT
 
 
 def causal(q, k, v):
@@ -184,14 +109,6 @@ def with_batch_only(q, k, v):
     return torch.bmm(torch.bmm(q, k.transpose(1, 2)).div(math.sqrt(q.shape[2])).softmax(2), v)
 
 
-def same_lengths_only(q, k, v):
-    return plain(q, k, v) + torch.zeros(k.shape[-2], 1).double()
-
-
-def same_widths_only(q, k, v):
-    return plain(q, k, v).reshape(q.shape)
-
-
 def weights_first(q, k, v):
     weights = scores(q, k).softmax(-1)
     return weights, weights @ v
@@ -201,45 +118,9 @@ def returning_nothing(q, k, v):
     plain(q, k, v)
 
 
-def mask_forgotten(q, k, v, mask=None):
-    return plain(q, k, v)
-
-
-def mask_reversed(q, k, v, mask=None):
-    return with_mask(q, k, v, None if mask is None else ~mask)
-
-
-def floor_on_the_wrong_side(q, k, v, mask=None):
-    s = scores(q, k)
-    return (s if mask is None else s.masked_fill(mask, -1e9)).softmax(-1) @ v
-
-
-def mask_after_softmax(q, k, v, mask=None):
-    weights = scores(q, k).softmax(-1)
-    return (weights if mask is None else weights * mask) @ v
-
-
-def mask_times_scores(q, k, v, mask=None):
-    s = scores(q, k)
-    return (s if mask is None else s * mask).softmax(-1) @ v
-
-
-def mask_added(q, k, v, mask=None):
-    s = scores(q, k)
-    return (s if mask is None else s + mask).softmax(-1) @ v
-
-
 def mask_too_weak(q, k, v, mask=None):
     weights = masked(q, k, mask, -40.0).softmax(-1)
     return (weights if mask is None else weights * mask.any(-1, keepdim=True)) @ v
-
-
-def infinite_floor(q, k, v, mask=None):
-    return masked(q, k, mask, -math.inf).softmax(-1) @ v
-
-
-def textbook_floor(q, k, v, mask=None):
-    return masked(q, k, mask, -1e9).softmax(-1) @ v
 
 
 def infinity_added(q, k, v, mask=None):
@@ -269,27 +150,6 @@ def detached(q, k, v):
     return plain(q, k, v).detach()
 
 
-def detached_weights(q, k, v):
-    return scores(q, k).softmax(-1).detach() @ v
-
-
-def half_detached(q, k, v):
-    s = scores(q, k)
-    return ((s + s.detach()) / 2).softmax(-1) @ v
-
-
-def in_single_precision(q, k, v):
-    return plain(q.float(), k.float(), v.float()).double()
-
-
-def giving_single_precision(q, k, v):
-    return plain(q.float(), k.float(), v.float())
-
-
-def single_precision_numpy(q, k, v):
-    return in_numpy(q.astype(np.float32), k.astype(np.float32), v.astype(np.float32))
-
-
 def sum_with_a_small_number(q, k, v):
     powers = (scores(q, k) - scores(q, k).amax(-1, keepdim=True)).exp()
     return powers / (powers.sum(-1, keepdim=True) + 1e-6) @ v
@@ -307,32 +167,83 @@ def mask_in_place(q, k, v, mask=None):
     return plain(q, k, v)
 
 
-def with_dropout(q, k, v):
-    return F.dropout(scores(q, k).softmax(-1), 0.4) @ v
-
+brief = SimpleNamespace(
+    wrong_axis=lambda q, k, v: scores(q, k).softmax(-2) @ v,
+    axis_one=lambda q, k, v: scores(q, k).softmax(1) @ v,
+    axis_zero=lambda q, k, v: scores(q, k).softmax(0) @ v,
+    scaled_by_d=lambda q, k, v: (q @ k.mT / q.shape[-1]).softmax(-1) @ v,
+    multiplied_by_root=lambda q, k, v: (q @ k.mT * math.sqrt(q.shape[-1])).softmax(-1) @ v,
+    scaled_by_length=lambda q, k, v: (q @ k.mT / math.sqrt(k.shape[-2])).softmax(-1) @ v,
+    scaled_afterwards=lambda q, k, v: (q @ k.mT).softmax(-1) / math.sqrt(q.shape[-1]) @ v,
+    unscaled_over_wrong_axis=lambda q, k, v: (q @ k.mT).softmax(-2) @ v,
+    dividing_by_given_scale=lambda q, k, v, scale=None: (
+        (q @ k.mT / (math.sqrt(q.shape[-1]) if scale is None else scale)).softmax(-1) @ v
+    ),
+    without_softmax=lambda q, k, v: scores(q, k) @ v,
+    without_division=lambda q, k, v: scores(q, k).exp() @ v,
+    twice=lambda q, k, v: scores(q, k).softmax(-1).softmax(-1) @ v,
+    hard=lambda q, k, v: F.one_hot(scores(q, k).argmax(-1), k.shape[-2]).to(v.dtype) @ v,
+    mean=lambda q, k, v: v.mean(-2, keepdim=True).expand(*q.shape[:-1], v.shape[-1]),
+    reversed_values=lambda q, k, v: scores(q, k).softmax(-1) @ v.flip(-2),
+    keys_as_values=lambda q, k, v: scores(q, k).softmax(-1) @ k,
+    swapped=lambda q, k, v: plain(k, q, v),
+    transposed_weights=lambda q, k, v: scores(q, k).softmax(-1).mT @ v,
+    columns=lambda q, k, v: plain(q.mT, k.mT, v.mT).mT,
+    same_lengths_only=lambda q, k, v: plain(q, k, v) + torch.zeros(k.shape[-2], 1).double(),
+    same_widths_only=lambda q, k, v: plain(q, k, v).reshape(q.shape),
+    mask_forgotten=lambda q, k, v, mask=None: plain(q, k, v),
+    mask_reversed=lambda q, k, v, mask=None: with_mask(q, k, v, None if mask is None else ~mask),
+    floor_on_the_wrong_side=lambda q, k, v, mask=None: (
+        masked(q, k, None if mask is None else ~mask, -1e9).softmax(-1) @ v
+    ),
+    mask_after_softmax=lambda q, k, v, mask=None: (
+        scores(q, k).softmax(-1) * (1 if mask is None else mask) @ v
+    ),
+    mask_times_scores=lambda q, k, v, mask=None: (
+        (scores(q, k) * (1 if mask is None else mask)).softmax(-1) @ v
+    ),
+    mask_added=lambda q, k, v, mask=None: (scores(q, k) + (0 if mask is None else mask)).softmax(-1) @ v,
+    infinite_floor=lambda q, k, v, mask=None: masked(q, k, mask, -math.inf).softmax(-1) @ v,
+    textbook_floor=lambda q, k, v, mask=None: masked(q, k, mask, -1e9).softmax(-1) @ v,
+    detached_weights=lambda q, k, v: scores(q, k).softmax(-1).detach() @ v,
+    half_detached=lambda q, k, v: ((scores(q, k) + scores(q, k).detach()) / 2).softmax(-1) @ v,
+    in_single_precision=lambda q, k, v: plain(q.float(), k.float(), v.float()).double(),
+    giving_single_precision=lambda q, k, v: plain(q.float(), k.float(), v.float()),
+    single_precision_numpy=lambda q, k, v: in_numpy(
+        q.astype(np.float32), k.astype(np.float32), v.astype(np.float32)
+    ),
+    with_dropout=lambda q, k, v: F.dropout(scores(q, k).softmax(-1), 0.4) @ v,
+)
+for name, function in vars(brief).items():
+    function.__name__ = name
 
 WRONG = [
-    (wrong_axis, "rows scale agreement", "rows", "softmax runs over the queries"),
-    (axis_one, "agreement", "agreement", None),
-    (axis_zero, "rows scale agreement", "rows", None),
+    (brief.wrong_axis, "rows scale agreement", "rows", "softmax runs over the queries"),
+    (brief.axis_one, "agreement", "agreement", None),
+    (brief.axis_zero, "rows scale agreement", "rows", None),
     (unscaled, "scale agreement", "scale", "forgot the scale"),
-    (scaled_by_d, "scale agreement", "scale", "scaled by 1/head_dim"),
-    (multiplied_by_root, "scale agreement", "agreement", "multiplied by √head_dim"),
-    (scaled_by_length, "scale agreement", "agreement", "by the number of keys"),
-    (scaled_afterwards, "rows scale agreement", "rows", "the scale comes after the softmax"),
-    (unscaled_over_wrong_axis, "rows scale agreement", "agreement", "queries; it must run over the keys"),
-    (dividing_by_given_scale, "scale", "scale", "scale takes the place of 1/√head_dim"),
-    (without_softmax, "rows scale agreement stability", "rows", "the softmax is missing"),
-    (without_division, "rows agreement stability", "rows", "without division by its sum"),
-    (twice, "scale agreement", "agreement", "taken twice"),
-    (hard, "scale agreement permutation gradient", "agreement", "an argmax where a softmax belongs"),
-    (mean, "scale agreement", "agreement", "every key weighs the same"),
-    (reversed_values, "scale agreement permutation", "agreement", "the values stand in reverse order"),
-    (hard, "scale agreement permutation gradient", "gradient", "the output jumps here"),
-    (keys_as_values, "shapes rows agreement +", "agreement", "the keys are used as values"),
-    (swapped, "shapes agreement +", "shapes", "query and key have changed places"),
-    (transposed_weights, "shapes agreement +", "shapes", "the weights are transposed"),
-    (columns, "shapes agreement +", "agreement", "tokens are taken for columns"),
+    (brief.scaled_by_d, "scale agreement", "scale", "scaled by 1/head_dim"),
+    (brief.multiplied_by_root, "scale agreement", "agreement", "multiplied by √head_dim"),
+    (brief.scaled_by_length, "scale agreement", "agreement", "by the number of keys"),
+    (brief.scaled_afterwards, "rows scale agreement", "rows", "the scale comes after the softmax"),
+    (
+        brief.unscaled_over_wrong_axis,
+        "rows scale agreement",
+        "agreement",
+        "queries; it must run over the keys",
+    ),
+    (brief.dividing_by_given_scale, "scale", "scale", "scale takes the place of 1/√head_dim"),
+    (brief.without_softmax, "rows scale agreement stability", "rows", "the softmax is missing"),
+    (brief.without_division, "rows agreement stability", "rows", "without division by its sum"),
+    (brief.twice, "scale agreement", "agreement", "taken twice"),
+    (brief.hard, "scale agreement permutation gradient", "agreement", "an argmax where a softmax belongs"),
+    (brief.mean, "scale agreement", "agreement", "every key weighs the same"),
+    (brief.reversed_values, "scale agreement permutation", "agreement", "the values stand in reverse order"),
+    (brief.hard, "scale agreement permutation gradient", "gradient", "the output jumps here"),
+    (brief.keys_as_values, "shapes rows agreement +", "agreement", "the keys are used as values"),
+    (brief.swapped, "shapes agreement +", "shapes", "query and key have changed places"),
+    (brief.transposed_weights, "shapes agreement +", "shapes", "the weights are transposed"),
+    (brief.columns, "shapes agreement +", "agreement", "tokens are taken for columns"),
     (causal, "rows agreement permutation", "agreement", "a causal mask is built in"),
     (causal_from_the_start, "scale agreement permutation", "scale", "a causal mask is built in"),
     (causal_from_the_start, "scale agreement permutation", "agreement", "a causal mask is built in"),
@@ -341,33 +252,33 @@ WRONG = [
     (causal_of_a_square, "shapes agreement +", "agreement", "; and a causal mask is built in"),
     (without_batch, "shapes", "shapes", "axis 0 or 1 counts from the front"),
     (with_batch_only, "shapes", "shapes", "works with a batch only"),
-    (same_lengths_only, "shapes agreement +", "shapes", "more or fewer keys than queries"),
-    (same_widths_only, "shapes agreement +", "shapes", "values may have a width of their own"),
+    (brief.same_lengths_only, "shapes agreement +", "shapes", "more or fewer keys than queries"),
+    (brief.same_widths_only, "shapes agreement +", "shapes", "values may have a width of their own"),
     (weights_first, "shapes agreement +", "shapes", "return (output, weights), in this order"),
     (returning_nothing, "shapes", "shapes", "no `return`"),
-    (mask_forgotten, "mask empty-row", "mask", "the mask is not used"),
-    (mask_reversed, "mask empty-row", "mask", "the mask is reversed"),
-    (floor_on_the_wrong_side, "mask empty-row", "mask", "the mask is reversed"),
-    (mask_after_softmax, "mask", "mask", "multiplies the weights after the softmax"),
-    (mask_times_scores, "mask empty-row", "mask", "the mask multiplies the scores"),
-    (mask_added, "mask empty-row", "mask", "the mask is added as 0 and 1"),
+    (brief.mask_forgotten, "mask empty-row", "mask", "the mask is not used"),
+    (brief.mask_reversed, "mask empty-row", "mask", "the mask is reversed"),
+    (brief.floor_on_the_wrong_side, "mask empty-row", "mask", "the mask is reversed"),
+    (brief.mask_after_softmax, "mask", "mask", "multiplies the weights after the softmax"),
+    (brief.mask_times_scores, "mask empty-row", "mask", "the mask multiplies the scores"),
+    (brief.mask_added, "mask empty-row", "mask", "the mask is added as 0 and 1"),
     (mask_too_weak, "mask", "mask", "too small to make their weights 0"),
-    (infinite_floor, "empty-row", "empty row", "a softmax over -inf alone is 0/0"),
-    (textbook_floor, "empty-row", "empty row", "mixes forbidden values"),
+    (brief.infinite_floor, "empty-row", "empty row", "a softmax over -inf alone is 0/0"),
+    (brief.textbook_floor, "empty-row", "empty row", "mixes forbidden values"),
     (infinity_added, "empty-row", "empty row", "stays in the gradient"),
     (overflowing, "stability", "stability", "subtract each query's largest score"),
     (overflowing_numpy, "stability", "stability", "subtract each query's largest score"),
     (unscaled_numpy, "scale agreement", "scale", "forgot the scale"),
     (detached, "gradient", "gradient", "detach()"),
-    (detached_weights, "gradient", "gradient", "detach()"),
-    (half_detached, "gradient", "gradient", "a part of the way is cut off"),
-    (in_single_precision, "rows agreement", "agreement", "float32 inside"),
-    (giving_single_precision, "rows agreement", "agreement", "float32 inside"),
-    (single_precision_numpy, "agreement", "agreement", "float32 inside"),
+    (brief.detached_weights, "gradient", "gradient", "detach()"),
+    (brief.half_detached, "gradient", "gradient", "a part of the way is cut off"),
+    (brief.in_single_precision, "rows agreement", "agreement", "float32 inside"),
+    (brief.giving_single_precision, "rows agreement", "agreement", "float32 inside"),
+    (brief.single_precision_numpy, "agreement", "agreement", "float32 inside"),
     (sum_with_a_small_number, "rows agreement", "agreement", "small number added to the sum"),
     (scaling_in_place, "inputs", "inputs", "an operation in place"),
     (mask_in_place, "inputs", "inputs", "an operation in place"),
-    (with_dropout, "rows agreement +", "agreement", "two calls with the same input differ"),
+    (brief.with_dropout, "rows agreement +", "agreement", "two calls with the same input differ"),
 ]
 
 

@@ -12,28 +12,11 @@ from torch import nn
 from attendo.inspecting.recording import view
 from attendo.nn.blocks import DecoderBlock, EncoderBlock
 from attendo.training import acceleration
-from attendo.training.acceleration import (
-    OneDnnLinear,
-    autocast,
-    build_scaler,
-    compile_blocks,
-    compiling_pays,
-    fastest_precision,
-    fastest_products,
-    forget_compiled,
-    has_onednn,
-    onednn_product,
-    recompute_blocks,
-    recomputed,
-    set_tf32,
-    use_onednn,
-    weight_gradient,
-)
 from attendo.training.loop import train
 from attendo.training.losses import batch_loss
 
 CPU = torch.device("cpu")
-onednn = pytest.mark.skipif(not has_onednn(), reason="this build of torch has no oneDNN")
+onednn = pytest.mark.skipif(not acceleration.has_onednn(), reason="this build of torch has no oneDNN")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +31,7 @@ onednn = pytest.mark.skipif(not has_onednn(), reason="this build of torch has no
 def test_products_run_in_the_format_and_the_loss_stays_float32(precision, format):
     model = tiny_model(0.0)
     (batch,) = TinyTask(n_rows=12, rows_per_batch=12).batches(1, 0, 0)
-    with autocast(precision, CPU):
+    with acceleration.autocast(precision, CPU):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == format
         loss = batch_loss(model, batch, 0.1, 1 / batch.n_targets)
     loss.backward()
@@ -62,14 +45,14 @@ def test_products_run_in_the_format_and_the_loss_stays_float32(precision, format
 def test_tf32_is_set_for_gpus_alone(monkeypatch, precision, wanted):
     told = []
     monkeypatch.setattr(torch, "set_float32_matmul_precision", told.append)
-    set_tf32(precision, CPU)
+    acceleration.set_tf32(precision, CPU)
     assert told == []
-    set_tf32(precision, torch.device("cuda"))
+    acceleration.set_tf32(precision, torch.device("cuda"))
     assert told == [wanted]
 
 
 def scaler_of_float16():
-    scaler = build_scaler("float16", CPU)
+    scaler = acceleration.build_scaler("float16", CPU)
     assert scaler is not None
     return scaler
 
@@ -90,7 +73,9 @@ def scaled_steps(scaler, gradients):
 
 
 def test_only_float16_has_a_scaler_and_it_leaves_out_what_overflows():
-    assert all(build_scaler(precision, CPU) is None for precision in ("float32", "tf32", "bfloat16"))
+    assert all(
+        acceleration.build_scaler(precision, CPU) is None for precision in ("float32", "tf32", "bfloat16")
+    )
     scaler = scaler_of_float16()
     assert scaled_steps(scaler, [1.0, float("inf"), 2.0]) == [-1.0, -1.0, -3.0]
     assert scaler.get_scale() == 2.0**15
@@ -117,11 +102,11 @@ def gradients(model, batch):
 
 def test_recomputed_blocks_give_the_same_gradients_with_dropout_on():
     plain, again = tiny_model(0.3).double(), tiny_model(0.3).double()
-    recompute_blocks(again)
-    recompute_blocks(again)  # once is enough: the second time changes nothing
+    acceleration.recompute_blocks(again)
+    acceleration.recompute_blocks(again)  # once is enough: the second time changes nothing
     assert [name for name, _ in plain.named_parameters()] == [name for name, _ in again.named_parameters()]
     kinds = {type(block) for stack in (again.encoder, again.decoder) for block in stack.blocks}
-    assert kinds == {recomputed(EncoderBlock), recomputed(DecoderBlock)}
+    assert kinds == {acceleration.recomputed(EncoderBlock), acceleration.recomputed(DecoderBlock)}
     (batch,) = TinyTask(n_rows=12, rows_per_batch=12).batches(1, 0, 0)
     for one, other in zip(gradients(plain, batch), gradients(again, batch), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
@@ -148,7 +133,7 @@ def test_recomputed_blocks_keep_their_input_alone():
 
     model = tiny_model(0.1).encoder
     before = kept(model)
-    recompute_blocks(model)
+    acceleration.recompute_blocks(model)
     assert kept(model) < before / 5
 
 
@@ -167,11 +152,11 @@ def compiled_calls(monkeypatch):
 
 def test_blocks_are_compiled_in_place_for_any_length_and_forgotten(compiled_calls):
     plain, compiled = tiny_model(0.0), tiny_model(0.0)
-    recompute_blocks(compiled)
-    compile_blocks(compiled)
+    acceleration.recompute_blocks(compiled)
+    acceleration.compile_blocks(compiled)
     assert compiled_calls == [{}] * 2
     assert [name for name, _ in plain.named_parameters()] == [name for name, _ in compiled.named_parameters()]
-    forget_compiled(compiled)
+    acceleration.forget_compiled(compiled)
     assert all(module._compiled_call_impl is None for module in compiled.modules())
 
 
@@ -209,10 +194,10 @@ def test_compiled_blocks_are_one_graph_with_the_same_gradients():
 @pytest.mark.parametrize(("times", "pays"), [([1.0, 0.5], True), ([1.0, 0.97], False)])
 def test_compiling_pays_where_it_is_clearly_faster_on_a_gpu(monkeypatch, compiled_calls, times, pays):
     model = tiny_model()
-    assert not compiling_pays(model, lambda: None)  # a CPU
+    assert not acceleration.compiling_pays(model, lambda: None)  # a CPU
     monkeypatch.setattr(acceleration, "_on_gpu", lambda model: True)
     monkeypatch.setattr(acceleration, "_step_seconds", lambda step: times.pop(0))
-    assert compiling_pays(model, lambda: None) is pays
+    assert acceleration.compiling_pays(model, lambda: None) is pays
     assert all(module._compiled_call_impl is None for module in model.modules())
 
 
@@ -222,7 +207,7 @@ def test_compiling_pays_where_it_is_clearly_faster_on_a_gpu(monkeypatch, compile
 def test_value_and_gradients_are_those_of_the_plain_layer(bias, shape):
     torch.manual_seed(0)
     plain = nn.Linear(24, 17, bias=bias)
-    fast = OneDnnLinear(plain)
+    fast = acceleration.OneDnnLinear(plain)
     assert fast.weight is plain.weight and fast.bias is plain.bias
     found = []
     for layer in (plain, fast):
@@ -239,7 +224,7 @@ def test_value_and_gradients_are_those_of_the_plain_layer(bias, shape):
 def test_the_weights_gradient_is_the_product_in_either_order_and_laid_out_as_the_weight(d_out, d_in):
     torch.manual_seed(0)
     grad, x = torch.randn(40, d_out), torch.randn(40, d_in)
-    found = weight_gradient(grad, x)
+    found = acceleration.weight_gradient(grad, x)
     assert found.is_contiguous()
     torch.testing.assert_close(found, grad.mT @ x, rtol=1e-4, atol=1e-5)
 
@@ -247,9 +232,9 @@ def test_the_weights_gradient_is_the_product_in_either_order_and_laid_out_as_the
 @onednn
 def test_a_model_keeps_its_names_and_its_loss():
     plain, fast = tiny_model(0.0), tiny_model(0.0)
-    use_onednn(fast)
+    acceleration.use_onednn(fast)
     assert [name for name, _ in plain.named_parameters()] == [name for name, _ in fast.named_parameters()]
-    assert isinstance(fast.output_proj, OneDnnLinear)
+    assert isinstance(fast.output_proj, acceleration.OneDnnLinear)
     assert fast.output_proj.weight is fast.target_embedding.tokens.weight
     (batch,) = TinyTask(n_rows=12, rows_per_batch=12).batches(1, 0, 0)
     found = []
@@ -265,7 +250,7 @@ def test_a_model_keeps_its_names_and_its_loss():
 def test_a_run_trains_with_it(tmp_path):
     run = tiny_run(tmp_path, products="onednn", steps=3)
     assert all(report.kind != "end" or report.progress.step == 3 for report in train(run))
-    assert isinstance(run.model.output_proj, OneDnnLinear)
+    assert isinstance(run.model.output_proj, acceleration.OneDnnLinear)
 
 
 @onednn
@@ -274,9 +259,11 @@ def test_a_run_trains_with_it(tmp_path):
 )
 def test_what_is_clearly_faster_is_chosen(monkeypatch, own, other, chosen):
     monkeypatch.setattr(
-        acceleration, "_product_seconds", lambda product, *_: other if product is onednn_product else own
+        acceleration,
+        "_product_seconds",
+        lambda product, *_: other if product is acceleration.onednn_product else own,
     )
-    assert fastest_products(torch.device("cpu")) == chosen
+    assert acceleration.fastest_products(torch.device("cpu")) == chosen
 
 
 @pytest.mark.parametrize(("half", "chosen"), [(0.3, "bfloat16"), (0.9, "float32")])
@@ -284,4 +271,4 @@ def test_bfloat16_is_chosen_where_it_is_clearly_faster(monkeypatch, half, chosen
     monkeypatch.setattr(
         acceleration, "_product_seconds", lambda _, m, __: half if m.dtype == torch.bfloat16 else 1.0
     )
-    assert fastest_precision(torch.device("cpu")) == chosen
+    assert acceleration.fastest_precision(torch.device("cpu")) == chosen

@@ -11,32 +11,18 @@ from tiny_task import TinyTask, tiny_model, tiny_run
 from attendo.errors import AttendoError
 from attendo.files import manifest_files
 from attendo.training import checkpoints as module
-from attendo.training.checkpoints import (
-    CheckpointConfig,
-    Progress,
-    Saver,
-    average_weights,
-    checkpoints,
-    load_checkpoint,
-    load_weights,
-    newest_checkpoint,
-    prune_checkpoints,
-    read_progress,
-    regular_checkpoints,
-    snapshot,
-    write_checkpoint,
-)
+from attendo.training.checkpoints import write_checkpoint
 from attendo.training.loop import train, update
 
 
 def saved(folder, run):
     """The folder of a checkpoint of all that the run is now."""
-    return write_checkpoint(folder, snapshot(run))
+    return write_checkpoint(folder, module.snapshot(run))
 
 
 def trained(folder, n=1, background=True):
     run = tiny_run(folder)
-    run.checkpoint = CheckpointConfig(background=background, keep_last=2, every_steps=1)
+    run.checkpoint = module.CheckpointConfig(background=background, keep_last=2, every_steps=1)
     for batch in run.task.batches(1, 0, 0)[:n]:
         update(run, [batch])
     return run
@@ -44,7 +30,7 @@ def trained(folder, n=1, background=True):
 
 def test_a_snapshot_is_a_copy_that_further_steps_do_not_touch(tmp_path):
     run = trained(tmp_path)
-    taken = snapshot(run)
+    taken = module.snapshot(run)
     first = write_checkpoint(tmp_path / "a", taken)
     update(run, run.task.batches(1, 0, 1)[:1])
     again = write_checkpoint(tmp_path / "b", taken)
@@ -60,7 +46,7 @@ def test_the_state_does_not_depend_on_the_clock_but_on_all_else(tmp_path):
     second = saved(tmp_path / "b", run)
     assert state(first) == state(second)
     assert manifest_files(first)["clock.json"] != manifest_files(second)["clock.json"]
-    assert read_progress(second).cpu_seconds == read_progress(first).cpu_seconds + 7.0
+    assert module.read_progress(second).cpu_seconds == module.read_progress(first).cpu_seconds + 7.0
     changes = {
         "batch": lambda: setattr(run.progress, "batch", 99),
         "random": lambda: torch.rand(1),
@@ -70,7 +56,7 @@ def test_the_state_does_not_depend_on_the_clock_but_on_all_else(tmp_path):
     states = [state(first)]
     for name, change in changes.items():
         change()
-        states.append(state(write_checkpoint(tmp_path / name, snapshot(run))))
+        states.append(state(write_checkpoint(tmp_path / name, module.snapshot(run))))
         assert states[-1] not in states[:-1]
 
 
@@ -79,7 +65,9 @@ def test_a_step_that_is_saved_once_more_replaces_what_was_there(tmp_path):
     saved(tmp_path, run)
     run.progress.ended = "all done"
     path = saved(tmp_path, run)
-    assert [p.name for p in tmp_path.iterdir()] == ["step-1"] and read_progress(path).ended == "all done"
+    assert [p.name for p in tmp_path.iterdir()] == ["step-1"] and module.read_progress(
+        path
+    ).ended == "all done"
 
 
 def test_the_best_is_kept_with_the_newest(tmp_path):
@@ -87,10 +75,10 @@ def test_the_best_is_kept_with_the_newest(tmp_path):
     for step in (2, 4, 6, 8, 10):
         run.progress.step = step
         saved(tmp_path, run)
-    prune_checkpoints(tmp_path, 2, best_step=4)
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-4", "step-8", "step-10"]
-    prune_checkpoints(tmp_path, 2, best_step=10)
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-8", "step-10"]
+    module.prune_checkpoints(tmp_path, 2, best_step=4)
+    assert [path.name for path in module.checkpoints(tmp_path)] == ["step-4", "step-8", "step-10"]
+    module.prune_checkpoints(tmp_path, 2, best_step=10)
+    assert [path.name for path in module.checkpoints(tmp_path)] == ["step-8", "step-10"]
 
 
 def test_those_of_a_stop_make_room_for_no_others(tmp_path):
@@ -98,20 +86,20 @@ def test_those_of_a_stop_make_room_for_no_others(tmp_path):
     for step in (3, 4, 6, 9, 10, 12, 14):
         run.progress.step = step
         saved(tmp_path, run)
-        prune_checkpoints(tmp_path, 3, best_step=4, every=3)
-        left.append([int(path.name.removeprefix("step-")) for path in checkpoints(tmp_path)])
+        module.prune_checkpoints(tmp_path, 3, best_step=4, every=3)
+        left.append([int(path.name.removeprefix("step-")) for path in module.checkpoints(tmp_path)])
     assert left == [[3], [3, 4], [3, 4, 6], [3, 4, 6, 9], [4, 6, 9, 10], [4, 6, 9, 12], [4, 9, 12, 14]]
-    assert [p.name for p in regular_checkpoints(tmp_path, 3)] == ["step-9", "step-12", "step-14"]
-    prune_checkpoints(tmp_path, 2, best_step=4, every=13)  # none is due: then the newest
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-4", "step-12", "step-14"]
-    prune_checkpoints(tmp_path, 1, best_step=12, every=3)
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-12", "step-14"]
+    assert [p.name for p in module.regular_checkpoints(tmp_path, 3)] == ["step-9", "step-12", "step-14"]
+    module.prune_checkpoints(tmp_path, 2, best_step=4, every=13)  # none is due: then the newest
+    assert [path.name for path in module.checkpoints(tmp_path)] == ["step-4", "step-12", "step-14"]
+    module.prune_checkpoints(tmp_path, 1, best_step=12, every=3)
+    assert [path.name for path in module.checkpoints(tmp_path)] == ["step-12", "step-14"]
 
 
 def test_a_run_keeps_its_best_and_its_newest(tmp_path):
     run = tiny_run(tmp_path, TinyTask(values=[1.0, 3.0, 2.0]), steps=20, keep_last=2)
     list(train(run))
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-8", "step-16", "step-20"]
+    assert [path.name for path in module.checkpoints(tmp_path)] == ["step-8", "step-16", "step-20"]
     assert run.progress.best_step == 8
 
 
@@ -128,7 +116,7 @@ def test_what_the_system_cannot_read_is_passed_over(tmp_path, monkeypatch):
         return verify(path)
 
     monkeypatch.setattr(module, "verify_manifest", unreadable)
-    found, said = newest_checkpoint(tmp_path)
+    found, said = module.newest_checkpoint(tmp_path)
     assert found == older and len(said) == 1
     assert said[0].startswith("skipped damaged checkpoint step-2: ") and "Input/output error" in said[0]
 
@@ -150,15 +138,15 @@ class Gate:
 
 def test_saving_in_the_background_stops_only_the_next_save_and_those_who_wait(tmp_path, monkeypatch):
     gate, run = Gate(monkeypatch), trained(tmp_path)
-    saver = Saver(run)
+    saver = module.Saver(run)
     assert not saver.is_saved(run.progress) and saver.save(run) and saver.is_saved(run.progress)
     update(run, run.task.batches(1, 0, 1)[:1])  # goes on while nothing is on the disk yet
-    assert gate.written == [] and not checkpoints(tmp_path) and not saver.is_saved(run.progress)
+    assert gate.written == [] and not module.checkpoints(tmp_path) and not saver.is_saved(run.progress)
     gate.open.set()
     saver.save(run)
     assert gate.written[:1] == [1]
     saver.wait()
-    assert gate.written == [1, 2] and [p.name for p in checkpoints(tmp_path)] == ["step-1", "step-2"]
+    assert gate.written == [1, 2] and [p.name for p in module.checkpoints(tmp_path)] == ["step-1", "step-2"]
     assert not [thread for thread in threading.enumerate() if thread.name == "checkpoint"]
 
 
@@ -167,12 +155,12 @@ def test_an_error_in_the_background_is_raised_once_by_the_next_call(tmp_path, mo
     gate, run = Gate(monkeypatch), trained(tmp_path)
     gate.error = OSError(28, "No space left on device")
     gate.open.set()
-    saver = Saver(run)
+    saver = module.Saver(run)
     saver.save(run)
     with pytest.raises(OSError, match="No space left"):
         getattr(saver, how)(*([run] if how == "save" else []))
     saver.wait()
-    assert not checkpoints(tmp_path)
+    assert not module.checkpoints(tmp_path)
 
 
 def test_an_error_in_the_background_ends_the_training(tmp_path, monkeypatch):
@@ -194,28 +182,30 @@ def test_never_is_more_than_one_interval_only_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "write_checkpoint", slowly)
     lost = []
     for report in train(tiny_run(tmp_path, checkpoint_every=2)):
-        newest = max((int(path.name.removeprefix("step-")) for path in checkpoints(tmp_path)), default=0)
+        newest = max(
+            (int(path.name.removeprefix("step-")) for path in module.checkpoints(tmp_path)), default=0
+        )
         lost.append(report.progress.step - newest)
     assert max(lost) == 2
 
 
 def test_without_a_background_it_is_there_at_once(tmp_path):
     run = trained(tmp_path, background=False)
-    Saver(run).save(run)
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-1"]
+    module.Saver(run).save(run)
+    assert [path.name for path in module.checkpoints(tmp_path)] == ["step-1"]
 
 
 def test_another_models_optimizer_is_refused(tmp_path):
-    path = write_checkpoint(tmp_path, snapshot(trained(tmp_path)))
+    path = write_checkpoint(tmp_path, module.snapshot(trained(tmp_path)))
     other = tiny_run(tmp_path)
     other.optimizer = torch.optim.AdamW([other.model.output_proj.weight])
-    load_checkpoint(path, other)  # it has what that one needs
+    module.load_checkpoint(path, other)  # it has what that one needs
     run = trained(tmp_path)
     del run.optimizer.state[next(iter(run.optimizer.state))]
     run.progress.step = 5
     path = saved(tmp_path, run)
     with pytest.raises(AttendoError, match=r"step-5 has the optimizer of another model\. Resume with"):
-        load_checkpoint(path, tiny_run(tmp_path))
+        module.load_checkpoint(path, tiny_run(tmp_path))
 
 
 def test_a_checkpoint_brings_everything_back(tmp_path):
@@ -223,7 +213,7 @@ def test_a_checkpoint_brings_everything_back(tmp_path):
     path = saved(tmp_path, run)
     drawn = torch.rand(4)
     other = tiny_run(tmp_path, seed=9)
-    assert load_checkpoint(path, other) == "" and other.progress == run.progress
+    assert module.load_checkpoint(path, other) == "" and other.progress == run.progress
     assert torch.equal(torch.rand(4), drawn)
     for mine, theirs in zip(run.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
@@ -237,10 +227,10 @@ def test_a_checkpoint_brings_everything_back(tmp_path):
 def test_the_average_is_the_mean(tmp_path):
     run = tiny_run(tmp_path, steps=8)
     list(train(run))
-    mean = average_weights(checkpoints(tmp_path))
+    mean = module.average_weights(module.checkpoints(tmp_path))
     first, second = tiny_run(tmp_path), tiny_run(tmp_path)
-    for other, path in zip((first, second), checkpoints(tmp_path), strict=True):
-        load_checkpoint(path, other)
+    for other, path in zip((first, second), module.checkpoints(tmp_path), strict=True):
+        module.load_checkpoint(path, other)
     for name, parameter in first.model.named_parameters():
         wanted = (parameter + second.model.get_parameter(name)) / 2
         torch.testing.assert_close(mean[name], wanted.detach())
@@ -251,20 +241,20 @@ def test_weights_of_another_model_are_refused():
     tensors = {name: p.detach() for name, p in model.named_parameters()}
     name = "encoder.blocks.0.feed_forward.in_proj.weight"
     with pytest.raises(AttendoError, match=r"in_proj.weight is only in one of file and model"):
-        load_weights(model, {n: t for n, t in tensors.items() if n != name}, "f")
+        module.load_weights(model, {n: t for n, t in tensors.items() if n != name}, "f")
     with pytest.raises(
         AttendoError, match=r"in_proj.weight has shape \(3, 16\), but config.toml defines \(32, 16\)"
     ):
-        load_weights(model, tensors | {name: torch.zeros(3, 16)}, "f")
+        module.load_weights(model, tensors | {name: torch.zeros(3, 16)}, "f")
 
 
 def test_progress_survives_as_json():
-    progress = Progress(step=3, best=1.5, threads=2, ended="why")
-    assert Progress.from_json(progress.as_json()) == progress
+    progress = module.Progress(step=3, best=1.5, threads=2, ended="why")
+    assert module.Progress.from_json(progress.as_json()) == progress
 
 
 def test_settings_that_would_lose_work_are_refused():
     with pytest.raises(ValueError, match="keep_last=0"):
-        CheckpointConfig(keep_last=0)
+        module.CheckpointConfig(keep_last=0)
     with pytest.raises(ValueError, match="every_steps=-1"):
-        CheckpointConfig(every_steps=-1)
+        module.CheckpointConfig(every_steps=-1)

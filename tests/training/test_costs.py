@@ -12,30 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attendo.data.batches import Batch, pad_rows
 from attendo.models import ModelConfig, build_model, parameter_count
+from attendo.training import costs
 from attendo.training.acceleration import autocast
-from attendo.training.costs import (
-    Accelerator,
-    Cells,
-    Formats,
-    Job,
-    activation_bytes,
-    all_reduce_seconds,
-    cells_of,
-    gather_seconds,
-    hidden_from,
-    load_of,
-    mean_load,
-    named_accelerator,
-    on_paper,
-    parameter_groups,
-    ring_bytes,
-    sharded_bytes,
-    times,
-    training_flops,
-    training_memory,
-    training_multiplications,
-    update_time,
-)
 from attendo.training.lora import freeze, with_adapters
 from attendo.training.losses import token_losses
 from attendo.training.optimizer import LoraConfig, TrainingConfig, build_optimizer
@@ -88,7 +66,7 @@ def batch_of(family, rows, padded=False):
 def test_parameters_are_those_of_the_model_that_is_built(family, variant):
     variant = {key: value for key, value in variant.items() if (family, key) != ("classifier", "tie")}
     config = config_of(family, **variant)
-    groups = parameter_groups(on_paper(config))
+    groups = costs.parameter_groups(costs.on_paper(config))
     assert sum(groups.values()) == parameter_count(build_model(config))
     assert ("decoder" in groups) == bool(config.n_decoder_layers)
 
@@ -99,9 +77,9 @@ def test_the_paper_model_holds_no_memory():
         n_encoder_layers=0, n_decoder_layers=32, norm="rms", norm_first=True, feed_forward_gated=True,
         attention_bias=False, feed_forward_bias=False, activation="silu", positions="rotary", tie="none",
     )  # fmt: skip
-    model = on_paper(huge)
+    model = costs.on_paper(huge)
     assert next(model.parameters()).is_meta
-    assert sum(parameter_groups(model).values()) == 6_738_415_616  # Touvron et al. 2023, the 7B model
+    assert sum(costs.parameter_groups(model).values()) == 6_738_415_616  # Touvron et al. 2023, the 7B model
 
 
 # ---- operations
@@ -116,9 +94,9 @@ def test_operations_are_those_that_torch_counts(family, variant):
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         hidden = model.hidden(**batch.inputs).flatten(0, -2)
         token_losses(model.output(hidden), batch.targets.flatten()).sum().backward()
-    passed, load = training_multiplications(on_paper(model.config)), load_of(batch)
+    passed, load = costs.training_multiplications(costs.on_paper(model.config)), costs.load_of(batch)
     unseen = 6 * passed.target_pairs * load.target_pairs
-    assert counter.get_total_flops() == training_flops(passed, load) + unseen
+    assert counter.get_total_flops() == costs.training_flops(passed, load) + unseen
 
 
 def partly_trained(model, frozen, lora):
@@ -149,26 +127,26 @@ def partly_trained(model, frozen, lora):
 @pytest.mark.parametrize("norm_first", [pytest.param(False, marks=pytest.mark.full), True])
 def test_operations_and_activations_of_a_model_that_is_trained_in_parts(family, frozen, lora, norm_first):
     config = config_of(family, norm_first=norm_first)
-    model, paper = (partly_trained(m, frozen, lora) for m in (build_model(config), on_paper(config)))
+    model, paper = (partly_trained(m, frozen, lora) for m in (build_model(config), costs.on_paper(config)))
     batch = batch_of(family, [(7, 9)] * 3)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         hidden = model.hidden(**batch.inputs).flatten(0, -2)
         token_losses(model.output(hidden), batch.targets.flatten()).sum().backward()
-    passed, load = training_multiplications(paper), load_of(batch)
+    passed, load = costs.training_multiplications(paper), costs.load_of(batch)
     counted = counter.get_total_flops() - 6 * passed.target_pairs * load.target_pairs
     # of scores that get a gradient only for the queries, half of a pass is left out
-    assert training_flops(passed, load) == pytest.approx(counted, rel=0.015)
+    assert costs.training_flops(passed, load) == pytest.approx(counted, rel=0.015)
     batch = batch_of(family, [(20, 24)] * 30)
-    ratio = activation_bytes(paper, cells_of(batch)) / kept_by_torch(model.train(), batch, False)
+    ratio = costs.activation_bytes(paper, costs.cells_of(batch)) / kept_by_torch(model.train(), batch, False)
     assert 0.98 < ratio < (1.35 if "targets" in lora else 1.1)
-    assert training_memory(paper, cells_of(batch)).gradients == 4 * parameter_count(model)
+    assert costs.training_memory(paper, costs.cells_of(batch)).gradients == 4 * parameter_count(model)
 
 
 def test_operations_by_the_definition():
     d, f, v, s, t = 64, 96, 100, 11, 7
-    flops = training_flops(
-        training_multiplications(on_paper(config_of("encoder-decoder"))),
-        load_of(batch_of("encoder-decoder", [(s, t)])),
+    flops = costs.training_flops(
+        costs.training_multiplications(costs.on_paper(config_of("encoder-decoder"))),
+        costs.load_of(batch_of("encoder-decoder", [(s, t)])),
     )
     weights = (
         s * 3 * (4 * d * d + 2 * d * f) + t * 3 * (6 * d * d + 2 * d * f) + s * 3 * 2 * d * d + t * v * d
@@ -180,8 +158,8 @@ def test_operations_by_the_definition():
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=4))
 def test_padding_is_no_load_and_rows_add_up(rows):
     for family in FAMILIES:
-        whole = load_of(batch_of(family, rows))
-        apart = mean_load([load_of(batch_of(family, [row])) for row in rows])
+        whole = costs.load_of(batch_of(family, rows))
+        apart = costs.mean_load([costs.load_of(batch_of(family, [row])) for row in rows])
         for name, value in vars(whole).items():
             assert value == pytest.approx(len(rows) * getattr(apart, name))
 
@@ -229,7 +207,7 @@ def test_activations_are_what_autograd_keeps(family, variant):
         rows = [(20, 24)] * 30 + [(9, 24)] if padded else [(20, 24)] * 30
         batch = batch_of(family, rows, padded)
         for half in (False, True):
-            predicted = activation_bytes(model, cells_of(batch), Formats(half))
+            predicted = costs.activation_bytes(model, costs.cells_of(batch), costs.Formats(half))
             assert predicted == pytest.approx(kept_by_torch(model, batch, half), rel=0.03)
 
 
@@ -241,7 +219,7 @@ def test_activations_of_limited_scores_windows_and_norms_of_heads(variant):
     for rows, padded in ((1, False), (4, True)):
         batch = batch_of("decoder", [(1, 150)] * rows, padded)
         for half in (False, True):
-            predicted = activation_bytes(model, cells_of(batch), Formats(half))
+            predicted = costs.activation_bytes(model, costs.cells_of(batch), costs.Formats(half))
             assert predicted == pytest.approx(kept_by_torch(model, batch, half), rel=0.05)
 
 
@@ -253,33 +231,38 @@ def test_states_are_those_of_the_optimizer(optimizer):
     token_losses(model(**batch.inputs).flatten(0, 1), batch.targets.flatten()).sum().backward()
     built.step()
     states = [value for state in built.state.values() for name, value in state.items() if name != "step"]
-    memory = training_memory(model, cells_of(batch), muon=optimizer == "muon")
+    memory = costs.training_memory(model, costs.cells_of(batch), muon=optimizer == "muon")
     assert memory.states == sum(state.numel() * state.element_size() for state in states)
     assert memory.gradients == sum(4 * p.grad.numel() for p in model.parameters())
 
 
 def test_checkpointing_keeps_the_inputs_of_the_blocks_and_one_block():
-    model = on_paper(config_of("decoder", n_decoder_layers=10))
-    cells = Cells(target=1000.0, output=1000.0)
-    one = activation_bytes(on_paper(config_of("decoder", n_decoder_layers=1)), cells)
-    outside = 2 * one - activation_bytes(on_paper(config_of("decoder", n_decoder_layers=2)), cells)
-    kept = activation_bytes(model, cells, checkpointing=True)
+    model = costs.on_paper(config_of("decoder", n_decoder_layers=10))
+    cells = costs.Cells(target=1000.0, output=1000.0)
+    one = costs.activation_bytes(costs.on_paper(config_of("decoder", n_decoder_layers=1)), cells)
+    outside = 2 * one - costs.activation_bytes(
+        costs.on_paper(config_of("decoder", n_decoder_layers=2)), cells
+    )
+    kept = costs.activation_bytes(model, cells, checkpointing=True)
     assert kept == pytest.approx(10 * 1000 * 64 * 4 + one)
-    assert activation_bytes(model, cells) == pytest.approx(10 * (one - outside) + outside)
+    assert costs.activation_bytes(model, cells) == pytest.approx(10 * (one - outside) + outside)
 
 
 def test_memory_grows_with_the_batch_and_its_peak_is_at_one_end_of_the_backward_pass():
-    model, cells = on_paper(config_of("encoder-decoder")), Cells(100.0, 100.0, 100.0)
-    small, large = training_memory(model, cells), training_memory(model, times(cells, 100.0))
+    model, cells = costs.on_paper(config_of("encoder-decoder")), costs.Cells(100.0, 100.0, 100.0)
+    small, large = (
+        costs.training_memory(model, cells),
+        costs.training_memory(model, costs.times(cells, 100.0)),
+    )
     assert large.activations == pytest.approx(100 * small.activations)
     assert large.peak == large.weights + large.states + large.activations + large.loss
-    few = training_memory(model, times(cells, 0.01))
+    few = costs.training_memory(model, costs.times(cells, 0.01))
     assert few.peak == few.weights + few.states + few.gradients + few.spare
 
 
 # ---- many accelerators
 
-LINK = Accelerator("link", flops=100e12, memory=80e9, bandwidth=10e9, latency=5e-6)
+LINK = costs.Accelerator("link", flops=100e12, memory=80e9, bandwidth=10e9, latency=5e-6)
 
 
 @given(st.integers(2, 7), st.integers(1, 5), st.integers(0, 1000))
@@ -296,49 +279,51 @@ def test_ring_bytes_are_those_of_a_ring_that_is_played_through(world, per_part, 
                 parts[right, part] = numbers if gathering else parts[right, part] + numbers
                 sent[rank] += numbers.size
     assert (parts == wanted).all()
-    assert sent == pytest.approx(ring_bytes(world * per_part, world))
+    assert sent == pytest.approx(costs.ring_bytes(world * per_part, world))
 
 
 @given(st.integers(1, 4096), st.floats(1e3, 1e11))
 def test_an_all_reduce_is_never_faster_than_its_bytes_and_a_gather_is_half_of_it(world, n_bytes):
-    seconds = all_reduce_seconds(n_bytes, world, LINK)
-    assert seconds >= ring_bytes(n_bytes, world) / LINK.link(world)
-    assert 2 * gather_seconds(n_bytes, world, LINK) <= seconds * (1 + 1e-9)
+    seconds = costs.all_reduce_seconds(n_bytes, world, LINK)
+    assert seconds >= costs.ring_bytes(n_bytes, world) / LINK.link(world)
+    assert 2 * costs.gather_seconds(n_bytes, world, LINK) <= seconds * (1 + 1e-9)
 
 
-jobs = st.builds(Job, st.floats(1e6, 1e10), st.integers(2, 80), st.floats(1e4, 1e6), st.floats(1e12, 1e18))
+jobs = st.builds(
+    costs.Job, st.floats(1e6, 1e10), st.integers(2, 80), st.floats(1e4, 1e6), st.floats(1e12, 1e18)
+)
 
 
 @given(jobs, st.integers(2, 2048), st.sampled_from(["ddp", "fsdp2"]))
 def test_traffic_is_hidden_from_where_it_is_said_to_be(job, world, sharding):
-    needed = hidden_from(job, world, LINK, sharding)
-    enough = update_time(replace(job, flops=1.001 * needed * job.flops), world, LINK, sharding)
+    needed = costs.hidden_from(job, world, LINK, sharding)
+    enough = costs.update_time(replace(job, flops=1.001 * needed * job.flops), world, LINK, sharding)
     assert enough.total == pytest.approx(enough.compute) and enough.binds == "products"
-    short = update_time(replace(job, flops=0.9 * needed * job.flops), world, LINK, sharding)
+    short = costs.update_time(replace(job, flops=0.9 * needed * job.flops), world, LINK, sharding)
     assert short.total > short.compute
     assert short.total <= short.compute + short.traffic
 
 
 def test_an_accelerator_alone_waits_for_nothing():
-    job = Job(1e8, 13, 1e7, 1e15)
+    job = costs.Job(1e8, 13, 1e7, 1e15)
     for sharding in ("ddp", "fsdp2"):
-        alone = update_time(job, 1, LINK, sharding, mfu=0.5)
+        alone = costs.update_time(job, 1, LINK, sharding, mfu=0.5)
         assert (alone.total, alone.traffic) == (pytest.approx(20.0), 0.0)
 
 
 def test_sharding_divides_the_states():
-    job = Job(1e9, 25, 5e7, 1e15)
-    assert sharded_bytes(job, 8, 16e9, 2e9, "ddp") == 18e9
-    assert sharded_bytes(job, 8, 16e9, 2e9, "fsdp2") == 2e9 + 12 * 5e7 + 2e9
+    job = costs.Job(1e9, 25, 5e7, 1e15)
+    assert costs.sharded_bytes(job, 8, 16e9, 2e9, "ddp") == 18e9
+    assert costs.sharded_bytes(job, 8, 16e9, 2e9, "fsdp2") == 2e9 + 12 * 5e7 + 2e9
 
 
 def test_machines_of_several_have_quicker_links():
-    in_nodes = Accelerator("", 1.0, 1.0, bandwidth=50.0, inner=450.0, per_node=8)
+    in_nodes = costs.Accelerator("", 1.0, 1.0, bandwidth=50.0, inner=450.0, per_node=8)
     assert [in_nodes.link(world) for world in (2, 8, 9, 1000)] == [450.0, 450.0, 400.0, 400.0]
     assert LINK.link(2) == LINK.link(1000) == LINK.bandwidth
 
 
 def test_an_accelerator_by_name():
-    assert named_accelerator("h100", {"memory": 1.0, "flops": None}).memory == 1.0
+    assert costs.named_accelerator("h100", {"memory": 1.0, "flops": None}).memory == 1.0
     with pytest.raises(Exception, match="expected one of a100, h100"):
-        named_accelerator("h1000")
+        costs.named_accelerator("h1000")

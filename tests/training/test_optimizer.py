@@ -9,19 +9,8 @@ from hypothesis import strategies as st
 from tiny_task import TinyTask, tiny_model
 from torch import nn
 
+from attendo.training import optimizer as module
 from attendo.training.losses import batch_loss
-from attendo.training.optimizer import (
-    Horizon,
-    MuonWithAdamW,
-    TrainingConfig,
-    WeightAverage,
-    build_optimizer,
-    cosine,
-    hidden_matrices,
-    learning_rate,
-    noam,
-    warmup_stable_decay,
-)
 
 
 def stepped(optimizer, model, n, first=0):
@@ -52,13 +41,15 @@ def stepped(optimizer, model, n, first=0):
 )
 def test_settings_that_cannot_be_are_refused_with_the_remedy(settings, said):
     with pytest.raises(ValueError, match=said):
-        TrainingConfig(**{"steps": 1} | settings)
+        module.TrainingConfig(**{"steps": 1} | settings)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_every_parameter_is_stepped_once_and_vectors_do_not_decay(kind):
     model = tiny_model()
-    optimizer = build_optimizer(model, TrainingConfig(steps=1, optimizer=kind, weight_decay=0.5))
+    optimizer = module.build_optimizer(
+        model, module.TrainingConfig(steps=1, optimizer=kind, weight_decay=0.5)
+    )
     held = [p for group in optimizer.param_groups for p in group["params"]]
     assert len(held) == len(set(held)) and set(held) == set(model.parameters())
     for group in optimizer.param_groups:
@@ -68,13 +59,13 @@ def test_every_parameter_is_stepped_once_and_vectors_do_not_decay(kind):
 
 def test_muon_takes_the_matrices_between_embedding_and_output():
     model = tiny_model()
-    names = {name for name, p in model.named_parameters() if p in hidden_matrices(model)}
+    names = {name for name, p in model.named_parameters() if p in module.hidden_matrices(model)}
     blocks = {name for name, p in model.named_parameters() if ".blocks." in name and p.ndim == 2}
     assert names == blocks and len(names) == 4 + 2 + 8 + 2
     model.encoder.requires_grad_(False)
-    assert {name.split(".")[0] for name, p in model.named_parameters() if p in hidden_matrices(model)} == {
-        "decoder"
-    }
+    assert {
+        name.split(".")[0] for name, p in model.named_parameters() if p in module.hidden_matrices(model)
+    } == {"decoder"}
 
 
 def test_a_step_of_muon_is_nearly_orthogonal_and_as_large_as_one_of_adamw():
@@ -83,7 +74,7 @@ def test_a_step_of_muon_is_nearly_orthogonal_and_as_large_as_one_of_adamw():
         torch.manual_seed(0)
         matrix = nn.Parameter(torch.zeros(24, 40))
         muon = torch.optim.Muon([matrix], lr=0.1, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
-        optimizer = MuonWithAdamW(muon, torch.optim.AdamW([nn.Parameter(torch.zeros(1))]))
+        optimizer = module.MuonWithAdamW(muon, torch.optim.AdamW([nn.Parameter(torch.zeros(1))]))
         matrix.grad = size * torch.randn(24, 40)
         optimizer.step()
         values = torch.linalg.svdvals(matrix.detach()) / (0.1 * 0.2 * 40**0.5)
@@ -96,9 +87,9 @@ def test_a_step_of_muon_is_nearly_orthogonal_and_as_large_as_one_of_adamw():
 def test_both_parts_step_as_torchs_own_would():
     """torch's Muon rounds to bfloat16: 2% for random gradients, but more than 50% for those of low rank."""
     together, apart, start = tiny_model(0.0), tiny_model(0.0), tiny_model(0.0)
-    config = TrainingConfig(steps=1, optimizer="muon", weight_decay=0.1, learning_rate=0.01)
-    both = build_optimizer(together, config)
-    hidden = hidden_matrices(apart)
+    config = module.TrainingConfig(steps=1, optimizer="muon", weight_decay=0.1, learning_rate=0.01)
+    both = module.build_optimizer(together, config)
+    hidden = module.hidden_matrices(apart)
     rest = [p for p in apart.parameters() if p not in hidden]
     muon = torch.optim.Muon(
         [p for p in apart.parameters() if p in hidden], weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
@@ -128,12 +119,12 @@ def test_both_parts_step_as_torchs_own_would():
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_a_loaded_state_goes_on_to_the_same_bits(kind):
-    config = TrainingConfig(steps=1, optimizer=kind)
+    config = module.TrainingConfig(steps=1, optimizer=kind)
     whole, first, second = tiny_model(0.0), tiny_model(0.0), tiny_model(0.0, seed=1)
-    wanted = stepped(build_optimizer(whole, config), whole, 5)
-    early = build_optimizer(first, config)
+    wanted = stepped(module.build_optimizer(whole, config), whole, 5)
+    early = module.build_optimizer(first, config)
     stepped(early, first, 2)
-    late = build_optimizer(second, config)
+    late = module.build_optimizer(second, config)
     late.load_state_dict(early.state_dict())
     second.load_state_dict(first.state_dict())
     for one, other in zip(stepped(late, second, 3, first=2), wanted, strict=True):
@@ -142,7 +133,7 @@ def test_a_loaded_state_goes_on_to_the_same_bits(kind):
 
 def test_an_average_is_that_of_the_formula_and_forgets_its_start():
     model = nn.Linear(3, 2, dtype=torch.float64)
-    average = WeightAverage(model, 0.5)
+    average = module.WeightAverage(model, 0.5)
     wanted = model.weight.detach().clone()
     for step in range(1, 30):
         with torch.no_grad():
@@ -155,7 +146,7 @@ def test_an_average_is_that_of_the_formula_and_forgets_its_start():
 
 def test_swapped_weights_come_back_to_the_bit_also_after_an_error():
     model = tiny_model()
-    average = WeightAverage(model, 0.9)
+    average = module.WeightAverage(model, 0.9)
     torch.nn.init.normal_(model.encoder.blocks[0].feed_forward.in_proj.weight)
     average.update(model, 1)
     own = [p.detach().clone() for p in model.parameters()]
@@ -170,7 +161,7 @@ def test_swapped_weights_come_back_to_the_bit_also_after_an_error():
 
 
 def test_a_saved_average_is_taken_over_and_another_models_is_refused():
-    first, second = WeightAverage(nn.Linear(3, 2), 0.9), WeightAverage(nn.Linear(3, 2), 0.9)
+    first, second = module.WeightAverage(nn.Linear(3, 2), 0.9), module.WeightAverage(nn.Linear(3, 2), 0.9)
     second.load(first.tensors)
     assert all(second.tensors[name].equal(first.tensors[name]) for name in first.tensors)
     with pytest.raises(ValueError, match="bias"):
@@ -179,35 +170,38 @@ def test_a_saved_average_is_taken_over_and_another_models_is_refused():
 
 @pytest.mark.parametrize(("step", "rate"), [(1, 1.74693e-7), (4000, 6.98771e-4), (50_000, 1.97642e-4)])
 def test_the_figures_of_the_paper(step, rate):
-    assert noam(step, 512, 4000) == pytest.approx(rate, rel=5e-6)
+    assert module.noam(step, 512, 4000) == pytest.approx(rate, rel=5e-6)
 
 
 def test_noam_peaks_where_its_branches_meet():
-    rates = [noam(step, 256, 50) for step in range(1, 200)]
+    rates = [module.noam(step, 256, 50) for step in range(1, 200)]
     assert max(rates) == rates[49] == pytest.approx(256**-0.5 * 50**-0.5)
 
 
 @given(st.integers(1, 50), st.integers(0, 100), st.integers(1, 100), st.floats(1e-5, 1e-2))
 def test_warmup_stable_decay_rises_stays_and_falls(warmup, stable, decay, peak):
     start, end = warmup + stable, warmup + stable + decay
-    rates = [warmup_stable_decay(step, peak, warmup, Horizon(start, end)) for step in range(1, end + 1)]
+    rates = [
+        module.warmup_stable_decay(step, peak, warmup, module.Horizon(start, end))
+        for step in range(1, end + 1)
+    ]
     assert rates[warmup - 1 : start] == [peak] * (stable + 1)
     assert all(a < b for a, b in itertools.pairwise(rates[:warmup]))
     assert all(a > b > 0 for a, b in itertools.pairwise(rates[start - 1 :]))
     assert rates[-1] == pytest.approx(peak / (decay + 1))
-    assert warmup_stable_decay(10**6, peak, warmup, Horizon()) == peak
+    assert module.warmup_stable_decay(10**6, peak, warmup, module.Horizon()) == peak
 
 
 def test_cosine_ends_at_zero():
-    assert cosine(5, 1.0, 10, 100) == 0.5
-    assert cosine(10, 1.0, 10, 100) == 1.0
-    assert cosine(55, 1.0, 10, 100) == pytest.approx(0.5)
-    assert cosine(100, 1.0, 10, 100) == pytest.approx(0.0)
+    assert module.cosine(5, 1.0, 10, 100) == 0.5
+    assert module.cosine(10, 1.0, 10, 100) == 1.0
+    assert module.cosine(55, 1.0, 10, 100) == pytest.approx(0.5)
+    assert module.cosine(100, 1.0, 10, 100) == pytest.approx(0.0)
 
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("schedule", ["wsd", "cosine", "noam"])
 def test_the_schedule_is_chosen_by_name(schedule):
-    config = TrainingConfig(steps=100, schedule=schedule, warmup_steps=10, learning_rate=0.5)
-    wanted = {"wsd": 0.5, "cosine": cosine(50, 0.5, 10, 100), "noam": 0.5 * noam(50, 64, 10)}
-    assert learning_rate(config, 64, 50, Horizon(75, 100)) == wanted[schedule]
+    config = module.TrainingConfig(steps=100, schedule=schedule, warmup_steps=10, learning_rate=0.5)
+    wanted = {"wsd": 0.5, "cosine": module.cosine(50, 0.5, 10, 100), "noam": 0.5 * module.noam(50, 64, 10)}
+    assert module.learning_rate(config, 64, 50, module.Horizon(75, 100)) == wanted[schedule]

@@ -1,10 +1,14 @@
-"""What training prints: evaluations, the end, within 80 columns."""
+"""What training prints: evaluations, the end, within 80 columns, and how far a run is."""
 
 import sys
+from types import SimpleNamespace
+
+import pytest
 
 from attendo.cli.reporting import say
 from attendo.training.checkpoints import Progress
-from attendo.training.run import Evaluation, Report, evaluation_lines, report_lines
+from attendo.training.optimizer import TrainingConfig
+from attendo.training.run import Evaluation, Report, evaluation_lines, more_time, report_lines, standing
 
 
 def test_what_is_said_fits_80_columns_of_a_terminal(monkeypatch, capsys):
@@ -63,3 +67,20 @@ def test_each_evaluation_shows_another_text_and_its_label():
             found = Evaluation(measures, next(iter(measures)), texts)
             report = Report("evaluation", Progress(step=step), evaluation=found)
             assert evaluation_lines(report)[1:] == wanted
+
+
+@pytest.mark.parametrize(
+    ("budget", "stands", "more"),
+    [
+        ({"steps": 1989}, "172 of 1,989 steps", ""),
+        ({"epochs": 2.5}, "172 of 250 steps", ""),
+        ({"minutes": 30}, "172 steps, 415 of 1,800 seconds used", ", or `minutes` 60 in total"),
+        ({"cpu_minutes": 0.5}, "172 steps, 31 of 30 CPU-seconds used", ", or `cpu_minutes` 1 in total"),
+    ],
+)
+def test_the_words_are_of_the_budget_that_a_run_has(budget, stands, more):
+    task = SimpleNamespace(batches=lambda seed, epoch, start: range(100))
+    progress = Progress(step=172, cpu_seconds=31.2, wall_seconds=415.4)
+    run = SimpleNamespace(task=task, progress=progress, training=TrainingConfig(**budget))
+    assert (standing(run), more_time(run)) == (stands, more)
+    assert progress == Progress(step=172, cpu_seconds=31.2, wall_seconds=415.4)

@@ -19,33 +19,14 @@ from attendo.display.width import columns
 from attendo.models import EncoderDecoder, parameter_count
 from attendo_course.commands.lesson import piece_lines
 from attendo_course.lessons import ablate
-from attendo_course.lessons.ablate import (
-    ABLATE,
-    CONNECTIVES,
-    PHENOMENA,
-    Result,
-    Variant,
-    ablated,
-    base_config,
-    cross_weights,
-    interval,
-    small_data,
-    small_forecast,
-    small_forecasts,
-    small_pieces,
-    translations,
-    turned_round,
-    unordered_limit,
-    variants,
-)
 from attendo_course.lessons.arrays import NO_TARGET, ArrayTask, Training, seeded
 from attendo_course.lessons.forecast_grammar import Clause, Forecast, Weather, english, japanese
 from attendo_course.lessons.lesson import Options, Table
 from attendo_course.pictures import Picture
 from attendo_course.residuals import without_residuals
 
-PIECES = small_pieces()
-FORECASTS = st.integers(0, 2**32).map(lambda seed: small_forecast(np.random.default_rng(seed)))
+PIECES = ablate.small_pieces()
+FORECASTS = st.integers(0, 2**32).map(lambda seed: ablate.small_forecast(np.random.default_rng(seed)))
 
 
 @given(FORECASTS)
@@ -63,8 +44,8 @@ def test_a_text_of_other_pieces_is_refused():
 
 @given(FORECASTS)
 def test_turned_round_twice_is_the_same(forecast):
-    other = turned_round(forecast)
-    assert turned_round(other) == forecast
+    other = ablate.turned_round(forecast)
+    assert ablate.turned_round(other) == forecast
     assert other.main.event == forecast.below[0][1].event != forecast.main.event
     assert (other.date, other.place, other.main.time) == (forecast.date, forecast.place, forecast.main.time)
 
@@ -76,9 +57,9 @@ def every_forecast() -> list[Forecast]:
         ("Tokyo", "Naha"),
         ("will", "may"),
         (0, 4),
-        CONNECTIVES[:2],
-        PHENOMENA,
-        PHENOMENA,
+        ablate.CONNECTIVES[:2],
+        ablate.PHENOMENA,
+        ablate.PHENOMENA,
     )
     return [
         Forecast(date, place, certainty, Clause(Weather(main), time), ((word, Clause(Weather(below))),))
@@ -95,7 +76,7 @@ def test_the_limit_without_order_agrees_with_enumeration():
     nats = sum(math.log(n_alike[bag]) for bag in bags)
     n_targets = sum(len(PIECES.encode(japanese(forecast))) + 1 for forecast in forecasts)
     assert len({japanese(forecast) for forecast in forecasts}) == len(forecasts)
-    assert unordered_limit(forecasts, PIECES) == pytest.approx(
+    assert ablate.unordered_limit(forecasts, PIECES) == pytest.approx(
         (nats / n_targets, len(n_alike) / len(forecasts))
     )
 
@@ -105,12 +86,13 @@ def test_without_positions_two_forecasts_of_the_same_pieces_are_one():
     forecast = next(
         forecast
         for forecast in every_forecast()
-        if sorted(PIECES.encode(english(forecast))) == sorted(PIECES.encode(english(turned_round(forecast))))
+        if sorted(PIECES.encode(english(forecast)))
+        == sorted(PIECES.encode(english(ablate.turned_round(forecast))))
     )
-    pair = translations([forecast, turned_round(forecast)], PIECES).inputs
+    pair = ablate.translations([forecast, ablate.turned_round(forecast)], PIECES).inputs
     target = pair["tgt"][:1].expand(2, -1)
     for name, alike in (("no positions", True), ("base", False)):
-        (config,) = (variant.config for variant in variants() if variant.name.en == name)
+        (config,) = (variant.config for variant in ablate.variants() if variant.name.en == name)
         model = seeded(lambda config=config: EncoderDecoder(config), 1).eval()
         one, other = model(pair["src"], target)
         assert torch.allclose(one, other, atol=1e-5) is alike
@@ -118,7 +100,7 @@ def test_without_positions_two_forecasts_of_the_same_pieces_are_one():
 
 @given(st.lists(FORECASTS, min_size=1, max_size=4))
 def test_sources_and_targets_stand_between_marks(forecasts):
-    examples = translations(forecasts, PIECES)
+    examples = ablate.translations(forecasts, PIECES)
     for i, forecast in enumerate(forecasts):
         source, target = PIECES.encode(english(forecast)), PIECES.encode(japanese(forecast))
         src, tgt, wanted = (rows[i].tolist() for rows in (*take(examples.inputs), examples.targets))
@@ -137,8 +119,8 @@ def take(inputs):
 
 @given(st.integers(0, 2**31 - 1))
 def test_no_seed_learns_from_the_test(seed):
-    test = small_forecasts(np.random.default_rng(ablate.TEST_SEED), 60)
-    train = small_forecasts(np.random.default_rng(seed), 40, test)
+    test = ablate.small_forecasts(np.random.default_rng(ablate.TEST_SEED), 60)
+    train = ablate.small_forecasts(np.random.default_rng(seed), 40, test)
     assert len(set(train)) == 40
     assert not set(train) & set(test)
 
@@ -148,20 +130,20 @@ def test_intervals_are_scipys(n):
     stats = pytest.importorskip("scipy.stats")
     values = np.random.default_rng(n).normal(size=n).tolist()
     wanted = stats.t.interval(0.95, n - 1, np.mean(values), stats.sem(values))
-    assert interval(values) == pytest.approx(wanted, abs=1e-3)
+    assert ablate.interval(values) == pytest.approx(wanted, abs=1e-3)
 
 
 def test_the_interval_of_one_value_has_no_bounds_and_that_of_many_is_wide_enough():
     stats = pytest.importorskip("scipy.stats")
-    assert interval([3.0]) == (-math.inf, math.inf)
+    assert ablate.interval([3.0]) == (-math.inf, math.inf)
     values = np.random.default_rng(0).normal(size=30).tolist()
     low, high = stats.t.interval(0.95, 29, np.mean(values), stats.sem(values))
-    assert interval(values)[0] < low < high < interval(values)[1]
+    assert ablate.interval(values)[0] < low < high < ablate.interval(values)[1]
 
 
 def test_each_variant_changes_what_its_name_says():
-    base, *others = variants()
-    assert base.config == base_config()
+    base, *others = ablate.variants()
+    assert base.config == ablate.base_config()
     assert len({variant.name.en for variant in others}) == 15
     plain = others.pop()
     assert (plain.config, plain.residuals) == (base.config, False)
@@ -184,16 +166,22 @@ def test_each_variant_changes_what_its_name_says():
     for name, found in changed.items():
         (wanted,) = (fields for word, fields in kinds.items() if word in name)
         assert found == wanted
-    sizes = {v.name.en: parameter_count(EncoderDecoder(v.config)) for v in variants() if v.name.en[1] in "aA"}
+    sizes = {
+        v.name.en: parameter_count(EncoderDecoder(v.config))
+        for v in ablate.variants()
+        if v.name.en[1] in "aA"
+    }
     assert len(sizes) == 4
     assert len(set(sizes.values())) == 1  # heads share the same weights
 
 
-def result(losses, base_losses) -> Result:
+def result(losses, base_losses) -> ablate.Result:
     def runs(values):
         return [Training(nn.Identity(), [1.0], {"loss": x, "exact": 0.5}) for x in values]
 
-    return Result(Variant(Localized("x", "x"), base_config()), runs(losses), runs(base_losses))
+    return ablate.Result(
+        ablate.Variant(Localized("x", "x"), ablate.base_config()), runs(losses), runs(base_losses)
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,7 +202,9 @@ def test_each_change_is_named_under_its_verdict():
     names = ("base", "a", "b", "c", "d")
     losses = ((1.0, 2.0), (2.0, 3.01), (0.0, 1.01), (1.0, 2.5), (3.0, 4.01))
     results = [
-        replace(result(values, losses[0]), variant=Variant(Localized(name, name), base_config()))
+        replace(
+            result(values, losses[0]), variant=ablate.Variant(Localized(name, name), ablate.base_config())
+        )
         for name, values in zip(names, losses, strict=True)
     ]
     assert "worse: a, d; better: b; 2 runs do not tell: c." in ablate._verdicts(results, 2).en
@@ -222,24 +212,24 @@ def test_each_change_is_named_under_its_verdict():
 
 @pytest.mark.full
 def test_runs_are_repeatable_and_exact_is_what_greedy_search_finds():
-    known, others = (small_forecasts(np.random.default_rng(seed), 2) for seed in (1, 2))
-    config = replace(base_config(), n_encoder_layers=1, n_decoder_layers=1)
-    test = translations([*known, *others], PIECES)
-    task = ArrayTask(translations(known, PIECES), test, batch_rows=2)
-    first, again, other = (ablated(config, task, 2, seed) for seed in (1, 1, 2))
+    known, others = (ablate.small_forecasts(np.random.default_rng(seed), 2) for seed in (1, 2))
+    config = replace(ablate.base_config(), n_encoder_layers=1, n_decoder_layers=1)
+    test = ablate.translations([*known, *others], PIECES)
+    task = ArrayTask(ablate.translations(known, PIECES), test, batch_rows=2)
+    first, again, other = (ablate.ablated(config, task, 2, seed) for seed in (1, 1, 2))
     assert (first.losses, first.measures) == (again.losses, again.measures)
     assert first.losses != other.losses
-    learned = ablated(config, task, 80, 1)
+    learned = ablate.ablated(config, task, 80, 1)
     right = [greedy(learned.model, f) == PIECES.encode(japanese(f)) for f in (*known, *others)]
     assert right == [True, True, False, False]
     assert learned.measures["exact"] == 0.5
 
 
 def test_without_residuals_a_run_begins_with_the_weights_of_the_base_and_learns_otherwise():
-    train = small_forecasts(np.random.default_rng(1), 4)
-    task = ArrayTask(translations(train, PIECES), translations(train, PIECES), batch_rows=4)
-    plain, base = (ablated(base_config(), task, 1, 1, residuals=keep) for keep in (False, True))
-    untrained = seeded(lambda: EncoderDecoder(base_config()), 1)
+    train = ablate.small_forecasts(np.random.default_rng(1), 4)
+    task = ArrayTask(ablate.translations(train, PIECES), ablate.translations(train, PIECES), batch_rows=4)
+    plain, base = (ablate.ablated(ablate.base_config(), task, 1, 1, residuals=keep) for keep in (False, True))
+    untrained = seeded(lambda: EncoderDecoder(ablate.base_config()), 1)
     assert without_residuals(untrained) is untrained
     weight = untrained.decoder.blocks[0].cross_attention.v_proj.weight
     found = [run.model.decoder.blocks[0].cross_attention.v_proj.weight for run in (plain, base)]
@@ -257,8 +247,8 @@ def greedy(model, forecast) -> list[int]:
 
 
 def test_cross_attention_has_a_row_for_each_wanted_piece_and_the_end():
-    (forecast,) = small_forecasts(np.random.default_rng(3), 1)
-    weights = cross_weights(seeded(lambda: EncoderDecoder(base_config()), 1), forecast, PIECES)
+    (forecast,) = ablate.small_forecasts(np.random.default_rng(3), 1)
+    weights = ablate.cross_weights(seeded(lambda: EncoderDecoder(ablate.base_config()), 1), forecast, PIECES)
     source, target = english(forecast), japanese(forecast)
     assert weights.shape == (len(PIECES.encode(target)) + 1, len(PIECES.encode(source)) + 1)
     assert weights.sum(1) == pytest.approx(1.0)
@@ -267,11 +257,11 @@ def test_cross_attention_has_a_row_for_each_wanted_piece_and_the_end():
 def test_the_lesson_shows_a_table_and_says_what_it_means(monkeypatch):
     monkeypatch.setattr(ablate, "TEST_ROWS", 8)
     monkeypatch.setattr(ablate, "TRAIN_ROWS", 16)
-    pieces = list(ABLATE.teach(Options(seeds=2, effort=0.001)))
+    pieces = list(ablate.ABLATE.teach(Options(seeds=2, effort=0.001)))
     (table,) = (piece for piece in pieces if isinstance(piece, Table))
     assert [len(row) for row in table.rows] == [6] * (2 + 15)
     assert [piece.kind for piece in pieces if isinstance(piece, Picture)] == ["curves", "matrix"]
-    assert ABLATE.question not in pieces  # the command prints it
+    assert ablate.ABLATE.question not in pieces  # the command prints it
     for language in ("en", "ja"):
         lines = [line for piece in pieces for line in piece_lines(piece, language)]
         assert max(map(columns, lines)) <= WIDTH
@@ -280,10 +270,10 @@ def test_the_lesson_shows_a_table_and_says_what_it_means(monkeypatch):
 
 @pytest.mark.full
 def test_positions_matter_and_learned_ones_do_as_well_as_sinusoids():
-    task = small_data().task(1)
-    configs = {variant.name.en: variant.config for variant in variants()}
+    task = ablate.small_data().task(1)
+    configs = {variant.name.en: variant.config for variant in ablate.variants()}
     exact = {
-        name: ablated(configs[name], task, ablate.STEPS, 1).measures["exact"]
+        name: ablate.ablated(configs[name], task, ablate.STEPS, 1).measures["exact"]
         for name in ("base", "(E) learned", "no positions")
     }
     assert min(exact["base"], exact["(E) learned"]) > 0.7 > 0.5 > exact["no positions"]

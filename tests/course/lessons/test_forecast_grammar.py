@@ -14,25 +14,12 @@ from hypothesis import strategies as st
 
 from attendo_course import weather_chain as weather
 from attendo_course.lessons import forecast_grammar as lexicon
-from attendo_course.lessons.forecast_grammar import (
-    Alert,
-    Temperature,
-    Weather,
-    Wind,
-    combination,
-    english,
-    forecasts,
-    japanese,
-    pairs,
-    sample,
-    split_of,
-)
 
-drawn = st.integers(0, 2**32).map(lambda seed: sample(np.random.Generator(np.random.PCG64(seed))))
+drawn = st.integers(0, 2**32).map(lambda seed: lexicon.sample(np.random.Generator(np.random.PCG64(seed))))
 
 
 def first_forecasts(n, split, seed=0):
-    return list(islice(forecasts(split, seed), n))
+    return list(islice(lexicon.forecasts(split, seed), n))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +41,9 @@ def events_of(forecast):
 def test_no_english_text_has_two_japanese(train):
     japanese_of = {}
     for forecast in train:
-        assert japanese_of.setdefault(english(forecast), japanese(forecast)) == japanese(forecast)
+        assert japanese_of.setdefault(
+            lexicon.english(forecast), lexicon.japanese(forecast)
+        ) == lexicon.japanese(forecast)
     assert len(japanese_of) == len(train)  # distinct structures, distinct texts
 
 
@@ -64,7 +53,7 @@ def test_no_english_text_has_two_japanese(train):
 def test_places_phenomena_and_depths_are_plenty(train):
     places = Counter(forecast.place for forecast in train)
     events = [event for forecast in train for event in events_of(forecast)]
-    phenomena = Counter(event.phenomenon for event in events if isinstance(event, Weather))
+    phenomena = Counter(event.phenomenon for event in events if isinstance(event, lexicon.Weather))
     assert len(places) == len(lexicon.PLACES) >= 60
     assert len(phenomena) == len(lexicon.PHENOMENA) >= 30
     assert min(places.values()) > 0.0075 * len(train)
@@ -78,7 +67,7 @@ def test_the_weather_follows_the_markov_chain():
     rng = np.random.Generator(np.random.PCG64(2))
     counts, first_counts = np.zeros((3, 3)), np.zeros(3)
     for _ in range(examples(10_000, 30_000)):
-        events = [event for event in events_of(sample(rng)) if isinstance(event, Weather)]
+        events = [event for event in events_of(lexicon.sample(rng)) if isinstance(event, lexicon.Weather)]
         states = [weather.STATES.index(lexicon.PHENOMENA[event.phenomenon].state) for event in events]
         if states:
             first_counts[states[0]] += 1
@@ -101,7 +90,7 @@ def test_times_run_forward_and_the_night_has_no_sunshine(train):
 
 def test_all_temperatures_are_in_range_and_fit_the_phenomena(train):
     for forecast in train:
-        told = {event.degrees for event in events_of(forecast) if isinstance(event, Temperature)}
+        told = {event.degrees for event in events_of(forecast) if isinstance(event, lexicon.Temperature)}
         if forecast.high_and_low is not None:
             high, low = forecast.high_and_low
             assert lexicon.COLDEST <= low < high
@@ -110,7 +99,7 @@ def test_all_temperatures_are_in_range_and_fit_the_phenomena(train):
         for degrees in told:
             assert -20 <= degrees <= 40
             for event in events_of(forecast):
-                if isinstance(event, Weather):
+                if isinstance(event, lexicon.Weather):
                     entry = lexicon.PHENOMENA[event.phenomenon]
                     assert entry.coldest <= degrees <= entry.hottest
 
@@ -134,8 +123,8 @@ def test_every_day_has_phenomena_enough_to_choose_from():
 def test_the_space_is_far_larger_than_a_training_set(train):
     # By the birthday rule 20,000 draws from ten million equally likely combinations repeat 20 times, from one
     # million 200 times; the simple sentences repeat first.
-    assert len({combination(forecast) for forecast in train}) > len(train) - 100
-    longer = [combination(forecast) for forecast in train if forecast.below]
+    assert len({lexicon.combination(forecast) for forecast in train}) > len(train) - 100
+    longer = [lexicon.combination(forecast) for forecast in train if forecast.below]
     assert len(set(longer)) > len(longer) - 10
 
 
@@ -152,11 +141,11 @@ def parts_of(forecast):
         parts.add(f"time {clause.time} {clause.onward}")
     for event in events_of(forecast):
         match event:
-            case Weather(name) | Alert(name):
+            case lexicon.Weather(name) | lexicon.Alert(name):
                 parts.add(name)
-            case Wind(strength, direction):
+            case lexicon.Wind(strength, direction):
                 parts |= {f"strength {strength}", direction}
-            case Temperature(change, degrees):
+            case lexicon.Temperature(change, degrees):
                 parts.add(change)
                 numbers.add(degrees)
     return parts | {f"degrees {number}" for number in numbers}
@@ -169,17 +158,17 @@ def test_held_out_forecasts_use_only_parts_seen_in_training(train, held_out):
 
 
 def test_no_combination_is_on_both_sides(train, held_out):
-    assert {split_of(forecast) for forecast in train} == {"train"}
-    assert [split_of(forecast) for forecast in held_out] == ["test"] * 500 + ["valid"] * 500
-    assert {combination(f) for f in train}.isdisjoint({combination(f) for f in held_out})
-    assert {english(f) for f in train}.isdisjoint({english(f) for f in held_out})
-    assert {japanese(f) for f in train}.isdisjoint({japanese(f) for f in held_out})
+    assert {lexicon.split_of(forecast) for forecast in train} == {"train"}
+    assert [lexicon.split_of(forecast) for forecast in held_out] == ["test"] * 500 + ["valid"] * 500
+    assert {lexicon.combination(f) for f in train}.isdisjoint({lexicon.combination(f) for f in held_out})
+    assert {lexicon.english(f) for f in train}.isdisjoint({lexicon.english(f) for f in held_out})
+    assert {lexicon.japanese(f) for f in train}.isdisjoint({lexicon.japanese(f) for f in held_out})
 
 
 @given(drawn, st.integers(-20, 40), st.integers(-20, 40))
 def test_other_temperatures_stay_in_the_same_split(forecast, degrees, low):
     def changed(clause):
-        is_temperature = isinstance(clause.event, Temperature)
+        is_temperature = isinstance(clause.event, lexicon.Temperature)
         return replace(clause, event=replace(clause.event, degrees=degrees)) if is_temperature else clause
 
     other = replace(
@@ -188,29 +177,29 @@ def test_other_temperatures_stay_in_the_same_split(forecast, degrees, low):
         below=tuple((connective, changed(clause)) for connective, clause in forecast.below),
         high_and_low=None if forecast.high_and_low is None else (degrees, low),
     )
-    assert split_of(other) == split_of(forecast)
+    assert lexicon.split_of(other) == lexicon.split_of(forecast)
 
 
 def test_a_combination_is_a_text_without_its_temperatures(train):
-    words = [re.sub(r"-?\d+ degrees?", "", english(forecast)) for forecast in train]
-    combinations = [combination(forecast) for forecast in train]
+    words = [re.sub(r"-?\d+ degrees?", "", lexicon.english(forecast)) for forecast in train]
+    combinations = [lexicon.combination(forecast) for forecast in train]
     assert len(set(zip(words, combinations, strict=True))) == len(set(words)) == len(set(combinations))
     assert len(set(words)) < len(train)  # some do repeat with other numbers
 
 
 def test_splits_have_their_shares():
     rng = np.random.Generator(np.random.PCG64(3))
-    shares = Counter(split_of(sample(rng)) for _ in range(6_000))
+    shares = Counter(lexicon.split_of(lexicon.sample(rng)) for _ in range(6_000))
     assert shares["train"] / 6_000 == pytest.approx(0.8, abs=0.02)
     assert shares["valid"] / 6_000 == pytest.approx(0.1, abs=0.015)
 
 
 def test_pairs_are_distinct_repeatable_and_the_same_on_every_platform():
-    first = pairs(300, "train", seed=7)
+    first = lexicon.pairs(300, "train", seed=7)
     assert len(set(first)) == 300
-    assert pairs(500, "train", seed=7)[:300] == first
-    assert pairs(300, "train", seed=8) != first
-    text = "\n".join(f"{source}\t{target}" for source, target in pairs(200, "test"))
+    assert lexicon.pairs(500, "train", seed=7)[:300] == first
+    assert lexicon.pairs(300, "train", seed=8) != first
+    text = "\n".join(f"{source}\t{target}" for source, target in lexicon.pairs(200, "test"))
     assert (
         hashlib.sha256(text.encode()).hexdigest()[:16] == "c9f631fb12667fcb"
     )  # renew it when the grammar changes

@@ -169,11 +169,7 @@ RIGHT_PAIRS = [
     ),
     (
         Forecast(
-            "today",
-            "Nara",
-            "will",
-            Clause(Weather("sunny"), 4),
-            (("although", Clause(Weather("foggy"), 0)),),
+            "today", "Nara", "will", Clause(Weather("sunny"), 4), (("although", Clause(Weather("foggy"), 0)),)
         ),
         "Today it will be sunny in Nara in the evening, although it will be foggy at dawn.",
         "今日の奈良は、明け方は霧が出るものの、夕方は晴れるでしょう。",

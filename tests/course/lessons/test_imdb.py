@@ -14,14 +14,7 @@ from attendo.data.labelled import LabelledRow
 from attendo.errors import AttendoError
 from attendo.models import parameter_count
 from attendo_course.lessons import imdb
-from attendo_course.lessons.imdb import (
-    PAD_ID,
-    UNKNOWN_ID,
-    reviews,
-    vocabulary,
-    word_examples,
-    words_of,
-)
+from attendo_course.lessons.imdb import PAD_ID, UNKNOWN_ID, reviews, vocabulary, word_examples, words_of
 from attendo_course.lessons.lesson import Conclusion, Options, Table
 from attendo_course.pictures import Picture
 

@@ -23,22 +23,6 @@ from attendo_course.lessons import weather as lesson
 from attendo_course.lessons.arrays import T_95, seeded
 from attendo_course.lessons.lesson import Conclusion, Options, Table
 from attendo_course.lessons.weather import DEEP, VARIANTS, effect_of, effects
-from attendo_course.lessons.weather_models import (
-    ATTENTION,
-    LINEAR,
-    SingleQueryAttention,
-    all_days,
-    chain_decoder,
-    chain_loss,
-    fresh_chain,
-    generated,
-    last_day,
-    shifted,
-    tasks,
-    trained_on_chain,
-    transformer,
-    transition_counts,
-)
 from attendo_course.pictures import Picture, picture_lines
 from attendo_course.presets import one_hot_embedding, weather_blog
 
@@ -55,26 +39,28 @@ def small_tests():
 
 @pytest.fixture(scope="module")
 def markov(small_tests):
-    task = tasks(1)["markov"]
+    task = weather_models.tasks(1)["markov"]
     return task, task.data(1)
 
 
 @pytest.fixture(scope="module")
 def decoder():
-    test = fresh_chain(21)(np.random.default_rng(1), 500)
-    return trained_on_chain(fresh_chain(21), test, 150, 1), test
+    test = weather_models.fresh_chain(21)(np.random.default_rng(1), 500)
+    return weather_models.trained_on_chain(weather_models.fresh_chain(21), test, 150, 1), test
 
 
 def test_the_lessons_models_are_the_posts():
-    model, post = seeded(SingleQueryAttention, 1), weather_blog()
+    model, post = seeded(weather_models.SingleQueryAttention, 1), weather_blog()
     days = one_hot_embedding()(SRC)
     post.q_proj, post.k_proj, post.v_proj = model.q_proj, model.k_proj, model.output_proj
     assert torch.allclose(model.output_proj(model.hidden(SRC)), post(days[:, -1:], days)[:, 0], atol=1e-6)
-    assert [parameter_count(contender.build()) for contender in (LINEAR, ATTENTION)] == [123, 75]
+    assert [
+        parameter_count(contender.build()) for contender in (weather_models.LINEAR, weather_models.ATTENTION)
+    ] == [123, 75]
 
 
 def test_several_heads_are_the_sum_of_one_head_each():
-    model = seeded(lambda: SingleQueryAttention(n_heads=2), 1)
+    model = seeded(lambda: weather_models.SingleQueryAttention(n_heads=2), 1)
     days = one_hot_embedding()(SRC)
     query, key = (p(days).unflatten(-1, (2, 6)).transpose(1, 2) for p in (model.q_proj, model.k_proj))
     mixed = attention(query[:, :, -1:], key, days[:, None].expand(-1, 2, -1, -1))
@@ -82,9 +68,14 @@ def test_several_heads_are_the_sum_of_one_head_each():
 
 
 def test_a_model_without_norms_has_none_and_still_learns():
-    bare = transformer(2, norm=False)
+    bare = weather_models.transformer(2, norm=False)
     assert not [module for module in bare.modules() if isinstance(module, nn.LayerNorm)]
-    assert len([module for module in transformer(2).modules() if isinstance(module, nn.LayerNorm)]) == 5
+    assert (
+        len(
+            [module for module in weather_models.transformer(2).modules() if isinstance(module, nn.LayerNorm)]
+        )
+        == 5
+    )
     bare(torch.zeros(1, 10, dtype=torch.int64)).sum().backward()
     assert all(parameter.grad is not None for parameter in bare.parameters())
 
@@ -92,7 +83,7 @@ def test_a_model_without_norms_has_none_and_still_learns():
 @pytest.mark.full
 def test_the_linear_model_is_a_logistic_regression(markov):
     task, data = markov
-    run = LINEAR.trained(task, data, 1)
+    run = weather_models.LINEAR.trained(task, data, 1)
     one_hot = [np.eye(3)[part.inputs["src"].numpy()].reshape(-1, 30) for part in (data.train, data.test)]
     oracle = LogisticRegression(C=np.inf, max_iter=1000).fit(one_hot[0], data.train.targets.numpy())
     assert run.measures["accuracy"] == pytest.approx(
@@ -114,13 +105,13 @@ def test_a_run_is_a_pure_function_of_its_seed(markov):
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["dotmod", "dotmod-any"])
 def test_a_deep_transformer_learns_the_sum(small_tests, name):
-    task = tasks(1)[name]
+    task = weather_models.tasks(1)[name]
     assert DEEP.trained(task, task.data(1), 1).measures["accuracy"] >= 0.9
 
 
 @pytest.mark.full
 def test_a_deep_transformer_learns_a_random_table(small_tests):
-    task = tasks(1)["1-4-8"]
+    task = weather_models.tasks(1)["1-4-8"]
     found = DEEP.trained(task, task.data(1), 1).measures["accuracy"]
     assert found == pytest.approx(task.limit.accuracy, abs=0.03)
 
@@ -128,15 +119,15 @@ def test_a_deep_transformer_learns_a_random_table(small_tests):
 @pytest.mark.full
 def test_the_decoder_comes_near_the_chain_day_by_day(decoder):
     done, test = decoder
-    assert done.measures["excess"] == pytest.approx(done.measures["loss"] - chain_loss(test))
+    assert done.measures["excess"] == pytest.approx(done.measures["loss"] - weather_models.chain_loss(test))
     assert abs(done.measures["excess"]) < 0.01
-    assert chain_loss(test) == pytest.approx(weather.entropy_rate(), abs=0.03)
+    assert weather_models.chain_loss(test) == pytest.approx(weather.entropy_rate(), abs=0.03)
 
 
 @pytest.mark.full
 def test_the_decoder_on_day_11_alone(markov, decoder):
     _, data = markov
-    found = last_day(decoder[0].model, data)
+    found = weather_models.last_day(decoder[0].model, data)
     assert found["accuracy"] == found["exact"]  # one target a row
     assert abs(found["excess"]) < 0.02
 
@@ -144,21 +135,21 @@ def test_the_decoder_on_day_11_alone(markov, decoder):
 @pytest.mark.full
 def test_generated_weather_has_the_chains_transitions(decoder):
     model = decoder[0].model
-    days = generated(model, lesson.CLOUD, 20, 1500, seed=1)
+    days = weather_models.generated(model, lesson.CLOUD, 20, 1500, seed=1)
     assert days.shape == (1500, 20)
-    assert np.array_equal(days, generated(model, lesson.CLOUD, 20, 1500, seed=1))
-    assert not np.array_equal(days, generated(model, lesson.CLOUD, 20, 1500, seed=2))
-    counts = transition_counts(days)
+    assert np.array_equal(days, weather_models.generated(model, lesson.CLOUD, 20, 1500, seed=1))
+    assert not np.array_equal(days, weather_models.generated(model, lesson.CLOUD, 20, 1500, seed=2))
+    counts = weather_models.transition_counts(days)
     assert counts / counts.sum(axis=1, keepdims=True) == pytest.approx(weather.transition_matrix(), abs=0.05)
     first = np.bincount(days[:, 0], minlength=3) / len(days)
     assert first == pytest.approx(weather.TRANSITION[lesson.CLOUD], abs=0.08)
 
 
 def test_generated_days_see_all_days_before():
-    model = seeded(chain_decoder, 1)
+    model = seeded(weather_models.chain_decoder, 1)
     with torch.no_grad():
         model.output_proj.weight *= 200  # nearly sure of each day, so that the draw is its choice
-    days = generated(model, 1, 12, 1, seed=1)[0]
+    days = weather_models.generated(model, 1, 12, 1, seed=1)[0]
     seen = [1]
     for day in days.tolist():
         assert day == int(model(torch.tensor([seen]))[0, -1].argmax())
@@ -171,20 +162,20 @@ def test_transitions_are_counted_pair_by_pair(rows):
     for row in rows:
         for today, tomorrow in pairwise(row):
             counts[today, tomorrow] += 1
-    assert np.array_equal(transition_counts(np.array(rows)), counts)
+    assert np.array_equal(weather_models.transition_counts(np.array(rows)), counts)
 
 
 @given(DAYS)
 def test_shifted_days_are_the_same_days(rows):
     days = np.array(rows)
-    examples = shifted(days)
+    examples = weather_models.shifted(days)
     assert np.array_equal(examples.inputs["token_ids"].numpy()[:, 1:], examples.targets.numpy()[:, :-1])
     assert np.array_equal(examples.targets.numpy(), days[:, 1:])
 
 
 def test_all_days_are_those_that_were_drawn(markov):
     task, data = markov
-    days = all_days(data.train)
+    days = weather_models.all_days(data.train)
     assert days.shape == (task.n_train, 11)
     assert np.array_equal(days[:, 10], data.train.targets.numpy())
 

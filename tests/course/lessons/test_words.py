@@ -24,36 +24,9 @@ from attendo.errors import AttendoError
 from attendo.inference.perplexity import text_loss
 from attendo.models import parameter_count
 from attendo.runs.tasks import LanguageModelTask
+from attendo_course.lessons import words as lesson
 from attendo_course.lessons.arrays import Training, seeded
 from attendo_course.lessons.lesson import Conclusion, Options, Table
-from attendo_course.lessons.words import (
-    CONTEXT,
-    WORDS,
-    Contest,
-    RecurrentLM,
-    WordCounts,
-    WordModel,
-    about,
-    comparison,
-    contenders,
-    continued,
-    counting_step,
-    cut,
-    looking_back,
-    mean_distance,
-    model_step,
-    phrase,
-    recurrent,
-    recurrent_parameters,
-    state_width_for,
-    stream_of,
-    train_words,
-    transformer,
-    unordered,
-    word_task,
-    words_of,
-    worth_of_order,
-)
 from attendo_course.pictures import Picture, picture_lines
 
 BOS, EOS = Tokenizer.bos_id, Tokenizer.eos_id
@@ -84,12 +57,12 @@ def pairs_of(documents: list[Document]) -> list[tuple[int, int]]:
 
 @given(TEXTS)
 def test_words_are_the_text_without_its_spaces(text):
-    found = words_of(text)
+    found = lesson.words_of(text)
     assert "".join("".join(found).split()) == "".join(text.split())
     assert all(word == "\n" or not any(map(str.isspace, word)) for word in found)
     assert all(len(word) == 1 or word.isalnum() for word in found)
     assert ("\n", "\n") not in pairwise(found)
-    assert words_of(" ".join(found)) == found
+    assert lesson.words_of(" ".join(found)) == found
 
 
 @given(st.lists(st.tuples(TEXTS, st.booleans()), min_size=1))
@@ -98,9 +71,9 @@ def test_a_document_in_chunks_is_the_same_words(parts):
     whole: list[list[str]] = []
     for text, starts in chunks:
         whole += [[]] if starts else []
-        whole[-1] += words_of(text)
+        whole[-1] += lesson.words_of(text)
     joined: list[str] = []
-    for text, starts in cut(chunks):
+    for text, starts in lesson.cut(chunks):
         joined += [""] if starts else []
         joined[-1] += text
     assert joined == [" ".join(words) for words in whole if words]
@@ -109,7 +82,7 @@ def test_a_document_in_chunks_is_the_same_words(parts):
 @given(DOCUMENTS, st.integers(0, VOCAB - 1), st.integers(0, VOCAB - 1))
 def test_counts_are_the_formulas_by_hand(documents, before, word):
     pairs = pairs_of(documents)
-    counts, words = WordCounts(documents, VOCAB), Counter(after for _, after in pairs)
+    counts, words = lesson.WordCounts(documents, VOCAB), Counter(after for _, after in pairs)
     single = (words[word] + 1) / (len(pairs) + VOCAB)
     assert counts.single()[word] == pytest.approx(single, rel=1e-12)
     behind = Counter(after for first, after in pairs if first == before)
@@ -119,7 +92,7 @@ def test_counts_are_the_formulas_by_hand(documents, before, word):
 
 @given(DOCUMENTS, DOCUMENTS)
 def test_probabilities_sum_to_1_and_losses_are_their_means(documents, others):
-    counts, every = WordCounts(documents, VOCAB), np.arange(VOCAB)
+    counts, every = lesson.WordCounts(documents, VOCAB), np.arange(VOCAB)
     assert counts.single().sum() == pytest.approx(1)
     for before in every:
         assert counts.after(np.full(VOCAB, before), every).sum() == pytest.approx(1)
@@ -131,22 +104,23 @@ def test_probabilities_sum_to_1_and_losses_are_their_means(documents, others):
 @settings(max_examples=15)
 @given(st.integers(5, 40), st.integers(1, 9), st.integers(1, 9))
 def test_the_parameters_of_an_lstm(vocab_size, width, state_width):
-    n = recurrent_parameters(vocab_size, width, state_width)
-    assert n == parameter_count(RecurrentLM(vocab_size, width, state_width, 0.0))
-    assert state_width_for(n, vocab_size, width) == state_width
+    n = lesson.recurrent_parameters(vocab_size, width, state_width)
+    assert n == parameter_count(lesson.RecurrentLM(vocab_size, width, state_width, 0.0))
+    assert lesson.state_width_for(n, vocab_size, width) == state_width
 
 
 @pytest.mark.parametrize("vocab_size", [60, 3000])
 def test_contenders_have_equally_many_parameters(vocab_size):
-    counts = [parameter_count(contender.build()) for contender in contenders(vocab_size)]
+    counts = [parameter_count(contender.build()) for contender in lesson.contenders(vocab_size)]
     assert max(counts) < 1.005 * min(counts)
 
 
 def test_without_order_the_words_before_the_last_are_a_set():
-    ids = torch.randint(4, 30, (1, CONTEXT), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(4, 30, (1, lesson.CONTEXT), generator=torch.Generator().manual_seed(1))
     mixed = torch.cat([ids[:, :-1].flip(1), ids[:, -1:]], dim=1)
     blind, sighted = (
-        seeded(lambda build=build: build(30), 1).double().eval() for build in (unordered, transformer)
+        seeded(lambda build=build: build(30), 1).double().eval()
+        for build in (lesson.unordered, lesson.transformer)
     )
     with torch.no_grad():
         assert torch.allclose(blind(ids)[:, -1], blind(mixed)[:, -1], atol=1e-12)
@@ -154,11 +128,13 @@ def test_without_order_the_words_before_the_last_are_a_set():
         assert not torch.allclose(sighted(ids)[:, -1], sighted(mixed)[:, -1], atol=1e-3)
 
 
-@pytest.mark.parametrize("build", [unordered, transformer, lambda v: recurrent(v, 200_000)])
+@pytest.mark.parametrize(
+    "build", [lesson.unordered, lesson.transformer, lambda v: lesson.recurrent(v, 200_000)]
+)
 def test_step_by_step_a_model_gives_what_it_gives_at_once(build):
-    model: WordModel = seeded(lambda: build(30), 2).eval()
+    model: lesson.WordModel = seeded(lambda: build(30), 2).eval()
     ids = torch.randint(4, 30, (1, 9), generator=torch.Generator().manual_seed(1))
-    step = model_step(model, 9)
+    step = lesson.model_step(model, 9)
     with torch.inference_mode():
         found = [step(part.tolist()) for part in ids[0].split([4, 1, 1, 3])]
         whole = model.output_proj(model.hidden(ids))[0, [3, 4, 5, 8]]
@@ -168,33 +144,33 @@ def test_step_by_step_a_model_gives_what_it_gives_at_once(build):
 def test_counts_write_the_likeliest_word():
     tokenizer = train_tokenizer(["a b c"], TokenizerConfig(kind="word"))
     a, b, c = tokenizer.encode("a b c")
-    counts = WordCounts([document([a, b, c, a, b, c, a, b])], tokenizer.vocab_size)
+    counts = lesson.WordCounts([document([a, b, c, a, b, c, a, b])], tokenizer.vocab_size)
     greedy = SamplingConfig(max_tokens=3, temperature=0.0)
-    assert continued(counting_step(counts, pairs=True), [a], tokenizer, greedy) == "b c a"
-    step = counting_step(counts, pairs=False)
+    assert lesson.continued(lesson.counting_step(counts, pairs=True), [a], tokenizer, greedy) == "b c a"
+    step = lesson.counting_step(counts, pairs=False)
     assert step([a]).exp().sum() == pytest.approx(1)
     assert torch.equal(step([a]), step([b, c]))
 
 
 def test_no_unknown_word_is_written_and_lines_end_visibly():
     tokenizer = train_tokenizer(["a \n"], TokenizerConfig(kind="word"))
-    counts = WordCounts(
+    counts = lesson.WordCounts(
         [document([Tokenizer.unk_id] * 50 + tokenizer.encode("a \n") * 9)], tokenizer.vocab_size
     )
-    step = counting_step(counts, pairs=False)
+    step = lesson.counting_step(counts, pairs=False)
     configs = [SamplingConfig(max_tokens=9, seed=seed) for seed in range(5)]
-    text = "".join(continued(step, [Tokenizer.unk_id], tokenizer, config) for config in configs)
+    text = "".join(lesson.continued(step, [Tokenizer.unk_id], tokenizer, config) for config in configs)
     assert "<unk>" not in text
     assert "\n" not in text
     assert "⏎" in text
 
 
-@pytest.mark.parametrize("build", [transformer, lambda v: recurrent(v, 100_000)])
+@pytest.mark.parametrize("build", [lesson.transformer, lambda v: lesson.recurrent(v, 100_000)])
 def test_a_run_is_measured_as_every_language_model_is(build, tmp_path):
-    task = word_task([text_file(tmp_path)], 1500, 300, 40)
+    task = lesson.word_task([text_file(tmp_path)], 1500, 300, 40)
     model = build(task.tokenizer.vocab_size)
-    run = train_words(model, task, 3, 1e-3, seed=1)
-    found = text_loss(model, task.validation_documents, CONTEXT, CONTEXT)
+    run = lesson.train_words(model, task, 3, 1e-3, seed=1)
+    found = text_loss(model, task.validation_documents, lesson.CONTEXT, lesson.CONTEXT)
     assert run.measures["loss"] == pytest.approx(found.nats_per_token, rel=1e-6)
     assert math.exp(run.measures["loss"]) == pytest.approx(found.perplexity, rel=1e-6)
     assert len(run.losses) == 3
@@ -204,7 +180,7 @@ def test_a_run_is_measured_as_every_language_model_is(build, tmp_path):
 @settings(max_examples=10, deadline=None)
 @given(DOCUMENTS.filter(lambda chosen: any(len(one.ids) for one in chosen)), st.integers(1, 6))
 def test_the_loss_of_an_lstm_is_the_sum_over_windows(documents, context):
-    model = seeded(lambda: RecurrentLM(VOCAB, 4, 5, 0.3), 1).double()
+    model = seeded(lambda: lesson.RecurrentLM(VOCAB, 4, 5, 0.3), 1).double()
     nats = 0.0
     for one in documents:
         row = [BOS, *one.ids.tolist(), *[EOS] * one.ended]
@@ -218,12 +194,12 @@ def test_the_loss_of_an_lstm_is_the_sum_over_windows(documents, context):
 
 
 def test_what_is_learned_from_and_measured_on(tmp_path):
-    task = word_task([text_file(tmp_path)], 500, 200, 30)
+    task = lesson.word_task([text_file(tmp_path)], 500, 200, 30)
     assert task.tokenizer.vocab_size == 30
     assert 500 <= task.stream.n_positions <= 501  # with the end of one that is cut
     n_valid = sum(one.n_targets for one in task.validation_documents)
     assert n_valid == 200
-    said = about(task)
+    said = lesson.about(task)
     for text in (said.en, said.ja):
         assert "texts.txt" in text
         assert f"{n_valid:,}" in text
@@ -232,7 +208,7 @@ def test_what_is_learned_from_and_measured_on(tmp_path):
 
 @given(DOCUMENTS)
 def test_documents_as_a_stream_stay_what_they_are(documents):
-    stream = stream_of(documents)
+    stream = lesson.stream_of(documents)
     assert [one.ids.tolist() for one in stream.documents()] == [one.ids.tolist() for one in documents]
     assert stream.n_positions == sum(len(one.ids) + 1 for one in documents)
 
@@ -249,7 +225,7 @@ def test_a_phrase_is_the_line_of_known_words_of_which_most_differ(text, wanted):
     tokenizer = train_tokenizer(["a b c d \n"], TokenizerConfig(kind="word"))
     stream = TokenStream.of([text], tokenizer)
     task = LanguageModelTask(WindowDataset(stream, 2, tokenizer.specials), stream, tokenizer, 4)
-    assert tokenizer.decode(phrase(task, 4)) == wanted
+    assert tokenizer.decode(lesson.phrase(task, 4)) == wanted
 
 
 @given(st.integers(1, 14), st.integers(1, 10))
@@ -257,16 +233,16 @@ def test_weights_by_distance(n, near):
     rng = np.random.default_rng(n)
     weights = np.tril(rng.random((2, 3, n, n)) + 0.01)
     weights /= weights.sum(-1, keepdims=True)
-    back = looking_back(weights, near)
+    back = lesson.looking_back(weights, near)
     assert back.shape == (3, min(n, near) + 1)
     assert np.allclose(back.sum(1), 1)
     assert (back > -1e-12).all()
-    assert np.allclose(mean_distance(np.eye(n)[None, None]), 0)
+    assert np.allclose(lesson.mean_distance(np.eye(n)[None, None]), 0)
 
 
-def contest(bag: list[float], lstm: list[float], ordered: list[float]) -> Contest:
-    counts = WordCounts([document([4, 5])], VOCAB)
-    model = RecurrentLM(VOCAB, 2, 2, 0.0)
+def contest(bag: list[float], lstm: list[float], ordered: list[float]) -> lesson.Contest:
+    counts = lesson.WordCounts([document([4, 5])], VOCAB)
+    model = lesson.RecurrentLM(VOCAB, 2, 2, 0.0)
     runs = {
         name: [Training(model, [1.0], {"loss": loss}, seconds) for loss in losses]
         for name, losses, seconds in (
@@ -275,36 +251,38 @@ def contest(bag: list[float], lstm: list[float], ordered: list[float]) -> Contes
             ("Transformer", ordered, 0.3),
         )
     }
-    return Contest(counts, 0.1, (5.0, 4.0), runs)
+    return lesson.Contest(counts, 0.1, (5.0, 4.0), runs)
 
 
 def test_what_is_said_follows_the_numbers():
     won, lost = contest([3.5, 3.5], [3.2, 3.2], [3.1, 2.9]), contest([3.0], [2.9], [3.1])
-    said = comparison(won)
+    said = lesson.comparison(won)
     assert "the Transformer is ahead" in said.en
     assert "18.1% below the LSTM's (0.200 nats a word), and lower with 2 of 2 seeds" in said.en
     assert "3.0 times the LSTM's time" in said.en
     assert "Transformer が上回り、パープレキシティは LSTM より 18.1% 低い" in said.ja
-    assert "the LSTM is ahead" in comparison(lost).en
+    assert "the LSTM is ahead" in lesson.comparison(lost).en
     assert (
         "order (with the second block that reads it) is worth 0.500 nats a word, 25%"
-        in worth_of_order(won).en
+        in lesson.worth_of_order(won).en
     )
-    assert "148.4 → 54.6 → 33.1 → 20.1" in worth_of_order(won).ja
-    assert "order was worth nothing" in worth_of_order(lost).en
-    assert "役に立っていない" in worth_of_order(lost).ja
+    assert "148.4 → 54.6 → 33.1 → 20.1" in lesson.worth_of_order(won).ja
+    assert "order was worth nothing" in lesson.worth_of_order(lost).en
+    assert "役に立っていない" in lesson.worth_of_order(lost).ja
 
 
 @cache
 def pieces(path: Path) -> list:
-    return list(WORDS.teach(Options(seeds=2, effort=0.02, files=(path,))))
+    return list(lesson.WORDS.teach(Options(seeds=2, effort=0.02, files=(path,))))
 
 
 def test_the_lesson_on_a_small_file_of_ones_own(tmp_path):
     shown = pieces(text_file(tmp_path, 400))
     [table] = [piece for piece in shown if isinstance(piece, Table)]
-    task = word_task([tmp_path / "texts.txt"], 6 * 700, 20_000, 3000)
-    nats = WordCounts(task.stream.documents(), task.tokenizer.vocab_size).nats(task.validation_documents)
+    task = lesson.word_task([tmp_path / "texts.txt"], 6 * 700, 20_000, 3000)
+    nats = lesson.WordCounts(task.stream.documents(), task.tokenizer.vocab_size).nats(
+        task.validation_documents
+    )
     assert [row[3] for row in table.rows[:2]] == [f"{math.exp(loss):.1f}" for loss in nats]
     assert [row[2] for row in table.rows] == ["0", "1, 1", *["35, 35"] * 3]
     assert all(" ± " in str(row[3]) for row in table.rows[2:])
@@ -337,5 +315,5 @@ def test_files_that_cannot_teach_are_refused(tmp_path, content, message):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(AttendoError, match=message) as error:
-        list(WORDS.teach(Options(files=(path,))))
+        list(lesson.WORDS.teach(Options(files=(path,))))
     assert "\n" not in str(error.value)

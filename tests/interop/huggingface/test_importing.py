@@ -253,9 +253,8 @@ def test_training_goes_on_from_an_imported_model(
     assert losses and np.isfinite(losses).all()
     assert any("are initialized from" in line for line in said)
     after = load_bundle(tmp_path / "run")
-    assert (
-        after.tokenizer.sha256 == bundle.tokenizer.sha256 and after.tables["tokenizer"]["kind"] == "imported"
-    )
+    assert after.tokenizer.sha256 == bundle.tokenizer.sha256
+    assert after.tables["tokenizer"]["kind"] == "imported"
 
 
 def test_what_is_trained_is_what_is_read(tokenizers: dict[str, ImportedTokenizer], tmp_path: Path) -> None:
