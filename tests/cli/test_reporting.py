@@ -3,7 +3,6 @@
 import ast
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import typer
