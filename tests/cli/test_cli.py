@@ -250,6 +250,8 @@ def test_a_stop_before_the_first_step_says_that_nothing_is_kept(tmp_path, pairs,
     assert stopped.err.endswith("stopped before the first step; nothing was saved\n")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert not (tmp_path / "run").exists()
+    monkeypatch.setattr("attendo.cli._command", interrupted)  # in the middle of any other command
+    assert (attendo("info", tmp_path).code, attendo("info", tmp_path).err) == (130, "stopped\n")
 
 
 # ---- translate, score, evaluate, info
