@@ -245,12 +245,21 @@ def test_a_stop_before_the_first_step_says_that_nothing_is_kept(tmp_path, pairs,
         signal.raise_signal(number)
 
     monkeypatch.setattr("attendo.runs.training_run.new_model", interrupted)
+    handler = signal.getsignal(signal.SIGTERM)
+    own = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background process
     stopped = attendo("train", "translation", "--train", pairs, "--out", tmp_path / "run", *settings(SMALL))
+    signal.signal(signal.SIGINT, own)
     assert stopped.code == 128 + number
     assert stopped.err.endswith("stopped before the first step; nothing was saved\n")
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is handler
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr("attendo.cli._command", interrupted)  # in the middle of any other command
+
+
+def test_ctrl_c_in_the_middle_of_a_command_ends_it(tmp_path, monkeypatch):
+    def interrupted(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attendo.cli._command", interrupted)
     assert (attendo("info", tmp_path).code, attendo("info", tmp_path).err) == (130, "stopped\n")
 
 

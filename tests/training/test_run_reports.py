@@ -21,7 +21,7 @@ def test_what_is_said_fits_80_columns_of_a_terminal(monkeypatch, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert max(map(len, lines)) < 80 and " ".join(line.strip() for line in lines) == long
     say(typed)
-    assert capsys.readouterr().err == f"{typed}\n"
+    assert capsys.readouterr().err == typed.replace(": ", ":\n    ") + "\n"
 
 
 def test_an_evaluation_fits_80_columns():
