@@ -102,6 +102,18 @@ def test_a_file_of_conversations_is_evaluated_as_in_training(tmp_path, base):
     table.write_text(f"q,a\nHow is it?,It is sunny.\nHow?,{'long ' * 80}\n")
     said = attendo("evaluate", run, table, "--columns", "question=q,answer=a").err
     assert "1 of 2 conversations have more than 320 tokens and are not used" in said
+    table.write_text('messages\n"[{""role"": ""user"", ""content"": ""How?""}]"\n')
+    assert "1 no answer: line 2" in refused("evaluate", run, table)
+    renamed = tmp_path / "renamed.jsonl"
+    renamed.write_text(file.read_text().replace('"messages"', '"talk"'))
+    again = attendo("evaluate", run, renamed, "--columns", "talk", "--json")
+    assert json.loads(again.out)["loss"] == facts["loss"]
+    config = (run / "config.toml").read_text()
+    for task, columns in (("chat", "talk"), ("preference", "prompt=p,chosen=c,rejected=r")):
+        (run / "config.toml").write_text(config.replace("[data]", f"[data]\ncolumns = '{columns}'"))
+        card = json.loads((run / "card.json").read_text()) | {"task": task}
+        (run / "card.json").write_text(json.dumps(card))
+        assert json.loads(attendo("evaluate", run, file, "--json").out)["loss"] == facts["loss"]
     table.write_text("label,text\nA,It is sunny.\n")
     assert "perplexity" in attendo("evaluate", run, table).out  # no conversation
     assert refused("evaluate", run, file, "--context", "9").startswith("Invalid value: --context does not")

@@ -22,6 +22,8 @@ def test_what_is_said_fits_80_columns_of_a_terminal(monkeypatch, capsys):
     assert max(map(len, lines)) < 80 and " ".join(line.strip() for line in lines) == long
     say(typed)
     assert capsys.readouterr().err == typed.replace(": ", ":\n    ") + "\n"
+    say(f"try it: attendo classify {'分類' * 30} 'your text'")
+    assert f"attendo classify {'分類' * 30} 'your text'\n" in capsys.readouterr().err
 
 
 def test_an_evaluation_fits_80_columns():

@@ -23,6 +23,7 @@ from attendo.display.width import shown
 from attendo.errors import AttendoError
 
 if TYPE_CHECKING:
+    from attendo.data.chat import Message
     from attendo.data.labelled import LabelledRow, LabelledSource
     from attendo.data.texts import Reading
     from attendo.data.token_stream import TokenStream
@@ -197,13 +198,16 @@ def _answers(user: LabelModel, folder: Path, options: TaskOptions) -> tuple[dict
     lines = _class_lines(result) if is_classifier else _measure_lines(result)
     if scores:
         noun = "spans" if user.task == "tagging" else "rows"
+        n_given = result.confusion.sum(0).tolist() if is_classifier else [0] * len(scores)
         table = [
             [
                 s["label"],
-                *(f"{s[k]:.2%}" if s["support"] else "–" for k in ("precision", "recall", "f1")),
+                f"{s['precision']:.2%}" if s["support"] or n else "–",
+                f"{s['recall']:.2%}" if s["support"] else "–",
+                f"{s['f1']:.2%}" if s["support"] or n else "–",
                 s["support"],
             ]
-            for s in scores
+            for s, n in zip(scores, n_given, strict=True)
         ]
         lines += ["", *table_lines(["label", "precision", "recall", "F1", noun], table)]
         lines += [f"–: the data has no {noun} with this label"] * (not all(s["support"] for s in scores))
@@ -338,26 +342,15 @@ def talks_of(
     Return [] if a model has no chat template, or if the file has no rows with messages, or with question and answer.
     Conversations that do not fit into the context of all models are left out.
     """
-    from attendo.data.chat_corpus import TALKS, template_of, versions
-    from attendo.data.labelled import read_labelled
+    from attendo.data.chat_corpus import template_of
     from attendo.data.texts import has_rows
-    from attendo.runs.settings import data_of
 
-    name, has_columns = options.files[0], options.columns is not None
-    are_texts = options.column is not None or len(options.files) > 1 or not (has_columns or has_rows(name))
+    name = options.files[0]
+    can_have_rows = options.columns is not None or has_rows(name) or name.is_dir()
+    are_texts = options.column is not None or len(options.files) > 1 or not can_have_rows
     if are_texts or any(user.tokenizer.chat is None for user in users):
         return []
-    source = data_of("chat", folder).source(name, options.columns, options.header)
-    if suffix(name) != ".jsonl":  # two columns of other names may be anything
-        source = dataclasses.replace(source, columns=source.columns or TALKS.roles)
-    row_report = RowReport(source.name)
-    try:
-        talks = [versions(row)[0] for row in read_labelled(source, row_report=row_report)]
-    except AttendoError:
-        if has_columns:
-            raise
-        return []
-    say(row_report.line())
+    talks = _conversations(folder, name, options)
     read = [[template_of(user.tokenizer).encode(user.tokenizer, talk) for user in users] for talk in talks]
     longest = min(user.model.config.max_len for user in users)
     kept = [turns for turns in read if max(len(ids) for ids, _ in turns) <= longest + 1]
@@ -367,6 +360,34 @@ def talks_of(
             raise AttendoError(f"{name}: {said}, the context length. Give shorter conversations")
         say(f"{said} and are not used")
     return [list(turns) for turns in zip(*kept, strict=True)]
+
+
+def _conversations(folder: Path, name: Path, options: ScoreOptions) -> list[list[Message]]:
+    """Read the conversations of a file: from the given columns, those of the run, or those with the usual names.
+
+    Return [] if no row has such columns. Raise AttendoError if rows have them but are invalid.
+    """
+    from attendo.data.chat_corpus import versions
+    from attendo.data.labelled import read_labelled
+    from attendo.runs.settings import data_of
+
+    data = data_of("chat", folder)
+    usual = (None,) if suffix(name) == ".jsonl" else ("messages", "question=question,answer=answer")
+    task = json.loads((folder / "card.json").read_text("utf-8"))["task"]
+    learned = (data.columns,) if data.columns and task == "chat" else ()
+    data = dataclasses.replace(data, columns=None)
+    for columns in (options.columns,) if options.columns else (*learned, *usual):
+        row_report = RowReport(str(name))
+        try:
+            source = data.source(name, columns, options.header)
+            talks = [versions(row)[0] for row in read_labelled(source, row_report=row_report)]
+        except AttendoError:
+            if options.columns or row_report.skipped.keys() - {"missing key"}:
+                raise
+            continue
+        say(row_report.line())
+        return talks
+    return []
 
 
 def streams_of(

@@ -132,7 +132,7 @@ STEADY_STEPS, STEADY_SECONDS, SURELY_STEADY_SECONDS = 20, 10.0, 60.0
 """The minimum steps and seconds before the remaining time is shown, and the minimum seconds if steps are slow."""
 
 INDENT = "    "
-COMMAND = re.compile(r"attendo [^`]+?(?=`|\. |; |$)")
+COMMAND = re.compile(r"(?<![\w/.-])attendo [^`]+?(?=`|\. |; |$)")
 
 
 @contextmanager
@@ -178,7 +178,8 @@ def say(line: str) -> None:
     if sys.stderr.isatty() and columns(line) > WIDTH:
         whole = COMMAND.sub(lambda found: found[0].replace(" ", "\xa0"), line)
         parts = wrap(whole, WIDTH, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False)
-        is_wide = columns(line) > len(line)  # Japanese text is wrapped between characters
+        # Japanese text is wrapped between characters
+        is_wide = columns(line) > len(line) and not COMMAND.search(line)
         line = "\n".join(flowed(line, WIDTH, INDENT) if is_wide else parts).replace("\xa0", " ")
     print(line, file=sys.stderr, flush=True)
 

@@ -103,8 +103,11 @@ class ChatData(RowData):
     form: ClassVar[RowForm] = TALKS
 
     def source(self, file: Path, columns: str | None = None, header: bool | None = None) -> LabelledSource:
-        if self.columns and "," not in self.columns and self.form is not PREFERENCES:
-            return LabelledSource(file, (self.columns.strip(),), self.header, self.form)
+        given = self.columns if columns is None else columns
+        if given and "," not in given and self.form is not PREFERENCES:
+            return LabelledSource(
+                file, (given.strip(),), self.header if header is None else header, self.form
+            )
         return super().source(file, columns, header)
 
 

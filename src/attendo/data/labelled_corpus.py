@@ -296,12 +296,13 @@ class LabelledCorpus(SourceCorpus):
         for label in single[:MOST_TOLD]:
             self.say(f"warning: {self._rare(label, 'only 1 training row has', counts)}")
         if n := len(single[MOST_TOLD:]):
-            self.say(f"warning: {plural(n, 'other label')} with only 1 training row")
+            self.say(f"warning: {plural(n, 'other label')} {'has' if n == 1 else 'have'} only 1 training row")
 
     def _rare(self, label: str, what: str, counts: Mapping[str, int]) -> str:
         """Return a message on a rare label: the place of its first row, and a more frequent similar label."""
         row_report = RowReport(self._source.name)
-        number = next(row.number for row in self._usable(row_report) if label in self.labels_of(row))
+        rows = self.rows if counts[label] else self._usable
+        number = next(row.number for row in rows(row_report) if label in self.labels_of(row))
         like = similar_label(label, [other for other, count in counts.items() if count > 1])
         return (
             f"{row_report.place(number)}: {what} the label {shown(label)}{f' ({like})' if like else ''}."

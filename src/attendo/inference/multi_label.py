@@ -228,7 +228,7 @@ class Regressor(MultiLabelClassifier):
         above = self._probabilities(log_softmax(yes_or_no(logits / self.temperature)))
         edges = np.array([self._values[0], *map(float, self.counts), self._values[-1]])
         # a bin with one value, as in stars from 1 to 5, has all its probability at this value
-        single = np.isclose(self._values, edges[1:])
+        single = np.isclose(self._values, edges[1:], rtol=1e-9, atol=0)
         single[-1] = single[:-1].all()
         edges = np.stack([np.where(single, edges[1:], edges[:-1]), edges[1:]], 1).ravel()
         ends = ((1 - INTERVAL) / 2, (1 + INTERVAL) / 2)
