@@ -313,6 +313,11 @@ def test_the_doctor_reads_labelled_texts_too(tmp_path):
     table.write_text("labels,text\n" + "".join(f"bill,rain {n}\n" for n in range(10)) + "bil|bill,snow\n")
     said = attendo("doctor", table, "--columns", "labels,text").out
     assert "1  bil  did you mean 'bill'?" in said and "11  bill\n" in said and "rare-labels" not in said
+    table.write_text("number,text\n4,rain\n5,rain\n")  # two ratings of a text
+    assert (
+        "several-labels" not in (said := attendo("doctor", table, "--columns", "number,text").out)
+        and "2 rows" in said
+    )
     (tmp_path / "chat.jsonl").write_text('{"question": "a", "answer": "b"}\n' * 2)
     assert "-labels" not in (said := attendo("doctor", tmp_path / "chat.jsonl").out) and "1  dupl" in said
 

@@ -73,7 +73,11 @@ def test_the_command_gives_the_lines_that_stdin_gives(run_folder, tmp_path, monk
     [
         (["--input", "F"], "--input and --output must be given together"),
         (["--output", "G"], "--input and --output must be given together"),
-        (["--input", "F.tsv", "--output", "G"], "as a .txt file, for example: cut -f1 F.tsv"),
+        (
+            ["--input", "F G.TSV", "--output", "G"],
+            "as a .txt file, for example: cut -f1 'F G.TSV' > texts.txt",
+        ),
+        (["--input", "none.tsv", "--output", "G"], "none.tsv: no such file"),
         (["--input", "F.csv.gz", "--output", "G"], "F.csv.gz is a table, but each line is read as one text"),
         (["--input", "F", "--output", "G", "rain"], "TEXT and --input cannot be combined"),
         (["--longest", "2", "rain"], "longest=2 must be 8 to 63"),
@@ -83,7 +87,10 @@ def test_the_command_gives_the_lines_that_stdin_gives(run_folder, tmp_path, monk
     ],
     ids=str,
 )
-def test_wrong_usage(run_folder, options, said):
+def test_wrong_usage(run_folder, options, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for table in ("F G.TSV", "F.csv.gz"):
+        (tmp_path / table).touch()
     assert said in refused("translate", run_folder, *options)
 
 

@@ -148,6 +148,10 @@ def test_the_runs_own_validation_rows_are_found(tmp_path, valid):
     found = examples_of(bundle)
     assert (found.name, len(found.references or ())) == ("12 validation rows of the run", 12)
     assert len(examples_of(bundle, most=5).texts) <= 5
+    bundle.tables["data"]["drop"] = "leaks"
+    assert examples_of(bundle, [valid]).name == f"12 rows of {valid}"
+    bundle.card["task"], bundle.tables["data"] = "classification", {"train": ["gone.tsv"]}
+    assert len(examples_of(bundle, [valid]).texts) == 12
 
 
 # ---- what is refused
@@ -159,7 +163,9 @@ def test_a_place_that_is_taken(run, tmp_path):
     said = refused("export", run, tmp_path / "out", "--to", "ctranslate2")
     assert "out already exists. Give a folder that is new or empty" in said
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["mine"]
-    assert "mine" in refused("export", run, tmp_path / "out" / "mine" / "a", "--to", "ctranslate2", code=1)
+    taken = tmp_path / "out" / "mine"
+    for command in (["export", run, taken / "a", "--to", "ctranslate2"], ["import", run, taken / "a" / "b"]):
+        assert f"{taken} is a file; choose another folder than {taken / 'a'}" in refused(*command)
 
 
 @pytest.mark.parametrize(

@@ -73,12 +73,12 @@ def classify(
 
     Example: attendo classify runs/mine --input new.csv --json
     """
-    files = None
     if as_json and source is not None:
         opt.refuse("--json", {"--output": out is not None})
         opt.refuse("--input", {"TEXT": bool(texts)})
         files = source, None
-    files = files or opt.both_files(source, out, bool(texts), has_rows=True)
+    else:
+        files = opt.both_files(source, out, bool(texts), has_rows=True)
     loaded = partial(_loaded, folder, machine, threshold)
     refuse_file_name(texts, "use < FILE, or --input FILE --output G")
     if files:

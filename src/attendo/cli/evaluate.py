@@ -260,7 +260,8 @@ def _measure_lines(result: LabelAssessment) -> list[str]:
         lines.append(f"accuracy of single words {m['unit_accuracy']:.2%}")
     if "within" in m:
         lines.append(
-            f"{m['within']:.1%} of the numbers are in the interval of their estimate (expected at least 80%)"
+            f"{m['within']:.1%} of the numbers are in the interval of their estimate "
+            "(expected about 80%, and more for data with a few distinct numbers)"
         )
     if n := int(m.get("unreachable", 0)):
         lines.append(f"{plural(n, 'span')} cannot be found, because they begin or end inside a word or token")

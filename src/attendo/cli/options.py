@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import io
+import shlex
 import sys
 import threading
 import time
@@ -404,11 +405,13 @@ def both_files(
         raise typer.BadParameter("--input and --output must be given together. Otherwise send lines on stdin")
     if others:
         raise typer.BadParameter("TEXT and --input cannot be combined. Leave one of them out")
-    column = f", for example: cut -f1 {source} > texts.txt" if source.suffix == ".tsv" else ""
-    refuse_if(
-        not has_rows and suffix(source) in TABLES,
-        f"--input {source} is a table, but each line is read as one text. Save its texts as a .txt file{column}",
-    )
+    if not has_rows and suffix(source) in TABLES:
+        require_file(source)
+        can_cut = source.suffix.lower() == ".tsv"  # not .tsv.gz
+        column = f", for example: cut -f1 {shlex.quote(str(source))} > texts.txt" if can_cut else ""
+        raise typer.BadParameter(
+            f"--input {source} is a table, but each line is read as one text. Save its texts as a .txt file{column}"
+        )
     return source, out
 
 

@@ -287,9 +287,13 @@ def shown(label: str) -> str:
 def similar_label(label: str, known: Iterable[str]) -> str:
     """Return the question whether a similar label was meant, or "" if no known label is similar.
 
-    >>> similar_label("biling", ["account", "billing"]), similar_label("b", ["a", "c"])
+    Labels without letters are numbers or dates, which differ although they look similar.
+
+    >>> similar_label("biling", ["account", "billing"]), similar_label("2021", ["2020", "2022"])
     ("did you mean 'billing'?", '')
     """
+    if not any(map(str.isalpha, label)):
+        return ""
     folded = {name.casefold(): name for name in known if name != label}
     like = get_close_matches(label.casefold(), folded, n=1, cutoff=0.75)
     return f"did you mean {shown(folded[like[0]])}?" if like else ""

@@ -169,8 +169,8 @@ def examine_labelled(source: LabelledSource, against: LabelledSource | None = No
         leaks = seen.shared(other)
     rare = (label for label, n in report.counts.items() if n < FEWEST and not source.form.reader)
     numbers = (*seen.repeats(), leaks, seen.labelled(rare))
-    is_talk = role in ("question", "prompt")
-    left_out = {"several-labels": is_talk, "rare-labels": source.form.reader is not None}
+    may_differ = role in ("question", "prompt", "number")  # several answers or ratings of a text are valid
+    left_out = {"several-labels": may_differ, "rare-labels": source.form.reader is not None}
     report.findings = tuple(
         Finding(check, len(rows), tuple(rows[:3]), not_checked)
         for check, rows in zip(CHECKS, numbers, strict=True)

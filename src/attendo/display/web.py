@@ -145,7 +145,7 @@ def served_asset(path: str) -> Served | None:
     return Served(text.encode(), {"content-type": f"{kind}; charset=utf-8", "cache-control": keep})
 
 
-def template_of(path: str, language: Language, **values: Any) -> Any:
+def page_of(path: str, language: Language, **values: Any) -> Any:
     """Return an HTML page from a template. Values are escaped. Macros of the template are methods that return HTML.
 
     In a template, `say(english, japanese)` is a text in the language of the page.

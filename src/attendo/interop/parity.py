@@ -57,7 +57,8 @@ def examples_of(bundle: Bundle, valid: Sequence[Path] = (), most: int = 500) -> 
     table: dict[str, Any] = dict(bundle.tables.get("data", {}))
     if valid:
         names = [str(path) for path in valid]
-        table |= {"train": names, "valid": names, "drop": ""}
+        table |= {"train": names, "valid": names}
+        table.pop("drop", None)  # a setting of translators only: compare on all rows
         return _read(bundle, table, most, f"rows of {', '.join(names)}")
     if table.get("train"):  # an imported run has no data
         with suppress(AttendoError):  # the files may no longer exist

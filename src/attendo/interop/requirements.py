@@ -12,7 +12,7 @@ from attendo.model_config import ModelConfig
 
 
 def require_new(out: Path) -> None:
-    """Raise AttendoError unless the folder is empty or new.
+    """Raise AttendoError unless the folder is empty or new, and can be created.
 
     >>> require_new(Path("/"))
     Traceback (most recent call last):
@@ -20,6 +20,9 @@ def require_new(out: Path) -> None:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise AttendoError(f"{out} already exists. Give a folder that is new or empty")
+    for parent in out.parents:
+        if parent.exists() and not parent.is_dir():
+            raise AttendoError(f"{parent} is a file; choose another folder than {out}")
 
 
 _PACKAGES = {"google": "protobuf"}

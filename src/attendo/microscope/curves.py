@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from attendo.display.i18n import Language, Localized, labelled
-from attendo.display.web import asset, hash_of, template_of
+from attendo.display.web import asset, hash_of, page_of
 from attendo.display.width import columns
 from attendo.files import write_atomic
 from attendo.runs.learning_curves import (
@@ -256,7 +256,7 @@ def report_page(runs: Sequence[RunRecord], across: Across = "step", language: La
     axis, foot = axis_across(shown), ACROSS[across].text(language)
     drawings = (panel_svg(panel, happened, axis, foot, language) for panel in shown)
     measures, evaluations = _evaluations(runs, names)
-    page = template_of(
+    page = page_of(
         "report.html",
         language,
         style=style,

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from attendo.display.i18n import Language
 from attendo.display.local_server import NO_STORE, LocalServer, body_of
-from attendo.display.web import FORM_POLICY, template_of
+from attendo.display.web import FORM_POLICY, page_of
 from attendo.errors import AttendoError
 from attendo.inference.labeling import Labeling
 
@@ -42,7 +42,7 @@ class LabelServer(LocalServer):
         found = self.labeling.current
         # the most probable label, even below its threshold
         best, share = ("", 0.0) if found is None else next(iter(found.probabilities.items()))
-        page = template_of(
+        page = page_of(
             "label.html",
             self._chosen(request),
             name=self.name,

@@ -20,7 +20,7 @@ from attendo.data.chat import Message, parse_messages
 from attendo.data.row_report import RowError
 from attendo.decoding.sampling import SamplingConfig
 from attendo.display.i18n import accepted_language
-from attendo.display.web import FORM_POLICY, template_of
+from attendo.display.web import FORM_POLICY, page_of
 from attendo.errors import AttendoError
 from attendo.inference.conversations import marked_text
 from attendo.inference.generation import WrittenText
@@ -47,7 +47,7 @@ class HtmlStream(StreamingResponse):
 
 def _page(request: ApiRequest, served: ServedModel) -> Any:
     """Return the parts of a page for one model, in the language of the browser, as functions."""
-    return template_of(
+    return page_of(
         "chat.html",
         accepted_language(request.headers),
         name=served.name,
