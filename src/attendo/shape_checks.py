@@ -11,8 +11,13 @@ _BELOW = 1 << 24
 _AT_LEAST = {
     1: ("vocab_size", "d_model", "d_ff", "n_heads", "head_dim", "value_dim", "max_len", "d_output"),
     0: (
-        *("norm_eps", "embedding_norm_eps", "dropout", "attention_dropout", "activation_dropout"),
-        *("n_classes", "no_rope_interval"),
+        "norm_eps",
+        "embedding_norm_eps",
+        "dropout",
+        "attention_dropout",
+        "activation_dropout",
+        "n_classes",
+        "no_rope_interval",
     ),
     -_BELOW: ("n_kv_heads", "n_encoder_layers", "n_decoder_layers", "position_buckets", "position_reach"),
 }

@@ -284,8 +284,8 @@ class LabelledCorpus(SourceCorpus):
             every if self.held is None else dict.fromkeys(every, 0) | Counter(r.label for r in self.rows())
         )
         if empty := [label for label, count in counts.items() if not count]:
-            told = self._rare(empty[0], "no row is left for training with", counts)
-            raise AttendoError(f"{told}, or give a validation file with `valid`")
+            message = self._rare(empty[0], "no row is left for training with", counts)
+            raise AttendoError(f"{message}, or give a validation file with `valid`")
         self._say_counts(f"{len(counts)} labels", counts)
         return counts
 

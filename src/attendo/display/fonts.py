@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 BASE = "DejaVu Sans"  # included in matplotlib
 PREFERRED = (
-    *("Noto Sans CJK JP", "Noto Sans JP", "Source Han Sans JP", "Hiragino Sans", "Yu Gothic", "Meiryo"),
-    *("IPAexGothic", "IPAPGothic", "IPAGothic", "TakaoPGothic", "VL PGothic", "WenQuanYi Zen Hei"),
-    *("Droid Sans Fallback", "MS Gothic"),
-)
+    "Noto Sans CJK JP", "Noto Sans JP", "Source Han Sans JP", "Hiragino Sans", "Yu Gothic", "Meiryo",
+    "IPAexGothic", "IPAPGothic", "IPAGothic", "TakaoPGothic", "VL PGothic", "WenQuanYi Zen Hei",
+    "Droid Sans Fallback", "MS Gothic",
+)  # fmt: skip
 """Fonts that are tried first for characters missing in the base font: Japanese sans-serif fonts with an even design."""
 NEVER = ("last resort", "lastresort", "adobe blank", "unicode bmp fallback", "color emoji")
 """Fonts that claim to contain characters, but draw boxes or nothing."""

@@ -31,9 +31,9 @@ SOURCES = Path(__file__).parent
 LIBRARY = "library.so"
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
-    *("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math"),
-    *("-pthread", "-w"),
-)
+    "-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math",
+    "-pthread", "-w",
+)  # fmt: skip
 SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "attendo_panel": (c_int64, ()),
     "attendo_large_pages": (None, (c_void_p, c_int64)),

@@ -270,9 +270,9 @@ def _fill(model: Model, taken: Mapping[str, Tensor]) -> None:
 
 
 _WRITTEN = (
-    *("marian", "pegasus", "bart", "mbart", "t5", "gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3"),
-    *("gemma2", "gemma3_text", "bert", "distilbert", "modernbert", "eurobert"),
-)
+    "marian", "pegasus", "bart", "mbart", "t5", "gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3",
+    "gemma2", "gemma3_text", "bert", "distilbert", "modernbert", "eurobert",
+)  # fmt: skip
 """The families for export, with widely supported families first."""
 
 _WITHOUT_EFFECT = {
