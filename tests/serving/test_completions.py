@@ -342,6 +342,6 @@ def test_silence_is_pinged(monkeypatch):
 
     lines = asyncio.run(main()).text.split("\n\n")
     assert lines[0] == ": ping"
-    assert lines[-2] == "data: [DONE]"
+    assert [line for line in lines if line != ": ping"][-2] == "data: [DONE]"  # a ping may follow the last event
     events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     assert events[-1]["choices"][0]["finish_reason"] == "length"
