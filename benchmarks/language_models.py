@@ -13,7 +13,8 @@ as quartiles over the rounds.
 
 Settings: llama.cpp computes with flash attention (the faster of both settings here), micro-batches of 512 tokens, an
 f16 cache, and its own quantization (llama_model_quantize), which repacks Q4_0 for this CPU. CTranslate2 generates
-greedily, and its time for the prompt is that of one new token. Transformers uses float32, SDPA and its dynamic cache.
+greedily, and its time for the prompt is that of one new token. Transformers uses float32 or bfloat16, SDPA and its
+dynamic cache.
 The programs run in processes of their own. Idle threads sleep.
 """
 
@@ -37,7 +38,7 @@ LLAMA = {
     "llama-q8_0": 7,
     "llama-q4_0": 2,
 }  # llama.cpp's numbers of file types
-OTHERS = ("ctranslate2-int8", "transformers")
+OTHERS = ("ctranslate2-int8", "transformers", "transformers-16")
 PAIRS = [
     ("attendo-32", "llama-f32"),
     ("attendo-16", "llama-f16"),
@@ -45,6 +46,7 @@ PAIRS = [
     ("attendo-4", "llama-q4_0"),
     ("attendo-8", "ctranslate2-int8"),
     ("attendo-32", "transformers"),
+    ("attendo-16", "transformers-16"),
 ]
 CONTEXT = 2048
 
@@ -235,6 +237,8 @@ class Transformers:
             max_position_embeddings=CONTEXT,
         )  # fmt: skip
         self.model = LlamaForCausalLM(config).eval()
+        if name == "transformers-16":
+            self.model = self.model.bfloat16()
 
     def run(self, prompts, n_new, now):
         """Return the times before, between and after prompt and new tokens, and the likeliest tokens."""
@@ -250,9 +254,9 @@ class Transformers:
 def work(options):
     """Answer the requests of the comparing process for one program."""
     name = options.work
-    kind = Attendo if name in ATTENDO else Llama if name in LLAMA else {
-        "ctranslate2-int8": CTranslate2, "transformers": Transformers
-    }[name]  # fmt: skip
+    kind = Attendo if name in ATTENDO else Llama if name in LLAMA else Transformers
+    if name == "ctranslate2-int8":
+        kind = CTranslate2
     sys.stdout = sys.stderr
     program = kind(options, name)
     tell({"ready": name})

@@ -1,6 +1,6 @@
 """The tables of docs/benchmarks.md. Each function converts stored results to lines of Markdown."""
 
-from figure_list import figures_and_jobs, groups, last_run, result
+from figure_list import LAST, figures_and_jobs, groups, last_run, result
 
 VERDICTS = {
     "en": {
@@ -57,8 +57,7 @@ def all_figures(language):
             rows.append([f"**{words.pop(figure.group)[language]}**", *[""] * 7])
         value, again = figure.measured(), last.get(figure.name, {}).get("value")
         mark = mark_of(figure, value, again)
-        names = [name.removesuffix(".json") for name in figure.stored]
-        source = " ".join(f"`{name}`" for name in names) or f"[log]({LOG[language]})"
+        source = "; ".join(map(source_of, figure.stored)) or f"[log]({LOG[language]})"
         rows.append(
             [
                 getattr(figure, language),
@@ -72,6 +71,15 @@ def all_figures(language):
             ]
         )
     return table(HEADS[language], rows)
+
+
+def source_of(name):
+    """Return a stored result's name, its commit and the vector instructions of its machine."""
+    if name == LAST:
+        return f"`{name}`"
+    found = result(name)
+    wide = any(flag.startswith("avx512") for flag in found["machine"]["flags"])
+    return f"`{name.removesuffix('.json')}` ({found['commit']}, {'AVX-512' if wide else 'AVX2'})"
 
 
 def again(language):
