@@ -1,6 +1,6 @@
 """Measure again the figures that fit into half an hour. Print requirement, result and verdict of each figure.
 
-    make figures FIGURES="--corpora DIR --run RUN [--minilm FOLDER] [--peers DIR]"
+    make figures FIGURES="--corpora DIR --run RUN [--minilm FOLDER] [--peers DIR] [--llama PYTHON]"
     python benchmarks/figures.py --list
     python benchmarks/figures.py --only training claims/seconds --corpora DIR
 
@@ -9,7 +9,8 @@ options are:
 
 --corpora: a folder with enja_small, multi30k_ende, sst2 and tinyshakespeare, each with its train.tsv (.txt) and so on;
 --run: the run folder of a translator for multi30k_ende; --minilm: all-MiniLM-L6-v2 in Hugging Face's format;
---peers: a folder with the environments joey (joeynmt) and hf (transformers below 5, accelerate).
+--peers: a folder with the environments joey (joeynmt) and hf (transformers below 5, accelerate);
+--llama: an interpreter with llama-cpp-python, built for this machine, and gguf.
 
 Figures that take longer are listed at the end, with the reason and the stored values. --store saves the run as
 results/figures-DATE.json, which `make docs` uses to write the pages.
@@ -186,12 +187,13 @@ def read_options():
     made = shared_options(__doc__)
     for name in ("corpora", "run", "minilm", "peers"):
         made.add_argument(f"--{name}", type=lambda text: Path(text).resolve())
+    made.add_argument("--llama", type=lambda text: Path(text).absolute())  # may be a link: not resolved
     made.add_argument("--only", nargs="+", metavar="NAME", help="figures, their groups or jobs")
     made.add_argument("--list", action="store_true", help="only say what would be run")
     made.add_argument("--store", action="store_true", help="as a result under results/, or as --out says")
     made.add_argument("--cpu-minutes", type=float, default=30, help="leave out what would go over it")
     options = made.parse_args()
-    places = {name: getattr(options, name) for name in ("corpora", "run", "minilm", "peers")}
+    places = {name: getattr(options, name) for name in ("corpora", "run", "minilm", "peers", "llama")}
     places["chromium"] = next(filter(None, map(shutil.which, CHROMIUM)), None)
     return options, places | {"python": sys.executable, "attendo": Path(sys.executable).with_name("attendo")}
 

@@ -31,7 +31,9 @@ SHAPES = {  # d_model, d_ff, layers, heads, key heads, vocabulary
     "qwen-0.5b": (896, 4864, 24, 14, 2, 151936),
     "llama-1b": (2048, 8192, 16, 32, 8, 128256),
 }
-ATTENDO = {"attendo-32": 32, "attendo-16": 16, "attendo-8": 8, "attendo-4": 4}
+ATTENDO = {  # bits of the weights, and of the cache if it is not the default
+    "attendo-32": (32,), "attendo-16": (16,), "attendo-8": (8,), "attendo-4": (4,), "attendo-8-cache-8": (8, 8),
+}  # fmt: skip
 LLAMA = {
     "llama-f32": 0,
     "llama-f16": 1,
@@ -47,6 +49,7 @@ PAIRS = [
     ("attendo-8", "ctranslate2-int8"),
     ("attendo-32", "transformers"),
     ("attendo-16", "transformers-16"),
+    ("attendo-8-cache-8", "attendo-8"),
 ]
 CONTEXT = 2048
 
@@ -113,7 +116,7 @@ class Attendo:
 
         torch.set_num_threads(options.threads)
         self.torch = torch
-        self.backend = best_decoder(model_of(options.shape), ATTENDO[name])
+        self.backend = best_decoder(model_of(options.shape), *ATTENDO[name])
         assert self.backend.why is None, self.backend.why
 
     def run(self, prompts, n_new, now):
@@ -338,7 +341,7 @@ def main():
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--new", type=int, default=128)
-    parser.add_argument("--names", type=listed(), default=[*ATTENDO, *LLAMA, *OTHERS])
+    parser.add_argument("--names", type=listed(), default=[*list(ATTENDO)[:4], *LLAMA, *OTHERS])
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "language_models")
     options = parser.parse_args()
     if options.work:

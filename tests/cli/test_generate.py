@@ -224,6 +224,10 @@ def test_a_loss_with_few_bits_is_that_of_the_compiled_model(trained, text, monke
     assert len(set(losses)) == 4
     assert losses[1] == pytest.approx(exact, rel=1e-3)
     assert losses[2] == pytest.approx(exact, rel=1e-2)
+    cached = loss("--cache-bits", "8")
+    assert cached != exact and cached == pytest.approx(exact, rel=1e-3)
+    few = ("generate", trained[0], "It will", "--max-tokens", "2", "--cache-bits", "8")
+    assert attendo(*few).code == 0
     monkeypatch.setenv("ATTENDO_NATIVE", "0")
     library_of_native.cache_clear()
     try:
@@ -231,6 +235,7 @@ def test_a_loss_with_few_bits_is_that_of_the_compiled_model(trained, text, monke
         assert "--bits 8 cannot be measured without the compiled step: ATTENDO_NATIVE is 0" in said
         done = attendo("generate", trained[0], "It will", "--max-tokens", "2", "--bits", "4")
         assert "note: the search runs on PyTorch only" in done.err
+        assert "--cache-bits requires the compiled step: ATTENDO_NATIVE is 0" in refused(*few)
     finally:
         library_of_native.cache_clear()
     assert "'5' is not one of '32', '16', '8', '4'" in refused("generate", trained[0], "--bits", "5")

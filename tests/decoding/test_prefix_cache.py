@@ -55,9 +55,8 @@ def test_random_conversations_are_the_same_with_and_without(data):
     model = models(
         data, 192 if eager else 12
     )  # wide enough that the rounding depends on the length of a block
-    backend = (
-        eager_decoder(model) if eager else best_decoder(model, data.draw(st.sampled_from([32, 16, 8, 4])))
-    )
+    bits = data.draw(st.sampled_from([(32, None), (16, None), (8, None), (4, None), (32, 8), (8, 8)]))
+    backend = eager_decoder(model) if eager else best_decoder(model, *bits)
     kept, nothing = PrefixCache(data.draw(st.sampled_from([2**28, 20_000]))), PrefixCache(0)
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
 

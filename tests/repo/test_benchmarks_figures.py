@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-WANTS = ["corpora", "run", "minilm", "peers", "chromium"]
+WANTS = ["corpora", "run", "minilm", "peers", "chromium", "llama"]
 MODULES = ["figure_list", "figures", "page_tables", "page_tables_use", "pages"]
 
 

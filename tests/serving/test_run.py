@@ -9,8 +9,10 @@ import socket
 import time
 
 import pytest
+import torch
 from asgi_client import NoModels
 from served_process import Server
+from tiny_generators import generator_of
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
 from attendo.errors import AttendoError
@@ -131,6 +133,16 @@ def test_a_host_that_cannot_be_had():
     said = r"^cannot listen on 192\.0\.2\.1, port 0 \([^()]+\). Choose others with"
     with pytest.raises(AttendoError, match=said):
         run.serve(State(NoModels()), host="192.0.2.1", port=0)  # an address of no machine (RFC 5737)
+
+
+def test_the_cache_of_a_served_language_model_has_the_given_bits(tmp_path):
+    generator = generator_of("character")
+    generator.model.float()
+    folder = save_run(tmp_path / "run", generator, "language-model")
+    models = ModelRegistry([folder], cache_bits=8)
+    models.load()
+    reader = models.named("run").user.reader()
+    assert reader.start(1, 4).cache.dtype == torch.uint8
 
 
 # ---- models that change

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from attendo.cli import options as opt
 from attendo.cli.generate import WritingOptions
-from attendo.cli.options import Folder, Machine, bits_option, make_ready, option, with_groups
 from attendo.cli.reporting import numbered_chunks, say, stdin_bytes
 from attendo.data.chat import Message
-from attendo.decoding.options import Bits
+from attendo.decoding.options import Bits, CacheBits
 from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from attendo.inference import Generator
 
 
-@with_groups
+@opt.with_groups
 def chat(
     *,
-    folder: Folder,
-    system: str | None = option("TEXT", "System message, with instructions for the assistant."),
+    folder: opt.Folder,
+    system: str | None = opt.option("TEXT", "System message, with instructions for the assistant."),
     writing: WritingOptions,
-    bits: Bits | None = bits_option(),
-    machine: Machine,
+    bits: Bits | None = opt.bits_option(),
+    cache_bits: CacheBits | None = opt.cache_bits_option(),
+    machine: opt.Machine,
 ) -> int:
     """Talk to an assistant. Each line is a message, and the reply is printed while it is generated.
 
@@ -43,10 +44,10 @@ def chat(
     """
     from attendo.inference import Generator
 
-    generator = Generator.load(folder, machine.chosen(bits), bits)
+    generator = Generator.load(folder, machine.chosen(bits), bits, cache_bits)
     talk = [] if system is None else [Message("system", system)]
     generator.config(writing.given())
-    make_ready(generator)
+    opt.make_ready(generator)
     generator.reply([*talk, Message("user", "a")], generator.decoding)  # fails before the first line is typed
     _Talk(generator, talk, writing.given()).run()
     return 0

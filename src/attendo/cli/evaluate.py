@@ -16,7 +16,7 @@ from attendo.data.corpora import read_pairs
 from attendo.data.data_files import suffix
 from attendo.data.languages import misfit
 from attendo.data.row_report import RowReport
-from attendo.decoding.options import Bits
+from attendo.decoding.options import Bits, CacheBits
 from attendo.display.formats import plural
 from attendo.display.tables import WIDTH, table_lines
 from attendo.display.width import shown
@@ -67,6 +67,7 @@ class TaskOptions(ScoreOptions):
         "F", "New file for a classifier's curves: a picture (.png or .svg) or the numbers (.json)."
     )
     bits: Bits | None = opt.bits_option()
+    cache_bits: CacheBits | None = opt.cache_bits_option()
 
 
 @opt.with_groups
@@ -312,8 +313,9 @@ def _perplexity(generator: Generator, folder: Path, options: TaskOptions) -> tup
     from attendo.inference.perplexity import answer_losses, text_loss
     from attendo.training.run import measured
 
+    generator.cache_bits = options.cache_bits
     if talks := talks_of(folder, options, [generator]):
-        only(options, "columns", "header", "bits")
+        only(options, "columns", "header", "bits", "cache_bits")
         sums = answer_losses(generator.scorer(), generator.tokenizer, *talks).sum(0)
         nats, n_tokens, n_bytes = sums.tolist()
         loss = nats / n_tokens
@@ -321,7 +323,7 @@ def _perplexity(generator: Generator, folder: Path, options: TaskOptions) -> tup
         facts |= {"conversations": len(talks[0]), "answer_tokens": int(n_tokens)}
         said = f"({int(n_tokens):,} tokens of answers in {plural(len(talks[0]), 'conversation')})"
         return facts, ["  ".join(measured(facts)), said]
-    only(options, "context", "stride", "column", "header", "bits")
+    only(options, "context", "stride", "column", "header", "bits", "cache_bits")
     [stream], reading = streams_of(folder, options, [generator.tokenizer])
     longest = generator.model.config.max_len
     context = options.context or longest

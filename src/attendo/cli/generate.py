@@ -13,7 +13,7 @@ import typer
 
 from attendo.cli import options as opt
 from attendo.cli.reporting import one_line, refuse_file_name, say, stdin_text
-from attendo.decoding.options import Bits
+from attendo.decoding.options import Bits, CacheBits
 from attendo.display.formats import plural
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def generate(
     out: opt.Output = None,
     as_json: bool = opt.switch("--json", "Print one JSON object, or one per line with --input."),
     bits: Bits | None = opt.bits_option(),
+    cache_bits: CacheBits | None = opt.cache_bits_option(),
     machine: opt.Machine,
 ) -> int:
     """Generate text that continues a prompt. The text is printed while it is generated.
@@ -73,14 +74,17 @@ def generate(
     opt.refuse_if(context.args, f'put the prompt in quotes: attendo generate {folder} "{words}"')
     refuse_file_name([prompt] if prompt else None, "use --input FILE --output G", "PROMPT")
     text = stdin_text() if prompt == "-" else prompt or ""
-    generator = Generator.load(folder, machine.chosen(bits), bits)
+    generator = Generator.load(folder, machine.chosen(bits), bits, cache_bits)
     opt.make_ready(generator)
     given = writing.given()
     if stop := given.pop("stop", None):
         given["stop"] = tuple(stop)
     if files:
         work = _Generating(generator, generator.config(given), as_json)
-        return opt.file_done(*files, work, work.request(folder) | {"bits": generator.bits}, NOTES)
+        facts: dict[str, Any] = {"bits": generator.bits}
+        if cache_bits is not None:
+            facts["cache_bits"] = cache_bits
+        return opt.file_done(*files, work, work.request(folder) | facts, NOTES)
     return _generate(generator, text, given, as_json)
 
 

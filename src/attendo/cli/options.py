@@ -56,6 +56,12 @@ def bits_option() -> Any:
     return option("N", words, "--bits")
 
 
+def cache_bits_option() -> Any:
+    """Return the Typer option for the bits of each key and value in the cache."""
+    words = "Bits of each key and value in a language model's cache: 32, 16 or 8 (default: 32 with --bits 32, else 16)."
+    return option("N", words, "--cache-bits")
+
+
 class OptionGroup:
     """A group of options: the base class of dataclasses that have one field per option.
 

@@ -150,9 +150,10 @@ def escaping() -> Iterator[None]:
 
 
 OPTIONS = (
-    "against", "bits", "columns", "column", "cpu_minutes", "drop", "header", "host", "init_from", "keep", "languages",
-    "layer", "metric", "minutes", "more_steps", "out", "pooling", "port", "quantization", "reverse", "seeds", "strict",
-    "threads", "train", "train_source", "train_target", "valid", "valid_source", "valid_target",
+    "against", "bits", "cache_bits", "columns", "column", "cpu_minutes", "drop", "header", "host", "init_from",
+    "keep", "languages", "layer", "metric", "minutes", "more_steps", "out", "pooling", "port", "quantization",
+    "reverse", "seeds", "strict", "threads", "train", "train_source", "train_target", "valid", "valid_source",
+    "valid_target",
 )  # fmt: skip
 """The names of library arguments in messages that are also names of options."""
 

@@ -15,7 +15,7 @@ import typer
 
 from attendo.cli import options as opt
 from attendo.data.languages import require_code
-from attendo.decoding.options import Bits
+from attendo.decoding.options import Bits, CacheBits
 from attendo.errors import AttendoError, install_command
 
 NEEDED = (
@@ -77,6 +77,7 @@ def serve(
     ),
     segment: opt.Segmented = "sentence",
     bits: Bits | None = opt.bits_option(),
+    cache_bits: CacheBits | None = opt.cache_bits_option(),
     limits: Limits,
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="Format of the log on stderr, one line per request.")
@@ -137,6 +138,7 @@ def serve(
         source=source,
         target=target,
         bits=bits,
+        cache_bits=cache_bits,
         segment=segment,
         examples=is_loopback(host) if examples is None else examples,
     )

@@ -21,10 +21,11 @@ from attendo.decoding.native.compiled import (
     log_probs_of_floats,
 )
 from attendo.decoding.native.library import NoLibrary
-from attendo.decoding.options import Bits
+from attendo.decoding.options import Bits, CacheBits
 from attendo.decoding.protocols import AttendingStep, Cache, TokenRows, join_rows
 from attendo.decoding.searcher import SearchBackend
 from attendo.decoding.shortlist import Shortlist, ShortlistedModel, masked
+from attendo.errors import AttendoError
 from attendo.models import DecoderLM, EncoderDecoder
 from attendo.nn.cache import DecoderCache
 
@@ -167,7 +168,7 @@ def laid_out(model: ModelT, bits: Bits) -> ModelT:
     return prepared(model, bits)
 
 
-def best_decoder(model: DecoderLM, bits: Bits = 32) -> DecoderBackend:
+def best_decoder(model: DecoderLM, bits: Bits = 32, cache_bits: CacheBits | None = None) -> DecoderBackend:
     """Return the fastest available backend for a decoder-only model.
 
     The model is compiled for this CPU if possible. Otherwise, the backend runs its PyTorch modules.
@@ -175,10 +176,17 @@ def best_decoder(model: DecoderLM, bits: Bits = 32) -> DecoderBackend:
     Args:
         model: The decoder-only model. After further training, create a new backend, because the weights are copied.
         bits: The bits of each weight on a CPU.
+        cache_bits: The bits of each key and value in the cache: 32, 16 or 8. Fewer need less memory and, in long texts,
+            less time (default: 32 if `bits` is 32, otherwise 16).
+
+    Raises:
+        AttendoError: `cache_bits` is given, but the model is not compiled.
     """
     try:
-        compiled = CompiledModel(model, bits)
+        compiled = CompiledModel(model, bits, cache_bits)
     except NoLibrary as reason:
+        if cache_bits is not None:
+            raise AttendoError(f"`cache_bits` requires the compiled step: {reason}. Leave it out") from None
         return eager_decoder(laid_out(model, bits), str(reason))
     return _compiled_decoder(compiled, model.config.max_len)
 

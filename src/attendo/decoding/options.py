@@ -6,6 +6,8 @@ from typing import Literal
 LengthNorm = Literal["gnmt", "plain"]
 Bits = Literal[32, 16, 8, 4]
 """The bits of each weight: 32 (float32), 16 (bfloat16), or 8 or 4 (integers with scales)."""
+CacheBits = Literal[32, 16, 8]
+"""The bits of each key and value in the cache: 32 (float32), 16 (bfloat16) or 8 (integers with scales)."""
 _RANGES = {
     "beam": (1, 10_000),
     "length_penalty": (-20, 20),

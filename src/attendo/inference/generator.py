@@ -17,7 +17,7 @@ from attendo.bundle import Bundle, TaskName, TextModel, load_as
 from attendo.config import build
 from attendo.data.tokenizers import Tokenizer, require_list
 from attendo.decoding.backends import DecoderBackend, best_decoder, eager_decoder
-from attendo.decoding.options import Bits
+from attendo.decoding.options import Bits, CacheBits
 from attendo.decoding.prefix_cache import PrefixCache
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
@@ -102,6 +102,7 @@ class Generator(TextModel):
         card: The contents of the run's card.json.
         folder: Path of the run folder that the generator was loaded from.
         bits: Bits of each weight on a CPU: 32, 16, 8 or 4.
+        cache_bits: Bits of each key and value in the cache: 32, 16 or 8 (None: 32 if `bits` is 32, otherwise 16).
     """
 
     task: ClassVar[TaskName] = "language-model"
@@ -112,13 +113,16 @@ class Generator(TextModel):
     card: dict[str, Any] = dataclasses.field(default_factory=dict)
     folder: Path | None = None
     bits: Bits = 32
+    cache_bits: CacheBits | None = None
     _record: Recording[DecoderLM] | None = dataclasses.field(default=None, repr=False)
     _reader: DecoderBackend | None = dataclasses.field(default=None, repr=False)
     _prefixes: PrefixCache = dataclasses.field(default_factory=PrefixCache, repr=False)
     _final: bool = dataclasses.field(default=False, repr=False)  # the model is not trained any more
 
     @classmethod
-    def load(cls, folder: Path, device: str = "cpu", bits: Bits | None = None) -> Generator:
+    def load(
+        cls, folder: Path, device: str = "cpu", bits: Bits | None = None, cache_bits: CacheBits | None = None
+    ) -> Generator:
         """Load and return the generator of a run folder.
 
         Args:
@@ -127,6 +131,7 @@ class Generator(TextModel):
             bits: The bits of each weight on a CPU: 32, 16, 8 or 4. Fewer are faster and less exact, and need less
                 memory, because the weights in the file are not copied as a whole (default: those of a quantized run,
                 otherwise 32).
+            cache_bits: The bits of each key and value in the cache (default: 32 if `bits` is 32, otherwise 16).
 
         Raises:
             AttendoError: A file is missing or damaged, or the run has another task.
@@ -135,6 +140,7 @@ class Generator(TextModel):
         generator = cls.from_bundle(bundle, model)
         generator._final = True
         generator.bits = bundle.chosen_bits(bits, device)
+        generator.cache_bits = cache_bits
         return generator
 
     @classmethod
@@ -160,23 +166,23 @@ class Generator(TextModel):
         """
         self._reader = None  # its memory is free for the new one
         self.bits = bits or self.bits
-        self._reader = best_decoder(self.model, self.bits)
+        self._reader = best_decoder(self.model, self.bits, self.cache_bits)
         self._prefixes = PrefixCache()
         return self
 
     def reader(self) -> DecoderBackend:
         """Return the backend that decodes token by token, in prepared form if the generator is prepared."""
-        if self._reader is None and (self._final or self.bits < 32):
+        if self._reader is None and (self._final or self.bits < 32 or self.cache_bits):
             self.prepare()
         return eager_decoder(self.model) if self._reader is None else self._reader
 
     def scorer(self) -> nn.Module:
-        """Return the model whose losses `text_loss` computes: the compiled one if it has fewer than 32 bits.
+        """Return the model whose losses `text_loss` computes: the compiled one if it or its cache has chosen bits.
 
         Raises:
             AttendoError: The model has fewer than 32 bits and is not compiled.
         """
-        if self.bits == 32:
+        if self.bits == 32 and self.cache_bits is None:
             return self.model
         reader = self.reader()
         if reader.compiled is None:

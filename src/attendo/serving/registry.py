@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attendo.bundle import EXAMPLES, TaskName, examples_of
 from attendo.data.segments import Segment
-from attendo.decoding.options import Bits
+from attendo.decoding.options import Bits, CacheBits
 from attendo.errors import AttendoError
 from attendo.inference import Embedder, Generator, Translator, load
 from attendo.inference.generator import in_float32
@@ -73,6 +73,8 @@ class ModelRegistry:
         source: The source language of translators whose run has no languages.
         target: The target language of translators whose run has no languages.
         bits: Bits of each weight on a CPU: 32, 16, 8 or 4 (default: those of a quantized run, otherwise 32).
+        cache_bits: Bits of each key and value in the cache of a language model (default: 32 if `bits` is 32, otherwise
+            16).
         segment: The default unit of translation: "sentence", "paragraph" or "none".
         examples: Whether clients may see the example texts of the runs, which can be private.
     """
@@ -86,6 +88,7 @@ class ModelRegistry:
         source: str | None = None,
         target: str | None = None,
         bits: Bits | None = None,
+        cache_bits: CacheBits | None = None,
         segment: Segment = "sentence",
         examples: bool = False,
     ) -> None:
@@ -101,6 +104,7 @@ class ModelRegistry:
                 )
             self.folders[name] = folder
         self._options = {"rows": rows, "device": device, "source": source, "target": target, "bits": bits}
+        self._cache_bits: CacheBits | None = cache_bits
         self._segment: Segment = segment
         self._examples = examples
         self._served: dict[str, ServedModel] = {}
@@ -167,6 +171,8 @@ class ModelRegistry:
         folder = self.folders[name]
         options = self._options
         user = load(folder, options["device"], bits=options["bits"])
+        if isinstance(user, Generator):
+            user.cache_bits = self._cache_bits
         if isinstance(user, Translator | Generator):
             user.prepare()
         if isinstance(user, Translator):

@@ -69,7 +69,7 @@ def test_a_row_is_the_same_bits_in_any_batch_and_on_any_number_of_threads(bits, 
 
 @settings(max_examples=8, deadline=None)
 @given(
-    bits=st.sampled_from([32, 16, 8, 4]),
+    bits=st.sampled_from([(32,), (16,), (8,), (4,), (16, 8)]),
     heads=st.sampled_from([(3, 1), (4, 2), (6, 6)]),
     width=st.sampled_from([8, 20, 33]),
     n=st.integers(33, 80),
@@ -81,7 +81,7 @@ def test_many_tokens_at_once_are_the_same_bits_as_one_by_one(bits, heads, width,
         head_dim=2 * width if position == "rotary" else width, value_dim=width, n_encoder_layers=0,
         n_decoder_layers=1, max_len=80, positions=position,
     )  # fmt: skip
-    compiled = CompiledModel(model_of(config), bits)
+    compiled = CompiledModel(model_of(config), *bits)
     tokens = torch.from_numpy(np.random.default_rng(n).integers(3, VOCAB, (2, n)))
     cache = compiled.start([[], []], 1, n)
     parts = [tokens[:, :1], tokens[:, 1:20], tokens[:, 20:]]
@@ -149,7 +149,7 @@ def test_the_largest_integers_of_a_product_do_not_overflow(bits):
 @pytest.mark.parametrize("bits", [32, 16, 8, 4])
 def test_rows_of_a_product_are_the_same_bits_alone_and_in_every_part_and_chunk(bits):
     """A part has 2,048 inputs for many rows and 128 for few, and a chunk 576 rows, or 96 in 16 bits."""
-    weight, x = torch.randn(40, 2100), torch.randn(580, 2100)
+    weight, x = torch.randn(140, 2100), torch.randn(580, 2100)  # several panels, which a row reads together
     arena = TensorArena(bits)
     matrix = arena.product(weight, None)
     alone = torch.cat([multiplied(matrix, row[None]) for row in x])
@@ -179,8 +179,43 @@ def test_fewer_bits_are_less_exact():
 
 
 def test_a_cache_of_few_bits_has_half_the_bytes():
-    sizes = [CompiledModel(translator(), bits).start([[4]], 1, 64).cache.nbytes for bits in (32, 4)]
+    models = [CompiledModel(translator(), *bits) for bits in ((32,), (4,), (4, 8))]
+    sizes = [model.start([[4]], 1, 64).cache.nbytes for model in models]
     assert sizes[0] == 2 * sizes[1]
+    assert 16 * sizes[2] == 9 * sizes[1]
+
+
+@settings(max_examples=20, deadline=None)
+@given(config=configs().filter(lambda config: config.architecture == "decoder"), seed=st.integers(0, 99))
+def test_fewer_bits_of_the_cache_are_less_exact(config, seed):
+    model, tokens = model_of(config), torch.from_numpy(np.random.default_rng(seed).integers(3, VOCAB, (2, 7)))
+    exact, half, byte = (
+        stepped(CompiledModel(model, 32, bits), [[], []], tokens).double() for bits in (None, 16, 8)
+    )
+    spread = exact.std()
+    assert (half - exact).std() < 0.01 * spread
+    assert (byte - exact).std() < 0.02 * spread
+    assert not torch.equal(byte, half)
+
+
+def test_other_numbers_in_the_cache_keep_their_scale_beside_a_large_one():
+    """A large bias of a key changes the scale of 32 numbers, and not that of the others of its head."""
+    config = ModelConfig(
+        vocab_size=VOCAB, architecture="decoder", d_model=32, d_ff=32, n_heads=2, n_encoder_layers=0,
+        n_decoder_layers=1, max_len=40, head_dim=64,
+    )  # fmt: skip
+    model = model_of(config)
+    with torch.no_grad():
+        for proj in (
+            model.decoder.blocks[0].self_attention.k_proj,
+            model.decoder.blocks[0].self_attention.q_proj,
+        ):
+            proj.weight[:32].zero_()
+            proj.bias[:32].zero_()
+        model.decoder.blocks[0].self_attention.k_proj.bias[0] = 1e4
+    tokens = torch.arange(3, 23)[None] % VOCAB
+    exact, byte = (stepped(CompiledModel(model, 32, bits), [[]], tokens) for bits in (32, 8))
+    assert (byte - exact).std() < 0.01 * exact.std()
 
 
 def test_rows_move_as_those_of_the_modules_cache():

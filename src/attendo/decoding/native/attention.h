@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "vectors.h"
@@ -92,6 +93,40 @@ inline void prepare(const Heads& heads, int64_t n, float* x, int64_t position) {
     if (heads.turns != nullptr) turn(heads, n, x, position);
 }
 
+// A part of the cache in 8 bits: the scale of a group of keys or values in the first bytes, and then its integers.
+struct Byte {
+    int8_t bits;
+};
+
+constexpr int64_t GROUP_BYTES = sizeof(float) + GROUP;
+
+// The length of the keys and values of a position in the cache.
+template <class Number>
+inline int64_t length_of(int64_t n) { return n; }
+template <>
+inline int64_t length_of<Byte>(int64_t n) { return groups(n) * GROUP_BYTES; }
+
+inline void copy(Byte* to, const float* from, int64_t n) {
+    for (int64_t at = 0; at < n; at += GROUP, to += GROUP_BYTES) {
+        Ints total{};
+        const float scale = round_group(from + at, n - at, 127, &to[sizeof(float)].bits, total);
+        std::memcpy(to, &scale, sizeof scale);
+    }
+}
+
+inline void unpack(const Byte* from, float* to, int64_t n) {
+    typedef int8_t Bytes __attribute__((vector_size(LANES)));
+    for (int64_t at = 0; at < n; at += GROUP, from += GROUP_BYTES) {
+        float scale;
+        std::memcpy(&scale, from, sizeof scale);
+        for (int64_t i = 0; i < GROUP; i += LANES) {
+            Bytes some;
+            std::memcpy(&some, from + sizeof scale + i, sizeof some);
+            store(to + at + i, __builtin_convertvector(some, Floats) * scale);
+        }
+    }
+}
+
 // The places of the keys and values that queries attend to. Without `slots`, the positions follow each other from
 // `base` on. With `slots`, position p is in slot `slots[p]`, because the rows of a beam share their common past.
 template <class Number>
@@ -144,14 +179,18 @@ struct Row {
 // on the number of rows. For this, the products of single numbers are rounded as those of vectors are (std::fma).
 template <class Number>
 class Attention {
+    static constexpr bool UNPACKED = std::is_same_v<Number, Byte>;  // converted to floats, a block of positions at a time
+    using Read = std::conditional_t<UNPACKED, float, Number>;
+
    public:
     // `rows` and `room` are memory that is used again.
     Attention(
         const Heads& heads, const Places<Number>& at, int64_t tokens, std::vector<Row>& rows, std::vector<float>& room
     ) : heads_(heads), at_(at), group_(heads.n / heads.n_kv), per_head_(tokens * group_) {
         if (static_cast<int64_t>(rows.size()) < tokens * heads.n) rows.resize(tokens * heads.n);
-        if (static_cast<int64_t>(room.size()) < tokens * heads.n * BLOCK) room.resize(tokens * heads.n * BLOCK);
-        rows_ = rows.data(), weights_ = room.data();
+        const int64_t weights = tokens * heads.n * BLOCK, unpacked = UNPACKED ? BLOCK * groups(heads.memory()) * GROUP : 0;
+        if (static_cast<int64_t>(room.size()) < weights + unpacked) room.resize(weights + unpacked);
+        rows_ = rows.data(), weights_ = room.data(), unpacked_ = room.data() + weights;
     }
 
     // Sets token `number`, which attends to the first `n` positions, or to those in its window. Tokens are in order.
@@ -177,12 +216,12 @@ class Attention {
         const int64_t until = rows_[per_head_ - 1].n;
         for (first_ = rows_[0].first / BLOCK * BLOCK; first_ < until; first_ += BLOCK) {
             last_ = std::min(first_ + BLOCK, until);
-            for (int64_t t = 0; t < BLOCK; t++) places_[t] = at_(std::min(first_ + t, last_ - 1));
+            for (int64_t t = 0; t < BLOCK; t++) places_[t] = first_ + t < last_ ? place(first_ + t) : places_[t - 1];
             int64_t from = 0, to = per_head_;  // the rows of each head that attend to a position of this block
             while (rows_[from].n <= first_) from++;
             while (rows_[to - 1].first >= last_) to--;
             for (int64_t t = first_; t < last_; t += LANES) {  // heads within positions: in the order of the memory
-                for (int64_t soon = t + LANES; soon < std::min(t + 2 * LANES, at_.n); soon++)
+                for (int64_t soon = t + LANES; !UNPACKED && soon < std::min(t + 2 * LANES, at_.n); soon++)
                     fetch(at_(soon), heads_.memory());
                 for (int64_t head = 0; head < heads_.n_kv; head++)
                     scores(rows_ + head * per_head_ + from, rows_ + head * per_head_ + to, t - first_, head);
@@ -199,6 +238,16 @@ class Attention {
     }
 
    private:
+    const Read* place(int64_t position) {
+        if constexpr (UNPACKED) {
+            float* to = unpacked_ + (position - first_) * groups(heads_.memory()) * GROUP;
+            unpack(at_(position), to, heads_.memory());
+            return to;
+        } else {
+            return at_(position);
+        }
+    }
+
     // The scores of the rows of a key head at LANES positions from `t` on.
     void scores(const Row* row, const Row* end, int64_t t, int64_t head) {
         const int64_t key = head * heads_.width;
@@ -280,7 +329,7 @@ class Attention {
         for (; i < heads_.value_width; i++)
             for (int r = 0; r < R; r++)
                 for (int64_t t = first; t < last; t++) {
-                    const Number* values = places_[t] + value + (SHARED ? 0 : r * heads_.value_width);
+                    const Read* values = places_[t] + value + (SHARED ? 0 : r * heads_.value_width);
                     rows[r].out[i] = std::fma(rows[r].weights[t], values[i], rows[r].out[i]);
                 }
         if constexpr (R > 1)  // later tokens attend to more positions
@@ -296,7 +345,7 @@ class Attention {
                 for (int j = 0; j < V; j++) sums[r][j] = load(rows[r].out + i + j * LANES);
             const float* weights = rows[0].weights;
             for (int64_t t = first; t < last; t++) {
-                const Number* values = places_[t] + value + i;
+                const Read* values = places_[t] + value + i;
                 Floats shared[V];
                 for (int j = 0; j < V; j++) shared[j] = load(values + j * LANES);
 #pragma GCC unroll 6
@@ -336,7 +385,7 @@ class Attention {
     const Places<Number>& at_;
     const int64_t group_, per_head_;  // query heads of each key head, and rows of each key head
     int64_t first_ = 0, last_ = 0;    // the positions of a block
-    const Number* places_[BLOCK];
+    const Read* places_[BLOCK];
     Row* rows_;
-    float* weights_;
+    float *weights_, *unpacked_;
 };

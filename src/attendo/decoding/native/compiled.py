@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from attendo.decoding.native.library import (
@@ -30,7 +30,7 @@ from attendo.decoding.native.library import (
     library,
     require_suited,
 )
-from attendo.decoding.options import Bits
+from attendo.decoding.options import Bits, CacheBits
 from attendo.decoding.protocols import TokenRows
 from attendo.errors import NOT_NUMBERS, diverged
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, Model
@@ -84,11 +84,12 @@ class CompiledModel:
     The results of a row do not depend on the other rows of the batch, bit for bit. The weights of the model are copied.
     With fewer than 32 bits, the embeddings and the KV cache are bfloat16. With 16 bits, so are the weights. With 8
     bits, the weights are integers with one scale per output. With 4 bits, they have one scale per 32 inputs, except for
-    the output layer, which has 8 bits. Integer weights multiply inputs of 8 bits with one scale per 32 inputs. Raises
-    NoLibrary if the model, its device or this CPU is not supported.
+    the output layer, which has 8 bits. Integer weights multiply inputs of 8 bits with one scale per 32 inputs. With
+    `cache_bits` 8, the keys and values of decoded tokens are integers with one scale per 32 numbers. Raises NoLibrary
+    if the model, its device or this CPU is not supported.
     """
 
-    def __init__(self, model: Model, bits: Bits = 32):
+    def __init__(self, model: Model, bits: Bits = 32, cache_bits: CacheBits | None = None):
         weight = next(model.parameters())
         if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
             raise NoLibrary(
@@ -124,6 +125,10 @@ class CompiledModel:
             self.output = keeper.matrix(model.output_proj, bits=8 if bits == 4 else bits)
             first = model.decoder.blocks[0].self_attention
             self._cache_width = first.n_kv_heads * (first.head_dim + first.value_dim)
+            self._cache_type = torch.float32 if (cache_bits or bits) == 32 else torch.bfloat16
+            if cache_bits == 8:  # bytes: a scale in float32 and 32 integers for each 32 numbers
+                self._cache_width = -(-self._cache_width // 32) * 36
+                self._cache_type = torch.uint8
 
     def changed(self, changes: Mapping[str, Change]) -> CompiledModel:
         """Return a model with changed layers and the weights of this model. The keys of `changes` are module paths."""
@@ -163,7 +168,7 @@ class CompiledModel:
                 keys.copy_(cross.k_norm(keys))
         return SlotKVCache(
             memory, lengths, rows_per_source=rows_per_source, capacity=capacity, width=self._cache_width,
-            dtype=torch.float32 if self.bits == 32 else torch.bfloat16,
+            dtype=self._cache_type,
         )  # fmt: skip
 
     def step(self, token_ids: Int[Tensor, "rows n"], cache: SlotKVCache) -> Float[Tensor, "rows vocab"]:
@@ -502,7 +507,7 @@ class SlotKVCache:
         """Select rows: new row i continues old row `rows[i]`, and all other rows are dropped."""
         self._select(rows.numpy())
 
-    def past(self, row: int, n: int) -> Float[Tensor, "blocks n width"]:
+    def past(self, row: int, n: int) -> Shaped[Tensor, "blocks n width"]:
         """Return a copy of the keys and values of the first `n` positions of a row."""
         slots = self.slots[row, :n]
         if n and (slots == slots[0]).all():  # as in every decoder-only model, and several times faster

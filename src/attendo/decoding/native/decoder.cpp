@@ -63,7 +63,7 @@ struct Tokens {
     const int64_t *ids, *positions, *rows;
     const int64_t *text_start, *text_length;  // encoder: the tokens of each row in this call
     void* cache;                              // decoder: [blocks][slots][capacity][key, value]
-    int64_t cache_bits, block_stride, capacity;
+    int64_t cache_bits, block_stride, capacity;  // 32, 16 (bfloat16) or 8
     int32_t* slots;                           // [rows][capacity]: the slot of each position of a row
     const int32_t* own_slot;                  // [rows]: the slot that a row writes to
     const float* memory;                      // [blocks][source tokens][key, value]
@@ -158,7 +158,9 @@ class Run {
     const float* entered() { return stack_.norm_first ? space_.normed.data() : space_.states.data(); }
 
     void self_attention(const SelfAttention& attention, int64_t number) {
-        if (tokens_.cache_bits == 16)
+        if (tokens_.cache_bits == 8)
+            self_attention<Byte>(attention, number);
+        else if (tokens_.cache_bits == 16)
             self_attention<Bfloat>(attention, number);
         else
             self_attention<float>(attention, number);
@@ -171,6 +173,7 @@ class Run {
         multiply_by(attention.project, entered(), space_.projected.data(), nullptr);
         member_.wait();
         const int64_t stride = attention.project.n_out;
+        const int64_t length = length_of<Number>(heads.memory());
         Number* cache = static_cast<Number*>(tokens_.cache) + number * tokens_.block_stride;
         for (int64_t i = first_; i < last_; i++) {
             float* query = space_.projected.data() + i * stride;
@@ -178,7 +181,7 @@ class Run {
             ::prepare(heads, heads.n + heads.n_kv, query, position);
             if (tokens_.text_start != nullptr) continue;
             const int64_t place = tokens_.own_slot[row] * tokens_.capacity + position;
-            copy(cache + place * heads.memory(), query + heads.queries(), heads.memory());
+            copy(cache + place * length, query + heads.queries(), heads.memory());
             if (number == 0) tokens_.slots[row * tokens_.capacity + position] = tokens_.own_slot[row];
         }
         member_.wait();
@@ -191,7 +194,7 @@ class Run {
         else
             attend<Number>(heads, attention, stride, [&](int64_t i) {
                 const int32_t* slots = tokens_.slots + tokens_.rows[i] * tokens_.capacity;
-                return Places<Number>{cache, heads.memory(), tokens_.positions[i] + 1, slots, tokens_.capacity};
+                return Places<Number>{cache, length, tokens_.positions[i] + 1, slots, tokens_.capacity};
             });
     }
 

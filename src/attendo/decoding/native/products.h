@@ -19,12 +19,10 @@ struct Matrix {
 
 constexpr int64_t CHUNK = 96 * ROWS;  // rows that are multiplied by a panel before the next panel is read
 constexpr int64_t SHORT = 16 * ROWS;  // the same in 16 bits, whose panels are small beside the rows
-constexpr int64_t GROUP = 32;         // inputs with a common scale, in x and in W of 4 bits
 constexpr int64_t DEPTH = 128;        // inputs of a part of a panel of floats, which remains in the L1 cache
 constexpr int64_t DEEP = 2048;        // the same for many rows, which remains in the L2 cache
 
 inline int64_t panels(int64_t n_out) { return (n_out + PANEL - 1) / PANEL; }
-inline int64_t groups(int64_t n_in) { return (n_in + GROUP - 1) / GROUP; }
 
 // The bytes of a panel. In 4 bits, the scales of each group follow its numbers, in bfloat16.
 inline int64_t panel_bytes(int64_t n_in, int64_t bits) {
@@ -44,18 +42,6 @@ struct Quantized {
     }
 };
 
-inline float largest_size(const float* x, int64_t n) {
-    Floats most{};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        const Floats v = load(x + i);
-        most = larger(most, larger(v, -v));
-    }
-    float size = largest(most);
-    for (; i < n; i++) size = std::max(size, std::fabs(x[i]));
-    return size;
-}
-
 // The largest number of a row that is multiplied by weights of 8 bits. Without an instruction that adds four products of
 // bytes in 32 bits, two products are added in 16 bits, which must hold 2 · 255 · LARGEST.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
@@ -65,27 +51,9 @@ constexpr float LARGEST = 63;
 #endif
 
 inline void quantize(const Matrix& w, const float* x, const Quantized& to) {
-    const int64_t n = w.n_in;
-    const float most = w.bits == 8 ? LARGEST : 127;
-    const Floats magic = all(12582912.0f);  // adding it rounds to an integer
-    for (int64_t group = 0; group < groups(n); group++) {
-        float rest[GROUP] = {};
-        const float* from = x + group * GROUP;
-        if (n < (group + 1) * GROUP) {
-            std::memcpy(rest, from, sizeof(float) * (n - group * GROUP));
-            from = rest;
-        }
-        const float scale = std::max(largest_size(from, GROUP), 1e-18f) / most;
-        const Floats inverse = all(1.0f / scale);
-        int32_t rounded[GROUP];
+    for (int64_t group = 0, at = 0; at < w.n_in; group++, at += GROUP) {
         Ints total{};
-        for (int64_t i = 0; i < GROUP; i += LANES) {
-            const Ints some = __builtin_convertvector((load(from + i) * inverse + magic) - magic, Ints);
-            std::memcpy(rounded + i, &some, sizeof some);
-            total += some;
-        }
-        for (int64_t i = 0; i < GROUP; i++) to.numbers[group * GROUP + i] = static_cast<int8_t>(rounded[i]);
-        to.scale[group] = scale;
+        to.scale[group] = round_group(x + at, w.n_in - at, w.bits == 8 ? LARGEST : 127, to.numbers + at, total);
         to.offsets[group] = 0;
         for (int64_t i = 0; i < LANES; i++) to.offsets[group] -= 128 * total[i];
     }
@@ -141,23 +109,34 @@ struct Sums<4> {
 };
 #endif
 
-// Adds the products of inputs `first` to `last` - 1 of R rows with V vectors of a panel of floats or of bfloat16, from
-// vector `from` on.
+// A part of the inputs of some rows, and the memory of their sums. The last part finishes the sums.
+struct Part {
+    int64_t first, last;
+    bool once;  // no later rows read the panel
+    float (*totals)[PANEL];
+};
+
+// Adds the products of a part of the inputs of R rows with V vectors of a panel of floats or of bfloat16, from
+// vector `from` on. More than WIDE vectors are in several panels, which are read at the same time.
 template <int R, int V, class Number>
 inline void multiply(
-    const float* x, int64_t n_in, int64_t first, int64_t last, const Number* panel, int64_t from, Floats (&total)[R][V]
+    const float* x, int64_t n_in, const Part& part, const Number* panel, int64_t from, Floats (&total)[R][V]
 ) {
-    panel += first * PANEL + from * LANES;
-    for (int64_t k = first; k < last; k++, panel += PANEL) {
-        Floats weights[V];
-        if (R > 1 && R < ROWS)  // enough work to hide the latency, and no later rows that reuse the panel
+    constexpr int OWN = V < WIDE ? V : WIDE;  // vectors in a panel
+    panel += part.first * PANEL + from * LANES;
+    for (int64_t k = part.first; k < part.last; k++, panel += PANEL) {
+        if (R > 1 && part.once)  // enough work to hide the latency
             for (int j = 0; j < V; j++) __builtin_prefetch(panel + 48 * PANEL + j * LANES, 0, 3);
-        load_panel(panel, weights);
+#pragma GCC unroll 3
+        for (int64_t at = 0; at < V; at += OWN) {
+            Floats weights[OWN];
+            load_panel(panel + at / WIDE * n_in * PANEL, weights);
 #pragma GCC unroll 6
-        for (int r = 0; r < R; r++) {
-            const Floats input = all(x[r * n_in + k]);
+            for (int r = 0; r < R; r++) {
+                const Floats input = all(x[r * n_in + k]);
 #pragma GCC unroll 4
-            for (int j = 0; j < V; j++) total[r][j] = multiply_add(input, weights[j], total[r][j]);
+                for (int j = 0; j < OWN; j++) total[r][at + j] = multiply_add(input, weights[j], total[r][at + j]);
+            }
         }
     }
 }
@@ -168,11 +147,12 @@ inline void multiply(
     const Quantized (&x)[R], int64_t n_in, const uint8_t* panel, int64_t from, Floats (&total)[R][V]
 ) {
     constexpr int64_t parts = 8 / BITS;  // numbers per byte
+    const int64_t bytes = panel_bytes(n_in, BITS);
     for (int64_t group = 0; group < groups(n_in); group++) {
         Sums<BITS> sums[R][V];
 #pragma GCC unroll 6
         for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int64_t j = 0; j < V; j++) sums[r][j].start(same(x[r].offsets + group));
         for (int64_t at = 0; at < GROUP / 4; at += parts, panel += 4 * PANEL)
 #pragma GCC unroll 2
@@ -180,24 +160,26 @@ inline void multiply(
                 if (V < WIDE && from == 0 && part == 0)  // the CPU does not detect that every second line is read
                     for (int64_t i = 0; i < 4 * PANEL; i += 64) __builtin_prefetch(panel + 64 * PANEL + i);
                 Ints weights[V];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
                 for (int64_t j = 0; j < V; j++) {
-                    std::memcpy(&weights[j], panel + (from + j) * sizeof weights[j], sizeof weights[j]);
+                    const uint8_t* own = panel + j / WIDE * bytes;
+                    std::memcpy(&weights[j], own + (from + j % WIDE) * sizeof weights[j], sizeof weights[j]);
                     if (BITS == 4) weights[j] = (weights[j] >> 4 * part) & 0x0f0f0f0f;
                 }
 #pragma GCC unroll 6
                 for (int r = 0; r < R; r++) {
                     const Ints four = same(x[r].numbers + group * GROUP + 4 * (at + part));
-#pragma GCC unroll 4
+#pragma GCC unroll 8
                     for (int64_t j = 0; j < V; j++) sums[r][j].add(weights[j], four);
                 }
             }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int64_t j = 0; j < V; j++)
 #pragma GCC unroll 6
             for (int r = 0; r < R; r++) {
                 Floats scale = all(x[r].scale[group]);
-                if (BITS == 4) scale *= load(reinterpret_cast<const Bfloat*>(panel) + (from + j) * LANES);
+                const Bfloat* scales = reinterpret_cast<const Bfloat*>(panel + j / WIDE * bytes);
+                if (BITS == 4) scale *= load(scales + (from + j % WIDE) * LANES);
                 total[r][j] = multiply_add(__builtin_convertvector(sums[r][j].whole(), Floats), scale, total[r][j]);
             }
         if (BITS == 4) panel += 2 * PANEL;
@@ -238,20 +220,14 @@ inline const uint8_t* panel_of(const Matrix& w, int64_t column) {
     return static_cast<const uint8_t*>(w.weight) + column / PANEL * panel_bytes(w.n_in, w.bits);
 }
 
-// A part of the inputs of some rows, and the memory of their sums. The last part finishes the sums.
-struct Part {
-    int64_t first, last;
-    float (*totals)[PANEL];
-};
-
 template <int64_t BITS, int R, int V, class Input>
 inline void add_products(
     const Input& x, int64_t n_in, const Part& part, const uint8_t* panel, int64_t from, Floats (&total)[R][V]
 ) {
     if constexpr (BITS == 32) {
-        multiply<R>(x, n_in, part.first, part.last, reinterpret_cast<const float*>(panel), from, total);
+        multiply<R>(x, n_in, part, reinterpret_cast<const float*>(panel), from, total);
     } else if constexpr (BITS == 16) {
-        multiply<R>(x, n_in, part.first, part.last, reinterpret_cast<const Bfloat*>(panel), from, total);
+        multiply<R>(x, n_in, part, reinterpret_cast<const Bfloat*>(panel), from, total);
     } else {
         Quantized rows[R];
         for (int r = 0; r < R; r++) rows[r] = x.row(r, n_in);
@@ -262,11 +238,10 @@ inline void add_products(
 inline const float* row_of(const float* x, int64_t row, int64_t n_in) { return x + row * n_in; }
 inline Quantized row_of(const Quantized& x, int64_t row, int64_t n_in) { return x.row(row, n_in); }
 
-// A part of R rows times a panel. Few rows read the panel sequentially, and more rows TILE vectors at a time, so that
-// the sums fit into the registers.
-template <int64_t BITS, int R, class Input>
+// A part of R rows times V vectors of a panel at a time, or several panels. Few rows read the panel sequentially, and
+// more rows TILE vectors at a time, so that the sums fit into the registers.
+template <int64_t BITS, int R, int V = (R * WIDE > ROWS * TILE ? TILE : WIDE), class Input>
 inline void block(const Matrix& w, const Input& x, const Part& part, int64_t row, int64_t column, const Target& to) {
-    constexpr int V = R * WIDE > ROWS * TILE ? TILE : WIDE;
     for (int64_t from = 0; from < WIDE && column + from * LANES < w.n_out; from += V) {
         Floats total[R][V] = {};
         for (int r = 0; r < R && part.first > 0; r++)
@@ -299,7 +274,7 @@ inline void rows_of_panel(
     const int64_t parts = (last - first) / ROWS;
     const int64_t whole = std::max<int64_t>(w.n_in, 1);
     const int64_t depth = BITS != 32 || last - first <= ROWS ? whole : parts > 2 ? DEEP : DEPTH;
-    Part part{0, 0, totals};
+    Part part{0, 0, parts < 2, totals};
     do {
         part.first = part.last, part.last = std::min(w.n_in, part.first + depth), part.totals = totals;
         int64_t row = first;
@@ -325,6 +300,9 @@ inline void product(const Member& member, const Matrix& w, const Input& x, int64
     int64_t first, last;
     member.share(panels(w.n_out), first, last);
     constexpr int64_t size = BITS == 16 ? SHORT : CHUNK;
+    constexpr int64_t together = BITS < 16 ? 2 : 3;  // panels: the memory is faster if several places of it are read
+    for (; rows == 1 && first + together <= last; first += together)
+        block<BITS, 1, together * WIDE>(w, x, Part{0, w.n_in, true, nullptr}, 0, first * PANEL, to);
     for (int64_t chunk = 0; chunk < rows; chunk += size)
         for (int64_t panel = first; panel < last; panel++)
             rows_of_panel<BITS>(w, x, chunk, std::min(rows, chunk + size), panel * PANEL, to, panel + 1 < last);

@@ -1,6 +1,7 @@
 // Vectors of floats as wide as the registers of this CPU, and the vector functions that a Transformer requires.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -18,6 +19,9 @@ constexpr int64_t TILE = 2;  // 12 sums of 16 registers
 constexpr int64_t ROWS = 6;
 constexpr int64_t WIDE = 4;               // vectors per row of a panel
 constexpr int64_t PANEL = WIDE * LANES;   // columns of a matrix that are stored together
+constexpr int64_t GROUP = 32;             // numbers with a common scale: inputs of a matrix, or keys and values in the cache
+
+inline int64_t groups(int64_t n) { return (n + GROUP - 1) / GROUP; }
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
@@ -126,6 +130,39 @@ inline float largest(Floats v) {
     for (int64_t i = 1; i < LANES; i++) most = v[i] > most ? v[i] : most;
     return most;
 #endif
+}
+
+inline float largest_size(const float* x, int64_t n) {
+    Floats most{};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const Floats v = load(x + i);
+        most = larger(most, larger(v, -v));
+    }
+    float size = largest(most);
+    for (; i < n; i++) size = std::max(size, std::fabs(x[i]));
+    return size;
+}
+
+// Rounds the next group of `left` numbers, filled with zeros, to integers of at most `most`. Returns their scale, and
+// adds the integers to the lanes of `total`.
+inline float round_group(const float* x, int64_t left, float most, int8_t* to, Ints& total) {
+    const Floats magic = all(12582912.0f);  // adding it rounds to an integer
+    float rest[GROUP] = {};
+    if (left < GROUP) {
+        std::memcpy(rest, x, sizeof(float) * left);
+        x = rest;
+    }
+    const float scale = std::max(largest_size(x, GROUP), 1e-18f) / most;
+    const Floats inverse = all(1.0f / scale);
+    int32_t rounded[GROUP];
+    for (int64_t i = 0; i < GROUP; i += LANES) {
+        const Ints some = __builtin_convertvector((load(x + i) * inverse + magic) - magic, Ints);
+        std::memcpy(rounded + i, &some, sizeof some);
+        total += some;
+    }
+    for (int64_t i = 0; i < GROUP; i++) to[i] = static_cast<int8_t>(rounded[i]);
+    return scale;
 }
 
 // The sum of the lanes of each of LANES vectors, always in the same order.
