@@ -125,13 +125,15 @@ def test_a_kill_leaves_no_folder_or_a_whole_one(tmp_path, call):
 
 
 def test_a_folder_appears_whole(tmp_path):
-    path = tmp_path / "step-1"
-    with files.atomic_folder(path) as folder:
+    path = tmp_path / "new" / "step-1"
+    with pytest.raises(FileNotFoundError), files.atomic_folder(path):
+        raise AssertionError("not reached")
+    with files.atomic_folder(path, parents=True) as folder:
         (folder / "deep").mkdir()
         (folder / "deep" / "a.txt").write_text("text")
         assert not path.exists()
     assert (path / "deep" / "a.txt").read_text() == "text"
-    assert listed(tmp_path) == ["step-1"]
+    assert listed(tmp_path / "new") == ["step-1"]
 
 
 def test_an_error_leaves_no_folder(tmp_path):

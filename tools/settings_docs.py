@@ -31,8 +31,14 @@ CHOSEN = {
     "model": ("d_model", "d_ff", "n_heads", "n_encoder_layers", "n_decoder_layers", "dropout"),
     "tokenizer": ("kind", "vocab_size"),
     "training": (
-        *("precision", "products", "prefetch", "batch_tokens", "learning_rate", "warmup_steps"),
-        *("evaluate_every", "compile"),
+        "precision",
+        "products",
+        "prefetch",
+        "batch_tokens",
+        "learning_rate",
+        "warmup_steps",
+        "evaluate_every",
+        "compile",
     ),
 }
 """Settings that attendo chooses if they are not given. tests/repo compares them with attendo.runs.settings."""

@@ -29,6 +29,9 @@ def install_command(extra: str) -> str:
     """Return the pip command that installs an extra of attendo, for example "serve", in the current folder.
 
     The command names the source from which attendo itself was installed: a checkout, a repository URL or the package.
+
+    Args:
+        extra: The name of the extra in pyproject.toml.
     """
     import json
     from importlib.metadata import PackageNotFoundError, distribution

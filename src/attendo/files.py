@@ -76,20 +76,22 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path, replace: bool = False, mode: int = 0o777) -> Iterator[Path]:
+def atomic_folder(
+    path: Path, replace: bool = False, mode: int = 0o777, parents: bool = False
+) -> Iterator[Path]:
     """Yield an empty hidden folder, which becomes `path` atomically when the block ends without an error.
 
     Before the folder is renamed, all files are flushed to disk and get the permissions `mode` minus the umask. After an
     error, the hidden folder is removed. Raises FileExistsError if `path` exists and is not empty, at the start or at
     the end of the block. With `replace`, an existing folder is moved aside first. If the process crashes before the new
-    folder is in place, `mend_folder` restores the old folder.
+    folder is in place, `mend_folder` restores the old folder. With `parents`, missing parent folders are created.
     """
     if path.is_symlink() or not path.is_absolute() or ".." in path.parts:
         path = path.resolve()  # a path through a file descriptor must stay as it is
     if not replace and path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise FileExistsError(f"{path} already exists")
     temporary = _beside(path)
-    temporary.mkdir(mode)
+    temporary.mkdir(mode, parents)
     try:
         yield temporary
         file_mode = temporary.stat().st_mode & 0o666

@@ -94,6 +94,13 @@ def test_wrong_usage(run_folder, options, said, tmp_path, monkeypatch):
     assert said in refused("translate", run_folder, *options)
 
 
+def test_a_table_on_stdin_is_named(run_folder):
+    hint = "stdin:1 contains a tab, but each line is read as one text. To translate the first column of a table, run:"
+    command = ["translate", run_folder, "--longest", "8", "--beam", "1"]
+    assert f"{hint} cut -f1 FILE | attendo translate {run_folder}\n" in attendo(*command, stdin=b"a\tb\n").err
+    assert "stdin:1" not in attendo(*command, stdin=b"\ta\nb\tc\n").err
+
+
 def test_settings_of_the_search(run_folder):
     lines = ["rain", "snow in Oslo", "fog"]
     translator = Translator.load(run_folder)

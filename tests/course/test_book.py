@@ -30,7 +30,10 @@ PAGES = sorted(path.name for path in (BOOK / "en").glob("*.md"))
 FACTS = tomllib.loads((ROOT / "tests" / "course" / "facts.toml").read_text(encoding="utf-8"))
 EXPECTED = [
     *(f"F{n:02}" for n in range(1, 31)),
-    *("T01", "T02", "T03", "T11"),
+    "T01",
+    "T02",
+    "T03",
+    "T11",
     *(f"A{n}" for n in range(1, 16)),
     *sorted(name for name in sections("en") if name[0] == "C"),
     *(f"E{n:02}" for n in range(1, 51) if n not in (39, 40, 43)),

@@ -23,6 +23,7 @@ from attendo.data.labelled import (
     read_labelled,
     shown,
 )
+from attendo.data.labelled_corpus import LabelledCorpus, LabelledData, NumberCorpus, NumberData
 from attendo.data.row_report import RowReport
 from attendo.data.store import LabelledStore, labelled_store
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
@@ -272,3 +273,29 @@ def test_a_label_that_is_not_in_the_set_leaves_no_store(tokenizer, tmp_path, mon
 def test_long_labels_are_shortened_in_messages():
     assert shown("x" * 30) == repr("x" * 30)
     assert shown("x" * 31) == repr("x" * 29 + "…")
+
+
+# What is said before training
+
+
+def test_two_ratings_of_a_text_are_no_contradiction(tmp_path):
+    lines = [f"{n % 7},text {n}" for n in range(200)] + ["6.5,text 0", "0,text 0"]
+    file, said = str(written(tmp_path / "f.csv", "\n".join(["number,text", *lines]))), []
+    assert NumberCorpus(NumberData(train=(file,)), said.append).counts
+    assert "exact copies of an earlier row: 1 (line 203)" in said
+    assert not any("different" in line for line in said)
+
+
+def test_the_rows_of_all_rare_labels_are_found_in_one_pass(tmp_path, monkeypatch):
+    lines = [f"{'up' if n % 3 else 'down'}\ttext {n}" for n in range(20)] + ["x\tone", "y\ttwo", "z\tthree"]
+    file, said, passes = str(written(tmp_path / "f.tsv", "\n".join(lines))), [], []
+
+    def counted(*arguments):
+        passes.append(arguments)
+        return read_labelled(*arguments)
+
+    monkeypatch.setattr("attendo.data.labelled_corpus.read_labelled", counted)
+    assert len(LabelledCorpus(LabelledData(train=(file,), valid=(file,)), said.append).counts) == 5
+    places = [line.split()[1] for line in said if "only 1 training row" in line]
+    assert places == [f"{file}:{n}:" for n in (21, 22, 23)]
+    assert len(passes) == 2

@@ -8,10 +8,10 @@ from attendo.data import segments
 from attendo.data.segments import SENTENCE, Segments, cuts, split_sentences, split_text
 
 PARTS = (
-    *("It rains", "Dr. Li", "e.g. 3.5 mm", "「雨だ。」と言った", "雪", "！？", "。", ". ", "? ", "! ", ", "),
-    *("、", "\n", " ", "  ", "\u3000", "\r\n", "...", "」", "『", "(", ")", '"', "'s", "3．5", "é"),
-    *("e\u0301", "👩🏽\u200d🚀", "यह वर्षा है।", "ฝนตก", "\u200b", "\x1c", "\u2028", "x" * 40, "\ud800"),
-)
+    "It rains", "Dr. Li", "e.g. 3.5 mm", "「雨だ。」と言った", "雪", "！？", "。", ". ", "? ", "! ", ", ",
+    "、", "\n", " ", "  ", "\u3000", "\r\n", "...", "」", "『", "(", ")", '"', "'s", "3．5", "é",
+    "e\u0301", "👩🏽\u200d🚀", "यह वर्षा है।", "ฝนตก", "\u200b", "\x1c", "\u2028", "x" * 40, "\ud800",
+)  # fmt: skip
 texts = st.one_of(st.text(), st.lists(st.sampled_from(PARTS), max_size=30).map("".join))
 
 

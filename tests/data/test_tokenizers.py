@@ -70,9 +70,9 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 SPELLED = [
-    *(*SPECIALS, "<0x41>", "<0xE3>", MARK, " ", "  ", "\t", "\n", "\r\n", "\0"),
-    *("ー", "…", "👨‍👩‍👧", "🇯🇵", "e\u0301"),
-]
+    *SPECIALS, "<0x41>", "<0xE3>", MARK, " ", "  ", "\t", "\n", "\r\n", "\0",
+    "ー", "…", "👨‍👩‍👧", "🇯🇵", "e\u0301",
+]  # fmt: skip
 ODD = [*SPELLED, *"\u200f\u202e\ue000\ufeff\ufffe\u2028\x85𠮷\U0010ffff", "か\u3099", "ｶﾞ"]
 texts = st.one_of(
     st.text(),

@@ -125,7 +125,7 @@ def test_a_run_with_several_labels(tmp_path, monkeypatch):
         [[name in own for name in names] for own in every]
         for every in ([r[0] for r in rows], [f.labels for f in found])
     )
-    result = run(*["evaluate", "topics", "test.jsonl", "--json", "--out", "found.csv"])
+    result = run("evaluate", "topics", "test.jsonl", "--json", "--out", "found.csv")
     measures = json.loads(result.out)
     assert measures["micro_f1"] == pytest.approx(f1_score(true, given, average="micro"))
     assert measures["macro_f1"] == pytest.approx(f1_score(true, given, average="macro"))
@@ -133,12 +133,12 @@ def test_a_run_with_several_labels(tmp_path, monkeypatch):
     assert (tmp_path / "found.csv").read_text().startswith("line,labels,found,text\n")
     # a threshold above all probabilities gives no label; text without content has none
     assert run("classify", "topics", "rain", "", "--threshold", "1").out == "\n\n"
-    assert "no clear difference" in run(*["compare", "topics", "topics", "test.jsonl", "--metric", "f1"]).out
+    assert "no clear difference" in run("compare", "topics", "topics", "test.jsonl", "--metric", "f1").out
     for command in ("thresholds topics --abstain 0.1", "look topics rain", "export topics x --to onnx"):
         refused = run(*command.split())
         assert refused.code and "multi-label" in refused.err, refused.err
     (tmp_path / "new.csv").write_text("topics,body\nrain|fog,fog in north\n")
-    assert "new.csv:2: the label 'fog' was not seen" in run(*["evaluate", "topics", "new.csv"]).err
+    assert "new.csv:2: the label 'fog' was not seen" in run("evaluate", "topics", "new.csv").err
 
 
 def test_a_run_with_a_number(tmp_path, monkeypatch):
@@ -153,14 +153,14 @@ def test_a_run_with_a_number(tmp_path, monkeypatch):
     numbers = np.array(
         [answer.number for answer in attendo.load("depth").classify([text for *_, text in rows])]
     )
-    result = run(*["evaluate", "depth", "test.csv", "--json"])
+    result = run("evaluate", "depth", "test.csv", "--json")
     measures = json.loads(result.out)
     assert measures["mae"] == pytest.approx(np.abs(numbers - true).mean())
     assert measures["r2"] == pytest.approx(r2_score(true, numbers)) and measures["r2"] > 0.8
     assert measures["within"] > 0.6
     assert len(run("classify", "depth", "rain and sun in north 3").out.split("\t")) == 3
     assert "numbers     about" in run("info", "depth").out
-    assert "no clear difference" in run(*["compare", "depth", "depth", "test.csv"]).out
+    assert "no clear difference" in run("compare", "depth", "depth", "test.csv").out
     strict = run(*f"train regression --train train.csv --out other --strict {FAST}".split())
     assert "train.csv:402: invalid number ('many')" in strict.err
 
@@ -184,6 +184,6 @@ def test_a_run_with_pairs_of_texts(tmp_path, monkeypatch):
     answer = (tmp_path / "out.csv").read_text().splitlines()[1].split(",")
     assert answer[0] == "7" and answer[2:4] == one.strip().split("\t")
     assert "reads two" in run("classify", "pairs", "one text").err
-    assert run(*["evaluate", "pairs", "train.tsv"]).code == 0
+    assert run("evaluate", "pairs", "train.tsv").code == 0
     for command in ("look pairs rain", "export pairs x --to onnx"):
         assert "pairs of texts" in run(*command.split()).err

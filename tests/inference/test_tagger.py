@@ -115,7 +115,7 @@ def test_a_run_from_conll_to_answers_beats_a_dictionary(tmp_path, monkeypatch):
         and "dictionary of the training spans" in trained.err
     )
     # no name of the test is in the training data, so the dictionary finds nothing
-    measured = json.loads(run(*["evaluate", "names", "test.conll", "--json"]).out)
+    measured = json.loads(run("evaluate", "names", "test.conll", "--json").out)
     assert measured["f1"] > 0.9 and measured["unreachable"] == 0, measured
     assert {score["label"] for score in measured["labels"]} == {"LOC", "PER"}
 
@@ -131,12 +131,12 @@ def test_a_run_from_conll_to_answers_beats_a_dictionary(tmp_path, monkeypatch):
     ]
     # an output table can be used as training data
     (tmp_path / "in.txt").write_text("we met Mr Komu.\n\nwe met the Komu.\n")
-    assert run(*["classify", "names", "--input", "in.txt", "--output", "out.jsonl"]).code == 0
+    assert run("classify", "names", "--input", "in.txt", "--output", "out.jsonl").code == 0
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["text"] for row in rows] == ["we met Mr Komu.", "", "we met the Komu."]
     assert rows[0]["spans"][0]["end"] == 14 and rows[1]["spans"] == []
 
-    equal = run(*["compare", "names", "names", "test.conll"])
+    equal = run("compare", "names", "names", "test.conll")
     assert equal.code == 0 and "span F1" in equal.out
     for command in ("look names rain", "thresholds names test.conll", "eject names model.py"):
         refused = run(*command.split())

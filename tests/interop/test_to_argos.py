@@ -44,9 +44,8 @@ def test_the_package_has_what_argos_translate_looks_for(exported, tmp_path):
     facts = json.loads((folder / "metadata.json").read_text())
     assert (facts["from_code"], facts["from_name"]) == ("en", "English")
     assert (facts["to_code"], facts["to_name"]) == ("pt-BR", "Portuguese (BR)")
-    assert {file.name for file in (folder / "model").iterdir()} == {
-        *("model.bin", "config.json", "shared_vocabulary.json")
-    }
+    names = {file.name for file in (folder / "model").iterdir()}
+    assert names == {"model.bin", "config.json", "shared_vocabulary.json"}
     assert len(list((folder / "minisbd").glob("*.onnx"))) == 1  # or it would be fetched
     pieces = SentencePieceProcessor(model_file=str(folder / "sentencepiece.model"))
     assert pieces.encode("it will rain") == bundle.tokenizer.encode("it will rain")

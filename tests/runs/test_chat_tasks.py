@@ -95,6 +95,14 @@ def test_a_file_of_conversations_is_evaluated_as_in_training(tmp_path, base):
     assert [facts[name] for name in names] == pytest.approx([measures[name] for name in names], rel=1e-5)
     assert "60 rows read, 60 used" in found.err
     assert "tokens of answers in 60 conversations" in attendo("evaluate", run, file).out
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("question,answer\nIs it sunny?,It is sunny.\n")
+    for command in (["evaluate", base, file], ["compare", run, base, file], ["compare", base, base, pairs]):
+        said = f"{command[-1]} contains conversations, but the model has no chat template. Train the model with attendo"
+        assert refused(*command).startswith(said)
+    columns = ["--columns", "question=question,answer=answer"]
+    assert "the model has no chat template" in refused("evaluate", base, pairs, *columns)
+    assert "pairs.csv: 1 row read, 1 used" in attendo("evaluate", base, pairs, "--column", "answer").err
     compared = json.loads(attendo("compare", run, run, file, "--json").out)
     assert compared["rows"] == 60
     assert [score["a"] for score in compared["scores"]] == pytest.approx([facts[name] for name in names[::2]])

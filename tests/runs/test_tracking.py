@@ -90,8 +90,8 @@ def test_what_the_lines_say(tmp_path):
     assert [line["step"] for line in found] == [20, 30, 30, 32, 40, 45, 45]  # the mean at 45 is of fewer
     assert found[0]["loss"] == pytest.approx(sum(1 / n for n in range(1, 21)) / 20)
     assert found[0].keys() == {
-        *("kind", "step", "epoch", "loss", "rate", "gradient_norm", "tokens", "cpu_seconds", "wall_seconds")
-    }
+        "kind", "step", "epoch", "loss", "rate", "gradient_norm", "tokens", "cpu_seconds", "wall_seconds"
+    }  # fmt: skip
     assert found[5]["loss"] == pytest.approx(sum(1 / n for n in range(41, 46)) / 5)
     assert (found[1]["loss"], found[1]["best"]) == (2 / 30, True)
     assert (found[2]["chain"], found[2]["note"]) == ("001e", "step-30")

@@ -223,9 +223,9 @@ def test_the_microscope_answers_where_it_was_asked_for():
 
 
 QUESTIONS = [
-    *("model", "look", "tensor", "matrices", "effects", "film", "lens", "influence", "next", "tree", "why"),
-    *("positions", "tokens", "attribution", "nothing"),
-]
+    "model", "look", "tensor", "matrices", "effects", "film", "lens", "influence", "next", "tree", "why",
+    "positions", "tokens", "attribution", "nothing",
+]  # fmt: skip
 odd = st.one_of(
     st.text(max_size=5),
     st.integers(-3, 40),
@@ -236,9 +236,9 @@ odd = st.one_of(
     st.just([{"kind": "beta", "path": "*", "beta": "inf"}]),
 )
 FIELDS = [
-    *("text", "search", "beam", "target", "prefix_ids", "max_tokens", "edits", "path", "head", "stack"),
-    *("position", "n", "side", "other"),
-]
+    "text", "search", "beam", "target", "prefix_ids", "max_tokens", "edits", "path", "head", "stack",
+    "position", "n", "side", "other",
+]  # fmt: skip
 
 
 @settings(max_examples=60)

@@ -75,9 +75,9 @@ def in_numpy(query, key, value, mask=None):
 
 
 RIGHT = [
-    *(plain, with_mask, with_nan_replaced, with_weights, with_required_mask_and_scale),
-    *(with_optional_scale, with_number_mask, by_einsum, Module(), in_numpy, F.scaled_dot_product_attention),
-]
+    plain, with_mask, with_nan_replaced, with_weights, with_required_mask_and_scale,
+    with_optional_scale, with_number_mask, by_einsum, Module(), in_numpy, F.scaled_dot_product_attention,
+]  # fmt: skip
 
 # ---- wrong ones: (function, the properties that must fail, where the hint is looked for, words of the hint)
 

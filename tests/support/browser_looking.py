@@ -392,6 +392,6 @@ def play_the_film(at):
 
 
 FEATURES = (
-    *(ask_another_way, walk_over_heads, read_values, follow_the_steps, slide_to_hard, switch_off),
-    *(look_through_the_lens, force_a_token, climb_the_tree, see_why_a_label, play_the_film),
-)
+    ask_another_way, walk_over_heads, read_values, follow_the_steps, slide_to_hard, switch_off,
+    look_through_the_lens, force_a_token, climb_the_tree, see_why_a_label, play_the_film,
+)  # fmt: skip

@@ -115,9 +115,9 @@ def tokenizer_folder(folder, kind, special, template):
 
 
 _WORDS = (
-    *("rain", "Oslo", "{{x}}", "3.5%", "naïve", "東京", "\n", "  ", "it's", "[a]", "\t", "😀", "—"),
-    *("A\n\nB", "<b>"),
-)
+    "rain", "Oslo", "{{x}}", "3.5%", "naïve", "東京", "\n", "  ", "it's", "[a]", "\t", "😀", "—",
+    "A\n\nB", "<b>",
+)  # fmt: skip
 
 
 def random_talks(system, n, seed):

@@ -37,9 +37,9 @@ LAYERS = {
     "language-model": ("model.n_decoder_layers=1", "model.max_len=32"),
 }
 WITHOUT_THREADS = (
-    *("verify-resume", "info", "runs", "report", "doctor", "import"),
-    *("lesson", "claims", "errata", "figure"),
-)
+    "verify-resume", "info", "runs", "report", "doctor", "import",
+    "lesson", "claims", "errata", "figure",
+)  # fmt: skip
 BUDGETS = ("--minutes", "--cpu-minutes", "--epochs", "--steps")
 
 

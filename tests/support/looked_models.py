@@ -19,9 +19,9 @@ ARCHITECTURES = {
     "masked-language-model": "masked",
 }
 HOSTILE = (
-    '</script><img/src=x/onerror="window.harmed=1">',
-    *("<!--<script>", "שלום", "مرحبا", "👩‍👩‍👧‍👦", "🏳️‍🌈", "e\u0301\u202e", "x" * 2000, "@@ANSWERS@@"),
-)
+    '</script><img/src=x/onerror="window.harmed=1">', "<!--<script>", "שלום", "مرحبا", "👩‍👩‍👧‍👦", "🏳️‍🌈",
+    "e\u0301\u202e", "x" * 2000, "@@ANSWERS@@",
+)  # fmt: skip
 """Words that harm a careless page."""
 
 

@@ -73,7 +73,8 @@ def compare(
     its 95% confidence interval. The printed p-value is the probability of a difference of at least this size between
     two equally good models. If the p-value is above 0.05, the file does not show which model is better. Language models
     with different tokenizers are compared in bits per byte. For language models, a long document is divided into rows
-    of about 1,000 bytes.
+    of about 1,000 bytes. For assistants and a file of conversations, each row is a conversation, and the metrics
+    measure its answers.
 
     Example: attendo compare runs/old runs/new test.tsv
     """

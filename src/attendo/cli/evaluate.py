@@ -24,6 +24,7 @@ from attendo.errors import AttendoError
 
 if TYPE_CHECKING:
     from attendo.data.chat import Message
+    from attendo.data.chat_corpus import ChatData
     from attendo.data.labelled import LabelledRow, LabelledSource
     from attendo.data.texts import Reading
     from attendo.data.token_stream import TokenStream
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 
 
 ONE_NAME = "labeled texts are read from one file, one folder or one quoted pattern. Give only one"
+NO_TEMPLATE = (
+    "{} contains conversations, but the model has no chat template. Train the model with attendo train chat, or choose"
+    " a column of texts with --column"
+)
 NO_MEASURE = "{} computes vectors, for which there is no metric. Use it with attendo embed"
 
 
@@ -347,13 +352,20 @@ def talks_of(
     """
     from attendo.data.chat_corpus import template_of
     from attendo.data.texts import has_rows
+    from attendo.runs.settings import data_of
 
     name = options.files[0]
     can_have_rows = options.columns is not None or has_rows(name) or name.is_dir()
     are_texts = options.column is not None or len(options.files) > 1 or not can_have_rows
     if are_texts or any(user.tokenizer.chat is None for user in users):
+        opt.refuse_if(not are_texts and "=" in (options.columns or ""), NO_TEMPLATE.format(name))
         return []
-    talks = _conversations(folder, name, options)
+    learned = data_of("chat", folder)
+    if users[0].card.get("task") != "chat":  # the columns are those of preferences
+        learned = dataclasses.replace(learned, columns=None)
+    talks, reading = _conversations(learned, options)
+    for line in reading:
+        say(line)
     read = [[template_of(user.tokenizer).encode(user.tokenizer, talk) for user in users] for talk in talks]
     longest = min(user.model.config.max_len for user in users)
     kept = [turns for turns in read if max(len(ids) for ids, _ in turns) <= longest + 1]
@@ -365,21 +377,19 @@ def talks_of(
     return [list(turns) for turns in zip(*kept, strict=True)]
 
 
-def _conversations(folder: Path, name: Path, options: ScoreOptions) -> list[list[Message]]:
+def _conversations(learned: ChatData, options: ScoreOptions) -> tuple[list[list[Message]], list[str]]:
     """Read the conversations of a file: from the given columns, those of the run, or those with the usual names.
 
-    Return [] if no row has such columns. Raise AttendoError if rows have them but are invalid.
+    Return also the report on the rows. If no row has such columns, both lists are empty. Raise AttendoError if rows
+    have such columns but are invalid.
     """
     from attendo.data.chat_corpus import versions
     from attendo.data.labelled import read_labelled
-    from attendo.runs.settings import data_of
 
-    data = data_of("chat", folder)
-    usual = (None,) if suffix(name) == ".jsonl" else ("messages", "question=question,answer=answer")
-    task = json.loads((folder / "card.json").read_text("utf-8"))["task"]
-    learned = (data.columns,) if data.columns and task == "chat" else ()
-    data = dataclasses.replace(data, columns=None)
-    for columns in (options.columns,) if options.columns else (*learned, *usual):
+    name = options.files[0]
+    usual = [None] if suffix(name) == ".jsonl" else ["messages", "question=question,answer=answer"]
+    data = dataclasses.replace(learned, columns=None)
+    for columns in [options.columns] if options.columns else [*filter(None, [learned.columns]), *usual]:
         row_report = RowReport(str(name))
         try:
             source = data.source(name, columns, options.header)
@@ -388,9 +398,8 @@ def _conversations(folder: Path, name: Path, options: ScoreOptions) -> list[list
             if options.columns or row_report.skipped.keys() - {"missing key"}:
                 raise
             continue
-        say(row_report.line())
-        return talks
-    return []
+        return talks, [row_report.line()]
+    return [], []
 
 
 def streams_of(
@@ -400,6 +409,7 @@ def streams_of(
 
     The column and header settings of the run apply only to tables. The document unit applies only to text files.
     """
+    from attendo.data.chat_corpus import ChatData
     from attendo.data.texts import Reading, TextSource, has_rows, read_documents
     from attendo.data.token_stream import TokenStream
     from attendo.runs.settings import data_of
@@ -413,10 +423,17 @@ def streams_of(
     unit = "file" if all(tables) else learned.documents
     source = TextSource(tuple(options.files), column, bool(header), unit)
     readings = [Reading(source.name) for _ in tokenizers]
-    streams = [
-        TokenStream.of_chunks(read_documents(source, reading=reading), tokenizer)
-        for reading, tokenizer in zip(readings, tokenizers, strict=True)
-    ]
+    try:
+        streams = [
+            TokenStream.of_chunks(read_documents(source, reading=reading), tokenizer)
+            for reading, tokenizer in zip(readings, tokenizers, strict=True)
+        ]
+    except AttendoError:
+        name = options.files[0]
+        is_bare = options.column is None and any(tokenizer.chat is None for tokenizer in tokenizers)
+        if is_bare and any(_conversations(ChatData(train=(str(name),)), options)):
+            raise AttendoError(NO_TEMPLATE.format(name)) from None
+        raise
     for line in (readings[0].line(), *(report.line() for report in readings[0].row_reports)):
         say(line)
     return streams, readings[0]

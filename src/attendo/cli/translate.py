@@ -229,6 +229,11 @@ def translate(
     counts = Counts[str]()
     n_lines = 0
     for number, chunk in lines_given(texts):
+        if number == 1 and not texts and "\t" in chunk[0].strip():
+            say(
+                "stdin:1 contains a tab, but each line is read as one text. To translate the first column of a table,"
+                f" run: cut -f1 FILE | attendo translate {folder}"
+            )
         lines, found = work(number, chunk, counter)
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()

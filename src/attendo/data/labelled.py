@@ -38,6 +38,11 @@ class RowForm(NamedTuple):
     reader: Callable[[Path, Wanted], Iterator[RawRow]] | None = None
     suffixes: tuple[str, ...] = TABLES
 
+    @property
+    def may_differ(self) -> bool:
+        """Whether a text can have several labels: answers to a question, or numbers such as the ratings of people."""
+        return self.roles[0] in ("question", "prompt", "number")
+
 
 LABELS = RowForm()
 

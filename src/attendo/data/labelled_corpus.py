@@ -254,7 +254,7 @@ class SourceCorpus(RowCorpus[LabelledRow]):
         row_report = row_report or RowReport(self._source.name)
         seen = SeenRows()
         yield from seen.watch(self._usable(row_report))
-        for line in (row_report.line(), *seen.repeats().lines(row_report)):
+        for line in (row_report.line(), *seen.repeats(self._source.form.may_differ).lines(row_report)):
             self.say(line)
 
     def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
@@ -284,7 +284,7 @@ class LabelledCorpus(SourceCorpus):
             every if self.held is None else dict.fromkeys(every, 0) | Counter(r.label for r in self.rows())
         )
         if empty := [label for label, count in counts.items() if not count]:
-            message = self._rare(empty[0], "no row is left for training with", counts)
+            [message] = self._rare(empty[:1], "no row is left for training with", counts)
             raise AttendoError(f"{message}, or give a validation file with `valid`")
         self._say_counts(f"{len(counts)} labels", counts)
         return counts
@@ -293,21 +293,23 @@ class LabelledCorpus(SourceCorpus):
         parts = [f"{label} {count:,}" for label, count in counts.items()]
         self.say(f"{title}: {', '.join(parts[:8])}{', …' if len(parts) > 8 else ''}")
         single = [label for label, count in counts.items() if count == 1]
-        for label in single[:MOST_TOLD]:
-            self.say(f"warning: {self._rare(label, 'only 1 training row has', counts)}")
+        for message in self._rare(single[:MOST_TOLD], "only 1 training row has", counts) if single else ():
+            self.say(f"warning: {message}")
         if n := len(single[MOST_TOLD:]):
             self.say(f"warning: {plural(n, 'other label')} {'has' if n == 1 else 'have'} only 1 training row")
 
-    def _rare(self, label: str, what: str, counts: Mapping[str, int]) -> str:
-        """Return a message on a rare label: the place of its first row, and a more frequent similar label."""
+    def _rare(self, labels: Sequence[str], what: str, counts: Mapping[str, int]) -> Iterator[str]:
+        """Yield a message on each rare label: the place of its row, and a more frequent similar label."""
         row_report = RowReport(self._source.name)
-        rows = self.rows if counts[label] else self._usable
-        number = next(row.number for row in rows(row_report) if label in self.labels_of(row))
-        like = similar_label(label, [other for other, count in counts.items() if count > 1])
-        return (
-            f"{row_report.place(number)}: {what} the label {shown(label)}{f' ({like})' if like else ''}."
-            " Fix the label, or add or delete rows"
-        )
+        rows = self.rows if counts[labels[0]] else self._usable
+        numbers = {label: row.number for row in rows(row_report) for label in self.labels_of(row)}
+        often = [label for label, count in counts.items() if count > 1]
+        for label in labels:
+            like = similar_label(label, often)
+            yield (
+                f"{row_report.place(numbers[label])}: {what} the label {shown(label)}"
+                f"{f' ({like})' if like else ''}. Fix the label, or add or delete rows"
+            )
 
     def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
         """Return the rows for evaluations and the final checkpoint choice, and warn about training texts among them."""

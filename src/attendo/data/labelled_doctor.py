@@ -1,11 +1,12 @@
 """The data doctor for labeled texts: duplicates, contradictory labels, leaks and rare labels.
 
-Only 24 bytes per row are kept in memory: the row number, and the hashes of the text and the label.
+Only 24 bytes per row are kept in memory: the row number, and the hashes of the text and the label. For each label, the
+numbers of its first rows are also kept.
 """
 
 import json
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ CHECKS = (
     Check("duplicates", "", "exact copies of an earlier row", _COPIES),
     Check("several-labels", "", "text has a different label in an earlier row", _SEVERAL),
     Check("leaks", "", "text also appears in the other file", _LEAKS),
-    Check("rare-labels", "", f"the label has fewer than {FEWEST} rows", _RARE),
+    Check("rare-labels", "", f"a label has fewer than {FEWEST} rows", _RARE),
 )
 
 _RECORD = np.dtype([("line", np.int64), ("text", np.int64), ("label", np.int64)])
@@ -72,23 +73,21 @@ class SeenRows:
     def _records(self) -> np.ndarray:
         return np.array(self._held, np.int64).view(_RECORD)
 
-    def repeats(self) -> Repeats:
-        """Return the numbers of the rows whose text also occurs in an earlier row."""
+    def repeats(self, may_differ: bool = False) -> Repeats:
+        """Return the numbers of the rows whose text also occurs in an earlier row.
+
+        If the labels of a text may differ (`RowForm.may_differ`), there are no contradictions.
+        """
         records = self._records
-        found = later_rows(records, ("text",), ("label",))
-        return Repeats(*(np.sort(records["line"][rows]).tolist() for rows in found))
+        copies, others = (
+            np.sort(records["line"][rows]).tolist() for rows in later_rows(records, ("text",), ("label",))
+        )
+        return Repeats(copies, [] if may_differ else others)
 
     def shared(self, other: "SeenRows") -> list[int]:
         """Return the numbers of the rows whose text is also in `other`."""
-        return self._numbers_where("text", other._records["text"])
-
-    def labelled(self, labels: Iterable[str]) -> list[int]:
-        """Return the numbers of the rows with one of these labels."""
-        return self._numbers_where("label", np.array([*map(hash, labels)], np.int64))
-
-    def _numbers_where(self, name: str, wanted: np.ndarray) -> list[int]:
         records = self._records
-        return records["line"][np.isin(records[name], wanted)].tolist()
+        return records["line"][np.isin(records["text"], other._records["text"])].tolist()
 
 
 @dataclass
@@ -154,9 +153,13 @@ def examine_labelled(source: LabelledSource, against: LabelledSource | None = No
     seen = SeenRows()
     report = LabelledReport(row_report)
     role = source.form.roles[0]
+    first_rows = defaultdict[str, list[int]](list)
     for row in seen.watch(read_labelled(source, row_report=row_report)):
         if role in ("label", "labels"):  # numbers and spans are rarely equal
-            report.counts.update([row.label] if role == "label" else json.loads(row.label))
+            for label in [row.label] if role == "label" else json.loads(row.label):
+                report.counts[label] += 1
+                if len(first_rows[label]) < FEWEST:
+                    first_rows[label].append(row.number)
         report.n_characters += len(row.text)
         report.longest = max(report.longest, (len(row.text), -row.number))
     report.longest = report.longest[0], -report.longest[1]
@@ -167,10 +170,9 @@ def examine_labelled(source: LabelledSource, against: LabelledSource | None = No
         for _ in other.watch(read_labelled(against, row_report=report.against)):
             pass
         leaks = seen.shared(other)
-    rare = (label for label, n in report.counts.items() if n < FEWEST and not source.form.reader)
-    numbers = (*seen.repeats(), leaks, seen.labelled(rare))
-    may_differ = role in ("question", "prompt", "number")  # several answers or ratings of a text are valid
-    left_out = {"several-labels": may_differ, "rare-labels": source.form.reader is not None}
+    rare = sorted({number for rows in first_rows.values() if len(rows) < FEWEST for number in rows})
+    numbers = (*seen.repeats(), leaks, rare)
+    left_out = {"several-labels": source.form.may_differ, "rare-labels": not report.counts}
     report.findings = tuple(
         Finding(check, len(rows), tuple(rows[:3]), not_checked)
         for check, rows in zip(CHECKS, numbers, strict=True)

@@ -80,10 +80,10 @@ class PrefixCache:
         return sum(known.bytes for known in self._known)
 
     def find(self, ids: Sequence[int]) -> tuple[int, list[Tensor]]:
-        """Return the length of the longest prefix of the token ids that a stored text begins with, and that text's
-        `row_state`.
+        """Return the length of the longest prefix that a stored text begins with, and the `row_state` of that text.
 
-        The state can be longer than the prefix.
+        Args:
+            ids: The token ids of a text. The state can be longer than the prefix.
         """
         wanted = np.asarray(ids, dtype=np.int64)
         shared = [(_n_shared(known.ids, wanted), known) for known in self._known]

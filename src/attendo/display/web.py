@@ -23,6 +23,7 @@ from attendo.display.i18n import Language, Localized
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from jinja2.environment import TemplateModule
 
 FOLDER = "ATTENDO_ASSETS"
 """The environment variable with the folder whose assets are read again for each request, for development."""
@@ -145,7 +146,7 @@ def served_asset(path: str) -> Served | None:
     return Served(text.encode(), {"content-type": f"{kind}; charset=utf-8", "cache-control": keep})
 
 
-def page_of(path: str, language: Language, **values: Any) -> Any:
+def page_of(path: str, language: Language, **values: Any) -> "TemplateModule":
     """Return an HTML page from a template. Values are escaped. Macros of the template are methods that return HTML.
 
     In a template, `say(english, japanese)` is a text in the language of the page.

@@ -155,8 +155,7 @@ def export(
     require_new(out)
     model = load_model(folder, bundle)
     examples = examples_of(bundle, valid, most)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_folder(out) as fresh:
+    with atomic_folder(out, parents=True) as fresh:
         _module(target).write(folder, bundle, model, fresh, **_settings(target, options))
         say(f"comparing both models on {examples.name}")
         report = {"target": target, **measured(bundle, model, _module(target).opened(fresh), examples)}

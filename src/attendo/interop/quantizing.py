@@ -53,8 +53,7 @@ def quantize(folder: Path, out: Path, bits: Literal[16, 8, 4]) -> None:
             library()
     except NoLibrary as reason:
         raise AttendoError(f"{folder} cannot be quantized without the compiled functions: {reason}") from None
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_folder(out) as fresh:
+    with atomic_folder(out, parents=True) as fresh:
         save_description(fresh, bundle)
         for name in {*bundle.card.get("files", {}), EXAMPLES}:
             if Path(name).name != name:

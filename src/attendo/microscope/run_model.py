@@ -234,8 +234,14 @@ def look(
 ) -> LookResult:
     """Generate the output of a model with edits, and record one forward pass over the input and the output.
 
-    `folder` is None for a model in memory. `baseline` is the result of the unchanged model (default: computed if an
-    edit requires it). Raises AttendoError if the text is empty, or if an edit refers to a part that does not exist.
+    Args:
+        user: The loaded model with its tokenizer.
+        request: The text, the search and the edits.
+        folder: The run folder (None: the model is in memory).
+        baseline: The result of the unchanged model (default: computed if an edit requires it).
+
+    Raises:
+        AttendoError: The text is empty, or an edit refers to a part that does not exist.
     """
     require_shown(user)
     model, family = user.model, user.task

@@ -22,10 +22,10 @@ ACTIVATIONS = {
     "silu": jax.nn.silu,
 }
 OFFERED = {
-    *("architecture", "vocab_size", "d_model", "d_ff", "n_heads", "n_encoder_layers", "n_decoder_layers"),
-    *("max_len", "dropout", "norm_first", "norm_eps", "activation", "attention_bias", "feed_forward_bias"),
-    *("positions", "embedding_scale", "initialization"),
-}
+    "architecture", "vocab_size", "d_model", "d_ff", "n_heads", "n_encoder_layers", "n_decoder_layers",
+    "max_len", "dropout", "norm_first", "norm_eps", "activation", "attention_bias", "feed_forward_bias",
+    "positions", "embedding_scale", "initialization",
+}  # fmt: skip
 """The settings of `ModelConfig` that may differ from their defaults. The others select parts that are not in JAX."""
 
 

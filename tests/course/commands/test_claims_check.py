@@ -104,10 +104,8 @@ def read(path):
 def test_in_japanese_words_and_table_are_japanese(folder, student, monkeypatch):
     monkeypatch.chdir(folder.parent)
     (folder / "dan.py").write_text("x = 1\n", encoding="utf-8")
-    outcome = attendo(
-        *("claims", "--check", "handed-in:right", "--check", "mine.py:unscaled"),
-        *("--out", "g.csv", "--language", "ja"),
-    )
+    checks = ["--check", "handed-in:right", "--check", "mine.py:unscaled"]
+    outcome = attendo("claims", *checks, "--out", "g.csv", "--language", "ja")
     assert outcome.out.splitlines() == [
         "handed-in/aoi.py：合格（8/10）。対象外：mask",
         "    ! print の出力は無視した。採点するのは戻り値だけ",

@@ -45,19 +45,10 @@ _NOTHING = Attending(heads=Heads())
 _FIELDS = {"self_attention": "attention", "cross_attention": "cross", "feed_forward": "feed_forward"}
 """The field of the C structure `Block` for each layer name of a block."""
 _KNOWN = {
-    *(EncoderDecoder, EncoderClassifier, MaskedLM, DecoderLM, Encoder, Decoder, EncoderBlock, DecoderBlock),
-    *(
-        Residual,
-        Attention,
-        Attend,
-        FeedForwardModule,
-        Dropout,
-        InputEmbedding,
-        TokenEmbedding,
-        FixedPositions,
-    ),
-    *(LearnedPositions, Rotary, Alibi, RelativeBias, nn.ModuleList, nn.Identity, nn.LayerNorm, nn.RMSNorm),
-}
+    EncoderDecoder, EncoderClassifier, MaskedLM, DecoderLM, Encoder, Decoder, EncoderBlock, DecoderBlock,
+    Residual, Attention, Attend, FeedForwardModule, Dropout, InputEmbedding, TokenEmbedding, FixedPositions,
+    LearnedPositions, Rotary, Alibi, RelativeBias, nn.ModuleList, nn.Identity, nn.LayerNorm, nn.RMSNorm,
+}  # fmt: skip
 """The supported modules, besides linear layers of any class. Subclasses are excluded: they may compute other values."""
 
 

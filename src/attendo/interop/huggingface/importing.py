@@ -85,8 +85,7 @@ huggingface_hub, then hf download NAME --local-dir nowhere
         raise AttendoError(
             f"{source} is not a valid model ({type(error).__name__}: {str(error)[:200]}). Download it again"
         ) from error
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_folder(out) as folder:
+    with atomic_folder(out, parents=True) as folder:
         save_description(folder, bundle)
         save_weights(folder, model, bundle, 0)
     kind, use = bundle.card["imported"]["model_type"], use_of(bundle.card["task"], model.config.architecture)

@@ -122,8 +122,14 @@ def read_tokenizer(
 ) -> ImportedTokenizer:
     """Return the tokenizer of a Hugging Face folder, with the special ids of config.json and generation_config.json.
 
-    The languages are codes of the vocabulary ("en_XX", "deu"). Raises AttendoError if a file is missing or damaged, or
-    if a multilingual model has no target language.
+    Args:
+        folder: The folder with the files of the tokenizer.
+        config: The contents of config.json.
+        source_language: The source language of a translator, a code of the vocabulary such as "en_XX" or "deu".
+        target_language: The target language of a translator, in the same format.
+
+    Raises:
+        AttendoError: A file is missing or damaged, or a multilingual model has no target language.
 
     >>> read_tokenizer(Path("nowhere"), {})
     Traceback (most recent call last):
