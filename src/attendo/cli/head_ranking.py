@@ -14,12 +14,12 @@ from attendo.cli.reporting import say
 from attendo.data.corpora import read_lines
 from attendo.data.data_files import require_file
 from attendo.data.row_report import RowReport
-from attendo.display.i18n import Localized
+from attendo.display.i18n import Localized, sentence
 from attendo.display.tables import WIDTH, table_lines
 from attendo.display.width import flowed
 
 if TYPE_CHECKING:
-    from attendo.display.i18n import Language, Localized
+    from attendo.display.i18n import Language
     from attendo.microscope.effects import Importance
     from attendo.microscope.run_model import User
 
@@ -37,7 +37,7 @@ def rank(
         raise typer.BadParameter("--alignments applies only to translation models. Leave it out")
     rows = _rows(user, folder, file, language)
     links = None if alignments is None else _links(alignments, rows)
-    screen = FileScreen(Localized("batches", "バッチ"), language)
+    screen = FileScreen("rank.batches", language)
     try:
         found = importance(
             user, rows, links=links, say=lambda done, of: screen.show(Progress(done, of, 0, {}))
@@ -104,17 +104,10 @@ def _ranking(user: User, found: Importance, names: dict[str, str], language: Lan
         rows.append(
             [f"{names[head.path]}.{head.head + 1}", effect, *([error] if has_errors else []), head.path]
         )
-    change = Localized("change (nats)", "変化（ナット）")
-    heads = Localized("head", "ヘッド"), change, Localized("AER", "AER"), Localized("path", "パス")
-    columns = [word.text(language) for i, word in enumerate(heads) if has_errors or i != 2]
+    heads = ["head", "change", *(["aer"] if has_errors else []), "path"]
+    columns = [sentence(f"rank.head.{name}").text(language) for name in heads]
     first = f"{found.heads[0].path}:{found.heads[0].head + 1}"
-    legend = [
-        *_legend(user, found, has_errors),
-        Localized(
-            f"To see what the model does without {rows[0][0]}: attendo look DIR TEXT --off {first}",
-            f"{rows[0][0]} なしのモデルを見るには：attendo look DIR TEXT --off {first}",
-        ),
-    ]
+    legend = [*_legend(user, found, has_errors), sentence("rank.off", name=rows[0][0], off=first)]
     text = "\n".join(one.text(language) for one in legend)
     return [*flowed(text, WIDTH), "", *table_lines(columns, rows)]
 
@@ -124,35 +117,12 @@ def _legend(user: User, found: Importance, has_errors: bool) -> list[Localized]:
     from attendo.runs.task_specs import family_of
 
     of = family_of(user.task).predicted
-    n, log_prob = f"{found.n_rows:,}", f"{found.log_prob:.3f}"
     entries = [
-        Localized(
-            f"Log-probability of {of.en} with all heads: {log_prob} nats (mean of {n} rows).",
-            f"すべてのヘッドがあるときの、{of.ja}の対数確率：{n} 行の平均で {log_prob} ナット。",
-        ),
-        Localized(
-            "change: how this log-probability changes when only this head is off. If the change is below 0, the"
-            " model needs the head. The most needed heads come first. ±: standard error over the rows; a change of"
-            " less than twice the standard error may be chance. The changes of several heads do not add up.",
-            "変化：そのヘッドだけをオフにしたときの増減。負なら、モデルはそのヘッドを必要としている。最も必要なヘッドが"
-            "先頭。±：行についての標準誤差。その 2 倍より小さい変化は偶然かもしれない。複数のヘッドの変化は足し合わせら"
-            "れない。",
-        ),
+        sentence("rank.whole", of=of, log_prob=found.log_prob, n=found.n_rows),
+        sentence("rank.change"),
     ]
-    if has_errors:
-        entries.append(
-            Localized(
-                "AER: alignment error rate of the head's largest weights, from 0 (no errors) to 1.",
-                "AER：重みが最大の位置を対応先としたときの、単語対応の誤り率。0（誤りなし）から 1 まで。",
-            )
-        )
-    if found.n_cut:
-        entries.append(
-            Localized(
-                f"{found.n_cut:,} rows were truncated to the context length of the model.",
-                f"{found.n_cut:,} 行は、モデルの文脈長に切り詰めた。",
-            )
-        )
+    entries += [sentence("rank.errors")] if has_errors else []
+    entries += [sentence("rank.cut", n=found.n_cut)] if found.n_cut else []
     return entries
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from attendo.cli.head_ranking import layer_names
 from attendo.cli.reporting import one_line
-from attendo.display.i18n import Language, Localized
+from attendo.display.i18n import Language, Localized, sentence
 from attendo.display.tables import WIDTH, table_lines
 from attendo.display.width import columns, fitted, flowed, isolated
 
@@ -72,8 +73,7 @@ def text_lines(
     lines += [f"    {line}" for line in _facts(view, language)]
     lines += [f"    {line}" for line in _label_reasons(view, language)]
     if view.result.note:
-        note = view.result.note
-        lines += _marked("  ", Localized(f"({note.en})", f"（{note.ja}）").text(language))
+        lines += _marked("  ", sentence("look.note", note=view.result.note).text(language))
     if shows == "answer":
         return lines
     if shows == "heads":
@@ -88,7 +88,7 @@ def _one_head(shown: AttentionMap, head: int | None, language: Language) -> str:
     """Return the hint on --head if the map is the mean of several heads."""
     if head is not None or shown.weights.shape[1] == 1:
         return ""
-    return Localized(". One head: --head 1", "。1 つのヘッド：--head 1").text(language)
+    return sentence("look.one_head").text(language)
 
 
 def _marked(mark: str, text: str) -> list[str]:
@@ -106,7 +106,7 @@ def _plain(text: str, language: Language) -> str:
     if cut == whole:
         return whole
     left = len(whole) - len(cut) + 1  # the ellipsis is not part of the text
-    return cut + Localized(f" ({left:,} more characters)", f"（ほか {left:,} 文字）").text(language)
+    return cut + sentence("look.characters", left=left).text(language)
 
 
 def _facts(view: View, language: Language) -> list[str]:
@@ -122,33 +122,27 @@ def _facts(view: View, language: Language) -> list[str]:
         lines.append(_probability(found).text(language))
     if change is not None and "labels" in change:
         best = change["labels"][0]
-        label, points = _plain(best["label"], language), 100 * change["total"]
-        lines.append(_without(label, f"{best['probability']:.1%}").text(language))
-        moved = Localized(f"by {points:+.1f} points", _moved(points, 1, " ポイント"))
-        lines.append(_changed(Localized("probability", "確率"), label, moved, language))
+        lines += _changed(
+            best["label"], f"{best['probability']:.1%}", "points", 100 * change["total"], language
+        )
     elif change is not None and "text" in change and "log_prob" in change:
-        text = _plain(change["text"], language)
-        lines.append(_without(text, f"{change['log_prob']:.2f}").text(language))
-        moved = Localized(f"by {change['total']:+.2f}", _moved(change["total"], 2))
-        lines.append(_changed(Localized("log-probability", "対数確率"), text, moved, language))
+        lines += _changed(change["text"], f"{change['log_prob']:.2f}", "nats", change["total"], language)
     return [part for line in lines for part in flowed(line, WIDTH - 4)]
 
 
-def _without(answer: str, probability: str) -> Localized:
-    """Return the answer of the model without the edits."""
-    return Localized(
-        f"without the changes: {answer} ({probability})", f"変更なしの場合：{answer}（{probability}）"
-    )
-
-
-def _changed(what: Localized, answer: str, moved: Localized, language: Language) -> str:
-    """Return how the edits change the probability of the original answer. A long answer is truncated."""
-
-    def said(name: str) -> str:
-        en = f"they change the {what.en} of {name} {moved.en}"
-        return Localized(en, f"この変更で「{name}」の{what.ja}は{moved.ja}").text(language)
-
-    return said(fitted(answer or "∅", WIDTH - 4 - columns(said(""))))
+def _changed(
+    answer: str, probability: str, unit: Literal["points", "nats"], change: float, language: Language
+) -> list[str]:
+    """Return the answer without the edits, and how the edits change its probability. A long answer is truncated."""
+    answer = _plain(answer, language)
+    is_same = round(change, 1 if unit == "points" else 2) == 0
+    direction = "same" if is_same else "lower" if change < 0 else "higher"
+    said = partial(sentence, f"look.changed.{unit}.{direction}", change=change, size=abs(change))
+    width = WIDTH - 4 - columns(said(name="").text(language))
+    return [
+        sentence("look.without", answer=answer, probability=probability).text(language),
+        said(name=fitted(answer or "∅", width)).text(language),
+    ]
 
 
 def _label_reasons(view: View, language: Language) -> list[str]:
@@ -169,54 +163,24 @@ def _label_reasons(view: View, language: Language) -> list[str]:
     order = sorted(range(len(gained)), key=lambda i: -abs(gained[i]))
     pieces = view.map().query_pieces
     found = outcome(result)
-    share = f"{found.get('ngrams_share', 0.0):.0%}"
     tokens = [(_plain(pieces[i], language), gained[i]) for i in order]
     ngrams = [(f"“{visible(each['ngram'])}”", each["delta"]) for each in found.get("ngrams", [])]
     lines = []
-    for en, ja, pairs in (
-        (
-            "log-probability with minus without a token:",
-            "トークンがあるときの対数確率 − ないときの対数確率：",
-            tokens,
-        ),
-        (f"n-grams ({share} of the decision):", f"n-gram（判定の {share}）：", ngrams),
-    ):
+    for key, pairs in (("look.tokens", tokens), ("look.ngrams", ngrams)):
         listed = ", ".join(
             f"{fitted(name, LONGEST)}{UNBROKEN}{support:+.2f}"
             for name, support in pairs[:MOST_TOKENS]
             if abs(support) >= LEAST
         )
-        said = Localized(f"{en} {listed}", f"{ja}{listed}").text(language)
+        said = sentence(key, share=found.get("ngrams_share", 0.0), listed=listed).text(language)
         lines += flowed(said, WIDTH - 4) if listed else []
     return [line.replace(UNBROKEN, " ") for line in lines]
 
 
-def _moved(change: float, digits: int, unit: str = "") -> str:
-    """Return in Japanese by how much a number increased or decreased.
-
-    >>> _moved(-2.134, 2), _moved(4.0, 1, " ポイント"), _moved(-0.001, 2)
-    (' 2.13 下がる', ' 4.0 ポイント上がる', '変わらない')
-    """
-    if round(change, digits) == 0:
-        return "変わらない"
-    return f" {abs(change):.{digits}f}{unit or ' '}{'下がる' if change < 0 else '上がる'}"
-
-
 def _probability(found: Mapping[str, Any]) -> Localized:
     """Return the probability of an answer. For a masked language model, also name the predicted tokens."""
-    en, ja = f"log-probability {found['log_prob']:.2f}", f"対数確率 {found['log_prob']:.2f}"
-    if "score" in found:
-        return Localized(f"{en}, score {found['score']:.3f}", f"{ja}、スコア {found['score']:.3f}")
-    n = found.get("filled")
-    if n is None:
-        return Localized(en, ja)
-    if n == 0:
-        return Localized(
-            f"the most likely token at each position, because the text has no <mask>; {en} of the text",
-            f"テキストに <mask> がないので、各位置で最も確率の高いトークン。元のテキストの{ja}",
-        )
-    what = "the token" if n == 1 else f"the {n} tokens"
-    return Localized(f"{en} of {what} predicted", f"補った {n} トークンの{ja}")
+    of_masked = {None: "", 0: ".unmasked", 1: ".token"}.get(found.get("filled"), ".tokens")
+    return sentence(f"look.log_prob{'.score' if 'score' in found else of_masked}", **found)
 
 
 def _heads_table(
@@ -242,16 +206,8 @@ def _heads_table(
         for row in rows
     ]
     path = rows[0]["path"]
-    said = Localized(
-        f"{names[path]}.1 is head 1 of {path}. entr: entropy in nats; max: largest weight; dist: mean distance in"
-        " tokens. Shares of the weight: prev: on the previous token; next: on the next; 1st: on the first; diag: on the"
-        " same position; dupl: on the same token elsewhere; induc: on the token after an earlier occurrence"
-        f"{'; align: near the diagonal' if 'alignment' in measures else ''}.",
-        f"{names[path]}.1 は {path} のヘッド 1。entr：エントロピー（ナット）、max：最大の重み、"
-        "dist：平均距離（トークン数）。残りは重みの割合で、prev：直前、next：直後、1st：先頭、diag：同じ位置、"
-        "dupl：別の位置の同じトークン、induc：以前の同じトークンの次"
-        f"{'、align：対角線の近く' if 'alignment' in measures else ''}。",
-    )
+    align = sentence("look.align") if "alignment" in measures else ""
+    said = sentence("look.heads", name=names[path], path=path, align=align)
     return [*table_lines(["", *measures.values()], cells), "", *flowed(said.text(language), WIDTH)]
 
 
@@ -262,16 +218,8 @@ def _measure(value: float | None) -> str:
 FIRST = 4
 """The number of elements of q and o that are printed."""
 
-HEADS = (
-    Localized("key", "キー"),
-    Localized("q·k", "q·k"),
-    Localized("bias", "バイアス"),
-    Localized("score s", "スコア s"),
-    Localized("mask", "マスク"),
-    Localized("β·s", "β·s"),
-    Localized("exp", "exp"),
-    Localized("weight α", "重み α"),
-)
+HEADS = ("key", "product", "bias", "score", "mask", "tempered", "exp", "weight")
+"""The columns of the table of steps, whose headings are sentences of the display."""
 
 
 def steps_lines(steps: Steps, caption: str, language: Language) -> list[str]:
@@ -280,25 +228,22 @@ def steps_lines(steps: Steps, caption: str, language: Language) -> list[str]:
     hidden += [] if steps.biased else [2]
     size = len(str(len(steps.keys)))
     rows = [_row(n, size, key, steps, language) for n, key in enumerate(steps.keys, 1)]
-    total = [Localized("sum", "和").text(language), "", "", "", "", "", _number(steps.sum)]
+    total = [sentence("look.steps.sum").text(language), "", "", "", "", "", _number(steps.sum)]
     rows.append([*total, _number(math.fsum(key.weight for key in steps.keys))])
-    heads = [head.text(language) for head in HEADS]
+    heads = [sentence(f"look.steps.{head}").text(language) for head in HEADS]
     shown = [[cell for i, cell in enumerate(row) if i not in hidden] for row in (heads, *rows)]
-    said = [words.text(language) for words in _said(steps)]
-    asks = (_requests(steps), _first("q", steps.q))
-    top = [caption, *(words.text(language) for words in asks)]
-    table = table_lines(shown[0], shown[1:])
+    top = [caption, _request(steps).text(language), _first("q", steps.q, language)]
     return [
         *(part for line in top for part in flowed(line, WIDTH)),
         "",
-        *table,
+        *table_lines(shown[0], shown[1:]),
         "",
-        *(part for line in said for part in flowed(line, WIDTH)),
+        *(part for line in _formulas(steps, language) for part in flowed(line, WIDTH)),
     ]
 
 
 def _row(n: int, size: int, key: KeyStep, steps: Steps, language: Language) -> list[str]:
-    mask = Localized("masked", "マスク") if key.masked else Localized("kept", "可")
+    mask = sentence("look.steps.masked" if key.masked else "look.steps.kept")
     return [
         f" {n:>{size}} {_label(key.piece)}",  # a cell that begins with a digit would be right-aligned
         _number(key.product),
@@ -311,55 +256,47 @@ def _row(n: int, size: int, key: KeyStep, steps: Steps, language: Language) -> l
     ]
 
 
-def _requests(steps: Steps) -> Localized:
+def _request(steps: Steps) -> Localized:
     """Return the number and the token of the query. For cross-attention, also return the token that is written."""
     n, piece = steps.query + 1, _label(steps.piece)
     if steps.written is None:
-        return Localized(f"Query {n}: {piece}", f"クエリ {n}：{piece}")
-    written = _label(steps.written)
-    return Localized(
-        f"Query {n}: reads {piece}, writes {written}", f"クエリ {n}：入力は {piece}、出力は {written}"
-    )
+        return sentence("look.steps.query", n=n, piece=piece)
+    return sentence("look.steps.cross_query", n=n, piece=piece, written=_label(steps.written))
 
 
-def _said(steps: Steps) -> list[Localized]:
+def _formulas(steps: Steps, language: Language) -> list[str]:
     """Return the formulas between the columns, with the numbers of this query."""
-    scale, added = (
-        _number(steps.scale),
-        Localized(" + bias", " + バイアス") if steps.biased else Localized("", ""),
-    )
-    root = f"√{steps.head_dim}"
-    scaled, scale = (
-        (f"q·k / {root}", f"1/{root} = {scale}") if steps.scale_is_root else (f"q·k × {scale}", scale)
-    )
-    top = _number(steps.largest)
-    top = f"({top})" if steps.largest < 0 else top
-    power = Localized(f"exp(s - {top})", f"exp(s - {top})")
+
+    def said(name: str, **values: Any) -> str:
+        return sentence(f"look.steps.{name}", **values).text(language)
+
+    scale = _number(steps.scale)
+    scaled = f"q·k × {scale}"
+    if steps.scale_is_root:
+        root = f"√{steps.head_dim}"
+        scaled = f"q·k / {root}"
+        scale = f"1/{root} = {scale}"
+    top = f"({_number(steps.largest)})" if steps.largest < 0 else _number(steps.largest)
+    power = f"exp(s - {top})"
     if math.isinf(steps.beta):
-        power = Localized("1 at the largest score (β = ∞)", "スコアが最大のキーで 1（β = ∞）")
+        power = said("hard")
     elif steps.beta != 1:
-        text = f"exp(β·s - β·{top}), β = {steps.beta:g}"
-        power = Localized(text, text)
-    total = _number(steps.sum)
-    said = [
-        Localized(f"s = {scaled}{added.en}; scale {scale}", f"s = {scaled}{added.ja}。スケール {scale}"),
-        Localized(f"exp = {power.en}", f"exp = {power.ja}"),
-        Localized(f"α = exp / {total}", f"α = exp / {total}"),
-        _first("o = Σ α v", steps.output),
+        power = f"exp(β·s - β·{top}), β = {steps.beta:g}"
+    return [
+        said("scores", scaled=scaled, added=said("plus_bias") if steps.biased else "", scale=scale),
+        f"exp = {power}",
+        f"α = exp / {_number(steps.sum)}",
+        _first("o = Σ α v", steps.output, language),
+        *([said("off")] if steps.off else []),
+        said("numbers"),
     ]
-    if steps.off:
-        said.append(
-            Localized("This head is switched off: o is replaced.", "このヘッドはオフで、o は置き換えられる。")
-        )
-    said.append(Localized("All numbers of q, k, v and o: --json", "q、k、v、o のすべての数値：--json"))
-    return said
 
 
-def _first(name: str, vector: tuple[float, ...]) -> Localized:
+def _first(name: str, vector: tuple[float, ...], language: Language) -> str:
     """Return the first elements of a vector, and the number of further elements."""
     first, left = ", ".join(map(_number, vector[:FIRST])), len(vector) - FIRST
-    more = Localized(f", and {left} more", f"、ほか {left} 個") if left > 0 else Localized("", "")
-    return Localized(f"{name} = {first}{more.en}", f"{name} = {first}{more.ja}")
+    more = sentence("look.steps.more", left=left).text(language) if left > 0 else ""
+    return f"{name} = {first}{more}"
 
 
 def _number(x: float) -> str:

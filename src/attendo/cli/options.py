@@ -21,7 +21,7 @@ from attendo.cli.reporting import say
 from attendo.data.data_files import TABLES, expanded, require_file, suffix
 from attendo.decoding.options import Bits
 from attendo.display.formats import duration
-from attendo.display.i18n import Language, Localized
+from attendo.display.i18n import Language, sentence
 from attendo.display.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -454,7 +454,7 @@ def serve_page(
 
     with stopping(stop) as stopped:
         print(address, flush=True)
-        say(Localized("(press Ctrl-C to stop)", "（終了するには Ctrl-C を押してください）").text(language))
+        say(sentence("cli.stop").text(language))
         if opens:
             import webbrowser
 
@@ -470,15 +470,15 @@ def say_notes(notes: Mapping[str, str], counts: Mapping[str, int], n_lines: int)
             say(f"{n:,} of {n_lines:,} {words}")
 
 
-LINES = Localized("lines", "行")
-
-
 class FileScreen:
-    """The progress output on stderr while a file is processed, with speed and remaining time."""
+    """The progress output on stderr while a file is processed, with speed and remaining time.
 
-    def __init__(self, what: Localized = LINES, language: Language = "en"):
+    `what` is the sentence that names the processed rows.
+    """
+
+    def __init__(self, what: str = "cli.lines", language: Language = "en"):
         self.line = ProgressLine()
-        self.what = what
+        self.what = sentence(what)
         self.language: Language = language
         self.began = self.shown = time.monotonic()
         self.done = "no"
@@ -494,11 +494,14 @@ class FileScreen:
         elif now - self.shown >= self.line.every:
             self.shown = now
             rate = (progress.done - progress.resumed) / (now - self.began)
-            left = duration((progress.total - progress.done) / rate)
-            share = f"{progress.done / progress.total:4.0%}"
-            said = Localized(
-                f"{share}  {self.done} {self.what.en}  {rate:,.1f} per second  {left} left",
-                f"{share}  {progress.done:,} / {progress.total:,} {self.what.ja}  毎秒 {rate:,.1f}  残り {left}",
+            said = sentence(
+                "cli.progress",
+                share=progress.done / progress.total,
+                done=progress.done,
+                total=progress.total,
+                what=self.what,
+                rate=rate,
+                left=duration((progress.total - progress.done) / rate),
             )
             self.line.show(said.text(self.language))
 

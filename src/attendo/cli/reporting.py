@@ -21,7 +21,7 @@ import typer
 from attendo.data.data_files import decode
 from attendo.data.row_report import LINE_CAP, RowError, refusal
 from attendo.display.formats import duration
-from attendo.display.i18n import Language, Localized
+from attendo.display.i18n import Language, sentence
 from attendo.display.progress import WIDTH, ProgressLine
 from attendo.display.width import ISOLATES, columns, flowed, shown
 from attendo.errors import AttendoError
@@ -190,7 +190,7 @@ def wrote(path: Path, language: Language = "en") -> str:
     >>> wrote(Path("map.svg"), "ja")
     '保存：map.svg'
     """
-    return Localized(f"wrote {path}", f"保存：{path}").text(language)
+    return sentence("cli.wrote", path=path).text(language)
 
 
 def silent(line: str) -> None:

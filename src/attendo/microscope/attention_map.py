@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 
 from attendo.display.charts import CELL, shade, shade_legend, standing
-from attendo.display.i18n import Language, Localized
+from attendo.display.i18n import Language, sentence
 from attendo.display.width import columns, fitted, flowed, isolated, padded, shown
 from attendo.errors import AttendoError
 from attendo.inspecting.measures import entropy
@@ -22,12 +22,6 @@ from attendo.microscope.run_model import LookResult, attention_paths
 from attendo.nn.attention import share_heads
 
 Stack = Literal["encoder", "decoder", "cross"]
-
-NAMES: dict[Stack, Localized] = {
-    "encoder": Localized("Self-attention of the encoder", "エンコーダのセルフアテンション"),
-    "decoder": Localized("Self-attention of the decoder", "デコーダのセルフアテンション"),
-    "cross": Localized("Cross-attention", "クロスアテンション"),
-}
 
 TIE = 1e-5
 """The maximum difference in nats between mean entropies that count as equal."""
@@ -115,17 +109,17 @@ class AttentionMap:
         first, *others = sorted(self._spreads)
         is_clear = bool(others) and others[0] - first > TIE  # by more than rounding errors
         sharpest = head is None and layer == self.sharpest_layer and is_clear
-        why = Localized(" (the sharpest)", "のうち最も鋭い層") if sharpest else Localized("", "")
         if head is not None:
-            heads = Localized(f"head {head + 1} of {n_heads}", f"ヘッド {head + 1}（全 {n_heads}）")
-        elif n_heads > 1:
-            heads = Localized(f"mean of {n_heads} heads", f"{n_heads} ヘッドの平均")
+            heads = sentence("map.head", head=head + 1, n_heads=n_heads)
         else:
-            heads = Localized("its one head", "ただ 1 つのヘッド")
-        name = NAMES[self.stack]
-        return Localized(
-            f"{name.en}, layer {layer + 1} of {n_layers}{why.en}, {heads.en}",
-            f"{name.ja}、第 {layer + 1} 層（全 {n_layers} 層{why.ja}）、{heads.ja}",
+            heads = sentence("map.mean" if n_heads > 1 else "map.only_head", n_heads=n_heads)
+        return sentence(
+            "map.caption",
+            stack=sentence(f"map.stack.{self.stack}"),
+            layer=layer + 1,
+            n_layers=n_layers,
+            sharpest=sentence("map.sharpest") if sharpest else "",
+            heads=heads,
         ).text(language)
 
 
@@ -187,20 +181,6 @@ EVEN = 1e-5
 """The maximum relative difference between weights that count as equal."""
 LONGEST = 16
 """The maximum width of a label, in columns."""
-READ = {
-    "encoder": Localized(
-        "Rows: queries. Columns: keys. Right: the largest weights.",
-        "縦はクエリのトークン、横はキーのトークン、右端は重みが最大のキー。",
-    ),
-    "decoder": Localized(
-        "Rows: tokens. Columns: tokens so far. Right: the largest weights.",
-        "縦はクエリのトークン、横はそこまでのトークン、右端は重みが最大のトークン。",
-    ),
-    "cross": Localized(
-        "Rows: the output. Columns: the source. Right: the largest weights.",
-        "縦は出力されたトークン、横は原文、右端は重みが最大の原文のトークン。",
-    ),
-}
 
 
 def map_text(
@@ -226,17 +206,14 @@ def map_text(
     left = max(map(columns, labels))
     strongest = weights.argmax(-1)
     even = [_is_even(row[: i + 1] if shown.stack == "decoder" else row) for i, row in enumerate(weights)]
-    tie = Localized("even", "均等").text(language)
+    tie = sentence("map.even").text(language)
     ends = [
         f" {tie if level else isolated(names[key])} {row[key]:.0%}" if row[key] > 0 else ""
         for key, row, level in zip(strongest, weights, even, strict=True)
     ]
     room = (width - left - 1 - max(map(columns, ends))) // CELL
-    lines = [
-        line
-        for text in (shown.caption(layer, head, language), READ[shown.stack].text(language))
-        for line in flowed(text, width)
-    ]
+    lines = flowed(shown.caption(layer, head, language), width)
+    lines += flowed(sentence(f"map.read.{shown.stack}").text(language), width)
     scale = shown.darkest(layer, head)
     lines += flowed(shade_legend(language, scale) + hint, width)
     weights = weights / scale
@@ -252,7 +229,8 @@ def map_text(
         block = range(start, min(start + room, len(names)))
         lines.append("")
         if len(block) < len(names):
-            lines.append(_part(block, len(names), language))
+            part = sentence("map.part", first=block.start + 1, last=block.stop, n=len(names))
+            lines.append(part.text(language))
         lines += [f"{'':{left}} {line}".rstrip() for line in standing(names[block.start : block.stop])]
         for label, row, best, end in zip(labels, weights, strongest, ends, strict=True):
             cells = "".join(shade(float(row[key])) * CELL for key in block)
@@ -263,13 +241,6 @@ def map_text(
 def _is_even(row: Float[np.ndarray, " keys"]) -> bool:
     """Return whether a query attends to several keys equally, without a largest weight."""
     return len(row) > 1 and float(np.ptp(row)) <= EVEN * float(row.max())
-
-
-def _part(block: range, n: int, language: Language) -> str:
-    first, last = block.start + 1, block.stop
-    return Localized(f"key pieces {first} to {last} of {n}", f"横のトークン {first}～{last}（全 {n}）").text(
-        language
-    )
 
 
 def _together(
@@ -283,16 +254,12 @@ def _together(
     """Return one block in which neighboring keys share a column."""
     n, left = weights.shape[1], max(map(columns, labels))
     each = -(-n // room)
-    said = Localized(
-        f"Each cell: the largest weight of {each} neighboring key pieces, {n} in all.",
-        f"1 つのマスは、隣り合う {each} トークン（全 {n}）の重みの最大値。",
-    )
     starts = range(0, n, each)
     largest = np.maximum.reduceat(weights, [*starts], axis=1)
     cells = ["".join(map(shade, row)) for row in largest.tolist()]
     rows = zip(labels, cells, ends, strict=True)
     return [
-        *flowed(said.text(language), width),
+        *flowed(sentence("map.together", each=each, n=n).text(language), width),
         "",
         f"{'':{left}} 1{n:>{len(starts) - 1}}",
         *(f"{padded(label, left)} {line}{end}".rstrip() for label, line, end in rows),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from attendo.display.i18n import Language, Localized
+from attendo.display.i18n import Language, sentence
 from attendo.display.width import fitted
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
@@ -28,13 +28,6 @@ DOTS_PER_INCH, MOST_DOTS = 260, 3120  # MOST_DOTS limits a side, so large images
 LEAST_NUMBERED = 0.095
 INK, FAINT = "#1b2430", "#5b6673"
 SUFFIXES = (".png", ".svg")
-KEYS = Localized("key: looked at", "キー"), Localized("query: looks", "クエリ")
-WORDS = {
-    "encoder": KEYS,
-    "decoder": KEYS,
-    "cross": (Localized("source", "原文"), Localized("translation", "訳文")),
-}
-"""The names of the horizontal and the vertical axis."""
 
 
 def write_picture(
@@ -122,12 +115,8 @@ def heat_map(
 
 def _words(shown: AttentionMap, layer: int | None, head: int | None, language: Language) -> list[str]:
     """Return the caption, the names of both axes, and the label of the color bar without and with numbers in cells."""
-    words = (
-        *WORDS[shown.stack],
-        Localized("weight", "重み"),
-        Localized("weight (in the cells: %)", "重み（マスの数字は %）"),
-    )
-    return [shown.caption(layer, head, language), *(word.text(language) for word in words)]
+    names = (f"map.keys.{shown.stack}", f"map.queries.{shown.stack}", "map.weight", "map.weight_in_cells")
+    return [shown.caption(layer, head, language), *(sentence(name).text(language) for name in names)]
 
 
 def _label(axes: Axes, across: list[str], down: list[str], fonts: list[str]) -> None:
