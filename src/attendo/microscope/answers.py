@@ -36,6 +36,8 @@ from attendo.microscope.protocol import (
     Baseline,
     FilmAnswer,
     Frame,
+    From0,
+    From1,
     Label,
     Layer,
     LayerStack,
@@ -45,6 +47,7 @@ from attendo.microscope.protocol import (
     Outcome,
     PositionsAnswer,
     ScoredToken,
+    Side,
     Thumbnail,
     Token,
 )
@@ -277,7 +280,7 @@ def encoded(numbers: Float[Tensor, "..."]) -> str:
 
 
 @torch.no_grad()
-def tensor_answer(result: LookResult, path: str, head: int | None = None) -> bytes:
+def tensor_answer(result: LookResult, path: str, head: From0 | None = None) -> bytes:
     """Return query, key, value and ‖v Wᵒ‖ of all heads or one head, as float32. Raise AttendoError for a missing
     head.
     """
@@ -316,7 +319,7 @@ def matrices_answer(result: LookResult, path: str) -> MatricesAnswer:
     }
 
 
-def next_answer(result: LookResult, position: int, n: int = 10) -> NextAnswer:
+def next_answer(result: LookResult, position: From0, n: From1) -> NextAnswer:
     """Return the n most probable tokens at a position, with cumulative probabilities, and the entropy in nats.
 
     `position` is a target position, or a source position for a masked language model. `actual` is the token that
@@ -437,7 +440,7 @@ AT_LEAST = 64
 """The minimum number of positions to show, up to the context length. A short text would show no pattern."""
 
 
-def positions_answer(result: LookResult, side: Literal["source", "target"]) -> PositionsAnswer:
+def positions_answer(result: LookResult, side: Side) -> PositionsAnswer:
     """Return the positional encoding of the first n positions `[n, d]` and the dot products of its rows `[n, n]`, as
     base64 float32.
 
@@ -464,7 +467,7 @@ def positions_answer(result: LookResult, side: Literal["source", "target"]) -> P
     }
 
 
-def _side(result: LookResult, side: Literal["source", "target"]) -> tuple[InputEmbedding, tuple[int, ...]]:
+def _side(result: LookResult, side: Side) -> tuple[InputEmbedding, tuple[int, ...]]:
     names = {"source": result.source, "target": result.target}
     if side not in names or not names[side]:
         there = " and ".join(name for name, ids in names.items() if ids)
@@ -496,7 +499,7 @@ def _matrices(
             return rows, rows @ rows.mT
 
 
-def _within(result: LookResult, side: Literal["source", "target"]) -> Any:
+def _within(result: LookResult, side: Side) -> Any:
     """Return the position module in the self-attention of a side, or None."""
     layers = (
         module
@@ -517,7 +520,7 @@ MOST_FRAMES = 24
 HOW_TO_KEEP_MORE = "checkpoint.keep_last=20 and checkpoint.every_steps=200"
 
 
-def film_answer(result: LookResult, path: str, head: int) -> FilmAnswer:
+def film_answer(result: LookResult, path: str, head: From0) -> FilmAnswer:
     """Return the attention weights of a head in each checkpoint, over the same tokens (teacher forcing).
 
     The last frame is the trained model, for which `final` is True. The weights `[q_len, k_len]` are float32 in base64.

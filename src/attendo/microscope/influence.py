@@ -20,7 +20,7 @@ from attendo.inspecting.attribution import (
 from attendo.inspecting.measures import cross_rollout, rollout
 from attendo.inspecting.residual_stream import Stack
 from attendo.microscope.answers import encoded, stack_weights
-from attendo.microscope.protocol import AttributionAnswer, Influence, InfluenceAnswer, LogitPart
+from attendo.microscope.protocol import AttributionAnswer, From0, Influence, InfluenceAnswer, LogitPart
 from attendo.microscope.run_model import LookResult, Reading, masked_ids
 from attendo.models import parameter_count
 
@@ -36,7 +36,7 @@ SOURCES: dict[Influence, str] = {
 
 
 def influence_answer(
-    result: LookResult, stack: str, way: Influence = "rollout", position: int = 0, other: str = ""
+    result: LookResult, stack: str, way: Influence = "rollout", position: From0 = 0, other: str = ""
 ) -> InfluenceAnswer:
     """Return the influence of input tokens or activations on the output, `[q_len, k_len]`.
 
@@ -142,7 +142,7 @@ OTHERS = 10
 """The number of other tokens that an answer offers for comparison."""
 
 
-def attribution_answer(result: LookResult, position: int, other: int | None = None) -> AttributionAnswer:
+def attribution_answer(result: LookResult, position: From0, other: From0 | None = None) -> AttributionAnswer:
     """Return the direct contributions of all parts to the logit of the token that is predicted at a position.
 
     See `logit_attribution`. If a position predicts no token, the token is the most probable token. The biases of all

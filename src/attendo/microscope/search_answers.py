@@ -20,7 +20,7 @@ from attendo.errors import AttendoError
 from attendo.inference import Generator, Translator
 from attendo.inference.alignment import coverage_scores
 from attendo.inference.incremental_decode import Spelling
-from attendo.microscope.protocol import MOST_BEAMS, TreeAnswer, TreeNode, Verdict, WhyAnswer, WhyToken
+from attendo.microscope.protocol import MOST_BEAMS, From1, TreeAnswer, TreeNode, Verdict, WhyAnswer, WhyToken
 from attendo.microscope.run_model import LookResult, config_of, search_text, search_translation
 
 
@@ -82,7 +82,7 @@ def text_of(result: LookResult, found: Hypothesis) -> str:
     return "".join(map(spelling.add, found.token_ids)) + spelling.end()
 
 
-def tree_answer(result: LookResult, beam: int) -> TreeAnswer:
+def tree_answer(result: LookResult, beam: From1) -> TreeAnswer:
     """Return the tree of a beam search as a list of nodes, with parents before children.
 
     A node contains its id, its parent (None at the root) and its step (from 0). It also contains its token, the
@@ -174,7 +174,7 @@ def _best_path(found: Searched) -> list[str]:
     return names[::-1]
 
 
-def why_answer(result: LookResult, target: str, beam: int) -> WhyAnswer:
+def why_answer(result: LookResult, target: str, beam: From1) -> WhyAnswer:
     """Return the comparison of a given text with the best text of a beam search.
 
     The `verdict` is "same" if the texts are equal, and "model" if the model prefers the text of the search. The verdict

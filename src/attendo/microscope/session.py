@@ -7,12 +7,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 
 from attendo.bundle import examples_of
+from attendo.config import build
 from attendo.custom_modules import is_custom
 from attendo.errors import AttendoError
 from attendo.inference import Generator, Translator
@@ -23,12 +25,11 @@ from attendo.inspecting.residual_stream import Stack
 from attendo.microscope import answers, effects, influence, search_answers
 from attendo.microscope.protocol import (
     MOST_CHARACTERS,
-    REQUESTS,
+    EditRequest,
     LookAnswer,
     LookRequest,
     ModelAnswer,
     Probes,
-    request_of,
 )
 from attendo.microscope.run_model import (
     LookResult,
@@ -66,7 +67,51 @@ ANSWER_OF: dict[str, Callable[..., Answer]] = {
     "positions": answers.positions_answer,
     "tokens": effects.tokens_answer,
 }
-"""The function that answers each request about a result. Its arguments are the fields of the request."""
+"""The function that answers each request about a result. Its parameters are the fields of the request."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelRequest:
+    """A request for facts about the model, such as its size and its attention layers."""
+
+
+def _request_type(name: str, answer: Callable[..., Answer]) -> type:
+    """Return the type of the requests for an answer: the key of a result, and the parameters of the function."""
+    hints = get_type_hints(answer, include_extras=True)
+    fields: list[Any] = [("key", str)]
+    for parameter in [*signature(answer).parameters.values()][1:]:
+        is_required = parameter.default is parameter.empty
+        default = dataclasses.MISSING if is_required else parameter.default
+        fields.append((parameter.name, hints[parameter.name], dataclasses.field(default=default)))
+    about = {"__doc__": answer.__doc__}
+    return dataclasses.make_dataclass(f"{name.title()}Request", fields, namespace=about, kw_only=True)
+
+
+REQUESTS: dict[str, type] = {
+    "model": ModelRequest,
+    "look": LookRequest,
+    **{name: _request_type(name, answer) for name, answer in ANSWER_OF.items()},
+}
+"""The type of each request, by name."""
+
+
+def request_of(name: str, body: Mapping[str, Any]) -> Any:
+    """Return the request for a name and a JSON body. Raise AttendoError for an unknown name or an invalid field.
+
+    >>> request_of("look", {"text": "rain", "edits": [{"kind": "beta", "path": "*", "beta": "inf"}]}).edits[0].beta
+    'inf'
+    """
+    if name not in REQUESTS:
+        raise AttendoError(
+            f"unknown question {name!r}: page and program have different versions. Reload the page"
+        )
+    if name == "look":
+        edits = body.get("edits", [])
+        if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
+            raise AttendoError("edits must be a list of tables; [] is none")
+        for edit in edits:
+            build(EditRequest, edit, "edit")  # names an unknown key
+    return build(REQUESTS[name], body, name, others=name != "look")
 
 
 def answer_types() -> dict[str, Any]:
