@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from attendo.cli import options as opt
-from attendo.cli.head_ranking import labelled_rows, rank
-from attendo.cli.look_text import Stack, json_text, text_lines
+from attendo.cli.look_text import Stack, json_text, labelled_rows, rank, text_lines
 from attendo.cli.reporting import arguments_as_lines, refuse_file_name, say, wrote
 from attendo.display.i18n import Language
 from attendo.errors import AttendoError, install_command

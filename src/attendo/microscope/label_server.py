@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from attendo.display.i18n import Language
-from attendo.display.local_server import NO_STORE, LocalServer, body_of
 from attendo.display.web import FORM_POLICY, page_of
 from attendo.errors import AttendoError
 from attendo.inference.labeling import Labeling
+from attendo.microscope.server import NO_STORE, LocalServer, body_of
 
 KEYS = 9
 """The number of labels that have a key."""

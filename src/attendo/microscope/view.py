@@ -28,13 +28,14 @@ from attendo.microscope.attention_map import (
     Stack,
     Steps,
     answer_text,
+    map_figure,
     map_of,
     map_text,
     steps_of,
     weights_of,
+    write_picture,
 )
 from attendo.microscope.look_page import saved_page
-from attendo.microscope.pictures import map_figure, write_picture
 from attendo.microscope.protocol import Baseline, EditRequest, LookRequest, Outcome
 from attendo.microscope.run_model import LookResult, User, attention_layers, attention_paths, usual_search
 from attendo.microscope.run_model import look as look_at

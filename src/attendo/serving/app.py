@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from attendo import __version__
 from attendo.errors import AttendoError
-from attendo.serving import chat, chat_page, completions, errors, pages, texts, translations
+from attendo.serving import chat, completions, errors, pages, texts, translations
 from attendo.serving.dependencies import ApiRequest, ApiRoute
 from attendo.serving.errors import Fault, documented_errors
 from attendo.serving.middleware import CrossOrigin, Guard, ResponseLog
@@ -92,7 +92,7 @@ def create_app(state: State) -> FastAPI:
     routers = [health, translations.router, completions.router, chat.router]
     routers += [texts.openai_router, texts.router]
     routers += [pages.look_router] if state.look else []
-    routers += [pages.router, chat_page.router] if state.page else []
+    routers += [pages.router] if state.page else []
     routers += [pages.assets_router] if state.look or state.page else []
     for router in routers:
         app.include_router(router)
