@@ -25,7 +25,7 @@ from attendo.display.tables import WIDTH, table_lines
 from attendo.display.width import columns, fitted, flowed, isolated
 
 if TYPE_CHECKING:
-    from attendo.microscope.attention_map import AttentionMap, KeyStep, Steps
+    from attendo.microscope.attention_map import KeyStep, Steps
     from attendo.microscope.effects import Importance
     from attendo.microscope.run_model import User
     from attendo.microscope.view import View
@@ -93,14 +93,9 @@ def text_lines(
     if not isinstance(shows, str):
         layer = attention_paths(view.result.model)[shown.stack].index(shows.path)
         return [*lines, "", *steps_lines(shows, shown.caption(layer, shows.head, language), language)]
-    return [*lines, "", map_text(shown, WIDTH, layer, head, language, _one_head(shown, head, language))]
-
-
-def _one_head(shown: AttentionMap, head: int | None, language: Language) -> str:
-    """Return the hint on --head if the map is the mean of several heads."""
-    if head is not None or shown.weights.shape[1] == 1:
-        return ""
-    return sentence("look.one_head").text(language)
+    is_mean = head is None and shown.weights.shape[1] > 1
+    hint = sentence("look.one_head").text(language) if is_mean else ""
+    return [*lines, "", map_text(shown, WIDTH, layer, head, language, hint)]
 
 
 def _marked(mark: str, text: str) -> list[str]:

@@ -369,10 +369,6 @@ _LEARNED = Fixed({"positions": "learned", "embedding_norm_eps": 1e-5})
 _HALVES = Fixed({"positions": "sinusoidal", "position_order": "halves"})
 
 
-def _shares_embeddings(theirs: Theirs) -> bool:
-    return bool(theirs.get("share_encoder_decoder_embeddings", True))
-
-
 MARIAN = _bart(
     "MarianMTModel",
     58_101,
@@ -381,7 +377,7 @@ MARIAN = _bart(
     Fixed({"norm_first": False}),
     Must("share_encoder_decoder_embeddings", True),
     learned=False,
-    when=_shares_embeddings,
+    when=lambda theirs: bool(theirs.get("share_encoder_decoder_embeddings", True)),
 )
 MARIAN_OF_TWO = _bart(
     "MarianMTModel",

@@ -67,17 +67,13 @@ qwen2, qwen3, roberta, smollm3, t5, xlm-roberta)
         )
     table = next(table for table in FAMILIES[kind] if table.when(theirs))
     names = theirs.get("architectures") or list(table.heads)[:1]
-    if (head := table.heads.get(_plain(names[0]))) is None:
+    # XLMRobertaModel and CamembertModel have the structure of RobertaModel
+    if (head := table.heads.get(re.sub("^(XLMRoberta|Camembert)", "Roberta", names[0]))) is None:
         raise AttendoError(
             f"config.json: architectures={json.dumps(names)} of {kind} is not supported (supported: "
             f"{', '.join(table.heads)})"
         )
     return table, head
-
-
-def _plain(name: str) -> str:
-    """Return the name of the class with the same structure, for example RobertaModel for CamembertModel."""
-    return re.sub("^(XLMRoberta|Camembert)", "Roberta", name)
 
 
 def config_of(theirs: Theirs, output_bias: bool | None = None) -> ModelConfig:

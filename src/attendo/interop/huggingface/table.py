@@ -65,7 +65,8 @@ class Row:
         found = get(self.theirs)
         rows = sum(shape[0] for shape in shapes) + self._before(theirs)
         wanted = (rows, *shapes[0][1:])
-        if tuple(found.shape) != (there := self._there(wanted)):
+        there = (1, *wanted) if self.flat else wanted[::-1] if self.transposed else wanted
+        if tuple(found.shape) != there:
             raise AttendoError(
                 f"{self.theirs} has shape {list(found.shape)}, but config.json defines {list(there)}. Take "
                 "both files from one model"
@@ -99,11 +100,6 @@ class Row:
 
     def _before(self, theirs: Theirs) -> int:
         return theirs.get("pad_token_id", 1) + 1 if self.behind < 0 else self.behind
-
-    def _there(self, wanted: tuple[int, ...]) -> tuple[int, ...]:
-        if self.flat:
-            return (1, *wanted)
-        return wanted[::-1] if self.transposed else wanted
 
 
 def _adjacent(found: Tensor, theirs: Theirs, head_dim: int) -> Tensor:

@@ -51,7 +51,9 @@ class TokenizerFacts:
 
     def name(self, role: str) -> str | None:
         """Return the text of the special token with a role such as "eos", or None if there is no such token."""
-        return _content(self.own.get(f"{role}_token"))
+        value = self.own.get(f"{role}_token")
+        value = value.get("content") if isinstance(value, dict) else value
+        return value if isinstance(value, str) else None
 
     def added(self) -> dict[int, dict[str, Any]]:
         """Return the added tokens in tokenizer_config.json, by id."""
@@ -88,13 +90,6 @@ class TokenizerFacts:
         if not isinstance(table, dict):
             raise AttendoError(f"{self.folder / name} is damaged (not a JSON object). Copy it again")
         return table
-
-
-def _content(value: Any) -> str | None:
-    """Return the text of a token, which is a string or an object."""
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
 
 
 _LLAMAS = {"llama", "mistral"}
