@@ -153,7 +153,10 @@ def _fill_layer(layer: Any, block: EncoderBlock | DecoderBlock, config: ModelCon
         cross = block.cross_attention
         _attention(layer.attention, cross, block.cross_attention_residual)
         _linear(layer.attention.linear[0], cross.q_proj)
-        _linear(layer.attention.linear[1], *_for_every_head(cross))
+        # CTranslate2 supports grouped heads only in self-attention: each query head gets a copy of its head
+        rows = torch.arange(cross.k_proj.out_features).view(cross.n_kv_heads, -1)
+        rows = rows.repeat_interleave(cross.n_heads // cross.n_kv_heads, dim=0).flatten()
+        _linear(layer.attention.linear[1], cross.k_proj, cross.v_proj, rows=rows)
         vars(layer.attention).pop("num_heads_kv", None)
     if net.gate_proj is None:
         _linear(layer.ffn.linear_0, net.in_proj)
@@ -177,33 +180,13 @@ def _bias(target: Any, buckets: Tensor, reach: int) -> None:
     target.relative_attention_max_distance = np.int32(reach)
 
 
-def _for_every_head(cross: Attention) -> tuple[nn.Linear, nn.Linear]:
-    """Return the key and value projections with one head per query head.
-
-    CTranslate2 supports grouped heads only in self-attention.
-    """
-    if cross.n_kv_heads == cross.n_heads:
-        return cross.k_proj, cross.v_proj
-    whole = []
-    for projection in (cross.k_proj, cross.v_proj):
-        heads = torch.arange(projection.out_features).view(cross.n_kv_heads, -1)
-        rows = heads.repeat_interleave(cross.n_heads // cross.n_kv_heads, dim=0).flatten()
-        bias = projection.bias is not None
-        wide = nn.Linear(projection.in_features, len(rows), bias=bias)
-        wide.weight.data = projection.weight[rows]
-        if bias:
-            wide.bias.data = projection.bias[rows]
-        whole.append(wide)
-    return whole[0], whole[1]
-
-
-def _linear(target: Any, *projections: nn.Module) -> None:
-    """Set a linear layer to the stacked weights of several projections of the same input."""
+def _linear(target: Any, *projections: nn.Module, rows: Tensor | slice = slice(None)) -> None:
+    """Set a linear layer to the stacked weights, or to chosen rows of them, of projections of the same input."""
     weights, biases = [], []
     for projection in projections:
         assert isinstance(projection, nn.Linear)
-        weights.append(projection.weight)
-        biases += [] if projection.bias is None else [projection.bias]
+        weights.append(projection.weight[rows])
+        biases += [] if projection.bias is None else [projection.bias[rows]]
     target.weight = _array(torch.cat(weights))
     if biases:
         target.bias = _array(torch.cat(biases))
