@@ -47,7 +47,7 @@ def label(
     from attendo.data.labelled import LABELLED
     from attendo.inference import Classifier
     from attendo.inference.labeling import LabelFile, Labeling, to_label
-    from attendo.microscope.label_server import LabelServer
+    from attendo.microscope.server import LabelServer
     from attendo.runs.init_from import rows_before
     from attendo.runs.settings import data_of
 
