@@ -51,16 +51,12 @@ def _off(model: Model, given: str) -> EditRequest:
         raise typer.BadParameter(f"--off {given}: no such layer. {_nearest(path, parts)}")
     if not colon:
         return EditRequest(kind="off", path=path)
-    if path in parts and path not in layers:
-        raise typer.BadParameter(
-            f"--off {given}: a feed-forward layer has no head. Leave out {colon}{number}"
-        )
+    no_head = path in parts and path not in layers
+    opt.refuse_if(no_head, f"--off {given}: a feed-forward layer has no head. Leave out {colon}{number}")
     head = int(number) if number.isascii() and number.isdigit() else 0
     most = min((layers[part].n_heads for part in matched if part in layers), default=0)
-    if not most:
-        raise typer.BadParameter(f"--off {given}: feed-forward layers have no heads. Remove {colon}{number}")
-    if not 1 <= head <= most:
-        raise typer.BadParameter(f"--off {given}: the head must be 1 to {most}")
+    opt.refuse_if(not most, f"--off {given}: feed-forward layers have no heads. Remove {colon}{number}")
+    opt.refuse_if(not 1 <= head <= most, f"--off {given}: the head must be 1 to {most}")
     return EditRequest(kind="off", path=path, head=head - 1)
 
 
@@ -80,8 +76,7 @@ def _beta(text: str) -> Any:
         value = float("inf" if text.lower() in HARD else text)
     except ValueError:
         value = -1.0
-    if not value >= 0:
-        raise typer.BadParameter(f"--beta {text} must be a number of 0 or more, or inf")
+    opt.refuse_if(not value >= 0, f"--beta {text} must be a number of 0 or more, or inf")
     return "inf" if value == float("inf") else value
 
 
@@ -270,8 +265,7 @@ def _check_file(out: Path) -> None:
     import tempfile
 
     suffix = out.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise typer.BadParameter(f"--out {out} must end in {', '.join(SUFFIXES)}")
+    opt.refuse_if(suffix not in SUFFIXES, f"--out {out} must end in {', '.join(SUFFIXES)}")
     if not out.absolute().parent.is_dir():
         raise AttendoError(f"--out {out}: folder {out.parent} does not exist. Create it first")
     if out.is_dir():

@@ -403,8 +403,7 @@ def both_files(
         return None
     if source is None or out is None:
         raise typer.BadParameter("--input and --output must be given together. Otherwise send lines on stdin")
-    if others:
-        raise typer.BadParameter("TEXT and --input cannot be combined. Leave one of them out")
+    refuse_if(others, "TEXT and --input cannot be combined. Leave one of them out")
     if not has_rows and suffix(source) in TABLES:
         require_file(source)
         can_cut = source.suffix.lower() == ".tsv"  # not .tsv.gz

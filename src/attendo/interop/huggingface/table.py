@@ -138,10 +138,15 @@ def attention_layers(theirs: str, ours: str, *names: str) -> dict[str, str]:
 
 
 def blocks(
-    theirs: str, ours: str, layers: Mapping[str, str | tuple[str, ...]], turned: Sequence[str] = ()
+    theirs: str,
+    ours: str,
+    layers: Mapping[str, str | tuple[str, ...]],
+    turned: Sequence[str] = (),
+    *,
+    transposed: bool = False,
 ) -> tuple[Row, ...]:
     """Return a `Row` for each tensor in a stack of blocks. `layers` maps Hugging Face's layer names to attendo's, or to
-    several layers that one layer joins. `turned` contains the layers with RoPE.
+    several layers that one layer joins. `turned` contains the layers with RoPE. `transposed` is that of the `Row`.
 
     >>> blocks("h", "decoder", {"ln_1": "self_attention_residual.norm"})[0].ours
     ('decoder.blocks.{n}.self_attention_residual.norm.weight',)
@@ -153,6 +158,7 @@ def blocks(
         for row in dense(
             f"{theirs}.{{n}}.{name}",
             *(f"{ours}.blocks.{{n}}.{layer}" for layer in joined),
+            transposed=transposed,
             turned=sum(layer in turned for layer in joined),
         )
     )
