@@ -455,6 +455,8 @@ def positions_answer(result: LookResult, side: Side) -> PositionsAnswer:
     n = len(tokens) if biased else max(len(tokens), min(AT_LEAST, config.max_len))
     rows, dots = _matrices(config, embedding, within, n)
     own = biased and type(within) is not _BIASES.get(config.positions)
+    in_pairs = config.d_model % 2 == 0 and config.position_order != "cossin"
+    is_odd = config.positions == "sinusoidal" and not in_pairs  # the page has an own text about it
     return {
         "kind": "own" if own else config.positions,
         "name": type(within).__name__ if own else "",
@@ -463,7 +465,7 @@ def positions_answer(result: LookResult, side: Side) -> PositionsAnswer:
         "trained": config.max_len,
         "data": encoded(rows),
         "dots": encoded(dots),
-        "note": "own" if own else _note(config),
+        "note": "own" if own else "sinusoidal-odd" if is_odd else config.positions,
     }
 
 
@@ -509,12 +511,6 @@ def _within(result: LookResult, side: Side) -> Any:
     return next((layer.positions for layer in layers if layer.positions is not None), None)
 
 
-def _note(config: ModelConfig) -> str:
-    """Return the name of the page's text about a positional encoding."""
-    in_pairs = config.d_model % 2 == 0 and config.position_order != "cossin"
-    return config.positions if config.positions != "sinusoidal" or in_pairs else "sinusoidal-odd"
-
-
 MOST_FRAMES = 24
 """The maximum number of frames. They are evenly chosen, and include the first and the last checkpoint."""
 HOW_TO_KEEP_MORE = "checkpoint.keep_last=20 and checkpoint.every_steps=200"
@@ -538,10 +534,12 @@ def film_answer(result: LookResult, path: str, head: From0) -> FilmAnswer:
         notes.append(f"{len(chosen)} of {len(newest)} checkpoints are shown")
     if not newest:
         notes.append(f"this run has no other checkpoints. Train with {HOW_TO_KEEP_MORE} to keep more")
-    frames = [
-        _frame(result, path, weights, step, final=final)
-        for step, final, weights in _weights(result, path, head, chosen)
-    ]
+    queries, keys = result.sides(path)
+    frames: list[Frame] = []
+    for step, final, weights in _weights(result, path, head, chosen):
+        found = head_measures(weights[None], result.ids(queries), result.ids(keys), cross=queries != keys)
+        measures = {name: values[0] for name, values in found.items()}
+        frames.append({"weights": encoded(weights), "measures": measures, "step": step, "final": final})
     q_len, k_len = result.record[path].weights.shape[2:]
     return {"frames": frames, "q_len": q_len, "k_len": k_len, "note": "; ".join(notes)}
 
@@ -575,16 +573,3 @@ def _seen_by(model: Model, result: LookResult, path: str, head: int) -> Float[Te
     with recording(model, keep=f"{path}.weights", edits=result.edits) as record:
         record.model.hidden(**result.inputs)
     return record[path].weights[0, head]
-
-
-def _frame(
-    result: LookResult, path: str, weights: Float[Tensor, "q_len k_len"], step: int, *, final: bool
-) -> Frame:
-    queries, keys = result.sides(path)
-    measures = head_measures(weights[None], result.ids(queries), result.ids(keys), cross=queries != keys)
-    return {
-        "weights": encoded(weights),
-        "measures": {name: values[0] for name, values in measures.items()},
-        "step": step,
-        "final": final,
-    }

@@ -197,7 +197,10 @@ class Session:
             known = effect_paths(model) if name == "effects" else [*attention_layers(model)]
             if given["path"] not in known:
                 raise AttendoError(f"{name}: path {given['path']!r} is not one of {', '.join(known)}")
-        return ANSWER_OF[name](self._result_of(request.key), **given)
+        if request.key not in self._requests:
+            message = "this result is no longer available, because the program was restarted. Look again"
+            raise AttendoError(message)
+        return ANSWER_OF[name](self._remembered(self._requests[request.key]), **given)
 
     def model_answer(self) -> ModelAnswer:
         """Return the facts about the model that the page shows before the first request."""
@@ -298,13 +301,6 @@ class Session:
         while len(self._results) > 2 and sum(r.n_bytes for r in self._results.values()) > REMEMBERED:
             self._results.popitem(last=False)
         return result
-
-    def _result_of(self, key: str) -> LookResult:
-        if key not in self._requests:
-            raise AttendoError(
-                "this result is no longer available, because the program was restarted. Look again"
-            )
-        return self._remembered(self._requests[key])
 
 
 def probes_of(user: User, rows: Sequence[tuple[str, str]]) -> Probes:
