@@ -40,6 +40,11 @@ def option(metavar: str, help: str, *names: str, default: Any = None, **others: 
     return typer.Option(default, *names, metavar=metavar, help=help, **others)
 
 
+def shared(metavar: str, help: str, *names: str, **others: Any) -> Any:
+    """Return a Typer option for an annotated type that several commands use, each with its own default."""
+    return option(metavar, help, *names, default=..., **others)
+
+
 def switch(name: str, help: str, default: Any = False) -> Any:
     """Return a Typer option without a value, such as `--json`."""
     return typer.Option(default, name, help=help)
@@ -192,18 +197,15 @@ class RayOptions(OptionGroup):
             yield ahead
 
 
-Threads = Annotated[int | None, option("N", "CPU threads (default: one per core).", min=1, default=...)]
+Threads = Annotated[int | None, shared("N", "CPU threads (default: one per core).", min=1)]
 Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
 UsingDevice = Annotated[
     str, typer.Option("--device", help="Device: auto, cpu or cuda. The compiled search requires the CPU.")
 ]
 Segmented = Annotated[
     Literal["sentence", "paragraph", "none"],
-    option(
-        "UNIT",
-        "Unit of translation: sentence, paragraph (a line) or none (the whole text).",
-        "--segment",
-        default=...,
+    shared(
+        "UNIT", "Unit of translation: sentence, paragraph (a line) or none (the whole text).", "--segment"
     ),
 ]
 
@@ -226,7 +228,7 @@ class Machine(OptionGroup):
 
 
 OneJson = Annotated[bool, switch("--json", "Print one JSON object.", default=...)]
-Spoken = Annotated[Language, option("en|ja", "Output language.", default=...)]
+Spoken = Annotated[Language, shared("en|ja", "Output language.")]
 
 
 def use_threads(threads: int | None) -> None:
@@ -323,15 +325,15 @@ def show(pieces: Iterator[str]) -> None:
 Folder = Annotated[Path, argument("DIR", "Run folder.")]
 Texts = Annotated[list[str] | None, argument("[TEXT]...", "Texts to process (default: the lines of stdin).")]
 Beam = Annotated[
-    int | None, option("N", "Beam size; 1 is greedy search (default: as in the run, usually 4).", default=...)
+    int | None, shared("N", "Beam size; 1 is greedy search (default: as in the run, usually 4).")
 ]
 Penalty = Annotated[
     float | None,
-    option("A", "GNMT length penalty; 0 disables the penalty (default: as in the run).", default=...),
+    shared("A", "GNMT length penalty; 0 disables the penalty (default: as in the run)."),
 ]
 Columns = Annotated[
     str | None,
-    option("C", "Columns, for example source=en,target=ja or 1,2 (default: as in training).", default=...),
+    shared("C", "Columns, for example source=en,target=ja or 1,2 (default: as in training)."),
 ]
 Header = Annotated[
     bool | None,
@@ -356,18 +358,13 @@ class DataFiles(OptionGroup):
 JsonLines = Annotated[bool, switch("--json", "Print one JSON object per line.", default=...)]
 With = Annotated[
     list[Path] | None,
-    option(
-        "DIR",
-        "Further run folder, for an ensemble of runs with the same tokenizer; repeatable.",
-        "--with",
-        default=...,
+    shared(
+        "DIR", "Further run folder, for an ensemble of runs with the same tokenizer; repeatable.", "--with"
     ),
 ]
-Input = Annotated[
-    Path | None, option("F", "Input file, one text per line; can be .gz.", "--input", default=...)
-]
+Input = Annotated[Path | None, shared("F", "Input file, one text per line; can be .gz.", "--input")]
 Output = Annotated[
-    Path | None, option("G", "Output file; to resume, run the same command again.", "--output", default=...)
+    Path | None, shared("G", "Output file; to resume, run the same command again.", "--output")
 ]
 
 

@@ -27,13 +27,11 @@ UNCHANGED = "the checkpoints are unchanged"
 Tables = dict[str, dict[str, Any]]
 """The settings by section and name, as in config.toml."""
 
-Steps = Annotated[int | None, opt.option("N", "Train for N updates in total.", min=1, default=...)]
-Epochs = Annotated[float | None, opt.option("E", "Train for E epochs in total.", default=...)]
-Minutes = Annotated[
-    float | None, opt.option("M", "Train for M minutes in total, including preparation.", default=...)
-]
+Steps = Annotated[int | None, opt.shared("N", "Train for N updates in total.", min=1)]
+Epochs = Annotated[float | None, opt.shared("E", "Train for E epochs in total.")]
+Minutes = Annotated[float | None, opt.shared("M", "Train for M minutes in total, including preparation.")]
 CpuMinutes = Annotated[
-    float | None, opt.option("M", "Train for M CPU-minutes in total, summed over all threads.", default=...)
+    float | None, opt.shared("M", "Train for M CPU-minutes in total, summed over all threads.")
 ]
 Header = Annotated[
     bool, opt.switch("--header", "Treat the first line of a .tsv file as a header.", default=...)
@@ -41,7 +39,7 @@ Header = Annotated[
 
 
 ValidData = Annotated[
-    list[str] | None, opt.option("F", "Validation data (default: part of the training data).", default=...)
+    list[str] | None, opt.shared("F", "Validation data (default: part of the training data).")
 ]
 
 
@@ -178,9 +176,7 @@ class TextOptions(DataOptions):
 
 Talks = Annotated[
     list[str] | None,
-    opt.option(
-        "F", "Conversations, preferences or prompts: a file, a folder or a pattern (.jsonl …).", default=...
-    ),
+    opt.shared("F", "Conversations, preferences or prompts: a file, a folder or a pattern (.jsonl …)."),
 ]
 
 

@@ -54,23 +54,17 @@ def influence_answer(
     """
     weights = stack_weights(result, stack)
     match way:
+        case "rollout" if stack == "cross":
+            memory = rollout(stack_weights(result, "encoder"))
+            found, _ = cross_rollout(stack_weights(result, "decoder"), weights, memory)
         case "rollout":
-            found = _rollout(result, weights, stack)
+            found = rollout(weights)
         case "gradients":
             found = _gradients(result, stack)
         case "patching":
             found = _patching(result, "decoder" if stack == "decoder" else "encoder", position, other)
     q_len, k_len = found.shape
     return {"q_len": q_len, "k_len": k_len, "data": encoded(found), "source": SOURCES[way]}
-
-
-def _rollout(
-    result: LookResult, weights: list[Float[Tensor, "heads q_len k_len"]], stack: str
-) -> Float[Tensor, "q_len k_len"]:
-    if stack != "cross":
-        return rollout(weights)
-    inner = stack_weights(result, "decoder"), weights, rollout(stack_weights(result, "encoder"))
-    return cross_rollout(*inner)[0]
 
 
 def _metric(result: LookResult, position: int) -> Metric:
