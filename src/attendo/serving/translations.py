@@ -344,7 +344,7 @@ async def translate(request: ApiRequest) -> Response:
 
 async def _question(request: ApiRequest) -> TranslateBody:
     """Return the parsed JSON or form body. Raise ApiError with status 400 in LibreTranslate's format."""
-    request.requested_timeout()
+    request.timeout()  # raises for an invalid header
     if request.media_type == JSON:
         asked = parse_json(await request.body(), TranslateBody, 400)
     else:
