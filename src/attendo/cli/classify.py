@@ -157,12 +157,8 @@ def _classify_file(
     if out is not None:
         check_table(out, "--output")
     classifier = loaded()
-    taken = (
-        "line",
-        *classifier.heads,
-        "text",
-        *(("probabilities", "n_tokens", "cut") if out is None else ()),
-    )
+    of_json = ("probabilities", "n_tokens", "cut") if out is None else ()
+    taken = ("line", *classifier.heads, "text", *of_json)
     kept = () if keep is None else parse_kept(keep, taken)
     row_report = RowReport(str(source))
     counter = Counter("rows")
@@ -278,17 +274,10 @@ def errors(
         print(json.dumps(facts, ensure_ascii=False))
     else:
         heads = ("line", "label", "suggested", "p(label)", "p(suggested)", "text")
-        printed = [
-            (
-                str(line),
-                fitted(one_line(label), LABEL_WIDTH),
-                fitted(one_line(suggested), LABEL_WIDTH),
-                f"{own:.3f}",
-                f"{p:.3f}",
-                fitted(one_line(text), TEXT_WIDTH),
-            )
-            for line, label, suggested, own, p, text in table[:top]
-        ]
+        printed: list[tuple[str, ...]] = []
+        for line, label, suggested, own, p, text in table[:top]:
+            labels = [fitted(one_line(name), LABEL_WIDTH) for name in (label, suggested)]
+            printed.append((str(line), *labels, f"{own:.3f}", f"{p:.3f}", fitted(one_line(text), TEXT_WIDTH)))
         print(shown("\n".join(table_lines(heads, printed))))
         print(
             f"about {found.wrong:,.0f} of {len(rows):,} labels seem wrong ({found.wrong / len(rows):.1%}). The number"
@@ -446,9 +435,8 @@ def thresholds(
     elif not classifier.thresholds:
         say("the run has no thresholds: every text has its most probable label")
     print(shown("\n".join(_threshold_lines(classifier, found))))
-    none = (
-        "" if found.measures.get("coverage", 1.0) else "warning: no text has a label with these thresholds. "
-    )
+    has_labels = found.measures.get("coverage", 1.0)
+    none = "" if has_labels else "warning: no text has a label with these thresholds. "
     if none or given is not None:
         say(f"{none}To remove the thresholds, run: attendo thresholds {folder} --remove")
     return 0

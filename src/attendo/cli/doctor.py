@@ -53,17 +53,12 @@ def doctor(
     Example: attendo doctor tickets.csv --columns label=category,text=body
     """
     kind = _kind(files[0], columns)
-    report = (
-        _pairs(files, against, columns, header)
-        if kind is None
-        else _labelled(kind, files, against, columns, header)
-    )
-    text = (
-        json.dumps(report.as_json(), ensure_ascii=False, indent=1)
-        if as_json
-        else shown("\n".join(report.lines()))
-    )
-    print(with_flags(text))
+    if kind is None:
+        report = _pairs(files, against, columns, header)
+    else:
+        report = _labelled(kind, files, against, columns, header)
+    facts = json.dumps(report.as_json(), ensure_ascii=False, indent=1)
+    print(with_flags(facts if as_json else shown("\n".join(report.lines()))))
     return 1 if report.found else 0
 
 

@@ -174,9 +174,8 @@ def look(
     """
     given = collections.defaultdict(bool)
     for name, value in options.given().items():
-        given["TEXT" if name == "text" else opt.flag(name)] = (
-            value is not False and value != []
-        )  # 0 is a port
+        is_given = value is not False and value != []  # 0 is a port
+        given["TEXT" if name == "text" else opt.flag(name)] = is_given
     _check_together(given, as_json)
     out = options.out
     refuse_file_name([options.text] if options.text else None, "give one of them in quotes")
@@ -315,8 +314,7 @@ def _state_of(request: LookRequest, usual: LookRequest, opened: dict[str, Any] |
     state |= {} if request.target is None else {"target": request.target}
     state |= {} if request.beam is None else {"beam": request.beam}
     state |= {} if request.max_tokens == MAX_TOKENS else {"max_tokens": request.max_tokens}
-    state |= (
-        {"edits": json.dumps([dataclasses.asdict(edit) for edit in request.edits])} if request.edits else {}
-    )
+    edits = [dataclasses.asdict(edit) for edit in request.edits]
+    state |= {"edits": json.dumps(edits)} if edits else {}
     state |= {} if opened is None else {"layer": opened["path"], "head": opened["head"]}
     return f"#{urlencode(state, quote_via=quote)}" if state else ""

@@ -371,11 +371,10 @@ def rank(
     finally:
         screen.line.clear()
     names = layer_names(attention_paths(user.model))
-    print(
-        json.dumps(dataclasses.asdict(found))
-        if as_json
-        else "\n".join(_ranking(user, found, names, language))
-    )
+    if as_json:
+        print(json.dumps(dataclasses.asdict(found)))
+    else:
+        print("\n".join(_ranking(user, found, names, language)))
     return 0
 
 
@@ -422,34 +421,26 @@ def _links(file: Path, rows: list[Any]) -> list[Any]:
 
 
 def _ranking(user: User, found: Importance, names: dict[str, str], language: Language) -> list[str]:
+    """Return the explanations of the numbers, and the table of heads."""
+    from attendo.runs.task_specs import family_of
+
     has_errors = any(head.alignment_error is not None for head in found.heads)
     rows: list[list[str | float]] = []
     for head in found.heads:
+        name = f"{names[head.path]}.{head.head + 1}"
         effect = f"{head.effect:+.4f} ± {head.standard_error:.4f}"
         error = "" if head.alignment_error is None else f"{head.alignment_error:.3f}"
-        rows.append(
-            [f"{names[head.path]}.{head.head + 1}", effect, *([error] if has_errors else []), head.path]
-        )
+        rows.append([name, effect, *([error] if has_errors else []), head.path])
     heads = ["head", "change", *(["aer"] if has_errors else []), "path"]
     names_of_columns = [sentence(f"rank.head.{name}").text(language) for name in heads]
     first = f"{found.heads[0].path}:{found.heads[0].head + 1}"
-    legend = [*_ranking_legend(user, found, has_errors), sentence("rank.off", name=rows[0][0], off=first)]
+    of = family_of(user.task).predicted
+    legend = [sentence("rank.whole", of=of, log_prob=found.log_prob, n=found.n_rows), sentence("rank.change")]
+    legend += [sentence("rank.errors")] if has_errors else []
+    legend += [sentence("rank.cut", n=found.n_cut)] if found.n_cut else []
+    legend.append(sentence("rank.off", name=rows[0][0], off=first))
     text = "\n".join(one.text(language) for one in legend)
     return [*flowed(text, WIDTH), "", *table_lines(names_of_columns, rows)]
-
-
-def _ranking_legend(user: User, found: Importance, has_errors: bool) -> list[Localized]:
-    """Return the explanations of the numbers in the table."""
-    from attendo.runs.task_specs import family_of
-
-    of = family_of(user.task).predicted
-    entries = [
-        sentence("rank.whole", of=of, log_prob=found.log_prob, n=found.n_rows),
-        sentence("rank.change"),
-    ]
-    entries += [sentence("rank.errors")] if has_errors else []
-    entries += [sentence("rank.cut", n=found.n_cut)] if found.n_cut else []
-    return entries
 
 
 def layer_names(stacks: dict[str, list[str]]) -> dict[str, str]:

@@ -104,11 +104,10 @@ CALLS = {
 def card_lines(folder: Path, facts: dict[str, Any]) -> Iterator[str]:
     """Yield the lines that `attendo info` prints. A long file name is not broken into two lines."""
     for name, text in _entries(folder, facts):
-        lines = textwrap.wrap(shown(text), WIDTH - LEFT, break_long_words=False, break_on_hyphens=False) or [
-            ""
-        ]
-        yield f"{name:<{LEFT}}{lines[0]}".rstrip()
-        yield from (" " * LEFT + line for line in lines[1:])
+        lines = textwrap.wrap(shown(text), WIDTH - LEFT, break_long_words=False, break_on_hyphens=False)
+        first, *rest = lines or [""]
+        yield f"{name:<{LEFT}}{first}".rstrip()
+        yield from (" " * LEFT + line for line in rest)
 
 
 def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -128,11 +127,8 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     elif labels := facts.get("labels"):
         yield "labels", ", ".join(f"{label} ({count:,})" for label, count in labels.items())
     layers = "+".join(str(model[n]) for n in ("n_encoder_layers", "n_decoder_layers") if model[n])
-    size = f"{layers} layers, d_model {model['d_model']}"
-    yield (
-        "model",
-        f"{size}, {model['n_heads']} heads, d_ff {model['d_ff']}, {facts.get('parameters', 0):,} parameters",
-    )
+    size = f"{layers} layers, d_model {model['d_model']}, {model['n_heads']} heads, d_ff {model['d_ff']}"
+    yield "model", f"{size}, {facts.get('parameters', 0):,} parameters"
     if (own := facts.get("own_parts")) is not None:
         yield "own parts", f"{own} (load this run from Python)"
     imported = facts.get("imported")
@@ -157,12 +153,9 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if decoding := facts.get("decoding"):
         shown = ("beam", "length_penalty", "max_tokens", "temperature", "top_k", "top_p", "min_p")
         yield "decoding", ", ".join(f"{key} {decoding[key]}" for key in shown if key in decoding)
-    yield "files", ", ".join(f"{name} ({_bytes(size)})" for name, size in facts["files"].items())
-    if facts["checkpoints"]:
-        yield (
-            "checkpoints",
-            ", ".join(f"{name} ({_bytes(size)})" for name, size in facts["checkpoints"].items()),
-        )
+    for name in ("files", "checkpoints"):
+        if sizes := facts[name]:
+            yield name, ", ".join(f"{file} ({_bytes(n)})" for file, n in sizes.items())
     yield "made with", ", ".join(f"{name} {version}" for name, version in facts.get("versions", {}).items())
     architecture = model.get("architecture", "encoder-decoder")
     use = use_of(facts.get("task"), architecture)

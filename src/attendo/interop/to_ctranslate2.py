@@ -293,9 +293,7 @@ def _calls(bundle: Bundle, model: Model, quantization: Quantization) -> dict[str
     if isinstance(model, EncoderDecoder):
         decoding = build(DecodingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
         is_plain = decoding.length_norm == "plain"
-        norm = (
-            f"{'len(hypothesis)' if is_plain else '((5 + len(hypothesis)) / 6)'} ** {decoding.length_penalty}"
-        )
+        length = "len(hypothesis)" if is_plain else "((5 + len(hypothesis)) / 6)"
         return said | {
             "class": "ctranslate2.Translator",
             "call": "translate_batch(tokens, **options)",
@@ -304,7 +302,7 @@ def _calls(bundle: Bundle, model: Model, quantization: Quantization) -> dict[str
             "decoding": dataclasses.asdict(decoding),
             "score": (
                 "score * len(hypothesis) ** length_penalty is the log-probability; attendo divides it by "
-                f"{norm} and ranks the hypotheses again by the result"
+                f"{length} ** {decoding.length_penalty} and ranks the hypotheses again by the result"
             ),
             "same_search_in_attendo": "attendo translate DIR --set decoding.refill=true",
         }

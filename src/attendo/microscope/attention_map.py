@@ -374,10 +374,8 @@ def _words(shown: AttentionMap, layer: int | None, head: int | None, language: L
 
 def _label(axes: Axes, across: list[str], down: list[str], fonts: list[str]) -> None:
     """Label both axes with as many tokens as there is room for."""
-    step_across, step_down = (
-        1 + int(len(labels) * cell / LARGEST_SIDE)
-        for labels, cell in ((across, CELL_WIDTH), (down, CELL_HEIGHT))
-    )
+    step_across = 1 + int(len(across) * CELL_WIDTH / LARGEST_SIDE)
+    step_down = 1 + int(len(down) * CELL_HEIGHT / LARGEST_SIDE)
     axes.set_xticks(range(0, len(across), step_across), across[::step_across])
     axes.set_yticks(range(0, len(down), step_down), down[::step_down])
     axes.xaxis.set_label_position("top")

@@ -232,9 +232,8 @@ class View:
         return map_text(self.map())
 
     def __repr__(self) -> str:
-        text, answer = (
-            fitted(text, LONGEST_TEXT) for text in (self.result.request.text, answer_text(self.result))
-        )
+        text = fitted(self.result.request.text, LONGEST_TEXT)
+        answer = fitted(answer_text(self.result), LONGEST_TEXT)
         return f"View({text!r} → {answer!r})"
 
     def _repr_html_(self) -> str:

@@ -167,9 +167,8 @@ async def details(
         for at, (token, place) in enumerate(zip(candidates[0]["tokens"], places, strict=True)):
             before = ids[:at] if at < n_first else None
             token["alternatives"] = other_tokens(translator, place, before)
-        described.append(
-            {"candidates": candidates, "parts": one.parts, "loop": one.loop, "omission": one.omission}
-        )
+        facts = {"parts": one.parts, "loop": one.loop, "omission": one.omission}
+        described.append({"candidates": candidates} | facts)
     return described
 
 
@@ -191,10 +190,8 @@ def other_tokens(
         text = tokenizer.decode([*(before or ()), token])
         if token == place.token_id or token in tokenizer.not_text or text.endswith("\ufffd"):
             continue
-        prefix = None if before is None else text
-        others.append(
-            {"id": token, "text": token_text(tokenizer, token), "log_prob": log_prob, "prefix": prefix}
-        )
+        other = {"id": token, "text": token_text(tokenizer, token), "log_prob": log_prob}
+        others.append(other | {"prefix": None if before is None else text})
     return others[:ALTERNATIVES]
 
 

@@ -265,9 +265,8 @@ def _one_sided(
         raise AttendoError(
             f"{facts.folder}: choose the source language with `source_language`, for example en_XX"
         )
-    languages = (
-        (source_language, target_language) if several else (None, None)
-    )  # other models have no language tokens
+    # other models have no language tokens
+    languages = (source_language, target_language) if several else (None, None)
     codes = [_code(facts, ids, language) for language in languages]
     specials = _specials(facts, ids, apart.unk_id, around, codes)
     side = {"library": apart.document, "ids": apart.ids}
