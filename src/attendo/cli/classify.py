@@ -90,9 +90,8 @@ def classify(
     refuse_file_name(texts, "use < FILE, or --input FILE --output G")
     if files:
         return _classify_file(folder, *files, columns, keep, header, loaded)
-    opt.refuse_if(
-        (columns, keep, header) != (None, None, None), "--columns, --keep and --header require --input"
-    )
+    of_files = any(option is not None for option in (columns, keep, header))
+    opt.refuse_if(of_files, "--columns, --keep and --header require --input")
     chunks = ([(n, (text,)) for n, text in enumerate(part, number)] for number, part in lines_given(texts))
     _print_answers(loaded(), chunks, (), as_json)
     return 0
@@ -200,15 +199,12 @@ def rows_of(
         own = ("text", SECOND) if has_pairs(columns) else ("text",)
         n_given = len(columns.split(","))
         chosen = parse_columns(columns, own if n_given == len(own) else (roles[0], *own))[-len(own) :]
+    column = next(iter(chosen), None)
     if kept or len(chosen) > 1:
-        found = read_with_kept(
-            source, next(iter(chosen), None), (*chosen[1:], *kept), bool(header), row_report
-        )
+        found = read_with_kept(source, column, (*chosen[1:], *kept), bool(header), row_report)
         n_texts = max(1, len(chosen))
         return ((n, (joined_texts(fields[:n_texts]), *fields[n_texts:])) for n, fields in found)
-    lines = read_lines(
-        source, next(iter(chosen), None), bool(header), row_report=row_report, keep_skipped=True
-    )
+    lines = read_lines(source, column, bool(header), row_report=row_report, keep_skipped=True)
     return ((number, (text,)) for number, text in lines)
 
 
@@ -410,9 +406,9 @@ def thresholds(
     from attendo.inference.decisions import parse_thresholds, store_thresholds
 
     choices = [precision, abstain, threshold, remove or None]
+    n_given = sum(choice is not None for choice in choices)
     opt.refuse_if(
-        sum(choice is not None for choice in choices) > 1,
-        "--precision, --abstain, --threshold and --remove exclude each other. Give one",
+        n_given > 1, "--precision, --abstain, --threshold and --remove exclude each other. Give one"
     )
     classifier = Classifier.load(folder, machine.chosen())
     labels = classifier.labels.names
@@ -468,9 +464,8 @@ def _chosen_thresholds(
     labels = classifier.labels.names
     if precision is None:
         assert abstain is not None
-        return dict.fromkeys(
-            labels, threshold_for_share(found.probabilities, abstain)
-        ), f"{abstain:g} without a label"
+        threshold = threshold_for_share(found.probabilities, abstain)
+        return dict.fromkeys(labels, threshold), f"{abstain:g} without a label"
     chosen = {
         name: threshold_for_precision(found.probabilities[:, number], found.true == number, precision)
         for number, name in enumerate(labels)

@@ -67,10 +67,8 @@ def export(
     for name, value, known in (("--to", target, TARGETS), ("--quantization", quantization, formats)):
         refuse_if(value not in known, f"{name} {value} is unknown (expected {', '.join(known)})")
     source, comma, into = (languages or "").partition(",")
-    refuse_if(
-        languages is not None and not (source and comma and into),
-        f"--languages {languages} must be two codes, source,target, for example en,de",
-    )
+    is_wrong = languages is not None and not (source and comma and into)
+    refuse_if(is_wrong, f"--languages {languages} must be two codes, source,target, for example en,de")
     use_threads(threads)
     options = ExportOptions(
         quantization=cast("Any", quantization), languages=(source, into) if comma else None

@@ -87,9 +87,8 @@ def _kind(file: Path, columns: str | None) -> type[RowData] | None:
     roles = [part.partition("=")[0].strip() for part in (columns or "").split(",")]
     if columns is None and file.suffix == ".jsonl" and file.is_file():
         with file.open(encoding="utf-8", errors="replace") as lines, suppress(ValueError, RecursionError):
-            roles = [
-                key for key in json.loads(next(lines, "{}")) if key in ("messages", "question", "prompt")
-            ]
+            keys = json.loads(next(lines, "{}"))
+            roles = [key for key in keys if key in ("messages", "question", "prompt")]
     return next((forms[role] for role in forms if role in roles), None)
 
 

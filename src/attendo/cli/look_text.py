@@ -120,18 +120,15 @@ def _facts(view: View, language: Language) -> list[str]:
     """Return the lines on the probability of the answer and on the effect of the edits."""
     found, change, lines = view.outcome, view.change, []
     if "labels" in found:
-        others = [
-            f"{_plain(row['label'], language)} {row['probability']:.1%}"
-            for row in found["labels"][1:MOST_LABELS]
-        ]
+        rest = found["labels"][1:MOST_LABELS]
+        others = [f"{_plain(row['label'], language)} {row['probability']:.1%}" for row in rest]
         lines += [", ".join(others)] if others else []
     else:
         lines.append(_probability(found).text(language))
     if change is not None and "labels" in change:
         best = change["labels"][0]
-        lines += _changed(
-            best["label"], f"{best['probability']:.1%}", "points", 100 * change["total"], language
-        )
+        probability = f"{best['probability']:.1%}"
+        lines += _changed(best["label"], probability, "points", 100 * change["total"], language)
     elif change is not None and "text" in change and "log_prob" in change:
         lines += _changed(change["text"], f"{change['log_prob']:.2f}", "nats", change["total"], language)
     return [part for line in lines for part in flowed(line, WIDTH - 4)]

@@ -75,10 +75,8 @@ def _details(run: dict[str, Any]) -> Iterator[str]:
         yield run["error"]
         return
     yield run["task"]
-    if run["deciding"] == "loss":
-        yield from measured(
-            {key: run["validation"][key] for key in ("accuracy",) if key in run["validation"]}
-        )
+    if run["deciding"] == "loss" and "accuracy" in run["validation"]:
+        yield from measured({"accuracy": run["validation"]["accuracy"]})
     if names := [Path(file).name for file in run["files"]]:
         rows = "" if run["rows"] is None else f" ({run['rows']:,} rows)"
         yield ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") + rows
@@ -217,9 +215,8 @@ def _validation(found: dict[str, float] | None) -> str:
 
     if not found:
         return "none yet"
-    return "; ".join(
-        [f"{', '.join(measured(found))} (step {found.get('step', 0):,.0f})", *parts_alone(found)]
-    )
+    measures = f"{', '.join(measured(found))} (step {found.get('step', 0):,.0f})"
+    return "; ".join([measures, *parts_alone(found)])
 
 
 def _bytes(size: int) -> str:

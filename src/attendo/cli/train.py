@@ -276,9 +276,8 @@ class TrainingOptions(opt.OptionGroup):
 def one_end(**ends: Any) -> dict[str, Any]:
     """Return the limit of the run (steps, epochs or time). Raise BadParameter if more than one limit is given."""
     given = {name: value for name, value in ends.items() if value is not None}
-    opt.refuse_if(
-        len(given) > 1, f"{' and '.join(map(opt.flag, given))} cannot be combined. Give only one of them"
-    )
+    flags = " and ".join(map(opt.flag, given))
+    opt.refuse_if(len(given) > 1, f"{flags} cannot be combined. Give only one of them")
     return given
 
 

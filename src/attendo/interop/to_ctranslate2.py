@@ -402,9 +402,8 @@ class _Translator:
         for length in sorted({len(row) for row in rows}):
             numbers = [number for number, row in enumerate(rows) if len(row) == length]
             options = options_of(replace(self.decoding, beam=beam, n_best=1), self.max_len, length + 1)
-            results = self.translator.translate_batch(
-                [rows[number] for number in numbers], max_batch_size=32, **options
-            )
+            some = [rows[number] for number in numbers]
+            results = self.translator.translate_batch(some, max_batch_size=32, **options)
             found |= {number: self._best(result) for number, result in zip(numbers, results, strict=True)}
         return [found[number] for number in range(len(rows))]
 

@@ -43,21 +43,18 @@ def searched(result: LookResult, beam: int, at_least: int = 0) -> Searched:
     """
     if not 1 <= beam <= MOST_BEAMS:
         raise AttendoError(f"beam={beam} must be 1 to {MOST_BEAMS}")
+    prefix = result.request.prefix_ids
     match result.user:
         case Translator() as user:
             config = config_of(user, beam)
-            hypotheses, trace = search_translation(
-                user, result.edits, result.source, result.request.prefix_ids, beam
-            )
+            hypotheses, trace = search_translation(user, result.edits, result.source, prefix, beam)
         case Generator() as user:
             config, prompt = DecodingConfig(beam=beam, length_penalty=0.0), prompt_of(result)
             limit = max(result.request.max_tokens, at_least)
             limit = min(limit, user.model.config.max_len + 1 - len(prompt))
             if not limit:
                 raise AttendoError("max_tokens=0 must be 1 or more for a search")
-            hypotheses, trace = search_text(
-                user, result.edits, prompt, result.request.prefix_ids, beam, limit
-            )
+            hypotheses, trace = search_text(user, result.edits, prompt, prefix, beam, limit)
         case _:
             raise AttendoError(
                 f"a model for {result.family} answers in one pass without a search, so there is no tree"

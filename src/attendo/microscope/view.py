@@ -319,9 +319,8 @@ def _asked(edit: EditRequest | Edit) -> Iterator[EditRequest]:
                 yield EditRequest(kind="off", path=path, head=head)
         case Temper(path, beta, heads):
             for head in (None,) if heads is None else heads:
-                yield EditRequest(
-                    kind="beta", path=path, head=head, beta="inf" if beta == float("inf") else beta
-                )
+                level = "inf" if beta == float("inf") else beta
+                yield EditRequest(kind="beta", path=path, head=head, beta=level)
         case _:
             name = type(edit).__name__
             raise AttendoError(f"look supports only Off and Temper. For {name}, use model.recording")

@@ -417,9 +417,8 @@ def _choices(ready: GenerationRequest, form: AnswerForm) -> Callable[[JobEvent],
         own = [token.token_id for token in tokens]
         ids[index] += own
         offsets = _offsets(tokenizer, ids[index], going_on=bool(ready.prompt_ids(index)))
-        return _table(
-            tokenizer, own, [token.log_prob for token in tokens], None, offsets[-len(own) or None :]
-        )
+        values = [token.log_prob for token in tokens]
+        return _table(tokenizer, own, values, None, offsets[-len(own) or None :])
 
     def choices(event: JobEvent) -> list[dict[str, Any]]:
         found = list(first)
@@ -598,9 +597,8 @@ async def _translated(
     )
     head = FORM.head(served.name, body.stream)
     if body.stream:
-        greedy = await prepared(
-            request, served, sources, TranslateOptions(beam=1, max_tokens=body.max_tokens)
-        )
+        one_beam = TranslateOptions(beam=1, max_tokens=body.max_tokens)
+        greedy = await prepared(request, served, sources, one_beam)
         config = dataclasses.replace(greedy.config, beam=1, beam_groups=1, coverage_penalty=0.0)
         wanted = TranslationJob(greedy.sources, config, guard=False, stream=True)
         chunks = _chunks(head, body, _translated_choices, partial(_usage_of_translations, greedy))

@@ -181,9 +181,8 @@ def _detail(error: HTTPException) -> str:
         case HTTPStatus.NOT_FOUND if error.detail == "Not Found":
             return "this path does not exist; /openapi.json lists all paths"
         case HTTPStatus.METHOD_NOT_ALLOWED:
-            taken = sorted(
-                part.strip() for part in (error.headers or {}).get("Allow", "").split(",") if part.strip()
-            )
+            allowed = (error.headers or {}).get("Allow", "").split(",")
+            taken = sorted(method.strip() for method in allowed if method.strip())
             way = f"use {' or '.join(taken)}" if taken else "the header Allow lists the methods"
             return f"this path does not support that method; {way}"
         case _:

@@ -131,9 +131,8 @@ async def answered_page(request: ApiRequest) -> Response:
             kept = (*asked, Message("assistant", reply)) if reply.strip() else talk
             return _html(page.start(kept) + page.form(kept, "" if reply.strip() else content))
         request.check_texts(["".join(message.content for message in asked)], "message")
-        text = await in_thread(
-            sum(len(message.content) for message in asked), lambda: _reply(request, served, asked)
-        )
+        n_characters = sum(len(message.content) for message in asked)
+        text = await in_thread(n_characters, lambda: _reply(request, served, asked))
         cost = len(text.prompt_ids) + text.config.max_tokens
         async with AsyncExitStack() as stack:
             events = await stack.enter_async_context(request.job_events(served, GenerationJob([text]), cost))
@@ -235,9 +234,8 @@ async def look_page(request: ApiRequest, model: ModelName) -> Response:
     from attendo.microscope.look_page import live_page  # most servers never load the microscope
 
     back = "../../" if request.server.page else None
-    return Response(
-        *live_page(accepted_language(request.headers), root="../../", back=back).response(request.headers)
-    )
+    served = live_page(accepted_language(request.headers), root="../../", back=back)
+    return Response(*served.response(request.headers))
 
 
 BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}

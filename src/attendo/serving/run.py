@@ -175,10 +175,8 @@ class _Running:
         """Serve until a signal or an error, and return the exit code."""
         loop = asyncio.get_running_loop()
         with _signals(loop, self.start_draining, self.look.set):
-            tasks = [
-                asyncio.ensure_future(task)
-                for task in (self._models(watch, ready), self._drained(), _tidied())
-            ]
+            work = (self._models(watch, ready), self._drained(), _tidied())
+            tasks = [asyncio.ensure_future(one) for one in work]
             serving = asyncio.ensure_future(self.server.serve(sockets=[listening]))
             await asyncio.wait([*tasks, serving], return_when=asyncio.FIRST_COMPLETED)
             self.server.should_exit = True

@@ -256,9 +256,8 @@ async def classify(request: ApiRequest) -> Response:
         results = [one.as_json() for one in found]
         return json_response({"model": served.name, "results": results})
 
-    return await request.with_model(
-        body.model, ("classification", "multi-label", "regression", "tagging"), work
-    )
+    families = ("classification", "multi-label", "regression", "tagging")
+    return await request.with_model(body.model, families, work)
 
 
 @router.post("/tokenize", **reads(TokenizeBody, TokenizeAnswer, timeout=False, links=BACK))

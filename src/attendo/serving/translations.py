@@ -421,9 +421,8 @@ def _there_is(translators: Sequence[ServedModel]) -> str:
     """Return the available language pairs, for a message."""
     pairs = ", ".join(dict.fromkeys(f"{_source(s)} to {_target(s)}" for s in translators))
     unknown = any(UNKNOWN in (_source(s), _target(s)) for s in translators)
-    return f"available: {pairs}" + (
-        " (und: undetermined; set the languages of the server with --from and --to)" if unknown else ""
-    )
+    remedy = " (und: undetermined; set the languages of the server with --from and --to)"
+    return f"available: {pairs}{remedy if unknown else ''}"
 
 
 @router.get("/languages", responses={200: {"model": list[Language]}})
@@ -464,10 +463,8 @@ async def settings(request: ApiRequest) -> Response:
     state = request.server
     known = languages_of(state)
     first = state.models.of_family("translation")[:1]
-    source, target = [
-        {"code": code, "name": name_of(code)}
-        for code in ([_source(first[0]), _target(first[0])] if first else [AUTO, UNKNOWN])
-    ]
+    codes = (_source(first[0]), _target(first[0])) if first else (AUTO, UNKNOWN)
+    source, target = ({"code": code, "name": name_of(code)} for code in codes)
     return json_response(
         {
             "apiKeys": bool(state.keys),

@@ -357,9 +357,8 @@ def _tensors_of(model: Model, place: Place) -> dict[str, Tensor]:
             if row.plus is not None:
                 found[row.plus] = found[row.theirs].new_zeros(theirs["type_vocab_size"], config.d_model)
         elif place.table.biased and row.ours[0].endswith(".bias") and weights[0] in named:
-            found[row.theirs] = row.write(
-                [torch.zeros(len(named[name])) for name in weights], theirs, config.head_width
-            )
+            zeros = [torch.zeros(len(named[name])) for name in weights]
+            found[row.theirs] = row.write(zeros, theirs, config.head_width)
     if not tied and place.head.architecture == "encoder-decoder":
         # tensors in a file must not share memory
         found = {name: tensor.clone() for name, tensor in found.items()}

@@ -381,9 +381,8 @@ def _two_sided(facts: TokenizerFacts, target_language: str | None) -> ImportedTo
     ids = facts.json("vocab.json")
     if not isinstance(ids, dict) or not all(isinstance(i, int) for i in ids.values()):
         raise AttendoError(f"{folder / 'vocab.json'} is not a table of pieces and ids. Copy it again")
-    roles = {
-        role: facts.name(role) or name for role, name in (("eos", "</s>"), ("unk", "<unk>"), ("pad", "<pad>"))
-    }
+    usual = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
+    roles = {role: facts.name(role) or name for role, name in usual.items()}
     if unnamed := [name for name in roles.values() if name not in ids]:
         raise AttendoError(
             f"{folder / 'vocab.json'} has no {unnamed[0]}, which a MarianMT model requires. Copy it again"
@@ -478,9 +477,8 @@ def spelled_apart(document: Mapping[str, Any], special: Collection[int]) -> Spel
         pairs = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in model["merges"]]
         model["merges"] = [pair for pair in pairs if not apart & {*pair, "".join(pair)}]
     parts = {"normalizer": "normalizer", "cuts": "pre_tokenizer", "decoder": "decoder"}
-    found = library_document(
-        model, added=kept, **{ours: document.get(theirs) for ours, theirs in parts.items()}
-    )
+    own = {ours: document.get(theirs) for ours, theirs in parts.items()}
+    found = library_document(model, added=kept, **own)
     return SpelledApart(found, _renumbered(found, kept), marks, unk_id)
 
 
