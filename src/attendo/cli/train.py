@@ -499,10 +499,9 @@ def _train(
             with preparing():
                 run = new_run(family, tables, out, tell, clock, device, init_from, ranks)
                 bundle = run.bundle
-                # print this before the training
-                if note := only_here(family.name, tables["data"]) or not_exportable(
-                    bundle.model_config, bundle.tokenizer.kind
-                ):
+                note = only_here(family.name, tables["data"])
+                note = note or not_exportable(bundle.model_config, bundle.tokenizer.kind)
+                if note:  # print this before the training
                     say(note)
         else:
             run = joined_run(out, tell, device, clock, ranks)

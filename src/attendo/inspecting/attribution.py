@@ -167,10 +167,8 @@ def patching_effects(
         for some in chosen.split(rows):
             values = torch.where(some.view(*some.shape, *[1] * (old.ndim - 2)), new, old)
             wide = {name: tensor.expand(len(some), *tensor.shape[1:]) for name, tensor in corrupted.items()}
-            with (
-                edited(model, (*both, Patch(path, values, part))) as view,
-                known_before(view, record, path, len(some)),
-            ):
+            patched = edited(model, (*both, Patch(path, values, part)))
+            with patched as view, known_before(view, record, path, len(some)):
                 changes.append(metric(view(**wide)) - before)
     effects = torch.cat(changes).view(len(paths), -1)
     return PatchingEffects(float(metric(clean_logits)), float(before), effects)

@@ -131,12 +131,8 @@ class LocalServer(uvicorn.Server, ABC):
 async def body_of(request: Request) -> bytes:
     """Return the body of a request. Raise AttendoError if it is too large, too slow or without a length."""
     length = request.headers.get("content-length", "")
-    if (
-        "transfer-encoding" in request.headers
-        or not length.isdecimal()
-        or len(length) > 9
-        or int(length) > LARGEST
-    ):
+    is_known = "transfer-encoding" not in request.headers and length.isdecimal() and len(length) <= 9
+    if not is_known or int(length) > LARGEST:
         raise AttendoError(f"a question has a Content-Length of at most {LARGEST:,} bytes")
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -259,18 +255,9 @@ class LabelServer(LocalServer):
         found = self.labeling.current
         # the most probable label, even below its threshold
         best, share = ("", 0.0) if found is None else next(iter(found.probabilities.items()))
-        page = page_of(
-            "label.html",
-            self._chosen(request),
-            name=self.name,
-            labeling=self.labeling,
-            labels=self.labels,
-            n_keys=KEYS,
-            found=found,
-            best=best,
-            share=share,
-            secret=self._secret,
-        )
+        fixed = {"name": self.name, "labels": self.labels, "n_keys": KEYS, "secret": self._secret}
+        now = {"labeling": self.labeling, "found": found, "best": best, "share": share}
+        page = page_of("label.html", self._chosen(request), **fixed, **now)
         return Response(str(page), 200, NO_STORE | {"Content-Security-Policy": FORM_POLICY}, "text/html")
 
     async def _posted(self, request: Request) -> Response:

@@ -122,14 +122,9 @@ def answer_types() -> dict[str, Any]:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON schemas of each request and its answer, by name."""
-    answers = answer_types()
-    return {
-        name: {
-            "request": TypeAdapter(request).json_schema(),
-            "answer": TypeAdapter(answers[name]).json_schema(),
-        }
-        for name, request in REQUESTS.items()
-    }
+    of_answers = {name: TypeAdapter(answer).json_schema() for name, answer in answer_types().items()}
+    of_requests = {name: TypeAdapter(request).json_schema() for name, request in REQUESTS.items()}
+    return {name: {"request": of_requests[name], "answer": of_answers[name]} for name in of_requests}
 
 
 class Session:

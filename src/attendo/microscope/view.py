@@ -339,9 +339,8 @@ def table_text(shown: AttentionMap, layer: int | None = None, head: int | None =
     n_layers, n_heads = shown.weights.shape[:2]
     for number in range(n_layers) if layer is None else (layer,):
         for one in range(n_heads) if head is None else (head,):
-            for i, (query, row) in enumerate(
-                zip(shown.query_pieces, shown.weights[number, one], strict=True), 1
-            ):
+            rows = zip(shown.query_pieces, shown.weights[number, one], strict=True)
+            for i, (query, row) in enumerate(rows, 1):
                 for j, (key, weight) in enumerate(zip(shown.key_pieces, row.tolist(), strict=True), 1):
                     pieces = (guarded(query), guarded(key))
                     writer.writerow([number + 1, one + 1, i, j, *pieces, f"{weight:.6g}"])

@@ -471,15 +471,13 @@ async def completions(request: ApiRequest) -> Response:
     it is generated. A translator then sends one greedy translation.
     """
     body = await request.read_json(CompletionBody)
+    echoes_scores = body.stream and body.echo and body.logprobs is not None
     check_options(
         request,
         body,
         best_of=(body.best_of in (None, body.n or 1), "set n only; all n texts are returned"),
         suffix=(not body.suffix, "remove it; text is generated from left to right"),
-        logprobs=(
-            not (body.stream and body.echo and body.logprobs is not None),
-            "it cannot be combined with echo in a stream; remove one of them",
-        ),
+        logprobs=(not echoes_scores, "it cannot be combined with echo in a stream; remove one of them"),
     )
     limits = request.limits
     prompts = _prompts(body)

@@ -127,10 +127,8 @@ def serve(
     address = f"http://{f'[{host}]' if ':' in host else host}:{at}/"
     steady()
     running = _Running(state, Reloading(state), Connections(_raised_limit()))
-    with (
-        asyncio.Runner(loop_factory=running.server.config.get_loop_factory()) as runner,
-        _uvicorn_logs(state),
-    ):
+    loop_factory = running.server.config.get_loop_factory()
+    with asyncio.Runner(loop_factory=loop_factory) as runner, _uvicorn_logs(state):
         on_listening(address)
         state.log.event("listening", {"address": address, "loading": ",".join(state.models.folders)})
         return runner.run(running.run(listening, watch, lambda: on_ready(address)))
