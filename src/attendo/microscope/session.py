@@ -83,7 +83,7 @@ def _request_type(name: str, answer: Callable[..., Answer]) -> type:
         is_required = parameter.default is parameter.empty
         default = dataclasses.MISSING if is_required else parameter.default
         fields.append((parameter.name, hints[parameter.name], dataclasses.field(default=default)))
-    about = {"__doc__": answer.__doc__}
+    about = {"__doc__": f"A request that `{answer.__name__}` answers."}
     return dataclasses.make_dataclass(f"{name.title()}Request", fields, namespace=about, kw_only=True)
 
 
