@@ -11,10 +11,10 @@ from looked_models import FAMILIES, HOSTILE, looked_model, text_of
 from attendo.errors import AttendoError
 from attendo.microscope import session as session_module
 from attendo.microscope.answers import outcome, tensor_answer
-from attendo.microscope.protocol import LookRequest, request_of
+from attendo.microscope.protocol import LookRequest
 from attendo.microscope.run_model import attention_paths, effect_paths, look
 from attendo.microscope.search_answers import tree_answer
-from attendo.microscope.session import Session, look_answer
+from attendo.microscope.session import Session, look_answer, request_of
 from attendo.nn.attention import attention_scores, masked_softmax, share_heads
 from attendo.nn.masks import Mask
 

@@ -227,7 +227,7 @@ def test_png(tmp_path, caplog):
     pytest.importorskip("matplotlib")
     from matplotlib.image import imread
 
-    from attendo.microscope.pictures import write_picture
+    from attendo.microscope.attention_map import write_picture
 
     caplog.set_level(logging.WARNING)
     sources = ["▁rain", "$\\frac$", "_", "مطر", "<b>", "</s>"]
@@ -255,7 +255,7 @@ def test_png(tmp_path, caplog):
 def test_no_font_has_a_character(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     from attendo.display import fonts
-    from attendo.microscope import pictures
+    from attendo.microscope import attention_map as pictures
 
     monkeypatch.setattr(fonts, "_others", lambda: iter(()))
     families, drawable = fonts.fonts_for("aé雨")
@@ -268,7 +268,7 @@ def test_no_font_has_a_character(tmp_path, monkeypatch):
 
 
 def test_no_matplotlib(tmp_path, monkeypatch):
-    from attendo.microscope.pictures import write_picture
+    from attendo.microscope.attention_map import write_picture
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "attendo.display.fonts", raising=False)

@@ -7,8 +7,7 @@ from looked_models import FAMILIES, text_of
 from pydantic import TypeAdapter
 
 from attendo.bundle import EXAMPLES
-from attendo.microscope.protocol import REQUESTS
-from attendo.microscope.session import Session, answer_types, json_schema
+from attendo.microscope.session import REQUESTS, Session, answer_types, json_schema
 from attendo.microscope.view import ask_for
 
 

@@ -70,7 +70,7 @@ def test_the_answer_is_the_text_with_its_hidden_tokens_found(user):
     assert found["text"] == user.tokenizer.decode([rain, best[2], wind, best[4]])
     log_probs = logits.log_softmax(-1)
     assert found["log_prob"] == pytest.approx(float(log_probs[2, best[2]] + log_probs[4, best[4]]), abs=1e-4)
-    assert (found["filled"], next_answer(seen, 2)["actual"]["rank"]) == (2, 1)
+    assert (found["filled"], next_answer(seen, 2, 1)["actual"]["rank"]) == (2, 1)
     assert [seen.token(token)["piece"] for token in seen.source] == ["<s>", "rain", MASK, "wind", MASK]
 
     off = look(user, LookRequest(text=seen.request.text, edits=(EditRequest(kind="off", path=PATH),)))

@@ -11,10 +11,9 @@ import pytest
 import torch
 from looked_models import hostile_tokenizer, looked_model
 
-from attendo.display.local_server import LARGEST
 from attendo.errors import AttendoError
 from attendo.files import json_of
-from attendo.microscope.server import LookServer
+from attendo.microscope.server import LARGEST, LookServer
 from attendo.microscope.session import Session
 
 
@@ -165,7 +164,7 @@ def test_a_port_in_use_is_named(server):
 
 
 def test_a_client_that_stalls_is_dropped(server, monkeypatch):
-    monkeypatch.setattr("attendo.display.local_server.BODY_SECONDS", 0.1)
+    monkeypatch.setattr("attendo.microscope.server.BODY_SECONDS", 0.1)
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         head = f"POST /api/look HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: 100\r\n\r\n"
         connection.sendall(f'{head}{{"text":'.encode())
@@ -174,7 +173,7 @@ def test_a_client_that_stalls_is_dropped(server, monkeypatch):
 
 
 def test_the_end_does_not_wait_for_a_long_computation(users, monkeypatch):
-    monkeypatch.setattr("attendo.display.local_server.CLOSING_SECONDS", 0.2)
+    monkeypatch.setattr("attendo.microscope.server.CLOSING_SECONDS", 0.2)
     began, go_on = threading.Event(), threading.Event()
     session = Session(users["classification"])
     monkeypatch.setattr(session, "answer", lambda name, body: began.set() or (go_on.wait(20) and {}))

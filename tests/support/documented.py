@@ -18,8 +18,7 @@ from tiny_texts import SMALL as TEXTS
 from tiny_texts import forecast_texts
 
 from attendo.data import forecasts
-from attendo.microscope.label_server import LabelServer
-from attendo.microscope.server import LookServer
+from attendo.microscope.server import LabelServer, LookServer
 from attendo.runs import planning
 from attendo.runs import settings as run_settings
 from attendo.serving.app import create_app

@@ -53,17 +53,12 @@ def doctor(
     Example: attendo doctor tickets.csv --columns label=category,text=body
     """
     kind = _kind(files[0], columns)
-    report = (
-        _pairs(files, against, columns, header)
-        if kind is None
-        else _labelled(kind, files, against, columns, header)
-    )
-    text = (
-        json.dumps(report.as_json(), ensure_ascii=False, indent=1)
-        if as_json
-        else shown("\n".join(report.lines()))
-    )
-    print(with_flags(text))
+    if kind is None:
+        report = _pairs(files, against, columns, header)
+    else:
+        report = _labelled(kind, files, against, columns, header)
+    facts = json.dumps(report.as_json(), ensure_ascii=False, indent=1)
+    print(with_flags(facts if as_json else shown("\n".join(report.lines()))))
     return 1 if report.found else 0
 
 
@@ -92,9 +87,8 @@ def _kind(file: Path, columns: str | None) -> type[RowData] | None:
     roles = [part.partition("=")[0].strip() for part in (columns or "").split(",")]
     if columns is None and file.suffix == ".jsonl" and file.is_file():
         with file.open(encoding="utf-8", errors="replace") as lines, suppress(ValueError, RecursionError):
-            roles = [
-                key for key in json.loads(next(lines, "{}")) if key in ("messages", "question", "prompt")
-            ]
+            keys = json.loads(next(lines, "{}"))
+            roles = [key for key in keys if key in ("messages", "question", "prompt")]
     return next((forms[role] for role in forms if role in roles), None)
 
 

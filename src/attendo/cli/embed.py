@@ -47,9 +47,8 @@ def embed(
     others = None if nearest is None else _lines_of(nearest, column)
     vectors = None if others is None else embedder.embed([text for _, text in others], pooling, layer)
     for number, chunk in lines_given(texts):
-        for line, (text, vector) in enumerate(
-            zip(chunk, embedder.embed(chunk, pooling, layer), strict=True), number
-        ):
+        embedded = zip(chunk, embedder.embed(chunk, pooling, layer), strict=True)
+        for line, (text, vector) in enumerate(embedded, number):
             if others is None or vectors is None:
                 print(json.dumps({"line": line, "text": text, "vector": vector.tolist()}, ensure_ascii=False))
                 continue

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from attendo.cli import options as opt
-from attendo.cli.head_ranking import labelled_rows, rank
-from attendo.cli.look_text import Stack, json_text, text_lines
+from attendo.cli.look_text import Stack, json_text, labelled_rows, rank, text_lines
 from attendo.cli.reporting import arguments_as_lines, refuse_file_name, say, wrote
 from attendo.display.i18n import Language
 from attendo.errors import AttendoError, install_command
@@ -52,16 +51,12 @@ def _off(model: Model, given: str) -> EditRequest:
         raise typer.BadParameter(f"--off {given}: no such layer. {_nearest(path, parts)}")
     if not colon:
         return EditRequest(kind="off", path=path)
-    if path in parts and path not in layers:
-        raise typer.BadParameter(
-            f"--off {given}: a feed-forward layer has no head. Leave out {colon}{number}"
-        )
+    no_head = path in parts and path not in layers
+    opt.refuse_if(no_head, f"--off {given}: a feed-forward layer has no head. Leave out {colon}{number}")
     head = int(number) if number.isascii() and number.isdigit() else 0
     most = min((layers[part].n_heads for part in matched if part in layers), default=0)
-    if not most:
-        raise typer.BadParameter(f"--off {given}: feed-forward layers have no heads. Remove {colon}{number}")
-    if not 1 <= head <= most:
-        raise typer.BadParameter(f"--off {given}: the head must be 1 to {most}")
+    opt.refuse_if(not most, f"--off {given}: feed-forward layers have no heads. Remove {colon}{number}")
+    opt.refuse_if(not 1 <= head <= most, f"--off {given}: the head must be 1 to {most}")
     return EditRequest(kind="off", path=path, head=head - 1)
 
 
@@ -81,8 +76,7 @@ def _beta(text: str) -> Any:
         value = float("inf" if text.lower() in HARD else text)
     except ValueError:
         value = -1.0
-    if not value >= 0:
-        raise typer.BadParameter(f"--beta {text} must be a number of 0 or more, or inf")
+    opt.refuse_if(not value >= 0, f"--beta {text} must be a number of 0 or more, or inf")
     return "inf" if value == float("inf") else value
 
 
@@ -180,9 +174,8 @@ def look(
     """
     given = collections.defaultdict(bool)
     for name, value in options.given().items():
-        given["TEXT" if name == "text" else opt.flag(name)] = (
-            value is not False and value != []
-        )  # 0 is a port
+        is_given = value is not False and value != []  # 0 is a port
+        given["TEXT" if name == "text" else opt.flag(name)] = is_given
     _check_together(given, as_json)
     out = options.out
     refuse_file_name([options.text] if options.text else None, "give one of them in quotes")
@@ -271,8 +264,7 @@ def _check_file(out: Path) -> None:
     import tempfile
 
     suffix = out.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise typer.BadParameter(f"--out {out} must end in {', '.join(SUFFIXES)}")
+    opt.refuse_if(suffix not in SUFFIXES, f"--out {out} must end in {', '.join(SUFFIXES)}")
     if not out.absolute().parent.is_dir():
         raise AttendoError(f"--out {out}: folder {out.parent} does not exist. Create it first")
     if out.is_dir():
@@ -322,8 +314,7 @@ def _state_of(request: LookRequest, usual: LookRequest, opened: dict[str, Any] |
     state |= {} if request.target is None else {"target": request.target}
     state |= {} if request.beam is None else {"beam": request.beam}
     state |= {} if request.max_tokens == MAX_TOKENS else {"max_tokens": request.max_tokens}
-    state |= (
-        {"edits": json.dumps([dataclasses.asdict(edit) for edit in request.edits])} if request.edits else {}
-    )
+    edits = [dataclasses.asdict(edit) for edit in request.edits]
+    state |= {"edits": json.dumps(edits)} if edits else {}
     state |= {} if opened is None else {"layer": opened["path"], "head": opened["head"]}
     return f"#{urlencode(state, quote_via=quote)}" if state else ""

@@ -1,20 +1,33 @@
-"""The text output of `attendo look`: the model's output, a map or table, the steps of a query, or JSON."""
+"""The text output of `attendo look`: the model's output, a map or table, the steps of a query, JSON, or a ranking.
+
+The option --over ranks the attention heads by their effect on the rows of a file.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attendo.cli.head_ranking import layer_names
-from attendo.cli.reporting import one_line
-from attendo.display.i18n import Language, Localized
+import typer
+
+from attendo.cli.options import DataFiles, FileScreen
+from attendo.cli.reporting import one_line, say
+from attendo.data.corpora import read_lines
+from attendo.data.data_files import require_file
+from attendo.data.row_report import RowReport
+from attendo.display.i18n import Language, Localized, sentence
 from attendo.display.tables import WIDTH, table_lines
 from attendo.display.width import columns, fitted, flowed, isolated
 
 if TYPE_CHECKING:
-    from attendo.microscope.attention_map import AttentionMap, KeyStep, Steps
+    from attendo.microscope.attention_map import KeyStep, Steps
+    from attendo.microscope.effects import Importance
+    from attendo.microscope.run_model import User
     from attendo.microscope.view import View
 
 
@@ -72,8 +85,7 @@ def text_lines(
     lines += [f"    {line}" for line in _facts(view, language)]
     lines += [f"    {line}" for line in _label_reasons(view, language)]
     if view.result.note:
-        note = view.result.note
-        lines += _marked("  ", Localized(f"({note.en})", f"（{note.ja}）").text(language))
+        lines += _marked("  ", sentence("look.note", note=view.result.note).text(language))
     if shows == "answer":
         return lines
     if shows == "heads":
@@ -81,14 +93,9 @@ def text_lines(
     if not isinstance(shows, str):
         layer = attention_paths(view.result.model)[shown.stack].index(shows.path)
         return [*lines, "", *steps_lines(shows, shown.caption(layer, shows.head, language), language)]
-    return [*lines, "", map_text(shown, WIDTH, layer, head, language, _one_head(shown, head, language))]
-
-
-def _one_head(shown: AttentionMap, head: int | None, language: Language) -> str:
-    """Return the hint on --head if the map is the mean of several heads."""
-    if head is not None or shown.weights.shape[1] == 1:
-        return ""
-    return Localized(". One head: --head 1", "。1 つのヘッド：--head 1").text(language)
+    is_mean = head is None and shown.weights.shape[1] > 1
+    hint = sentence("look.one_head").text(language) if is_mean else ""
+    return [*lines, "", map_text(shown, WIDTH, layer, head, language, hint)]
 
 
 def _marked(mark: str, text: str) -> list[str]:
@@ -106,49 +113,40 @@ def _plain(text: str, language: Language) -> str:
     if cut == whole:
         return whole
     left = len(whole) - len(cut) + 1  # the ellipsis is not part of the text
-    return cut + Localized(f" ({left:,} more characters)", f"（ほか {left:,} 文字）").text(language)
+    return cut + sentence("look.characters", left=left).text(language)
 
 
 def _facts(view: View, language: Language) -> list[str]:
     """Return the lines on the probability of the answer and on the effect of the edits."""
     found, change, lines = view.outcome, view.change, []
     if "labels" in found:
-        others = [
-            f"{_plain(row['label'], language)} {row['probability']:.1%}"
-            for row in found["labels"][1:MOST_LABELS]
-        ]
+        rest = found["labels"][1:MOST_LABELS]
+        others = [f"{_plain(row['label'], language)} {row['probability']:.1%}" for row in rest]
         lines += [", ".join(others)] if others else []
     else:
         lines.append(_probability(found).text(language))
     if change is not None and "labels" in change:
         best = change["labels"][0]
-        label, points = _plain(best["label"], language), 100 * change["total"]
-        lines.append(_without(label, f"{best['probability']:.1%}").text(language))
-        moved = Localized(f"by {points:+.1f} points", _moved(points, 1, " ポイント"))
-        lines.append(_changed(Localized("probability", "確率"), label, moved, language))
+        probability = f"{best['probability']:.1%}"
+        lines += _changed(best["label"], probability, "points", 100 * change["total"], language)
     elif change is not None and "text" in change and "log_prob" in change:
-        text = _plain(change["text"], language)
-        lines.append(_without(text, f"{change['log_prob']:.2f}").text(language))
-        moved = Localized(f"by {change['total']:+.2f}", _moved(change["total"], 2))
-        lines.append(_changed(Localized("log-probability", "対数確率"), text, moved, language))
+        lines += _changed(change["text"], f"{change['log_prob']:.2f}", "nats", change["total"], language)
     return [part for line in lines for part in flowed(line, WIDTH - 4)]
 
 
-def _without(answer: str, probability: str) -> Localized:
-    """Return the answer of the model without the edits."""
-    return Localized(
-        f"without the changes: {answer} ({probability})", f"変更なしの場合：{answer}（{probability}）"
-    )
-
-
-def _changed(what: Localized, answer: str, moved: Localized, language: Language) -> str:
-    """Return how the edits change the probability of the original answer. A long answer is truncated."""
-
-    def said(name: str) -> str:
-        en = f"they change the {what.en} of {name} {moved.en}"
-        return Localized(en, f"この変更で「{name}」の{what.ja}は{moved.ja}").text(language)
-
-    return said(fitted(answer or "∅", WIDTH - 4 - columns(said(""))))
+def _changed(
+    answer: str, probability: str, unit: Literal["points", "nats"], change: float, language: Language
+) -> list[str]:
+    """Return the answer without the edits, and how the edits change its probability. A long answer is truncated."""
+    answer = _plain(answer, language)
+    is_same = round(change, 1 if unit == "points" else 2) == 0
+    direction = "same" if is_same else "lower" if change < 0 else "higher"
+    said = partial(sentence, f"look.changed.{unit}.{direction}", change=change, size=abs(change))
+    width = WIDTH - 4 - columns(said(name="").text(language))
+    return [
+        sentence("look.without", answer=answer, probability=probability).text(language),
+        said(name=fitted(answer or "∅", width)).text(language),
+    ]
 
 
 def _label_reasons(view: View, language: Language) -> list[str]:
@@ -169,54 +167,24 @@ def _label_reasons(view: View, language: Language) -> list[str]:
     order = sorted(range(len(gained)), key=lambda i: -abs(gained[i]))
     pieces = view.map().query_pieces
     found = outcome(result)
-    share = f"{found.get('ngrams_share', 0.0):.0%}"
     tokens = [(_plain(pieces[i], language), gained[i]) for i in order]
     ngrams = [(f"“{visible(each['ngram'])}”", each["delta"]) for each in found.get("ngrams", [])]
     lines = []
-    for en, ja, pairs in (
-        (
-            "log-probability with minus without a token:",
-            "トークンがあるときの対数確率 − ないときの対数確率：",
-            tokens,
-        ),
-        (f"n-grams ({share} of the decision):", f"n-gram（判定の {share}）：", ngrams),
-    ):
+    for key, pairs in (("look.tokens", tokens), ("look.ngrams", ngrams)):
         listed = ", ".join(
             f"{fitted(name, LONGEST)}{UNBROKEN}{support:+.2f}"
             for name, support in pairs[:MOST_TOKENS]
             if abs(support) >= LEAST
         )
-        said = Localized(f"{en} {listed}", f"{ja}{listed}").text(language)
+        said = sentence(key, share=found.get("ngrams_share", 0.0), listed=listed).text(language)
         lines += flowed(said, WIDTH - 4) if listed else []
     return [line.replace(UNBROKEN, " ") for line in lines]
 
 
-def _moved(change: float, digits: int, unit: str = "") -> str:
-    """Return in Japanese by how much a number increased or decreased.
-
-    >>> _moved(-2.134, 2), _moved(4.0, 1, " ポイント"), _moved(-0.001, 2)
-    (' 2.13 下がる', ' 4.0 ポイント上がる', '変わらない')
-    """
-    if round(change, digits) == 0:
-        return "変わらない"
-    return f" {abs(change):.{digits}f}{unit or ' '}{'下がる' if change < 0 else '上がる'}"
-
-
 def _probability(found: Mapping[str, Any]) -> Localized:
     """Return the probability of an answer. For a masked language model, also name the predicted tokens."""
-    en, ja = f"log-probability {found['log_prob']:.2f}", f"対数確率 {found['log_prob']:.2f}"
-    if "score" in found:
-        return Localized(f"{en}, score {found['score']:.3f}", f"{ja}、スコア {found['score']:.3f}")
-    n = found.get("filled")
-    if n is None:
-        return Localized(en, ja)
-    if n == 0:
-        return Localized(
-            f"the most likely token at each position, because the text has no <mask>; {en} of the text",
-            f"テキストに <mask> がないので、各位置で最も確率の高いトークン。元のテキストの{ja}",
-        )
-    what = "the token" if n == 1 else f"the {n} tokens"
-    return Localized(f"{en} of {what} predicted", f"補った {n} トークンの{ja}")
+    of_masked = {None: "", 0: ".unmasked", 1: ".token"}.get(found.get("filled"), ".tokens")
+    return sentence(f"look.log_prob{'.score' if 'score' in found else of_masked}", **found)
 
 
 def _heads_table(
@@ -242,16 +210,8 @@ def _heads_table(
         for row in rows
     ]
     path = rows[0]["path"]
-    said = Localized(
-        f"{names[path]}.1 is head 1 of {path}. entr: entropy in nats; max: largest weight; dist: mean distance in"
-        " tokens. Shares of the weight: prev: on the previous token; next: on the next; 1st: on the first; diag: on the"
-        " same position; dupl: on the same token elsewhere; induc: on the token after an earlier occurrence"
-        f"{'; align: near the diagonal' if 'alignment' in measures else ''}.",
-        f"{names[path]}.1 は {path} のヘッド 1。entr：エントロピー（ナット）、max：最大の重み、"
-        "dist：平均距離（トークン数）。残りは重みの割合で、prev：直前、next：直後、1st：先頭、diag：同じ位置、"
-        "dupl：別の位置の同じトークン、induc：以前の同じトークンの次"
-        f"{'、align：対角線の近く' if 'alignment' in measures else ''}。",
-    )
+    align = sentence("look.align") if "alignment" in measures else ""
+    said = sentence("look.heads", name=names[path], path=path, align=align)
     return [*table_lines(["", *measures.values()], cells), "", *flowed(said.text(language), WIDTH)]
 
 
@@ -262,16 +222,8 @@ def _measure(value: float | None) -> str:
 FIRST = 4
 """The number of elements of q and o that are printed."""
 
-HEADS = (
-    Localized("key", "キー"),
-    Localized("q·k", "q·k"),
-    Localized("bias", "バイアス"),
-    Localized("score s", "スコア s"),
-    Localized("mask", "マスク"),
-    Localized("β·s", "β·s"),
-    Localized("exp", "exp"),
-    Localized("weight α", "重み α"),
-)
+HEADS = ("key", "product", "bias", "score", "mask", "tempered", "exp", "weight")
+"""The columns of the table of steps, whose headings are sentences of the display."""
 
 
 def steps_lines(steps: Steps, caption: str, language: Language) -> list[str]:
@@ -280,25 +232,22 @@ def steps_lines(steps: Steps, caption: str, language: Language) -> list[str]:
     hidden += [] if steps.biased else [2]
     size = len(str(len(steps.keys)))
     rows = [_row(n, size, key, steps, language) for n, key in enumerate(steps.keys, 1)]
-    total = [Localized("sum", "和").text(language), "", "", "", "", "", _number(steps.sum)]
+    total = [sentence("look.steps.sum").text(language), "", "", "", "", "", _number(steps.sum)]
     rows.append([*total, _number(math.fsum(key.weight for key in steps.keys))])
-    heads = [head.text(language) for head in HEADS]
+    heads = [sentence(f"look.steps.{head}").text(language) for head in HEADS]
     shown = [[cell for i, cell in enumerate(row) if i not in hidden] for row in (heads, *rows)]
-    said = [words.text(language) for words in _said(steps)]
-    asks = (_requests(steps), _first("q", steps.q))
-    top = [caption, *(words.text(language) for words in asks)]
-    table = table_lines(shown[0], shown[1:])
+    top = [caption, _request(steps).text(language), _first("q", steps.q, language)]
     return [
         *(part for line in top for part in flowed(line, WIDTH)),
         "",
-        *table,
+        *table_lines(shown[0], shown[1:]),
         "",
-        *(part for line in said for part in flowed(line, WIDTH)),
+        *(part for line in _formulas(steps, language) for part in flowed(line, WIDTH)),
     ]
 
 
 def _row(n: int, size: int, key: KeyStep, steps: Steps, language: Language) -> list[str]:
-    mask = Localized("masked", "マスク") if key.masked else Localized("kept", "可")
+    mask = sentence("look.steps.masked" if key.masked else "look.steps.kept")
     return [
         f" {n:>{size}} {_label(key.piece)}",  # a cell that begins with a digit would be right-aligned
         _number(key.product),
@@ -311,55 +260,47 @@ def _row(n: int, size: int, key: KeyStep, steps: Steps, language: Language) -> l
     ]
 
 
-def _requests(steps: Steps) -> Localized:
+def _request(steps: Steps) -> Localized:
     """Return the number and the token of the query. For cross-attention, also return the token that is written."""
     n, piece = steps.query + 1, _label(steps.piece)
     if steps.written is None:
-        return Localized(f"Query {n}: {piece}", f"クエリ {n}：{piece}")
-    written = _label(steps.written)
-    return Localized(
-        f"Query {n}: reads {piece}, writes {written}", f"クエリ {n}：入力は {piece}、出力は {written}"
-    )
+        return sentence("look.steps.query", n=n, piece=piece)
+    return sentence("look.steps.cross_query", n=n, piece=piece, written=_label(steps.written))
 
 
-def _said(steps: Steps) -> list[Localized]:
+def _formulas(steps: Steps, language: Language) -> list[str]:
     """Return the formulas between the columns, with the numbers of this query."""
-    scale, added = (
-        _number(steps.scale),
-        Localized(" + bias", " + バイアス") if steps.biased else Localized("", ""),
-    )
-    root = f"√{steps.head_dim}"
-    scaled, scale = (
-        (f"q·k / {root}", f"1/{root} = {scale}") if steps.scale_is_root else (f"q·k × {scale}", scale)
-    )
-    top = _number(steps.largest)
-    top = f"({top})" if steps.largest < 0 else top
-    power = Localized(f"exp(s - {top})", f"exp(s - {top})")
+
+    def said(name: str, **values: Any) -> str:
+        return sentence(f"look.steps.{name}", **values).text(language)
+
+    scale = _number(steps.scale)
+    scaled = f"q·k × {scale}"
+    if steps.scale_is_root:
+        root = f"√{steps.head_dim}"
+        scaled = f"q·k / {root}"
+        scale = f"1/{root} = {scale}"
+    top = f"({_number(steps.largest)})" if steps.largest < 0 else _number(steps.largest)
+    power = f"exp(s - {top})"
     if math.isinf(steps.beta):
-        power = Localized("1 at the largest score (β = ∞)", "スコアが最大のキーで 1（β = ∞）")
+        power = said("hard")
     elif steps.beta != 1:
-        text = f"exp(β·s - β·{top}), β = {steps.beta:g}"
-        power = Localized(text, text)
-    total = _number(steps.sum)
-    said = [
-        Localized(f"s = {scaled}{added.en}; scale {scale}", f"s = {scaled}{added.ja}。スケール {scale}"),
-        Localized(f"exp = {power.en}", f"exp = {power.ja}"),
-        Localized(f"α = exp / {total}", f"α = exp / {total}"),
-        _first("o = Σ α v", steps.output),
+        power = f"exp(β·s - β·{top}), β = {steps.beta:g}"
+    return [
+        said("scores", scaled=scaled, added=said("plus_bias") if steps.biased else "", scale=scale),
+        f"exp = {power}",
+        f"α = exp / {_number(steps.sum)}",
+        _first("o = Σ α v", steps.output, language),
+        *([said("off")] if steps.off else []),
+        said("numbers"),
     ]
-    if steps.off:
-        said.append(
-            Localized("This head is switched off: o is replaced.", "このヘッドはオフで、o は置き換えられる。")
-        )
-    said.append(Localized("All numbers of q, k, v and o: --json", "q、k、v、o のすべての数値：--json"))
-    return said
 
 
-def _first(name: str, vector: tuple[float, ...]) -> Localized:
+def _first(name: str, vector: tuple[float, ...], language: Language) -> str:
     """Return the first elements of a vector, and the number of further elements."""
     first, left = ", ".join(map(_number, vector[:FIRST])), len(vector) - FIRST
-    more = Localized(f", and {left} more", f"、ほか {left} 個") if left > 0 else Localized("", "")
-    return Localized(f"{name} = {first}{more.en}", f"{name} = {first}{more.ja}")
+    more = sentence("look.steps.more", left=left).text(language) if left > 0 else ""
+    return f"{name} = {first}{more}"
 
 
 def _number(x: float) -> str:
@@ -404,3 +345,105 @@ def json_text(
         "steps": None if steps is None else steps.as_json(),
     }
     return json.dumps(facts, ensure_ascii=False)
+
+
+def rank(
+    user: User, folder: Path, file: Path, alignments: Path | None, as_json: bool, language: Language
+) -> int:
+    """Measure how the log-probability of a file changes when a single head is switched off, and print the ranking."""
+    from attendo.inference import Translator
+    from attendo.inference.batch_files import Progress
+    from attendo.microscope.effects import importance
+    from attendo.microscope.run_model import attention_paths
+
+    if alignments is not None and not isinstance(user, Translator):
+        raise typer.BadParameter("--alignments applies only to translation models. Leave it out")
+    rows = _rows(user, folder, file, language)
+    links = None if alignments is None else _links(alignments, rows)
+    screen = FileScreen("rank.batches", language)
+    try:
+        found = importance(
+            user, rows, links=links, say=lambda done, of: screen.show(Progress(done, of, 0, {}))
+        )
+    finally:
+        screen.line.clear()
+    names = layer_names(attention_paths(user.model))
+    if as_json:
+        print(json.dumps(dataclasses.asdict(found)))
+    else:
+        print("\n".join(_ranking(user, found, names, language)))
+    return 0
+
+
+def _rows(user: User, folder: Path, file: Path, language: Language) -> list[Any]:
+    """Return the usable rows of a file, read as in training, and print their number."""
+    from attendo.cli.evaluate import pairs_of, warn_of_order
+    from attendo.inference import Classifier, Translator
+
+    require_file(file)
+    match user:
+        case Translator():
+            numbered, row_report = pairs_of(folder, DataFiles([file]))
+            rows: list[Any] = [(source, target) for _, source, target in numbered]
+            warn_of_order(user.card.get("languages") or {}, rows, are_parallel=False)
+        case Classifier():
+            return labelled_rows(user, folder, file, language)
+        case _:
+            row_report = RowReport(str(file))
+            rows = [line for _, line in read_lines(file, row_report=row_report)]
+    say(row_report.line(language))
+    return rows
+
+
+def labelled_rows(user: User, folder: Path, file: Path, language: Language) -> list[tuple[str, str]]:
+    """Return the texts and the labels of a file, and print their number. A classifier reads the columns of its run."""
+    from attendo.data.labelled import LabelledSource, read_labelled
+    from attendo.inference import Classifier
+    from attendo.runs.settings import data_of
+
+    is_classifier = isinstance(user, Classifier)
+    source = data_of(user.task, folder).source(file) if is_classifier else LabelledSource(file)
+    row_report = RowReport(source.name)
+    rows = [(row.text, row.label) for row in read_labelled(source, row_report=row_report)]
+    say(row_report.line(language))
+    return rows
+
+
+def _links(file: Path, rows: list[Any]) -> list[Any]:
+    from attendo.inspecting.measures import parse_links
+
+    lines = [line for _, line in read_lines(file, keep_empty=True)]
+    lengths = [(len(source.split()), len(target.split())) for source, target in rows]
+    return parse_links(lines, str(file), lengths)
+
+
+def _ranking(user: User, found: Importance, names: dict[str, str], language: Language) -> list[str]:
+    """Return the explanations of the numbers, and the table of heads."""
+    from attendo.runs.task_specs import family_of
+
+    has_errors = any(head.alignment_error is not None for head in found.heads)
+    rows: list[list[str | float]] = []
+    for head in found.heads:
+        name = f"{names[head.path]}.{head.head + 1}"
+        effect = f"{head.effect:+.4f} ± {head.standard_error:.4f}"
+        error = "" if head.alignment_error is None else f"{head.alignment_error:.3f}"
+        rows.append([name, effect, *([error] if has_errors else []), head.path])
+    heads = ["head", "change", *(["aer"] if has_errors else []), "path"]
+    names_of_columns = [sentence(f"rank.head.{name}").text(language) for name in heads]
+    first = f"{found.heads[0].path}:{found.heads[0].head + 1}"
+    of = family_of(user.task).predicted
+    legend = [sentence("rank.whole", of=of, log_prob=found.log_prob, n=found.n_rows), sentence("rank.change")]
+    legend += [sentence("rank.errors")] if has_errors else []
+    legend += [sentence("rank.cut", n=found.n_cut)] if found.n_cut else []
+    legend.append(sentence("rank.off", name=rows[0][0], off=first))
+    text = "\n".join(one.text(language) for one in legend)
+    return [*flowed(text, WIDTH), "", *table_lines(names_of_columns, rows)]
+
+
+def layer_names(stacks: dict[str, list[str]]) -> dict[str, str]:
+    """Return the short name of each attention layer: the name of the stack, and the layer's number in the stack.
+
+    >>> layer_names({"cross": ["decoder.blocks.0.cross_attention"]})
+    {'decoder.blocks.0.cross_attention': 'cross 1'}
+    """
+    return {path: f"{stack} {n}" for stack, paths in stacks.items() for n, path in enumerate(paths, 1)}

@@ -21,7 +21,7 @@ from attendo.cli.reporting import say
 from attendo.data.data_files import TABLES, expanded, require_file, suffix
 from attendo.decoding.options import Bits
 from attendo.display.formats import duration
-from attendo.display.i18n import Language, Localized
+from attendo.display.i18n import Language, sentence
 from attendo.display.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -38,6 +38,11 @@ def option(metavar: str, help: str, *names: str, default: Any = None, **others: 
     The default name is that of the parameter. The default `...` means that the option is required.
     """
     return typer.Option(default, *names, metavar=metavar, help=help, **others)
+
+
+def shared(metavar: str, help: str, *names: str, **others: Any) -> Any:
+    """Return a Typer option for an annotated type that several commands use, each with its own default."""
+    return option(metavar, help, *names, default=..., **others)
 
 
 def switch(name: str, help: str, default: Any = False) -> Any:
@@ -198,18 +203,15 @@ class RayOptions(OptionGroup):
             yield ahead
 
 
-Threads = Annotated[int | None, option("N", "CPU threads (default: one per core).", min=1, default=...)]
+Threads = Annotated[int | None, shared("N", "CPU threads (default: one per core).", min=1)]
 Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
 UsingDevice = Annotated[
     str, typer.Option("--device", help="Device: auto, cpu or cuda. The compiled search requires the CPU.")
 ]
 Segmented = Annotated[
     Literal["sentence", "paragraph", "none"],
-    option(
-        "UNIT",
-        "Unit of translation: sentence, paragraph (a line) or none (the whole text).",
-        "--segment",
-        default=...,
+    shared(
+        "UNIT", "Unit of translation: sentence, paragraph (a line) or none (the whole text).", "--segment"
     ),
 ]
 
@@ -232,7 +234,7 @@ class Machine(OptionGroup):
 
 
 OneJson = Annotated[bool, switch("--json", "Print one JSON object.", default=...)]
-Spoken = Annotated[Language, option("en|ja", "Output language.", default=...)]
+Spoken = Annotated[Language, shared("en|ja", "Output language.")]
 
 
 def use_threads(threads: int | None) -> None:
@@ -329,15 +331,15 @@ def show(pieces: Iterator[str]) -> None:
 Folder = Annotated[Path, argument("DIR", "Run folder.")]
 Texts = Annotated[list[str] | None, argument("[TEXT]...", "Texts to process (default: the lines of stdin).")]
 Beam = Annotated[
-    int | None, option("N", "Beam size; 1 is greedy search (default: as in the run, usually 4).", default=...)
+    int | None, shared("N", "Beam size; 1 is greedy search (default: as in the run, usually 4).")
 ]
 Penalty = Annotated[
     float | None,
-    option("A", "GNMT length penalty; 0 disables the penalty (default: as in the run).", default=...),
+    shared("A", "GNMT length penalty; 0 disables the penalty (default: as in the run)."),
 ]
 Columns = Annotated[
     str | None,
-    option("C", "Columns, for example source=en,target=ja or 1,2 (default: as in training).", default=...),
+    shared("C", "Columns, for example source=en,target=ja or 1,2 (default: as in training)."),
 ]
 Header = Annotated[
     bool | None,
@@ -362,18 +364,13 @@ class DataFiles(OptionGroup):
 JsonLines = Annotated[bool, switch("--json", "Print one JSON object per line.", default=...)]
 With = Annotated[
     list[Path] | None,
-    option(
-        "DIR",
-        "Further run folder, for an ensemble of runs with the same tokenizer; repeatable.",
-        "--with",
-        default=...,
+    shared(
+        "DIR", "Further run folder, for an ensemble of runs with the same tokenizer; repeatable.", "--with"
     ),
 ]
-Input = Annotated[
-    Path | None, option("F", "Input file, one text per line; can be .gz.", "--input", default=...)
-]
+Input = Annotated[Path | None, shared("F", "Input file, one text per line; can be .gz.", "--input")]
 Output = Annotated[
-    Path | None, option("G", "Output file; to resume, run the same command again.", "--output", default=...)
+    Path | None, shared("G", "Output file; to resume, run the same command again.", "--output")
 ]
 
 
@@ -409,8 +406,7 @@ def both_files(
         return None
     if source is None or out is None:
         raise typer.BadParameter("--input and --output must be given together. Otherwise send lines on stdin")
-    if others:
-        raise typer.BadParameter("TEXT and --input cannot be combined. Leave one of them out")
+    refuse_if(others, "TEXT and --input cannot be combined. Leave one of them out")
     if not has_rows and suffix(source) in TABLES:
         require_file(source)
         can_cut = source.suffix.lower() == ".tsv"  # not .tsv.gz
@@ -460,7 +456,7 @@ def serve_page(
 
     with stopping(stop) as stopped:
         print(address, flush=True)
-        say(Localized("(press Ctrl-C to stop)", "（終了するには Ctrl-C を押してください）").text(language))
+        say(sentence("cli.stop").text(language))
         if opens:
             import webbrowser
 
@@ -476,15 +472,15 @@ def say_notes(notes: Mapping[str, str], counts: Mapping[str, int], n_lines: int)
             say(f"{n:,} of {n_lines:,} {words}")
 
 
-LINES = Localized("lines", "行")
-
-
 class FileScreen:
-    """The progress output on stderr while a file is processed, with speed and remaining time."""
+    """The progress output on stderr while a file is processed, with speed and remaining time.
 
-    def __init__(self, what: Localized = LINES, language: Language = "en"):
+    `what` is the sentence that names the processed rows.
+    """
+
+    def __init__(self, what: str = "cli.lines", language: Language = "en"):
         self.line = ProgressLine()
-        self.what = what
+        self.what = sentence(what)
         self.language: Language = language
         self.began = self.shown = time.monotonic()
         self.done = "no"
@@ -500,11 +496,14 @@ class FileScreen:
         elif now - self.shown >= self.line.every:
             self.shown = now
             rate = (progress.done - progress.resumed) / (now - self.began)
-            left = duration((progress.total - progress.done) / rate)
-            share = f"{progress.done / progress.total:4.0%}"
-            said = Localized(
-                f"{share}  {self.done} {self.what.en}  {rate:,.1f} per second  {left} left",
-                f"{share}  {progress.done:,} / {progress.total:,} {self.what.ja}  毎秒 {rate:,.1f}  残り {left}",
+            said = sentence(
+                "cli.progress",
+                share=progress.done / progress.total,
+                done=progress.done,
+                total=progress.total,
+                what=self.what,
+                rate=rate,
+                left=duration((progress.total - progress.done) / rate),
             )
             self.line.show(said.text(self.language))
 

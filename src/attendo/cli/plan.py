@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -105,67 +106,52 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
     return [f"{label:<{LABEL}} {text}" for label, text in lines]
 
 
-def _size_lines(plan: Plan) -> list[tuple[str, str]]:
-    """Return the lines on data, model, operations and memory."""
+def _size_lines(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the lines on data, model, operations and memory."""
+    batches = f"{plan.batches_per_epoch:,} batches per epoch"
+    yield "data", f"{plan.n_rows:,} rows, {plan.n_tokens:,} tokens, {batches}"
+    yield "tokenizer", plan.tokenizer
     model = plan.model
-    training = plan.training
-    memory = plan.memory
     layers = "+".join(str(n) for n in (model.n_encoder_layers, model.n_decoder_layers) if n)
+    yield "model", f"{model.architecture}, {layers} layers, d_model {model.d_model}, d_ff {model.d_ff}"
+    yield "parameters", f"{plan.n_parameters:,} (counted)"
+    for name, count in plan.parameters.items():
+        yield "", f"{name} {count:,}"
+    if plan.trained != plan.n_parameters:
+        adapted = f", with LoRA adapters of rank {plan.lora.rank}" if plan.lora.rank else ""
+        yield "", f"trained {plan.trained:,}{adapted}"
+    training = plan.training
     sides = {"source": plan.load.source, "target": plan.load.target}
     tokens = " and ".join(f"{n:,.0f} {side}" for side, n in sides.items() if n)
-    parts = ("weights", "states", "gradients", "activations", "loss")
-    sizes = [f"{name} {size(getattr(memory, name))}" for name in parts]
     times = f"{training.accumulation} x " if training.accumulation > 1 else ""
-    adapted = f", with LoRA adapters of rank {plan.lora.rank}" if plan.lora.rank else ""
-    fit = (
-        []
-        if memory.peak < plan.machine_memory
-        else [("", "too large for this machine: use a smaller model or batch")]
-    )
-    return [
-        (
-            "data",
-            f"{plan.n_rows:,} rows, {plan.n_tokens:,} tokens, {plan.batches_per_epoch:,} batches per epoch",
-        ),
-        ("tokenizer", plan.tokenizer),
-        ("model", f"{model.architecture}, {layers} layers, d_model {model.d_model}, d_ff {model.d_ff}"),
-        ("parameters", f"{plan.n_parameters:,} (counted)"),
-        *(("", f"{name} {count:,}") for name, count in plan.parameters.items()),
-        *([("", f"trained {plan.trained:,}{adapted}")] if plan.trained != plan.n_parameters else []),
-        ("update", f"{times}{tokens} tokens (mean)"),
-        (
-            "operations",
-            f"{si(plan.flops)}FLOP per update (counted), {si(plan.flops * plan.updates)}FLOP in total",
-        ),
-        ("memory", f"{size(memory.peak)} at most (predicted), of {size(plan.machine_memory)} available"),
-        *(("", ", ".join(row)) for row in (sizes[:3], sizes[3:])),
-        ("", BESIDE),
-        *([("", COMPILED)] if plan.device == "cpu" and training.precision in ("bfloat16", "float16") else []),
-        *fit,
-    ]
+    yield "update", f"{times}{tokens} tokens (mean)"
+    total = f"{si(plan.flops * plan.updates)}FLOP in total"
+    yield "operations", f"{si(plan.flops)}FLOP per update (counted), {total}"
+    memory = plan.memory
+    yield "memory", f"{size(memory.peak)} at most (predicted), of {size(plan.machine_memory)} available"
+    for parts in (("weights", "states", "gradients"), ("activations", "loss")):
+        yield "", ", ".join(f"{name} {size(getattr(memory, name))}" for name in parts)
+    yield "", BESIDE
+    if plan.device == "cpu" and training.precision in ("bfloat16", "float16"):
+        yield "", COMPILED
+    if memory.peak >= plan.machine_memory:
+        yield "", "too large for this machine: use a smaller model or batch"
 
 
-def _pace_lines(plan: Plan) -> list[tuple[str, str]]:
-    """Return the lines on speed and time."""
+def _pace_lines(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the lines on speed and time."""
     pace = plan.pace
-    unit = "CPU-s" if pace.clock == "CPU" else "s"
-    how = "measured" if pace.measured else "assumed"
+    update = f"{seconds_text(pace.seconds, 'CPU-s' if pace.clock == 'CPU' else 's')} per update"
     tokens = f"{plan.tokens_per_update / pace.seconds:,.0f} tokens/s"
-    why = [] if pace.measured else [("", f"no update was run: {pace.why}")]
-    return [
-        (
-            "speed",
-            f"{seconds_text(pace.seconds, unit)} per update in {plan.training.precision}, {tokens} ({how})",
-        ),
-        *why,
-        (
-            "",
-            f"{plan.share_of_peak:.0%} of the {si(pace.peak)}FLOP/s of a 2,048³ matrix multiplication (measured)",
-        ),
-        ("end", f"{plan.training.planned_end}: {plural(plan.updates, 'update')}, {plan.epochs:.1f} epochs"),
-        ("time", f"{span(plan.seconds)} {_time_of(plan)}"),
-        ("", f"plus {span(plan.preparation)} of preparation (measured), evaluation and saving"),
-    ]
+    how = "measured" if pace.measured else "assumed"
+    yield "speed", f"{update} in {plan.training.precision}, {tokens} ({how})"
+    if not pace.measured:
+        yield "", f"no update was run: {pace.why}"
+    peak = f"{si(pace.peak)}FLOP/s of a 2,048³ matrix multiplication"
+    yield "", f"{plan.share_of_peak:.0%} of the {peak} (measured)"
+    yield "end", f"{plan.training.planned_end}: {plural(plan.updates, 'update')}, {plan.epochs:.1f} epochs"
+    yield "time", f"{span(plan.seconds)} {_time_of(plan)}"
+    yield "", f"plus {span(plan.preparation)} of preparation (measured), evaluation and saving"
 
 
 def _time_of(plan: Plan) -> str:
@@ -177,15 +163,13 @@ def _time_of(plan: Plan) -> str:
 def paper_lines(paper: PaperPlan, price: float | None) -> list[str]:
     """Return the estimate for many accelerators: a table, and from which batch size communication costs no time."""
     one = paper.accelerator
-    sheet = (
-        f"{si(one.flops)}FLOP/s, {si(one.memory)}B, {si(one.link(paper.world))}B/s to the next accelerator"
-    )
+    link = f"{si(one.link(paper.world))}B/s to the next accelerator"
     heads = ["", "memory each", "compute", "traffic", "per update", "bound by", "total"]
     heads += [] if price is None else ["cost"]
     lines = [
         "",
         f"estimate for {paper.world:,} x {one.name} in bfloat16; nothing is measured",
-        f"{'data sheet':<{LABEL}} {sheet}",
+        f"{'data sheet':<{LABEL}} {si(one.flops)}FLOP/s, {si(one.memory)}B, {link}",
         f"{'assumed':<{LABEL}} {paper.mfu:.0%} of that peak, {seconds_text(one.latency)} network latency",
         f"{'update':<{LABEL}} {paper.tokens:,.0f} tokens in total, {paper.tokens / paper.world:,.0f} each;"
         f" {plural(paper.updates, 'update')}",

@@ -21,7 +21,7 @@ import typer
 from attendo.data.data_files import decode
 from attendo.data.row_report import LINE_CAP, RowError, refusal
 from attendo.display.formats import duration
-from attendo.display.i18n import Language, Localized
+from attendo.display.i18n import Language, sentence
 from attendo.display.progress import WIDTH, ProgressLine
 from attendo.display.width import ISOLATES, columns, flowed, shown
 from attendo.errors import AttendoError
@@ -45,11 +45,11 @@ def stdin_bytes() -> BufferedReader:
     return cast(BufferedReader, sys.stdin.buffer)
 
 
-def numbered_chunks(stream: BufferedReader, name: str = "stdin") -> Iterator[tuple[int, list[str]]]:
-    """Yield the lines of a stream in chunks as they arrive, each with the number of its first line.
+def numbered_chunks(stream: BufferedReader) -> Iterator[tuple[int, list[str]]]:
+    """Yield the lines of stdin, a stream, in chunks as they arrive, each with the number of its first line.
 
     Only LF ends a line. A CR before LF and a byte order mark are removed. A last line without LF is also a line. Raises
-    AttendoError, with the `name` of the stream, if a line is not UTF-8 or too long.
+    AttendoError if a line is not UTF-8 or too long.
     """
     number = 1
     rest = b""
@@ -57,12 +57,12 @@ def numbered_chunks(stream: BufferedReader, name: str = "stdin") -> Iterator[tup
         *whole, rest = (rest + block).split(b"\n")
         for start in range(0, len(whole), MOST_LINES):
             part = whole[start : start + MOST_LINES]
-            yield from _decoded(part, number, name)
+            yield from _decoded(part, number)
             number += len(part)
         if len(rest) > LINE_CAP:
-            raise refusal(f"{name}:{number}", RowError("too long"))
+            raise refusal(f"stdin:{number}", RowError("too long"))
     if rest:
-        yield from _decoded([rest], number, name)
+        yield from _decoded([rest], number)
 
 
 def stdin_text() -> str:
@@ -70,7 +70,7 @@ def stdin_text() -> str:
     return "\n".join(line for _, lines in numbered_chunks(stdin_bytes()) for line in lines)
 
 
-def _decoded(lines: list[bytes], number: int, name: str) -> Iterator[tuple[int, list[str]]]:
+def _decoded(lines: list[bytes], number: int) -> Iterator[tuple[int, list[str]]]:
     """Yield the lines as one chunk. For an invalid line, yield the lines before it and then raise AttendoError."""
     texts: list[str] = []
     for position, line in enumerate(lines, number):
@@ -79,7 +79,7 @@ def _decoded(lines: list[bytes], number: int, name: str) -> Iterator[tuple[int, 
         if isinstance(text, RowError):
             if texts:
                 yield number, texts
-            raise AttendoError(f"{name}:{position}: {text.reason} ({text.detail}). Send UTF-8")
+            raise AttendoError(f"stdin:{position}: {text.reason} ({text.detail}). Send UTF-8")
         texts.append(text)
     yield number, texts
 
@@ -191,7 +191,7 @@ def wrote(path: Path, language: Language = "en") -> str:
     >>> wrote(Path("map.svg"), "ja")
     '保存：map.svg'
     """
-    return Localized(f"wrote {path}", f"保存：{path}").text(language)
+    return sentence("cli.wrote", path=path).text(language)
 
 
 def silent(line: str) -> None:

@@ -1,7 +1,8 @@
-"""The command `attendo train` with a subcommand per task, and the options that `plan` and `resume` share with it."""
+"""The commands `attendo train`, with a subcommand per task, `resume` and `verify-resume`, and their options."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +27,11 @@ UNCHANGED = "the checkpoints are unchanged"
 Tables = dict[str, dict[str, Any]]
 """The settings by section and name, as in config.toml."""
 
-Steps = Annotated[int | None, opt.option("N", "Train for N updates in total.", min=1, default=...)]
-Epochs = Annotated[float | None, opt.option("E", "Train for E epochs in total.", default=...)]
-Minutes = Annotated[
-    float | None, opt.option("M", "Train for M minutes in total, including preparation.", default=...)
-]
+Steps = Annotated[int | None, opt.shared("N", "Train for N updates in total.", min=1)]
+Epochs = Annotated[float | None, opt.shared("E", "Train for E epochs in total.")]
+Minutes = Annotated[float | None, opt.shared("M", "Train for M minutes in total, including preparation.")]
 CpuMinutes = Annotated[
-    float | None, opt.option("M", "Train for M CPU-minutes in total, summed over all threads.", default=...)
+    float | None, opt.shared("M", "Train for M CPU-minutes in total, summed over all threads.")
 ]
 Header = Annotated[
     bool, opt.switch("--header", "Treat the first line of a .tsv file as a header.", default=...)
@@ -40,7 +39,7 @@ Header = Annotated[
 
 
 ValidData = Annotated[
-    list[str] | None, opt.option("F", "Validation data (default: part of the training data).", default=...)
+    list[str] | None, opt.shared("F", "Validation data (default: part of the training data).")
 ]
 
 
@@ -177,9 +176,7 @@ class TextOptions(DataOptions):
 
 Talks = Annotated[
     list[str] | None,
-    opt.option(
-        "F", "Conversations, preferences or prompts: a file, a folder or a pattern (.jsonl …).", default=...
-    ),
+    opt.shared("F", "Conversations, preferences or prompts: a file, a folder or a pattern (.jsonl …)."),
 ]
 
 
@@ -279,9 +276,8 @@ class TrainingOptions(opt.OptionGroup):
 def one_end(**ends: Any) -> dict[str, Any]:
     """Return the limit of the run (steps, epochs or time). Raise BadParameter if more than one limit is given."""
     given = {name: value for name, value in ends.items() if value is not None}
-    opt.refuse_if(
-        len(given) > 1, f"{' and '.join(map(opt.flag, given))} cannot be combined. Give only one of them"
-    )
+    flags = " and ".join(map(opt.flag, given))
+    opt.refuse_if(len(given) > 1, f"{flags} cannot be combined. Give only one of them")
     return given
 
 
@@ -503,10 +499,9 @@ def _train(
             with preparing():
                 run = new_run(family, tables, out, tell, clock, device, init_from, ranks)
                 bundle = run.bundle
-                # print this before the training
-                if note := only_here(family.name, tables["data"]) or not_exportable(
-                    bundle.model_config, bundle.tokenizer.kind
-                ):
+                note = only_here(family.name, tables["data"])
+                note = note or not_exportable(bundle.model_config, bundle.tokenizer.kind)
+                if note:  # print this before the training
                     say(note)
         else:
             run = joined_run(out, tell, device, clock, ranks)
@@ -525,3 +520,61 @@ def ranks_of(device: str, training: Mapping[str, Any]) -> AbstractContextManager
     from attendo.training.optimizer import RANK_TIMEOUT
 
     return joined(pick_device(device).type, training.get("rank_timeout", RANK_TIMEOUT))
+
+
+def resume(
+    folder: opt.Folder,
+    steps: Steps = None,
+    more_steps: int | None = opt.option("N", "Train for N more updates, counted from the checkpoint.", min=1),
+    epochs: Epochs = None,
+    minutes: Minutes = None,
+    cpu_minutes: CpuMinutes = None,
+    threads: int | None = opt.option("N", "Number of CPU threads (default: as in the last training).", min=1),
+    device: opt.Device = "auto",
+) -> int:
+    """Resume a run from its newest checkpoint. The result equals that of an uninterrupted run.
+
+    The options --steps, --epochs, --minutes and --cpu-minutes are totals that include work already done. The option
+    --more-steps counts from the checkpoint.
+
+    Example: attendo resume runs/mine --more-steps 2000
+    """
+    from attendo.training.run import Clock
+
+    clock = Clock.of_process()
+    changes = one_end(
+        steps=steps, more_steps=more_steps, epochs=epochs, minutes=minutes, cpu_minutes=cpu_minutes
+    )
+    from attendo.config import read_toml
+    from attendo.runs.resume import resumed_run
+
+    opt.refuse_if(
+        more_steps is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1,
+        "--more-steps would count again after each restart by torchrun. Use --steps, the total",
+    )
+    config = folder / "config.toml"
+    with ranks_of(device, read_toml(config).get("training", {}) if config.exists() else {}) as ranks:
+        with preparing(UNCHANGED):
+            tell = say if ranks.is_first else silent
+            run = resumed_run(folder, changes, tell, device, threads, clock, ranks)
+        return 0 if run.has_ended else follow(run)
+
+
+def verify_resume(
+    folder: opt.Folder,
+    steps: int | None = opt.option("N", "Replay only the first N of these steps, up to a checkpoint.", min=1),
+    device: opt.Device = "auto",
+) -> int:
+    """Check that a resumed run produces identical results.
+
+    The command repeats the last steps, from the checkpoint before the newest checkpoint, and compares them with the log
+    of the run. At every step, a hash of the losses, gradient norms and training rows is compared. At the end, the
+    weights, optimizer states and random states are compared bit for bit. The run folder is not changed.
+
+    Example: attendo verify-resume runs/mine
+    """
+    from attendo.runs.resume import verify_resume as verified
+
+    found = verified(folder, steps, say, device)
+    print(found)
+    return 1 if found.differing else 0

@@ -67,10 +67,8 @@ def trial(
     tables = chosen.joined(family, data.settings_of(task) | training.settings())
     require_data(tables)
     refuse_if(not tries, "no variant. Give --try SETTINGS, for example --try model.dropout=0.1")
-    refuse_if(
-        len(tries or ()) > len(NAMES),
-        f"{len(tries or ())} variants are too many (expected at most {len(NAMES)})",
-    )
+    n_tries = len(tries or ())
+    refuse_if(n_tries > len(NAMES), f"{n_tries} variants are too many (expected at most {len(NAMES)})")
     use_threads(training.threads)
     found = run_trial(
         family.name,

@@ -156,9 +156,8 @@ def patching_effects(
     keep = [f"{path}.{part}" for path in paths]
     states = [f"{path}.output" for path in (*blocks, "encoder") if hasattr(model, path.split(".")[0])]
     both = (*edits, *corruption)
-    (source, clean_logits), (record, logits) = (
-        _run(model, inputs, [*keep, *states], own) for inputs, own in ((clean, edits), (corrupted, both))
-    )
+    source, clean_logits = _run(model, clean, [*keep, *states], edits)
+    record, logits = _run(model, corrupted, [*keep, *states], both)
     before, rows = metric(logits), max(1, min(64, MOST_LOGITS // logits.numel()))
     changes = []
     for path in paths:
@@ -168,10 +167,8 @@ def patching_effects(
         for some in chosen.split(rows):
             values = torch.where(some.view(*some.shape, *[1] * (old.ndim - 2)), new, old)
             wide = {name: tensor.expand(len(some), *tensor.shape[1:]) for name, tensor in corrupted.items()}
-            with (
-                edited(model, (*both, Patch(path, values, part))) as view,
-                known_before(view, record, path, len(some)),
-            ):
+            patched = edited(model, (*both, Patch(path, values, part)))
+            with patched as view, known_before(view, record, path, len(some)):
                 changes.append(metric(view(**wide)) - before)
     effects = torch.cat(changes).view(len(paths), -1)
     return PatchingEffects(float(metric(clean_logits)), float(before), effects)
@@ -299,9 +296,8 @@ def _added(
     mixed = record[path].mixed[:, :, [position]].double()
     heads = head_contributions(mixed, layer.out_proj.weight.double())[0, :, 0]
     bias = torch.zeros_like(output) if layer.out_proj.bias is None else layer.out_proj.bias.double()
-    if not _is_close(
-        heads.sum(0) + bias, output
-    ):  # an edit of the whole output replaced the sum of the heads
+    # an edit of the whole output replaces the sum of the heads
+    if not _is_close(heads.sum(0) + bias, output):
         return output[None]
     return torch.cat([heads, (output - heads.sum(0))[None]])
 
@@ -403,9 +399,8 @@ def integrated_gradients(
         points_of = torch.tensor((nodes + 1) / 2).split(rows)
         for alphas, weights in zip(points_of, torch.tensor(shares / 2).split(rows), strict=True):
             values, points = run(alphas)
-            for (name, _), gradient in zip(
-                points.items(), torch.autograd.grad(values.sum(), [*points.values()]), strict=True
-            ):
+            gradients = torch.autograd.grad(values.sum(), [*points.values()])
+            for name, gradient in zip(points, gradients, strict=True):
                 slope = torch.einsum("r,rld->ld", weights.to(gradient), gradient)
                 found[name] += (slope * (ends[name] - starts[name])[0]).sum(-1).cpu()
     return IntegratedGradients(found, high - low)

@@ -258,9 +258,8 @@ def _matched(edit: Edit, places: Mapping[str, int | None]) -> list[str]:
     name, whole = type(edit).__name__, _whole(edit)
     fitting = [path for path, n_heads in places.items() if whole or n_heads is not None]
     # an exact path is never read as a pattern
-    matched = [path for path in places if path == edit.path] or [
-        path for path in fitting if fnmatchcase(path, edit.path)
-    ]
+    is_exact = edit.path in places
+    matched = [edit.path] if is_exact else [path for path in fitting if fnmatchcase(path, edit.path)]
     if not matched:
         kinds = "attention layer or feed-forward network" if whole else "attention layer"
         raise AttendoError(f"{name} {edit.path!r} matches no {kinds}. Available: {paths_in_short(fitting)}")

@@ -141,9 +141,8 @@ def _states(
             for text in texts:
                 record.model.eval()(**inputs[text])
         for path, found in rows.items():
-            states = dict(
-                zip(texts, [call.output[0].float().cpu() for call in record.calls(path)], strict=True)
-            )
+            outputs = [call.output[0].float().cpu() for call in record.calls(path)]
+            states = dict(zip(texts, outputs, strict=True))
             found += [states[text].mean(0) if at is None else states[text][at] for text, at in chosen]
     return [(path, torch.stack(found).numpy()) for path, found in rows.items()]
 

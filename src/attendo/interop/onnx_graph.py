@@ -129,9 +129,8 @@ class Graph:
         """Return the finished ONNX model, with the given versions of the operator set and the file format."""
         from attendo import __version__
 
-        made = self._helper.make_graph(
-            self.nodes, name, self.inputs, self.outputs, list(self.initializers.values())
-        )
+        initializers = list(self.initializers.values())
+        made = self._helper.make_graph(self.nodes, name, self.inputs, self.outputs, initializers)
         return self._helper.make_model(
             made,
             opset_imports=[self._helper.make_opsetid("", opset)],

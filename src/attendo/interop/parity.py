@@ -157,15 +157,8 @@ def parity_lines(found: Mapping[str, Any]) -> list[str]:
     >>> parity_lines({"compared": "3 texts", "n": 3, "same_tokens": 1.0, "largest_difference": 2e-6})
     ['compared on 3 texts', 'identical: tokens 100.0%', 'largest difference of a score 2.0e-06']
     """
-    shares = [
-        f"{words} {100 * found[name]:.1f}%"
-        for name, words in (
-            ("same_tokens", "tokens"),
-            ("same_texts", "texts"),
-            ("same_choice", "best choices"),
-        )
-        if name in found
-    ]
+    names = {"same_tokens": "tokens", "same_texts": "texts", "same_choice": "best choices"}
+    shares = [f"{words} {100 * found[name]:.1f}%" for name, words in names.items() if name in found]
     what = (
         "a score" if "same_tokens" in found else "a log-probability" if "same_choice" in found else "a number"
     )

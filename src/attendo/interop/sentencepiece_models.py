@@ -81,14 +81,10 @@ def sentencepiece_document(path: Path) -> dict[str, Any]:
             "vocab": {piece: i for i, piece in enumerate(names)},
             "merges": _merges(names, scores),
         }
-    apart = (_UNKNOWN, _CONTROL, _UNUSED, _USER_DEFINED)
+    apart = [i for i, kind in enumerate(kinds) if kind in (_UNKNOWN, _CONTROL, _UNUSED, _USER_DEFINED)]
     return library_document(
         model,
-        added=[
-            added_token(i, names[i], special=kind != _USER_DEFINED)
-            for i, kind in enumerate(kinds)
-            if kind in apart
-        ],
+        added=[added_token(i, names[i], special=kinds[i] != _USER_DEFINED) for i in apart],
         normalizer=_normalizer(proto.normalizer_spec),
         cuts=None,
         decoder=_decoder(bool(proto.normalizer_spec.add_dummy_prefix)),

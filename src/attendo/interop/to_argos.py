@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
 from importlib.metadata import version
@@ -182,7 +182,16 @@ def _add(package: zipfile.ZipFile, name: str, data: bytes) -> None:
 _STOP = ".!?…"
 _FULL_STOP = "。｡．！？︒‼⁇⁈⁉।॥។؟۔"
 _CLOSING = "」』）)]}］｝】〉》〕〗｣\"'”’»"
-_CLASSES = ("space", "period", "stop", "full", "closing", "hiragana", "lower", "upper")
+_CLASSES: dict[str, Callable[[str], bool]] = {
+    "space": lambda c: c == " ",
+    "period": lambda c: c == ".",
+    "stop": lambda c: c in _STOP,
+    "full": lambda c: c in _FULL_STOP,
+    "closing": lambda c: c in _CLOSING,
+    "hiragana": lambda c: "\u3041" <= c <= "\u309f" or c in "、，",
+    "lower": str.islower,
+    "upper": str.isupper,
+}
 _LAST = 0xFFFF
 
 
@@ -222,17 +231,7 @@ def sentence_splitter() -> bytes:
 
 def _alphabet() -> tuple[list[str], np.ndarray]:
     """Return the relevant characters, after entries for padding and other characters, and their classes."""
-    members = {
-        "space": lambda c: c == " ",
-        "period": lambda c: c == ".",
-        "stop": lambda c: c in _STOP,
-        "full": lambda c: c in _FULL_STOP,
-        "closing": lambda c: c in _CLOSING,
-        "hiragana": lambda c: "\u3041" <= c <= "\u309f" or c in "、，",
-        "lower": str.islower,
-        "upper": str.isupper,
-    }
-    rows = [(c, [members[name](c) for name in _CLASSES]) for c in map(chr, range(1, _LAST))]
+    rows = [(c, [belongs(c) for belongs in _CLASSES.values()]) for c in map(chr, range(1, _LAST))]
     rows = [(c, row) for c, row in rows if any(row)]
     none = [False] * len(_CLASSES)
     table = np.array([none, none, *(row for _, row in rows)], np.float32)
@@ -249,7 +248,7 @@ def _labels(graph: Graph, classes: str) -> str:
 
     def at(name: str, offset: int) -> str:
         """Return whether the character at an offset is in a character class. Outside the text, return 0."""
-        number = _CLASSES.index(name)
+        number = [*_CLASSES].index(name)
         column = part(classes, number, number + 1, 2)
         if not offset:
             return column

@@ -153,7 +153,10 @@ def _fill_layer(layer: Any, block: EncoderBlock | DecoderBlock, config: ModelCon
         cross = block.cross_attention
         _attention(layer.attention, cross, block.cross_attention_residual)
         _linear(layer.attention.linear[0], cross.q_proj)
-        _linear(layer.attention.linear[1], *_for_every_head(cross))
+        # CTranslate2 supports grouped heads only in self-attention: each query head gets a copy of its head
+        rows = torch.arange(cross.k_proj.out_features).view(cross.n_kv_heads, -1)
+        rows = rows.repeat_interleave(cross.n_heads // cross.n_kv_heads, dim=0).flatten()
+        _linear(layer.attention.linear[1], cross.k_proj, cross.v_proj, rows=rows)
         vars(layer.attention).pop("num_heads_kv", None)
     if net.gate_proj is None:
         _linear(layer.ffn.linear_0, net.in_proj)
@@ -177,33 +180,13 @@ def _bias(target: Any, buckets: Tensor, reach: int) -> None:
     target.relative_attention_max_distance = np.int32(reach)
 
 
-def _for_every_head(cross: Attention) -> tuple[nn.Linear, nn.Linear]:
-    """Return the key and value projections with one head per query head.
-
-    CTranslate2 supports grouped heads only in self-attention.
-    """
-    if cross.n_kv_heads == cross.n_heads:
-        return cross.k_proj, cross.v_proj
-    whole = []
-    for projection in (cross.k_proj, cross.v_proj):
-        heads = torch.arange(projection.out_features).view(cross.n_kv_heads, -1)
-        rows = heads.repeat_interleave(cross.n_heads // cross.n_kv_heads, dim=0).flatten()
-        bias = projection.bias is not None
-        wide = nn.Linear(projection.in_features, len(rows), bias=bias)
-        wide.weight.data = projection.weight[rows]
-        if bias:
-            wide.bias.data = projection.bias[rows]
-        whole.append(wide)
-    return whole[0], whole[1]
-
-
-def _linear(target: Any, *projections: nn.Module) -> None:
-    """Set a linear layer to the stacked weights of several projections of the same input."""
+def _linear(target: Any, *projections: nn.Module, rows: Tensor | slice = slice(None)) -> None:
+    """Set a linear layer to the stacked weights, or to chosen rows of them, of projections of the same input."""
     weights, biases = [], []
     for projection in projections:
         assert isinstance(projection, nn.Linear)
-        weights.append(projection.weight)
-        biases += [] if projection.bias is None else [projection.bias]
+        weights.append(projection.weight[rows])
+        biases += [] if projection.bias is None else [projection.bias[rows]]
     target.weight = _array(torch.cat(weights))
     if biases:
         target.bias = _array(torch.cat(biases))
@@ -310,9 +293,7 @@ def _calls(bundle: Bundle, model: Model, quantization: Quantization) -> dict[str
     if isinstance(model, EncoderDecoder):
         decoding = build(DecodingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
         is_plain = decoding.length_norm == "plain"
-        norm = (
-            f"{'len(hypothesis)' if is_plain else '((5 + len(hypothesis)) / 6)'} ** {decoding.length_penalty}"
-        )
+        length = "len(hypothesis)" if is_plain else "((5 + len(hypothesis)) / 6)"
         return said | {
             "class": "ctranslate2.Translator",
             "call": "translate_batch(tokens, **options)",
@@ -321,7 +302,7 @@ def _calls(bundle: Bundle, model: Model, quantization: Quantization) -> dict[str
             "decoding": dataclasses.asdict(decoding),
             "score": (
                 "score * len(hypothesis) ** length_penalty is the log-probability; attendo divides it by "
-                f"{norm} and ranks the hypotheses again by the result"
+                f"{length} ** {decoding.length_penalty} and ranks the hypotheses again by the result"
             ),
             "same_search_in_attendo": "attendo translate DIR --set decoding.refill=true",
         }
@@ -421,9 +402,8 @@ class _Translator:
         for length in sorted({len(row) for row in rows}):
             numbers = [number for number, row in enumerate(rows) if len(row) == length]
             options = options_of(replace(self.decoding, beam=beam, n_best=1), self.max_len, length + 1)
-            results = self.translator.translate_batch(
-                [rows[number] for number in numbers], max_batch_size=32, **options
-            )
+            some = [rows[number] for number in numbers]
+            results = self.translator.translate_batch(some, max_batch_size=32, **options)
             found |= {number: self._best(result) for number, result in zip(numbers, results, strict=True)}
         return [found[number] for number in range(len(rows))]
 

@@ -93,9 +93,8 @@ def opened(out: Path) -> Foreign:
     if not model.config.is_encoder_decoder:
         pooling = out / _POOLING / "config.json"
         settings = json.loads(pooling.read_text(encoding="utf-8")) if pooling.is_file() else {}
-        return ForeignModel(
-            model, next((name for name, theirs in POOLINGS.items() if settings.get(theirs)), None)
-        )
+        own = (name for name, theirs in POOLINGS.items() if settings.get(theirs))
+        return ForeignModel(model, next(own, None))
     return _ForeignTranslator(model, transformers.AutoTokenizer.from_pretrained(out, local_files_only=True))
 
 
@@ -104,17 +103,13 @@ def _write_pooling(bundle: Bundle, out: Path) -> None:
     pooling, table = bundle.model_config.pooling, bundle.tables.get("embedding", {})
     said = {theirs: name == pooling for name, theirs in POOLINGS.items()}
     modules = ["Transformer", "Pooling", *(["Normalize"] if table.get("normalize") else [])]
-    listed = [
-        {
-            "idx": n,
-            "name": str(n),
-            "path": f"{n}_{name}" if n else "",
-            "type": f"sentence_transformers.models.{name}",
-        }
-        for n, name in enumerate(modules)
-    ]
-    for module in listed[1:]:
-        (out / module["path"]).mkdir()
+    listed = []
+    for n, name in enumerate(modules):
+        path = f"{n}_{name}" if n else ""
+        (out / path).mkdir(exist_ok=n == 0)
+        listed.append(
+            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{name}"}
+        )
     width = {"word_embedding_dimension": bundle.model_config.d_model}
     write_atomic(out / _POOLING / "config.json", _json(width | said))
     write_atomic(out / "modules.json", json.dumps(listed, indent=1) + "\n")

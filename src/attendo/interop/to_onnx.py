@@ -233,10 +233,8 @@ class ExportedTranslator(Exported):
 
     def translate(self, texts: Sequence[str], beam: int | None = None) -> list[Found]:
         """Return the best translation of each text."""
-        best, entries = (
-            [found.candidates[0] for found in self.translations(texts, beam)],
-            self.tokenizer.entries,
-        )
+        best = [found.candidates[0] for found in self.translations(texts, beam)]
+        entries = self.tokenizer.entries
         return [Found([entries[i] for i in one.token_ids], one.text, one.score) for one in best]
 
 

@@ -36,6 +36,8 @@ from attendo.microscope.protocol import (
     Baseline,
     FilmAnswer,
     Frame,
+    From0,
+    From1,
     Label,
     Layer,
     LayerStack,
@@ -45,6 +47,7 @@ from attendo.microscope.protocol import (
     Outcome,
     PositionsAnswer,
     ScoredToken,
+    Side,
     Thumbnail,
     Token,
 )
@@ -277,7 +280,7 @@ def encoded(numbers: Float[Tensor, "..."]) -> str:
 
 
 @torch.no_grad()
-def tensor_answer(result: LookResult, path: str, head: int | None = None) -> bytes:
+def tensor_answer(result: LookResult, path: str, head: From0 | None = None) -> bytes:
     """Return query, key, value and ‖v Wᵒ‖ of all heads or one head, as float32. Raise AttendoError for a missing
     head.
     """
@@ -316,7 +319,7 @@ def matrices_answer(result: LookResult, path: str) -> MatricesAnswer:
     }
 
 
-def next_answer(result: LookResult, position: int, n: int = 10) -> NextAnswer:
+def next_answer(result: LookResult, position: From0, n: From1) -> NextAnswer:
     """Return the n most probable tokens at a position, with cumulative probabilities, and the entropy in nats.
 
     `position` is a target position, or a source position for a masked language model. `actual` is the token that
@@ -437,7 +440,7 @@ AT_LEAST = 64
 """The minimum number of positions to show, up to the context length. A short text would show no pattern."""
 
 
-def positions_answer(result: LookResult, side: Literal["source", "target"]) -> PositionsAnswer:
+def positions_answer(result: LookResult, side: Side) -> PositionsAnswer:
     """Return the positional encoding of the first n positions `[n, d]` and the dot products of its rows `[n, n]`, as
     base64 float32.
 
@@ -452,6 +455,8 @@ def positions_answer(result: LookResult, side: Literal["source", "target"]) -> P
     n = len(tokens) if biased else max(len(tokens), min(AT_LEAST, config.max_len))
     rows, dots = _matrices(config, embedding, within, n)
     own = biased and type(within) is not _BIASES.get(config.positions)
+    in_pairs = config.d_model % 2 == 0 and config.position_order != "cossin"
+    is_odd = config.positions == "sinusoidal" and not in_pairs  # the page has an own text about it
     return {
         "kind": "own" if own else config.positions,
         "name": type(within).__name__ if own else "",
@@ -460,11 +465,11 @@ def positions_answer(result: LookResult, side: Literal["source", "target"]) -> P
         "trained": config.max_len,
         "data": encoded(rows),
         "dots": encoded(dots),
-        "note": "own" if own else _note(config),
+        "note": "own" if own else "sinusoidal-odd" if is_odd else config.positions,
     }
 
 
-def _side(result: LookResult, side: Literal["source", "target"]) -> tuple[InputEmbedding, tuple[int, ...]]:
+def _side(result: LookResult, side: Side) -> tuple[InputEmbedding, tuple[int, ...]]:
     names = {"source": result.source, "target": result.target}
     if side not in names or not names[side]:
         there = " and ".join(name for name, ids in names.items() if ids)
@@ -496,7 +501,7 @@ def _matrices(
             return rows, rows @ rows.mT
 
 
-def _within(result: LookResult, side: Literal["source", "target"]) -> Any:
+def _within(result: LookResult, side: Side) -> Any:
     """Return the position module in the self-attention of a side, or None."""
     layers = (
         module
@@ -506,18 +511,12 @@ def _within(result: LookResult, side: Literal["source", "target"]) -> Any:
     return next((layer.positions for layer in layers if layer.positions is not None), None)
 
 
-def _note(config: ModelConfig) -> str:
-    """Return the name of the page's text about a positional encoding."""
-    in_pairs = config.d_model % 2 == 0 and config.position_order != "cossin"
-    return config.positions if config.positions != "sinusoidal" or in_pairs else "sinusoidal-odd"
-
-
 MOST_FRAMES = 24
 """The maximum number of frames. They are evenly chosen, and include the first and the last checkpoint."""
 HOW_TO_KEEP_MORE = "checkpoint.keep_last=20 and checkpoint.every_steps=200"
 
 
-def film_answer(result: LookResult, path: str, head: int) -> FilmAnswer:
+def film_answer(result: LookResult, path: str, head: From0) -> FilmAnswer:
     """Return the attention weights of a head in each checkpoint, over the same tokens (teacher forcing).
 
     The last frame is the trained model, for which `final` is True. The weights `[q_len, k_len]` are float32 in base64.
@@ -535,10 +534,12 @@ def film_answer(result: LookResult, path: str, head: int) -> FilmAnswer:
         notes.append(f"{len(chosen)} of {len(newest)} checkpoints are shown")
     if not newest:
         notes.append(f"this run has no other checkpoints. Train with {HOW_TO_KEEP_MORE} to keep more")
-    frames = [
-        _frame(result, path, weights, step, final=final)
-        for step, final, weights in _weights(result, path, head, chosen)
-    ]
+    queries, keys = result.sides(path)
+    frames: list[Frame] = []
+    for step, final, weights in _weights(result, path, head, chosen):
+        found = head_measures(weights[None], result.ids(queries), result.ids(keys), cross=queries != keys)
+        measures = {name: values[0] for name, values in found.items()}
+        frames.append({"weights": encoded(weights), "measures": measures, "step": step, "final": final})
     q_len, k_len = result.record[path].weights.shape[2:]
     return {"frames": frames, "q_len": q_len, "k_len": k_len, "note": "; ".join(notes)}
 
@@ -572,16 +573,3 @@ def _seen_by(model: Model, result: LookResult, path: str, head: int) -> Float[Te
     with recording(model, keep=f"{path}.weights", edits=result.edits) as record:
         record.model.hidden(**result.inputs)
     return record[path].weights[0, head]
-
-
-def _frame(
-    result: LookResult, path: str, weights: Float[Tensor, "q_len k_len"], step: int, *, final: bool
-) -> Frame:
-    queries, keys = result.sides(path)
-    measures = head_measures(weights[None], result.ids(queries), result.ids(keys), cross=queries != keys)
-    return {
-        "weights": encoded(weights),
-        "measures": {name: values[0] for name, values in measures.items()},
-        "step": step,
-        "final": final,
-    }

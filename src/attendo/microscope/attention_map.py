@@ -1,33 +1,35 @@
-"""The attention of a stack as data and as text for a terminal, and the computation of one query."""
+"""The attention of a stack as data, as text for a terminal and as a figure, and the computation of one query."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
 from attendo.display.charts import CELL, shade, shade_legend, standing
-from attendo.display.i18n import Language, Localized
+from attendo.display.i18n import Language, sentence
 from attendo.display.width import columns, fitted, flowed, isolated, padded, shown
 from attendo.errors import AttendoError
+from attendo.files import write_atomic
 from attendo.inspecting.measures import entropy
-from attendo.microscope.answers import darkest, layer_of, outcome
+from attendo.microscope.answers import MANY, darkest, layer_of, outcome
 from attendo.microscope.run_model import LookResult, attention_paths
 from attendo.nn.attention import share_heads
 
-Stack = Literal["encoder", "decoder", "cross"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colorbar import Colorbar
+    from matplotlib.figure import Figure
 
-NAMES: dict[Stack, Localized] = {
-    "encoder": Localized("Self-attention of the encoder", "エンコーダのセルフアテンション"),
-    "decoder": Localized("Self-attention of the decoder", "デコーダのセルフアテンション"),
-    "cross": Localized("Cross-attention", "クロスアテンション"),
-}
+Stack = Literal["encoder", "decoder", "cross"]
 
 TIE = 1e-5
 """The maximum difference in nats between mean entropies that count as equal."""
@@ -115,17 +117,17 @@ class AttentionMap:
         first, *others = sorted(self._spreads)
         is_clear = bool(others) and others[0] - first > TIE  # by more than rounding errors
         sharpest = head is None and layer == self.sharpest_layer and is_clear
-        why = Localized(" (the sharpest)", "のうち最も鋭い層") if sharpest else Localized("", "")
         if head is not None:
-            heads = Localized(f"head {head + 1} of {n_heads}", f"ヘッド {head + 1}（全 {n_heads}）")
-        elif n_heads > 1:
-            heads = Localized(f"mean of {n_heads} heads", f"{n_heads} ヘッドの平均")
+            heads = sentence("map.head", head=head + 1, n_heads=n_heads)
         else:
-            heads = Localized("its one head", "ただ 1 つのヘッド")
-        name = NAMES[self.stack]
-        return Localized(
-            f"{name.en}, layer {layer + 1} of {n_layers}{why.en}, {heads.en}",
-            f"{name.ja}、第 {layer + 1} 層（全 {n_layers} 層{why.ja}）、{heads.ja}",
+            heads = sentence("map.mean" if n_heads > 1 else "map.only_head", n_heads=n_heads)
+        return sentence(
+            "map.caption",
+            stack=sentence(f"map.stack.{self.stack}"),
+            layer=layer + 1,
+            n_layers=n_layers,
+            sharpest=sentence("map.sharpest") if sharpest else "",
+            heads=heads,
         ).text(language)
 
 
@@ -187,20 +189,6 @@ EVEN = 1e-5
 """The maximum relative difference between weights that count as equal."""
 LONGEST = 16
 """The maximum width of a label, in columns."""
-READ = {
-    "encoder": Localized(
-        "Rows: queries. Columns: keys. Right: the largest weights.",
-        "縦はクエリのトークン、横はキーのトークン、右端は重みが最大のキー。",
-    ),
-    "decoder": Localized(
-        "Rows: tokens. Columns: tokens so far. Right: the largest weights.",
-        "縦はクエリのトークン、横はそこまでのトークン、右端は重みが最大のトークン。",
-    ),
-    "cross": Localized(
-        "Rows: the output. Columns: the source. Right: the largest weights.",
-        "縦は出力されたトークン、横は原文、右端は重みが最大の原文のトークン。",
-    ),
-}
 
 
 def map_text(
@@ -226,17 +214,14 @@ def map_text(
     left = max(map(columns, labels))
     strongest = weights.argmax(-1)
     even = [_is_even(row[: i + 1] if shown.stack == "decoder" else row) for i, row in enumerate(weights)]
-    tie = Localized("even", "均等").text(language)
+    tie = sentence("map.even").text(language)
     ends = [
         f" {tie if level else isolated(names[key])} {row[key]:.0%}" if row[key] > 0 else ""
         for key, row, level in zip(strongest, weights, even, strict=True)
     ]
     room = (width - left - 1 - max(map(columns, ends))) // CELL
-    lines = [
-        line
-        for text in (shown.caption(layer, head, language), READ[shown.stack].text(language))
-        for line in flowed(text, width)
-    ]
+    lines = flowed(shown.caption(layer, head, language), width)
+    lines += flowed(sentence(f"map.read.{shown.stack}").text(language), width)
     scale = shown.darkest(layer, head)
     lines += flowed(shade_legend(language, scale) + hint, width)
     weights = weights / scale
@@ -252,7 +237,8 @@ def map_text(
         block = range(start, min(start + room, len(names)))
         lines.append("")
         if len(block) < len(names):
-            lines.append(_part(block, len(names), language))
+            part = sentence("map.part", first=block.start + 1, last=block.stop, n=len(names))
+            lines.append(part.text(language))
         lines += [f"{'':{left}} {line}".rstrip() for line in standing(names[block.start : block.stop])]
         for label, row, best, end in zip(labels, weights, strongest, ends, strict=True):
             cells = "".join(shade(float(row[key])) * CELL for key in block)
@@ -263,13 +249,6 @@ def map_text(
 def _is_even(row: Float[np.ndarray, " keys"]) -> bool:
     """Return whether a query attends to several keys equally, without a largest weight."""
     return len(row) > 1 and float(np.ptp(row)) <= EVEN * float(row.max())
-
-
-def _part(block: range, n: int, language: Language) -> str:
-    first, last = block.start + 1, block.stop
-    return Localized(f"key pieces {first} to {last} of {n}", f"横のトークン {first}～{last}（全 {n}）").text(
-        language
-    )
 
 
 def _together(
@@ -283,20 +262,143 @@ def _together(
     """Return one block in which neighboring keys share a column."""
     n, left = weights.shape[1], max(map(columns, labels))
     each = -(-n // room)
-    said = Localized(
-        f"Each cell: the largest weight of {each} neighboring key pieces, {n} in all.",
-        f"1 つのマスは、隣り合う {each} トークン（全 {n}）の重みの最大値。",
-    )
     starts = range(0, n, each)
     largest = np.maximum.reduceat(weights, [*starts], axis=1)
     cells = ["".join(map(shade, row)) for row in largest.tolist()]
     rows = zip(labels, cells, ends, strict=True)
     return [
-        *flowed(said.text(language), width),
+        *flowed(sentence("map.together", each=each, n=n).text(language), width),
         "",
         f"{'':{left}} 1{n:>{len(starts) - 1}}",
         *(f"{padded(label, left)} {line}{end}".rstrip() for label, line, end in rows),
     ]
+
+
+LONGEST_LABEL = 24
+CELL_WIDTH, CELL_HEIGHT = 0.42, 0.32  # inches
+LARGEST_SIDE = 24.0  # inches; more tokens make the cells smaller, not the image larger
+DOTS_PER_INCH, MOST_DOTS = 260, 3120  # MOST_DOTS limits a side, so large images are fast
+LEAST_NUMBERED = 0.095
+INK, FAINT = "#1b2430", "#5b6673"
+SUFFIXES = (".png", ".svg")
+
+
+def write_picture(
+    shown: AttentionMap,
+    path: Path,
+    layer: int | None = None,
+    head: int | None = None,
+    language: Language = "en",
+) -> None:
+    """Write the figure of `map_figure` to a .png or .svg file. Equal maps produce identical bytes.
+
+    Raise AttendoError for other file extensions.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise AttendoError(f"{path} must end in .png or .svg, for example {path.with_suffix('.png').name}")
+    figure = map_figure(shown, layer, head, language)
+    from attendo.display.fonts import figure_bytes
+
+    dots = min(DOTS_PER_INCH, MOST_DOTS / max(figure.get_size_inches()))
+    write_atomic(path, figure_bytes(figure, suffix, dots))
+
+
+def map_figure(
+    shown: AttentionMap, layer: int | None = None, head: int | None = None, language: Language = "en"
+) -> Figure:
+    """Return a heat map of an attention head with queries as rows and keys as columns.
+
+    `layer` and `head` are those of `AttentionMap.shown`. Characters that no installed font can draw are shown as "?".
+    Without an installed Japanese font, all labels are in English. Raise AttendoError if matplotlib is not installed, or
+    if the layer or head does not exist.
+    """
+    from attendo.display.fonts import drawn, fonts_for  # raises if matplotlib is not installed
+
+    weights = shown.shown(layer, head)
+    said = _words(shown, layer, head, language)
+    pieces = [fitted(visible(piece), LONGEST_LABEL) for piece in (*shown.key_pieces, *shown.query_pieces)]
+    fonts, drawable = fonts_for("".join([*pieces, *said]))
+    if language != "en" and not set("".join(said)) <= drawable:
+        said = _words(shown, layer, head, "en")
+    n_rows, n_columns = weights.shape
+    width, height = 2.4 + CELL_WIDTH * max(10, n_columns), 2.0 + CELL_HEIGHT * n_rows
+    size = (min(LARGEST_SIDE, width), min(LARGEST_SIDE, height))
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, facecolor="white", layout="constrained")
+    axes = figure.add_subplot()
+    bar = heat_map(axes, weights, "GnBu", 0.0, shown.darkest(layer, head))
+    labels = [drawn(piece, drawable) for piece in pieces]
+    _label(axes, labels[:n_columns], labels[n_columns:], fonts)
+    caption, across, down, measured, in_cells = said
+    axes.set_xlabel(across, fontsize=9, color=FAINT, family=fonts)
+    axes.set_ylabel(down, fontsize=9, color=FAINT, family=fonts)
+    detailed = max(n_rows, n_columns) <= MANY  # cells have borders and show percentages
+    if detailed:
+        _number(axes, weights)
+    bar.ax.tick_params(labelsize=8, labelcolor=FAINT, length=0)
+    bar.set_label(in_cells if detailed else measured, fontsize=8, color=FAINT, family=fonts)
+    figure.suptitle(caption, fontsize=11, color=INK, family=fonts)
+    return figure
+
+
+def heat_map(
+    axes: Axes,
+    values: Float[np.ndarray, "rows columns"],
+    colors: str,
+    least: float,
+    largest: float,
+    *,
+    ticks: Sequence[float] | None = None,
+) -> Colorbar:
+    """Draw values as colored cells with the first row on top, and return the color bar.
+
+    >>> from matplotlib.figure import Figure
+    >>> float(heat_map(Figure().add_subplot(), np.eye(2), "GnBu", 0.0, 0.5).vmax)
+    0.5
+    """
+    image = axes.imshow(
+        values, cmap=colors, vmin=least, vmax=largest, aspect="auto", origin="upper", interpolation="nearest"
+    )
+    bar = axes.figure.colorbar(image, ax=axes, ticks=ticks, aspect=28, pad=0.02)
+    bar.outline.set_visible(False)
+    return bar
+
+
+def _words(shown: AttentionMap, layer: int | None, head: int | None, language: Language) -> list[str]:
+    """Return the caption, the names of both axes, and the label of the color bar without and with numbers in cells."""
+    names = (f"map.keys.{shown.stack}", f"map.queries.{shown.stack}", "map.weight", "map.weight_in_cells")
+    return [shown.caption(layer, head, language), *(sentence(name).text(language) for name in names)]
+
+
+def _label(axes: Axes, across: list[str], down: list[str], fonts: list[str]) -> None:
+    """Label both axes with as many tokens as there is room for."""
+    step_across = 1 + int(len(across) * CELL_WIDTH / LARGEST_SIDE)
+    step_down = 1 + int(len(down) * CELL_HEIGHT / LARGEST_SIDE)
+    axes.set_xticks(range(0, len(across), step_across), across[::step_across])
+    axes.set_yticks(range(0, len(down), step_down), down[::step_down])
+    axes.xaxis.set_label_position("top")
+    axes.xaxis.tick_top()
+    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        label.set(family=fonts, parse_math=False, fontsize=10, color=INK)  # "$" in a piece is a dollar
+    for label in axes.get_xticklabels():
+        label.set(rotation=60, ha="left", va="center", rotation_mode="anchor")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _number(axes: Axes, weights: Float[np.ndarray, "queries keys"]) -> None:
+    """Draw borders between the cells, and the percentage in each cell with a large weight."""
+    axes.set_xticks([s - 0.5 for s in range(1, len(weights[0]))], minor=True)
+    axes.set_yticks([t - 0.5 for t in range(1, len(weights))], minor=True)
+    axes.tick_params(which="minor", length=0)
+    axes.grid(which="minor", color="white", linewidth=1.5)
+    for t, row in enumerate(weights):
+        for s, weight in enumerate(row):
+            if weight >= LEAST_NUMBERED:
+                color = "white" if weight > 0.6 else INK
+                axes.text(s, t, f"{weight * 100:.0f}", ha="center", va="center", fontsize=7.5, color=color)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from attendo.inspecting.attribution import (
 from attendo.inspecting.measures import cross_rollout, rollout
 from attendo.inspecting.residual_stream import Stack
 from attendo.microscope.answers import encoded, stack_weights
-from attendo.microscope.protocol import AttributionAnswer, Influence, InfluenceAnswer, LogitPart
+from attendo.microscope.protocol import AttributionAnswer, From0, Influence, InfluenceAnswer, LogitPart
 from attendo.microscope.run_model import LookResult, Reading, masked_ids
 from attendo.models import parameter_count
 
@@ -36,7 +36,7 @@ SOURCES: dict[Influence, str] = {
 
 
 def influence_answer(
-    result: LookResult, stack: str, way: Influence = "rollout", position: int = 0, other: str = ""
+    result: LookResult, stack: str, way: Influence = "rollout", position: From0 = 0, other: str = ""
 ) -> InfluenceAnswer:
     """Return the influence of input tokens or activations on the output, `[q_len, k_len]`.
 
@@ -54,23 +54,17 @@ def influence_answer(
     """
     weights = stack_weights(result, stack)
     match way:
+        case "rollout" if stack == "cross":
+            memory = rollout(stack_weights(result, "encoder"))
+            found, _ = cross_rollout(stack_weights(result, "decoder"), weights, memory)
         case "rollout":
-            found = _rollout(result, weights, stack)
+            found = rollout(weights)
         case "gradients":
             found = _gradients(result, stack)
         case "patching":
             found = _patching(result, "decoder" if stack == "decoder" else "encoder", position, other)
     q_len, k_len = found.shape
     return {"q_len": q_len, "k_len": k_len, "data": encoded(found), "source": SOURCES[way]}
-
-
-def _rollout(
-    result: LookResult, weights: list[Float[Tensor, "heads q_len k_len"]], stack: str
-) -> Float[Tensor, "q_len k_len"]:
-    if stack != "cross":
-        return rollout(weights)
-    inner = stack_weights(result, "decoder"), weights, rollout(stack_weights(result, "encoder"))
-    return cross_rollout(*inner)[0]
 
 
 def _metric(result: LookResult, position: int) -> Metric:
@@ -142,7 +136,7 @@ OTHERS = 10
 """The number of other tokens that an answer offers for comparison."""
 
 
-def attribution_answer(result: LookResult, position: int, other: int | None = None) -> AttributionAnswer:
+def attribution_answer(result: LookResult, position: From0, other: From0 | None = None) -> AttributionAnswer:
     """Return the direct contributions of all parts to the logit of the token that is predicted at a position.
 
     See `logit_attribution`. If a position predicts no token, the token is the most probable token. The biases of all

@@ -101,9 +101,8 @@ def saved_page(
         if isinstance(answer, bytes):
             # a separate element, because the page decodes only the data that it draws
             data = base64.b64encode(answer).decode()
-            numbers.append(
-                f'<script type="text/plain" data-answer="{html.escape(question)}">{data}</script>\n'
-            )
+            name = html.escape(question)
+            numbers.append(f'<script type="text/plain" data-answer="{name}">{data}</script>\n')
         else:
             answers[question] = answer
     data = "".join(numbers) + data_elements({"answers": json_of(answers)})

@@ -1,4 +1,4 @@
-"""The types of the microscope page's requests and answers, from which a JSON schema is generated."""
+"""The types of the microscope page's answers and main request, from which a JSON schema is generated."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, Required
 
 from pydantic import Field
 from typing_extensions import TypedDict
-
-from attendo.config import build
-from attendo.errors import AttendoError
 
 Search = Literal["greedy", "beam", "forced"]
 Side = Literal["source", "target"]
@@ -104,132 +100,6 @@ class LookRequest:
     def without_edits(self) -> LookRequest:
         """Return the request for the same text and the unchanged model."""
         return dataclasses.replace(self, edits=())
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelRequest:
-    """A request for facts about the model, such as its size and its attention layers."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeyRequest:
-    """A request about an earlier result, which `key` identifies."""
-
-    key: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PathRequest(KeyRequest):
-    """A request about an attention layer of a result. The request `effects` also accepts a feed-forward network."""
-
-    path: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorRequest(PathRequest):
-    """A request for the query, key and value vectors of all heads in a layer, or of one head."""
-
-    head: From0 | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FilmRequest(PathRequest):
-    """A request for the attention of one head in all checkpoints."""
-
-    head: From0
-
-
-@dataclass(frozen=True, kw_only=True)
-class StackRequest(KeyRequest):
-    """A request about a stack of layers: encoder, decoder or cross."""
-
-    stack: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class InfluenceRequest(KeyRequest):
-    """A request for the influence of tokens, or of the activations of the text `other`, on the output."""
-
-    stack: str
-    way: Influence = "rollout"
-    position: From0 = 0
-    other: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttributionRequest(KeyRequest):
-    """A request for the direct contributions to the logit of the token after a position, minus that of `other`."""
-
-    position: From0
-    other: From0 | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class NextRequest(KeyRequest):
-    """A request for the n most probable tokens at a position."""
-
-    position: From0
-    n: From1
-
-
-@dataclass(frozen=True, kw_only=True)
-class PositionsRequest(KeyRequest):
-    """A request for the positional encoding of the source or the target."""
-
-    side: Side
-
-
-@dataclass(frozen=True, kw_only=True)
-class TreeRequest(KeyRequest):
-    """A request for the search tree of a beam search with beam size `beam`."""
-
-    beam: From1
-
-
-@dataclass(frozen=True, kw_only=True)
-class WhyRequest(KeyRequest):
-    """A request for the reason why a beam search with beam size `beam` did not find the text `target`."""
-
-    target: str
-    beam: From1
-
-
-REQUESTS: dict[str, type] = {
-    "model": ModelRequest,
-    "look": LookRequest,
-    "tensor": TensorRequest,
-    "matrices": PathRequest,
-    "effects": PathRequest,
-    "film": FilmRequest,
-    "lens": StackRequest,
-    "influence": InfluenceRequest,
-    "attribution": AttributionRequest,
-    "next": NextRequest,
-    "tree": TreeRequest,
-    "why": WhyRequest,
-    "positions": PositionsRequest,
-    "tokens": KeyRequest,
-}
-"""The type of each request, by name."""
-
-
-def request_of(name: str, body: Mapping[str, Any]) -> Any:
-    """Return the request for a name and a JSON body. Raise AttendoError for an unknown name or an invalid field.
-
-    >>> request_of("look", {"text": "rain", "edits": [{"kind": "beta", "path": "*", "beta": "inf"}]}).edits[0].beta
-    'inf'
-    """
-    if name not in REQUESTS:
-        raise AttendoError(
-            f"unknown question {name!r}: page and program have different versions. Reload the page"
-        )
-    if name == "look":
-        edits = body.get("edits", [])
-        if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
-            raise AttendoError("edits must be a list of tables; [] is none")
-        for edit in edits:
-            build(EditRequest, edit, "edit")  # names an unknown key
-    return build(REQUESTS[name], body, name, others=name != "look")
 
 
 class Token(TypedDict):

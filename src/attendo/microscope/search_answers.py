@@ -20,7 +20,7 @@ from attendo.errors import AttendoError
 from attendo.inference import Generator, Translator
 from attendo.inference.alignment import coverage_scores
 from attendo.inference.incremental_decode import Spelling
-from attendo.microscope.protocol import MOST_BEAMS, TreeAnswer, TreeNode, Verdict, WhyAnswer, WhyToken
+from attendo.microscope.protocol import MOST_BEAMS, From1, TreeAnswer, TreeNode, Verdict, WhyAnswer, WhyToken
 from attendo.microscope.run_model import LookResult, config_of, search_text, search_translation
 
 
@@ -43,21 +43,18 @@ def searched(result: LookResult, beam: int, at_least: int = 0) -> Searched:
     """
     if not 1 <= beam <= MOST_BEAMS:
         raise AttendoError(f"beam={beam} must be 1 to {MOST_BEAMS}")
+    prefix = result.request.prefix_ids
     match result.user:
         case Translator() as user:
             config = config_of(user, beam)
-            hypotheses, trace = search_translation(
-                user, result.edits, result.source, result.request.prefix_ids, beam
-            )
+            hypotheses, trace = search_translation(user, result.edits, result.source, prefix, beam)
         case Generator() as user:
             config, prompt = DecodingConfig(beam=beam, length_penalty=0.0), prompt_of(result)
             limit = max(result.request.max_tokens, at_least)
             limit = min(limit, user.model.config.max_len + 1 - len(prompt))
             if not limit:
                 raise AttendoError("max_tokens=0 must be 1 or more for a search")
-            hypotheses, trace = search_text(
-                user, result.edits, prompt, result.request.prefix_ids, beam, limit
-            )
+            hypotheses, trace = search_text(user, result.edits, prompt, prefix, beam, limit)
         case _:
             raise AttendoError(
                 f"a model for {result.family} answers in one pass without a search, so there is no tree"
@@ -82,7 +79,7 @@ def text_of(result: LookResult, found: Hypothesis) -> str:
     return "".join(map(spelling.add, found.token_ids)) + spelling.end()
 
 
-def tree_answer(result: LookResult, beam: int) -> TreeAnswer:
+def tree_answer(result: LookResult, beam: From1) -> TreeAnswer:
     """Return the tree of a beam search as a list of nodes, with parents before children.
 
     A node contains its id, its parent (None at the root) and its step (from 0). It also contains its token, the
@@ -174,7 +171,7 @@ def _best_path(found: Searched) -> list[str]:
     return names[::-1]
 
 
-def why_answer(result: LookResult, target: str, beam: int) -> WhyAnswer:
+def why_answer(result: LookResult, target: str, beam: From1) -> WhyAnswer:
     """Return the comparison of a given text with the best text of a beam search.
 
     The `verdict` is "same" if the texts are equal, and "model" if the model prefers the text of the search. The verdict
@@ -203,33 +200,26 @@ def why_answer(result: LookResult, target: str, beam: int) -> WhyAnswer:
         }
         for token, log_prob, rank, most, other in rows
     ]
-    score = _score(result, found, ids, chosen[:, 0].tolist())
-    of_translation = result.family == "translation"
-    compared = _Compared(
-        of_translation=of_translation,
-        beam=beam,
-        score=score,
-        # a text of a language model counts up to the length of the given text
-        best_score=found.best.score if of_translation else sum(found.best.token_log_probs[: len(ids)]),
-        diverges_at=_diverges_at(ids, found.best_ids),
-        lost_at=lost_at(found.trace, ids),
-        n_steps=len(found.trace.steps),
-        forced=tuple(ids[: len(result.request.prefix_ids)]) != result.request.prefix_ids,
-        alike=text_of(result, found.best) == target,
-        tokens=tokens,
-    )
-    return {
+    is_translation = result.family == "translation"
+    answer: WhyAnswer = {
         "text": target,
         "tokens": tokens,
-        "score": score,
+        "score": _score(result, found, ids, chosen[:, 0].tolist()),
         "best_text": text_of(result, found.best),
-        "best_score": compared.best_score,
-        "diverges_at": compared.diverges_at,
-        "lost_at": compared.lost_at,
-        "verdict": compared.verdict,
-        "sentence_en": compared.sentence.en,
-        "sentence_ja": compared.sentence.ja,
+        # a text of a language model counts up to the length of the given text
+        "best_score": found.best.score if is_translation else sum(found.best.token_log_probs[: len(ids)]),
+        "diverges_at": _diverges_at(ids, found.best_ids),
+        "lost_at": lost_at(found.trace, ids),
+        "verdict": "model",
+        "sentence_en": "",
+        "sentence_ja": "",
     }
+    prefix = result.request.prefix_ids
+    forced = tuple(ids[: len(prefix)]) != prefix
+    answer["verdict"] = _verdict(answer, is_translation=is_translation, forced=forced)
+    lost = sentence("why.lost.forced") if forced else _lost(answer, beam, len(found.trace.steps))
+    said = _said(answer, lost, is_translation=is_translation)
+    return {**answer, "sentence_en": said.en, "sentence_ja": said.ja}
 
 
 def lost_at(trace: SearchTrace, ids: Sequence[int]) -> int | None:
@@ -295,70 +285,44 @@ def _diverges_at(ids: Sequence[int], best: Sequence[int]) -> int | None:
     return first
 
 
-@dataclass(frozen=True, eq=False)
-class _Compared:
-    """The comparison of two texts. `forced` marks a prescribed beginning, and `alike` marks equal texts."""
+def _verdict(answer: WhyAnswer, *, is_translation: bool, forced: bool) -> Verdict:
+    """Return the verdict of `why_answer`, which is "model" if the scores are equal up to rounding."""
+    if answer["diverges_at"] is None:
+        return "same"
+    best_score = answer["best_score"]
+    if not answer["score"] > best_score + 1e-6 * max(1.0, abs(best_score)):
+        return "model"
+    # the search of a language model can keep a text and choose another
+    kept = not is_translation and answer["lost_at"] is None
+    return "forced" if forced else "model" if kept else "search"
 
-    of_translation: bool
-    beam: int
-    score: float
-    best_score: float
-    diverges_at: int | None
-    lost_at: int | None
-    n_steps: int
-    forced: bool
-    alike: bool
-    tokens: list[WhyToken]
 
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict of `why_answer`, which is "model" if the scores are equal up to rounding."""
-        if self.diverges_at is None:
-            return "same"
-        # the search kept the text but chose another
-        kept_on = not self.of_translation and self.lost_at is None
-        better = self.score > self.best_score + 1e-6 * max(1.0, abs(self.best_score))
-        if better and self.forced:
-            return "forced"
-        return "search" if better and not kept_on else "model"
-
-    @property
-    def sentence(self) -> Localized:
-        """The verdict of `why_answer` as one or more sentences."""
-        continued = self.verdict == "model" and self.score > self.best_score
-        return sentence(
-            f"why.{'continuation' if continued else self.verdict}",
-            whole=sentence("why.translation" if self.of_translation else "why.text"),
-            mine=f"{self.score:.4f}",
-            theirs=f"{self.best_score:.4f}",
-            parting=self._parting,
-            lost=self._lost,
+def _said(answer: WhyAnswer, lost: Localized | str, *, is_translation: bool) -> Localized:
+    """Return the verdict as one or more sentences, of which one contains the first difference of the two texts."""
+    continued = answer["verdict"] == "model" and answer["score"] > answer["best_score"]
+    at = answer["diverges_at"] or 0
+    choice: Localized | str = ""
+    if at < len(answer["tokens"]) and (token := answer["tokens"][at])["rank"] > 1:
+        choice = sentence(
+            "why.choice",
+            mine=token["piece"],
+            p=math.exp(token["log_prob"]),
+            first=token["best"]["piece"],
+            most=math.exp(token["best"]["log_prob"]),
         )
+    alike = sentence("why.alike") if answer["best_text"] == answer["text"] else ""
+    return sentence(
+        f"why.{'continuation' if continued else answer['verdict']}",
+        whole=sentence("why.translation" if is_translation else "why.text"),
+        mine=f"{answer['score']:.4f}",
+        theirs=f"{answer['best_score']:.4f}",
+        parting=sentence("why.parting", place=at + 1, choice=choice, alike=alike),
+        lost=lost,
+    )
 
-    @property
-    def _parting(self) -> Localized:
-        """The first difference of the two texts, and its probabilities."""
-        at = self.diverges_at or 0
-        choice: Localized | str = ""
-        if at < len(self.tokens) and self.tokens[at]["rank"] > 1:
-            token = self.tokens[at]
-            choice = sentence(
-                "why.choice",
-                mine=token["piece"],
-                p=math.exp(token["log_prob"]),
-                first=token["best"]["piece"],
-                most=math.exp(token["best"]["log_prob"]),
-            )
-        alike = sentence("why.alike") if self.alike else ""
-        return sentence("why.parting", place=at + 1, choice=choice, alike=alike)
 
-    @property
-    def _lost(self) -> Localized | str:
-        """The step in which the search lost the text."""
-        if self.forced:
-            return sentence("why.lost.forced")
-        if self.lost_at is not None:
-            return sentence("why.lost.dropped", beam=self.beam, place=self.lost_at + 1)
-        if len(self.tokens) > self.n_steps:
-            return sentence("why.lost.ended", n_steps=self.n_steps)
-        return ""
+def _lost(answer: WhyAnswer, beam: int, n_steps: int) -> Localized | str:
+    """Return the step in which a search lost the text, if there is one."""
+    if answer["lost_at"] is not None:
+        return sentence("why.lost.dropped", beam=beam, place=answer["lost_at"] + 1)
+    return sentence("why.lost.ended", n_steps=n_steps) if len(answer["tokens"]) > n_steps else ""

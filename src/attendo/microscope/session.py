@@ -7,12 +7,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 
 from attendo.bundle import examples_of
+from attendo.config import build
 from attendo.custom_modules import is_custom
 from attendo.errors import AttendoError
 from attendo.inference import Generator, Translator
@@ -23,12 +25,11 @@ from attendo.inspecting.residual_stream import Stack
 from attendo.microscope import answers, effects, influence, search_answers
 from attendo.microscope.protocol import (
     MOST_CHARACTERS,
-    REQUESTS,
+    EditRequest,
     LookAnswer,
     LookRequest,
     ModelAnswer,
     Probes,
-    request_of,
 )
 from attendo.microscope.run_model import (
     LookResult,
@@ -66,7 +67,51 @@ ANSWER_OF: dict[str, Callable[..., Answer]] = {
     "positions": answers.positions_answer,
     "tokens": effects.tokens_answer,
 }
-"""The function that answers each request about a result. Its arguments are the fields of the request."""
+"""The function that answers each request about a result. Its parameters are the fields of the request."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelRequest:
+    """A request for facts about the model, such as its size and its attention layers."""
+
+
+def _request_type(name: str, answer: Callable[..., Answer]) -> type:
+    """Return the type of the requests for an answer: the key of a result, and the parameters of the function."""
+    hints = get_type_hints(answer, include_extras=True)
+    fields: list[Any] = [("key", str)]
+    for parameter in [*signature(answer).parameters.values()][1:]:
+        is_required = parameter.default is parameter.empty
+        default = dataclasses.MISSING if is_required else parameter.default
+        fields.append((parameter.name, hints[parameter.name], dataclasses.field(default=default)))
+    about = {"__doc__": f"A request that `{answer.__name__}` answers."}
+    return dataclasses.make_dataclass(f"{name.title()}Request", fields, namespace=about, kw_only=True)
+
+
+REQUESTS: dict[str, type] = {
+    "model": ModelRequest,
+    "look": LookRequest,
+    **{name: _request_type(name, answer) for name, answer in ANSWER_OF.items()},
+}
+"""The type of each request, by name."""
+
+
+def request_of(name: str, body: Mapping[str, Any]) -> Any:
+    """Return the request for a name and a JSON body. Raise AttendoError for an unknown name or an invalid field.
+
+    >>> request_of("look", {"text": "rain", "edits": [{"kind": "beta", "path": "*", "beta": "inf"}]}).edits[0].beta
+    'inf'
+    """
+    if name not in REQUESTS:
+        raise AttendoError(
+            f"unknown question {name!r}: page and program have different versions. Reload the page"
+        )
+    if name == "look":
+        edits = body.get("edits", [])
+        if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
+            raise AttendoError("edits must be a list of tables; [] is none")
+        for edit in edits:
+            build(EditRequest, edit, "edit")  # names an unknown key
+    return build(REQUESTS[name], body, name, others=name != "look")
 
 
 def answer_types() -> dict[str, Any]:
@@ -77,14 +122,9 @@ def answer_types() -> dict[str, Any]:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON schemas of each request and its answer, by name."""
-    answers = answer_types()
-    return {
-        name: {
-            "request": TypeAdapter(request).json_schema(),
-            "answer": TypeAdapter(answers[name]).json_schema(),
-        }
-        for name, request in REQUESTS.items()
-    }
+    of_answers = {name: TypeAdapter(answer).json_schema() for name, answer in answer_types().items()}
+    of_requests = {name: TypeAdapter(request).json_schema() for name, request in REQUESTS.items()}
+    return {name: {"request": of_requests[name], "answer": of_answers[name]} for name in of_requests}
 
 
 class Session:
@@ -152,7 +192,10 @@ class Session:
             known = effect_paths(model) if name == "effects" else [*attention_layers(model)]
             if given["path"] not in known:
                 raise AttendoError(f"{name}: path {given['path']!r} is not one of {', '.join(known)}")
-        return ANSWER_OF[name](self._result_of(request.key), **given)
+        if request.key not in self._requests:
+            message = "this result is no longer available, because the program was restarted. Look again"
+            raise AttendoError(message)
+        return ANSWER_OF[name](self._remembered(self._requests[request.key]), **given)
 
     def model_answer(self) -> ModelAnswer:
         """Return the facts about the model that the page shows before the first request."""
@@ -253,13 +296,6 @@ class Session:
         while len(self._results) > 2 and sum(r.n_bytes for r in self._results.values()) > REMEMBERED:
             self._results.popitem(last=False)
         return result
-
-    def _result_of(self, key: str) -> LookResult:
-        if key not in self._requests:
-            raise AttendoError(
-                "this result is no longer available, because the program was restarted. Look again"
-            )
-        return self._remembered(self._requests[key])
 
 
 def probes_of(user: User, rows: Sequence[tuple[str, str]]) -> Probes:

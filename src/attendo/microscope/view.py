@@ -28,13 +28,14 @@ from attendo.microscope.attention_map import (
     Stack,
     Steps,
     answer_text,
+    map_figure,
     map_of,
     map_text,
     steps_of,
     weights_of,
+    write_picture,
 )
 from attendo.microscope.look_page import saved_page
-from attendo.microscope.pictures import map_figure, write_picture
 from attendo.microscope.protocol import Baseline, EditRequest, LookRequest, Outcome
 from attendo.microscope.run_model import LookResult, User, attention_layers, attention_paths, usual_search
 from attendo.microscope.run_model import look as look_at
@@ -231,9 +232,8 @@ class View:
         return map_text(self.map())
 
     def __repr__(self) -> str:
-        text, answer = (
-            fitted(text, LONGEST_TEXT) for text in (self.result.request.text, answer_text(self.result))
-        )
+        text = fitted(self.result.request.text, LONGEST_TEXT)
+        answer = fitted(answer_text(self.result), LONGEST_TEXT)
         return f"View({text!r} → {answer!r})"
 
     def _repr_html_(self) -> str:
@@ -319,9 +319,8 @@ def _asked(edit: EditRequest | Edit) -> Iterator[EditRequest]:
                 yield EditRequest(kind="off", path=path, head=head)
         case Temper(path, beta, heads):
             for head in (None,) if heads is None else heads:
-                yield EditRequest(
-                    kind="beta", path=path, head=head, beta="inf" if beta == float("inf") else beta
-                )
+                level = "inf" if beta == float("inf") else beta
+                yield EditRequest(kind="beta", path=path, head=head, beta=level)
         case _:
             name = type(edit).__name__
             raise AttendoError(f"look supports only Off and Temper. For {name}, use model.recording")
@@ -340,9 +339,8 @@ def table_text(shown: AttentionMap, layer: int | None = None, head: int | None =
     n_layers, n_heads = shown.weights.shape[:2]
     for number in range(n_layers) if layer is None else (layer,):
         for one in range(n_heads) if head is None else (head,):
-            for i, (query, row) in enumerate(
-                zip(shown.query_pieces, shown.weights[number, one], strict=True), 1
-            ):
+            rows = zip(shown.query_pieces, shown.weights[number, one], strict=True)
+            for i, (query, row) in enumerate(rows, 1):
                 for j, (key, weight) in enumerate(zip(shown.key_pieces, row.tolist(), strict=True), 1):
                     pieces = (guarded(query), guarded(key))
                     writer.writerow([number + 1, one + 1, i, j, *pieces, f"{weight:.6g}"])

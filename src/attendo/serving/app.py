@@ -14,9 +14,9 @@ from starlette.responses import Response
 
 from attendo import __version__
 from attendo.errors import AttendoError
-from attendo.serving import chat, chat_page, completions, errors, pages, texts, translations
+from attendo.serving import chat, completions, errors, pages, texts, translations
 from attendo.serving.dependencies import ApiRequest, ApiRoute
-from attendo.serving.errors import Fault, documented_errors
+from attendo.serving.errors import ApiError, Fault, documented_errors
 from attendo.serving.middleware import CrossOrigin, Guard, ResponseLog
 from attendo.serving.monitoring import MEDIA_TYPE
 from attendo.serving.registry import Reloading
@@ -50,7 +50,7 @@ async def readyz(request: ApiRequest) -> Response:
     state = request.server
     if state.ready:
         return _status("ready")
-    return errors.error_response(request.scope, 503, errors.STOPPING if state.draining else errors.LOADING)
+    raise ApiError(503, errors.STOPPING if state.draining else errors.LOADING)
 
 
 @health.get("/health", operation_id="health_health_get", responses=documented_errors(Fault, 401, 403, 503))
@@ -92,7 +92,7 @@ def create_app(state: State) -> FastAPI:
     routers = [health, translations.router, completions.router, chat.router]
     routers += [texts.openai_router, texts.router]
     routers += [pages.look_router] if state.look else []
-    routers += [pages.router, chat_page.router] if state.page else []
+    routers += [pages.router] if state.page else []
     routers += [pages.assets_router] if state.look or state.page else []
     for router in routers:
         app.include_router(router)

@@ -417,9 +417,8 @@ def _choices(ready: GenerationRequest, form: AnswerForm) -> Callable[[JobEvent],
         own = [token.token_id for token in tokens]
         ids[index] += own
         offsets = _offsets(tokenizer, ids[index], going_on=bool(ready.prompt_ids(index)))
-        return _table(
-            tokenizer, own, [token.log_prob for token in tokens], None, offsets[-len(own) or None :]
-        )
+        values = [token.log_prob for token in tokens]
+        return _table(tokenizer, own, values, None, offsets[-len(own) or None :])
 
     def choices(event: JobEvent) -> list[dict[str, Any]]:
         found = list(first)
@@ -472,15 +471,13 @@ async def completions(request: ApiRequest) -> Response:
     it is generated. A translator then sends one greedy translation.
     """
     body = await request.read_json(CompletionBody)
+    echoes_scores = body.stream and body.echo and body.logprobs is not None
     check_options(
         request,
         body,
         best_of=(body.best_of in (None, body.n or 1), "set n only; all n texts are returned"),
         suffix=(not body.suffix, "remove it; text is generated from left to right"),
-        logprobs=(
-            not (body.stream and body.echo and body.logprobs is not None),
-            "it cannot be combined with echo in a stream; remove one of them",
-        ),
+        logprobs=(not echoes_scores, "it cannot be combined with echo in a stream; remove one of them"),
     )
     limits = request.limits
     prompts = _prompts(body)
@@ -598,9 +595,8 @@ async def _translated(
     )
     head = FORM.head(served.name, body.stream)
     if body.stream:
-        greedy = await prepared(
-            request, served, sources, TranslateOptions(beam=1, max_tokens=body.max_tokens)
-        )
+        one_beam = TranslateOptions(beam=1, max_tokens=body.max_tokens)
+        greedy = await prepared(request, served, sources, one_beam)
         config = dataclasses.replace(greedy.config, beam=1, beam_groups=1, coverage_penalty=0.0)
         wanted = TranslationJob(greedy.sources, config, guard=False, stream=True)
         chunks = _chunks(head, body, _translated_choices, partial(_usage_of_translations, greedy))

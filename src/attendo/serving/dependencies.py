@@ -61,14 +61,15 @@ class ApiRequest(Request):
         """The media type of the request body, without parameters."""
         return media_type(self.headers.get("content-type", ""))
 
-    def requested_timeout(self) -> float | None:
-        """Return the value of the header X-Request-Timeout in seconds, or None if there is no such header.
+    def timeout(self) -> float:
+        """Return the timeout in seconds: the header X-Request-Timeout, but at most the server's timeout.
 
-        Raise ApiError with status 422 if the value is not a valid number of seconds.
+        Raise ApiError with status 422 if the header is not a valid number of seconds.
         """
+        most = self.limits.timeout
         given = self.headers.get("x-request-timeout")
         if given is None:
-            return None
+            return most
         try:
             seconds = float(given)
         except ValueError:
@@ -79,13 +80,13 @@ class ApiRequest(Request):
                 f"X-Request-Timeout must be a number of seconds above 0 and at most {LONGEST_SECONDS:,}, for "
                 "example 2.5",
             )
-        return seconds
+        return min(seconds, most)
 
     async def read_json(self, kind: type[BodyT]) -> BodyT:
         """Parse the JSON body as the model class `kind`. Raise ApiError for another body (415) or an invalid field
         (422).
         """
-        self.requested_timeout()
+        self.timeout()  # raises for an invalid header
         if self.media_type != JSON:
             raise ApiError(415, f"the body must be JSON; send it with Content-Type: {JSON}")
         return parse_json(await self.body(), kind)
@@ -131,15 +132,6 @@ class ApiRequest(Request):
                 if choose() is served:
                     raise
 
-    @property
-    def seconds(self) -> float:
-        """The timeout of the request in seconds: the header X-Request-Timeout, but at most the server's timeout.
-
-        Raises ApiError with status 422 for an invalid header.
-        """
-        most = self.limits.timeout
-        return min(self.requested_timeout() or most, most)
-
     async def disconnected(self) -> None:
         """Wait until the client disconnects. Read the body before the call."""
         while (await self.receive())["type"] != "http.disconnect":
@@ -147,14 +139,14 @@ class ApiRequest(Request):
 
     def job_events(self, served: ServedModel, work: Work, cost: int) -> AbstractAsyncContextManager[Any]:
         """Return a context with the events of a job (see `engine.call`)."""
-        return call(served.engine, self.server.admission.entered(max(1, cost)), work, self.seconds)
+        return call(served.engine, self.server.admission.entered(max(1, cost)), work, self.timeout())
 
     async def run_job(self, served: ServedModel, work: Work, cost: int) -> Sequence[Any]:
         """Run a job and return its results. Raise ApiError with status 400 for an AttendoError of the job."""
         context = self.context
         entered = self.server.admission.entered(max(1, cost), again=context.queued is not None)
         try:
-            done = await results(served.engine, entered, work, self.seconds, self.disconnected)
+            done = await results(served.engine, entered, work, self.timeout(), self.disconnected)
         except AttendoError as error:
             raise ApiError(400, str(error)) from None
         context.queued = (context.queued or 0.0) + done.queued

@@ -120,48 +120,40 @@ def error_body(
     return {"error": {"message": message, "type": kind, "param": param, "code": code or _CODES.get(status)}}
 
 
-def error_response(
-    scope: Scope,
-    status: int,
-    message: str,
-    headers: Mapping[str, str] | None = None,
-    param: str | None = None,
-    code: str | None = None,
-) -> Response:
-    """Return the error response to a request. A response with status 503 has the header Retry-After."""
+def error_response(scope: Scope, error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the response to a rejected request. A response with status 503 has the header Retry-After."""
     own = dict(headers or {})
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        own = {"retry-after": "5"} | own
-    if status == HTTPStatus.UNAUTHORIZED:
+    if error.retry_after is not None or error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        own = {"retry-after": str(error.retry_after or 5)} | own
+    if error.status == HTTPStatus.UNAUTHORIZED:
         # for a page without scripts, the browser asks for the key
         scheme = 'Basic realm="attendo"' if scope["path"].endswith("/chat") else "Bearer"
         own = {"www-authenticate": scheme} | own
-    body = json.dumps(error_body(scope["path"], status, message, param, code))
-    return Response(body, status, own, media_type="application/json")
+    body = json.dumps(error_body(scope["path"], error.status, error.message, error.param, error.code))
+    return Response(body, error.status, own, media_type="application/json")
 
 
 def response_to(scope: Scope, error: Exception) -> Response:
     """Return the response to an exception. An unexpected exception becomes status 500 without its message."""
     match error:
         case ApiError():
-            again = None if error.retry_after is None else {"retry-after": str(error.retry_after)}
-            return error_response(scope, error.status, error.message, again, error.param, error.code)
+            return error_response(scope, error)
         case DeadlineExceeded():
-            return error_response(scope, 504, TOO_LATE)
+            return error_response(scope, ApiError(504, TOO_LATE))
         case ClientGone():
             return Response(status_code=GONE)
         case RequestValidationError():  # a parameter in the path; `serving.schemas` validates bodies
             wrong = error.errors()[0]
             field = str(wrong["loc"][-1])
-            return error_response(scope, 422, f"{field}: {as_clause(wrong['msg'])}", param=field)
+            return error_response(scope, ApiError(422, f"{field}: {as_clause(wrong['msg'])}", param=field))
         case HTTPException():
-            return error_response(scope, error.status_code, _detail(error), error.headers)
+            return error_response(scope, ApiError(error.status_code, _detail(error)), error.headers)
         case AttendoError():
-            return error_response(scope, 422, str(error))
+            return error_response(scope, ApiError(422, str(error)))
         case _:
             request_id = scope[CONTEXT].request_id
             message = f"internal error; the log of the server describes it under request id {request_id}"
-            return error_response(scope, 500, message)
+            return error_response(scope, ApiError(500, message))
 
 
 def install(app: FastAPI) -> None:
@@ -189,9 +181,8 @@ def _detail(error: HTTPException) -> str:
         case HTTPStatus.NOT_FOUND if error.detail == "Not Found":
             return "this path does not exist; /openapi.json lists all paths"
         case HTTPStatus.METHOD_NOT_ALLOWED:
-            taken = sorted(
-                part.strip() for part in (error.headers or {}).get("Allow", "").split(",") if part.strip()
-            )
+            allowed = (error.headers or {}).get("Allow", "").split(",")
+            taken = sorted(method.strip() for method in allowed if method.strip())
             way = f"use {' or '.join(taken)}" if taken else "the header Allow lists the methods"
             return f"this path does not support that method; {way}"
         case _:

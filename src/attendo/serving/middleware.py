@@ -182,7 +182,7 @@ class Guard:
             await self._answer(record, scope, receive, send)
         except asyncio.CancelledError:  # the time to finish requests is over
             if not record.status:
-                await errors.error_response(scope, 503, errors.STOPPING)(scope, receive, send)
+                await errors.error_response(scope, ApiError(503, errors.STOPPING))(scope, receive, send)
             raise
         except Exception as error:
             if record.stalled:

@@ -127,10 +127,8 @@ def serve(
     address = f"http://{f'[{host}]' if ':' in host else host}:{at}/"
     steady()
     running = _Running(state, Reloading(state), Connections(_raised_limit()))
-    with (
-        asyncio.Runner(loop_factory=running.server.config.get_loop_factory()) as runner,
-        _uvicorn_logs(state),
-    ):
+    loop_factory = running.server.config.get_loop_factory()
+    with asyncio.Runner(loop_factory=loop_factory) as runner, _uvicorn_logs(state):
         on_listening(address)
         state.log.event("listening", {"address": address, "loading": ",".join(state.models.folders)})
         return runner.run(running.run(listening, watch, lambda: on_ready(address)))
@@ -175,10 +173,8 @@ class _Running:
         """Serve until a signal or an error, and return the exit code."""
         loop = asyncio.get_running_loop()
         with _signals(loop, self.start_draining, self.look.set):
-            tasks = [
-                asyncio.ensure_future(task)
-                for task in (self._models(watch, ready), self._drained(), _tidied())
-            ]
+            work = (self._models(watch, ready), self._drained(), _tidied())
+            tasks = [asyncio.ensure_future(one) for one in work]
             serving = asyncio.ensure_future(self.server.serve(sockets=[listening]))
             await asyncio.wait([*tasks, serving], return_when=asyncio.FIRST_COMPLETED)
             self.server.should_exit = True

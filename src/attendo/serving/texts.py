@@ -35,12 +35,9 @@ Span = Annotated[list[int], Field(min_length=2, max_length=2)]
 def _one_of(*forms: tuple[str, ...]) -> dict[str, Any]:
     """Return the JSON schema of a body that has all fields of one of the forms, and no field of the other forms."""
     names = [name for form in forms for name in form]
-    return {
-        "oneOf": [
-            {"required": [*form], "properties": {name: False for name in names if name not in form}}
-            for form in forms
-        ]
-    }
+    others = [{name: False for name in names if name not in form} for form in forms]
+    pairs = zip(forms, others, strict=True)
+    return {"oneOf": [{"required": [*form], "properties": refused} for form, refused in pairs]}
 
 
 class ClassifyBody(Body):
@@ -256,9 +253,8 @@ async def classify(request: ApiRequest) -> Response:
         results = [one.as_json() for one in found]
         return json_response({"model": served.name, "results": results})
 
-    return await request.with_model(
-        body.model, ("classification", "multi-label", "regression", "tagging"), work
-    )
+    families = ("classification", "multi-label", "regression", "tagging")
+    return await request.with_model(body.model, families, work)
 
 
 @router.post("/tokenize", **reads(TokenizeBody, TokenizeAnswer, timeout=False, links=BACK))
@@ -370,16 +366,15 @@ async def _score_texts(request: ApiRequest, served: ServedModel, body: ScoreBody
         values = [place.log_prob for place in places]
         log_prob = math.fsum(values)
         surprise = perplexity(log_prob, len(values))
-        results.append(
-            {
-                "log_prob": log_prob,
-                "n_tokens": len(values),
-                "perplexity": surprise if math.isfinite(surprise) else None,
-                "nats_per_character": -log_prob / len(text) if text else None,
-                "bits_per_byte": -log_prob / math.log(2) / len(text.encode()) if text else None,
-                "tokens": _tokens(generator, [place.token_id for place in places], values, places),
-            }
-        )
+        result = {
+            "log_prob": log_prob,
+            "n_tokens": len(values),
+            "perplexity": surprise if math.isfinite(surprise) else None,
+            "nats_per_character": -log_prob / len(text) if text else None,
+            "bits_per_byte": -log_prob / math.log(2) / len(text.encode()) if text else None,
+            "tokens": _tokens(generator, [place.token_id for place in places], values, places),
+        }
+        results.append(result)
     return results
 
 

@@ -167,9 +167,8 @@ async def details(
         for at, (token, place) in enumerate(zip(candidates[0]["tokens"], places, strict=True)):
             before = ids[:at] if at < n_first else None
             token["alternatives"] = other_tokens(translator, place, before)
-        described.append(
-            {"candidates": candidates, "parts": one.parts, "loop": one.loop, "omission": one.omission}
-        )
+        facts = {"parts": one.parts, "loop": one.loop, "omission": one.omission}
+        described.append({"candidates": candidates} | facts)
     return described
 
 
@@ -191,10 +190,8 @@ def other_tokens(
         text = tokenizer.decode([*(before or ()), token])
         if token == place.token_id or token in tokenizer.not_text or text.endswith("\ufffd"):
             continue
-        prefix = None if before is None else text
-        others.append(
-            {"id": token, "text": token_text(tokenizer, token), "log_prob": log_prob, "prefix": prefix}
-        )
+        other = {"id": token, "text": token_text(tokenizer, token), "log_prob": log_prob}
+        others.append(other | {"prefix": None if before is None else text})
     return others[:ALTERNATIVES]
 
 
@@ -344,7 +341,7 @@ async def translate(request: ApiRequest) -> Response:
 
 async def _question(request: ApiRequest) -> TranslateBody:
     """Return the parsed JSON or form body. Raise ApiError with status 400 in LibreTranslate's format."""
-    request.requested_timeout()
+    request.timeout()  # raises for an invalid header
     if request.media_type == JSON:
         asked = parse_json(await request.body(), TranslateBody, 400)
     else:
@@ -424,9 +421,8 @@ def _there_is(translators: Sequence[ServedModel]) -> str:
     """Return the available language pairs, for a message."""
     pairs = ", ".join(dict.fromkeys(f"{_source(s)} to {_target(s)}" for s in translators))
     unknown = any(UNKNOWN in (_source(s), _target(s)) for s in translators)
-    return f"available: {pairs}" + (
-        " (und: undetermined; set the languages of the server with --from and --to)" if unknown else ""
-    )
+    remedy = " (und: undetermined; set the languages of the server with --from and --to)"
+    return f"available: {pairs}{remedy if unknown else ''}"
 
 
 @router.get("/languages", responses={200: {"model": list[Language]}})
@@ -467,10 +463,8 @@ async def settings(request: ApiRequest) -> Response:
     state = request.server
     known = languages_of(state)
     first = state.models.of_family("translation")[:1]
-    source, target = [
-        {"code": code, "name": name_of(code)}
-        for code in ([_source(first[0]), _target(first[0])] if first else [AUTO, UNKNOWN])
-    ]
+    codes = (_source(first[0]), _target(first[0])) if first else (AUTO, UNKNOWN)
+    source, target = ({"code": code, "name": name_of(code)} for code in codes)
     return json_response(
         {
             "apiKeys": bool(state.keys),

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from attendo.display.i18n import Language
-from attendo.microscope.pictures import heat_map
+from attendo.microscope.attention_map import heat_map
 from attendo_course.book import passage, translated
 from attendo_course.figures import style
 from attendo_course.figures.arrays import PositionCurves, PositionProducts

@@ -21,9 +21,8 @@ from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inference.alignment import coverage_scores
 from attendo.inference.perplexity import text_loss
 from attendo.interop.huggingface.tokenizers import read_tokenizer
-from attendo.microscope.protocol import request_of
 from attendo.microscope.run_model import look
-from attendo.microscope.session import look_answer
+from attendo.microscope.session import look_answer, request_of
 from attendo.models import Model, ModelConfig, build_model
 from attendo.runs.task_specs import TRANSLATION, family_of
 from attendo.runs.training_run import new_run

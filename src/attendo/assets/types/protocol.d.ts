@@ -26,7 +26,7 @@ export interface AttributionAnswer {
   parts: LogitPart[];
 }
 
-/** A request for the direct contributions to the logit of the token after a position, minus that of `other`. */
+/** A request that `attribution_answer` answers. */
 export interface AttributionRequest {
   key: string;
   position: number;
@@ -64,6 +64,12 @@ export interface EffectsAnswer {
   heads?: WithoutHead[];
 }
 
+/** A request that `effects_answer` answers. */
+export interface EffectsRequest {
+  key: string;
+  path: string;
+}
+
 /** The attention of a head in each checkpoint (see `film_answer`). */
 export interface FilmAnswer {
   frames: Frame[];
@@ -72,7 +78,7 @@ export interface FilmAnswer {
   note: string;
 }
 
-/** A request for the attention of one head in all checkpoints. */
+/** A request that `film_answer` answers. */
 export interface FilmRequest {
   key: string;
   path: string;
@@ -95,18 +101,13 @@ export interface InfluenceAnswer {
   source: string;
 }
 
-/** A request for the influence of tokens, or of the activations of the text `other`, on the output. */
+/** A request that `influence_answer` answers. */
 export interface InfluenceRequest {
   key: string;
   stack: string;
   way?: "rollout" | "gradients" | "patching";
   position?: number;
   other?: string;
-}
-
-/** A request about an earlier result, which `key` identifies. */
-export interface KeyRequest {
-  key: string;
 }
 
 /** A label of a classifier with its probability. */
@@ -151,6 +152,12 @@ export interface LensAnswer {
   positions: number;
   tokens: ScoredToken[][];
   pooled?: Record<string, number>[];
+}
+
+/** A request that `lens_answer` answers. */
+export interface LensRequest {
+  key: string;
+  stack: string;
 }
 
 /** A token with its log-probability in nats. `rank` is the rank among all tokens, from 1. */
@@ -208,6 +215,12 @@ export interface MatricesAnswer {
   contribution: number[][];
 }
 
+/** A request that `matrices_answer` answers. */
+export interface MatricesRequest {
+  key: string;
+  path: string;
+}
+
 /** The facts about a model that the page shows. `examples` are texts to try. */
 export interface ModelAnswer {
   name: string;
@@ -242,7 +255,7 @@ export interface NextAnswer {
   actual: ScoredToken | null;
 }
 
-/** A request for the n most probable tokens at a position. */
+/** A request that `next_answer` answers. */
 export interface NextRequest {
   key: string;
   position: number;
@@ -273,12 +286,6 @@ export interface Outcome {
   ngrams?: Ngram[];
 }
 
-/** A request about an attention layer of a result. The request `effects` also accepts a feed-forward network. */
-export interface PathRequest {
-  key: string;
-  path: string;
-}
-
 /** The positional encoding of the source or target, as float32 in base64 (see `positions_answer`). */
 export interface PositionsAnswer {
   kind: string;
@@ -291,7 +298,7 @@ export interface PositionsAnswer {
   note: string;
 }
 
-/** A request for the positional encoding of the source or the target. */
+/** A request that `positions_answer` answers. */
 export interface PositionsRequest {
   key: string;
   side: "source" | "target";
@@ -312,17 +319,17 @@ export interface Requests {
   model: ModelRequest;
   look: LookRequest;
   tensor: TensorRequest;
-  matrices: PathRequest;
-  effects: PathRequest;
+  matrices: MatricesRequest;
+  effects: EffectsRequest;
   film: FilmRequest;
-  lens: StackRequest;
+  lens: LensRequest;
   influence: InfluenceRequest;
   attribution: AttributionRequest;
   next: NextRequest;
   tree: TreeRequest;
   why: WhyRequest;
   positions: PositionsRequest;
-  tokens: KeyRequest;
+  tokens: TokensRequest;
 }
 
 /** A token with its probability or cosine in `p`. The other numbers depend on the type of answer. */
@@ -345,13 +352,7 @@ export interface Sink {
   share: number;
 }
 
-/** A request about a stack of layers: encoder, decoder or cross. */
-export interface StackRequest {
-  key: string;
-  stack: string;
-}
-
-/** A request for the query, key and value vectors of all heads in a layer, or of one head. */
+/** A request that `tensor_answer` answers. */
 export interface TensorRequest {
   key: string;
   path: string;
@@ -385,6 +386,11 @@ export interface TokensAnswer {
   pooled: number[];
 }
 
+/** A request that `tokens_answer` answers. */
+export interface TokensRequest {
+  key: string;
+}
+
 /** The tree of all candidates of a beam search, and the best text. */
 export interface TreeAnswer {
   nodes: TreeNode[];
@@ -407,7 +413,7 @@ export interface TreeNode {
   best: boolean;
 }
 
-/** A request for the search tree of a beam search with beam size `beam`. */
+/** A request that `tree_answer` answers. */
 export interface TreeRequest {
   key: string;
   beam: number;
@@ -427,7 +433,7 @@ export interface WhyAnswer {
   sentence_ja: string;
 }
 
-/** A request for the reason why a beam search with beam size `beam` did not find the text `target`. */
+/** A request that `why_answer` answers. */
 export interface WhyRequest {
   key: string;
   target: string;

@@ -13,7 +13,6 @@ from attendo.interop.huggingface.options import (
     Option,
     RotaryBase,
     Same,
-    Theirs,
     Windows,
 )
 from attendo.interop.huggingface.table import Head, Row, Table, attention_layers, blocks, dense
@@ -185,10 +184,6 @@ _MODERN_LAYERS: Mapping[str, str | tuple[str, ...]] = {
 _MODERN_HEAD = (*dense("head.dense", "output_hidden"), *dense("head.norm", "output_norm"))
 
 
-def _is_local(theirs: Theirs, n: int) -> bool:
-    return n % theirs.get("global_attn_every_n_layers", 3) > 0
-
-
 MODERNBERT = Table(
     (
         Same("vocab_size", "vocab_size", 50_368),
@@ -211,7 +206,12 @@ MODERNBERT = Table(
         Fixed(_ENCODER | {"positions": "rotary", "norm_first": True, "norm_first_block": False}),
         Fixed({"activation": "gelu", "feed_forward_gated": True}),
         RotaryBase(bases={"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}, scales_local=True),
-        Windows(default=128, is_local=_is_local, half=True, kept=True),
+        Windows(
+            default=128,
+            is_local=lambda theirs, n: n % theirs.get("global_attn_every_n_layers", 3) > 0,
+            half=True,
+            kept=True,
+        ),
     ),
     (
         Row("model.embeddings.tok_embeddings.weight", ("embedding.tokens.weight",)),

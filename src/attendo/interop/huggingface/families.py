@@ -28,18 +28,6 @@ from attendo.interop.huggingface.options import (
 from attendo.interop.huggingface.table import Head, Row, Table, always, attention_layers, blocks, dense
 
 _ALONE = {"n_encoder_layers": 0, "norm_first": True, "embedding_scale": False, "initialization": "normal"}
-_GPT2_ROWS = tuple(
-    row
-    for theirs, ours in {
-        "attn.c_attn": ("self_attention.q_proj", "self_attention.k_proj", "self_attention.v_proj"),
-        "attn.c_proj": ("self_attention.out_proj",),
-        "mlp.c_fc": ("feed_forward.in_proj",),
-        "mlp.c_proj": ("feed_forward.out_proj",),
-    }.items()
-    for row in dense(
-        f"transformer.h.{{n}}.{theirs}", *(f"decoder.blocks.{{n}}.{own}" for own in ours), transposed=True
-    )
-)
 _GPT2_HEAD = Head("decoder")
 GPT2 = Table(
     (
@@ -63,11 +51,18 @@ GPT2 = Table(
         Row("transformer.wte.weight", ("embedding.tokens.weight",)),
         Row("lm_head.weight", ("output_proj.weight",)),
         Row("transformer.wpe.weight", ("embedding.positions.weight",)),
-        *_GPT2_ROWS,
         *blocks(
             "transformer.h",
             "decoder",
-            {"ln_1": "self_attention_residual.norm", "ln_2": "feed_forward_residual.norm"},
+            {
+                "ln_1": "self_attention_residual.norm",
+                "attn.c_attn": tuple(f"self_attention.{name}_proj" for name in "qkv"),
+                "attn.c_proj": "self_attention.out_proj",
+                "ln_2": "feed_forward_residual.norm",
+                "mlp.c_fc": "feed_forward.in_proj",
+                "mlp.c_proj": "feed_forward.out_proj",
+            },
+            transposed=True,
         ),
         *dense("transformer.ln_f", "decoder.norm"),
     ),
@@ -324,8 +319,8 @@ def _bart(
 ) -> Table:
     """Return the table of a model like BART, with variants in normalization and positions."""
     positions: tuple[Row, ...] = (
-        *(Row("model.encoder.embed_positions.weight", ("source_embedding.positions.weight",), behind=2),),
-        *(Row("model.decoder.embed_positions.weight", ("target_embedding.positions.weight",), behind=2),),
+        Row("model.encoder.embed_positions.weight", ("source_embedding.positions.weight",), behind=2),
+        Row("model.decoder.embed_positions.weight", ("target_embedding.positions.weight",), behind=2),
         *dense("model.encoder.layernorm_embedding", "source_embedding.norm"),
         *dense("model.decoder.layernorm_embedding", "target_embedding.norm"),
     )
@@ -369,10 +364,6 @@ _LEARNED = Fixed({"positions": "learned", "embedding_norm_eps": 1e-5})
 _HALVES = Fixed({"positions": "sinusoidal", "position_order": "halves"})
 
 
-def _shares_embeddings(theirs: Theirs) -> bool:
-    return bool(theirs.get("share_encoder_decoder_embeddings", True))
-
-
 MARIAN = _bart(
     "MarianMTModel",
     58_101,
@@ -381,7 +372,7 @@ MARIAN = _bart(
     Fixed({"norm_first": False}),
     Must("share_encoder_decoder_embeddings", True),
     learned=False,
-    when=_shares_embeddings,
+    when=lambda theirs: bool(theirs.get("share_encoder_decoder_embeddings", True)),
 )
 MARIAN_OF_TWO = _bart(
     "MarianMTModel",

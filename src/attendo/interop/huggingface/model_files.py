@@ -67,17 +67,13 @@ qwen2, qwen3, roberta, smollm3, t5, xlm-roberta)
         )
     table = next(table for table in FAMILIES[kind] if table.when(theirs))
     names = theirs.get("architectures") or list(table.heads)[:1]
-    if (head := table.heads.get(_plain(names[0]))) is None:
+    # XLMRobertaModel and CamembertModel have the structure of RobertaModel
+    if (head := table.heads.get(re.sub("^(XLMRoberta|Camembert)", "Roberta", names[0]))) is None:
         raise AttendoError(
             f"config.json: architectures={json.dumps(names)} of {kind} is not supported (supported: "
             f"{', '.join(table.heads)})"
         )
     return table, head
-
-
-def _plain(name: str) -> str:
-    """Return the name of the class with the same structure, for example RobertaModel for CamembertModel."""
-    return re.sub("^(XLMRoberta|Camembert)", "Roberta", name)
 
 
 def config_of(theirs: Theirs, output_bias: bool | None = None) -> ModelConfig:
@@ -361,9 +357,8 @@ def _tensors_of(model: Model, place: Place) -> dict[str, Tensor]:
             if row.plus is not None:
                 found[row.plus] = found[row.theirs].new_zeros(theirs["type_vocab_size"], config.d_model)
         elif place.table.biased and row.ours[0].endswith(".bias") and weights[0] in named:
-            found[row.theirs] = row.write(
-                [torch.zeros(len(named[name])) for name in weights], theirs, config.head_width
-            )
+            zeros = [torch.zeros(len(named[name])) for name in weights]
+            found[row.theirs] = row.write(zeros, theirs, config.head_width)
     if not tied and place.head.architecture == "encoder-decoder":
         # tensors in a file must not share memory
         found = {name: tensor.clone() for name, tensor in found.items()}

@@ -65,7 +65,8 @@ class Row:
         found = get(self.theirs)
         rows = sum(shape[0] for shape in shapes) + self._before(theirs)
         wanted = (rows, *shapes[0][1:])
-        if tuple(found.shape) != (there := self._there(wanted)):
+        there = (1, *wanted) if self.flat else wanted[::-1] if self.transposed else wanted
+        if tuple(found.shape) != there:
             raise AttendoError(
                 f"{self.theirs} has shape {list(found.shape)}, but config.json defines {list(there)}. Take "
                 "both files from one model"
@@ -99,11 +100,6 @@ class Row:
 
     def _before(self, theirs: Theirs) -> int:
         return theirs.get("pad_token_id", 1) + 1 if self.behind < 0 else self.behind
-
-    def _there(self, wanted: tuple[int, ...]) -> tuple[int, ...]:
-        if self.flat:
-            return (1, *wanted)
-        return wanted[::-1] if self.transposed else wanted
 
 
 def _adjacent(found: Tensor, theirs: Theirs, head_dim: int) -> Tensor:
@@ -142,10 +138,15 @@ def attention_layers(theirs: str, ours: str, *names: str) -> dict[str, str]:
 
 
 def blocks(
-    theirs: str, ours: str, layers: Mapping[str, str | tuple[str, ...]], turned: Sequence[str] = ()
+    theirs: str,
+    ours: str,
+    layers: Mapping[str, str | tuple[str, ...]],
+    turned: Sequence[str] = (),
+    *,
+    transposed: bool = False,
 ) -> tuple[Row, ...]:
     """Return a `Row` for each tensor in a stack of blocks. `layers` maps Hugging Face's layer names to attendo's, or to
-    several layers that one layer joins. `turned` contains the layers with RoPE.
+    several layers that one layer joins. `turned` contains the layers with RoPE. `transposed` is that of the `Row`.
 
     >>> blocks("h", "decoder", {"ln_1": "self_attention_residual.norm"})[0].ours
     ('decoder.blocks.{n}.self_attention_residual.norm.weight',)
@@ -157,6 +158,7 @@ def blocks(
         for row in dense(
             f"{theirs}.{{n}}.{name}",
             *(f"{ours}.blocks.{{n}}.{layer}" for layer in joined),
+            transposed=transposed,
             turned=sum(layer in turned for layer in joined),
         )
     )

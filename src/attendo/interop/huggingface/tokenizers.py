@@ -51,7 +51,9 @@ class TokenizerFacts:
 
     def name(self, role: str) -> str | None:
         """Return the text of the special token with a role such as "eos", or None if there is no such token."""
-        return _content(self.own.get(f"{role}_token"))
+        value = self.own.get(f"{role}_token")
+        value = value.get("content") if isinstance(value, dict) else value
+        return value if isinstance(value, str) else None
 
     def added(self) -> dict[int, dict[str, Any]]:
         """Return the added tokens in tokenizer_config.json, by id."""
@@ -88,13 +90,6 @@ class TokenizerFacts:
         if not isinstance(table, dict):
             raise AttendoError(f"{self.folder / name} is damaged (not a JSON object). Copy it again")
         return table
-
-
-def _content(value: Any) -> str | None:
-    """Return the text of a token, which is a string or an object."""
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
 
 
 _LLAMAS = {"llama", "mistral"}
@@ -276,9 +271,8 @@ def _one_sided(
         raise AttendoError(
             f"{facts.folder}: choose the source language with `source_language`, for example en_XX"
         )
-    languages = (
-        (source_language, target_language) if several else (None, None)
-    )  # other models have no language tokens
+    # other models have no language tokens
+    languages = (source_language, target_language) if several else (None, None)
     codes = [_code(facts, ids, language) for language in languages]
     specials = _specials(facts, ids, apart.unk_id, around, codes)
     side = {"library": apart.document, "ids": apart.ids}
@@ -393,9 +387,8 @@ def _two_sided(facts: TokenizerFacts, target_language: str | None) -> ImportedTo
     ids = facts.json("vocab.json")
     if not isinstance(ids, dict) or not all(isinstance(i, int) for i in ids.values()):
         raise AttendoError(f"{folder / 'vocab.json'} is not a table of pieces and ids. Copy it again")
-    roles = {
-        role: facts.name(role) or name for role, name in (("eos", "</s>"), ("unk", "<unk>"), ("pad", "<pad>"))
-    }
+    usual = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
+    roles = {role: facts.name(role) or name for role, name in usual.items()}
     if unnamed := [name for name in roles.values() if name not in ids]:
         raise AttendoError(
             f"{folder / 'vocab.json'} has no {unnamed[0]}, which a MarianMT model requires. Copy it again"
@@ -490,9 +483,8 @@ def spelled_apart(document: Mapping[str, Any], special: Collection[int]) -> Spel
         pairs = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in model["merges"]]
         model["merges"] = [pair for pair in pairs if not apart & {*pair, "".join(pair)}]
     parts = {"normalizer": "normalizer", "cuts": "pre_tokenizer", "decoder": "decoder"}
-    found = library_document(
-        model, added=kept, **{ours: document.get(theirs) for ours, theirs in parts.items()}
-    )
+    own = {ours: document.get(theirs) for ours, theirs in parts.items()}
+    found = library_document(model, added=kept, **own)
     return SpelledApart(found, _renumbered(found, kept), marks, unk_id)
 
 

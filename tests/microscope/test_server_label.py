@@ -9,7 +9,7 @@ import pytest
 from tiny_classifiers import classifier
 
 from attendo.inference.labeling import LabelFile, Labeling, to_label
-from attendo.microscope.label_server import LabelServer
+from attendo.microscope.server import LabelServer
 
 HOSTILE = '</p><script>alert(1)</script>&amp;"'
 

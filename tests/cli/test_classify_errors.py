@@ -10,7 +10,7 @@ from tiny_classifiers import COUNTS, config, saved
 
 from attendo.data.corpora import read_rows
 from attendo.data.held_out import TrainedRows, save_trained_rows
-from attendo.microscope.label_server import LabelServer
+from attendo.microscope.server import LabelServer
 
 
 @pytest.fixture(scope="module")
