@@ -46,17 +46,9 @@ _FIELDS = {"self_attention": "attention", "cross_attention": "cross", "feed_forw
 """The field of the C structure `Block` for each layer name of a block."""
 _KNOWN = {
     *(EncoderDecoder, EncoderClassifier, MaskedLM, DecoderLM, Encoder, Decoder, EncoderBlock, DecoderBlock),
-    *(
-        Residual,
-        Attention,
-        Attend,
-        FeedForwardModule,
-        Dropout,
-        InputEmbedding,
-        TokenEmbedding,
-        FixedPositions,
-    ),
-    *(LearnedPositions, Rotary, Alibi, RelativeBias, nn.ModuleList, nn.Identity, nn.LayerNorm, nn.RMSNorm),
+    *(Residual, Attention, Attend, FeedForwardModule, InputEmbedding, TokenEmbedding, nn.ModuleList),
+    *(FixedPositions, LearnedPositions, Rotary, Alibi, RelativeBias),
+    *(Dropout, nn.Identity, nn.LayerNorm, nn.RMSNorm),
 }
 """The supported modules, besides linear layers of any class. Subclasses are excluded: they may compute other values."""
 
