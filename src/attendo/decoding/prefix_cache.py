@@ -80,11 +80,7 @@ class PrefixCache:
         return sum(known.bytes for known in self._known)
 
     def find(self, ids: Sequence[int]) -> tuple[int, list[Tensor]]:
-        """Return the length of the longest prefix of the token ids that a stored text begins with, and that text's
-        `row_state`.
-
-        The state can be longer than the prefix.
-        """
+        """Return the length of the longest prefix that a stored text shares, and the whole `row_state` of this text."""
         wanted = np.asarray(ids, dtype=np.int64)
         shared = [(_n_shared(known.ids, wanted), known) for known in self._known]
         n, best = max(shared, key=lambda pair: pair[0], default=(0, None))
