@@ -37,16 +37,7 @@ __all__ = [
     "train",
 ]
 
-__getattr__ = names_from(
-    __name__,
-    decoding=["DecodingConfig", "SamplingConfig"],
-    errors=["AttendoError"],
-    inference=["Classifier", "Embedder", "Generator", "Tagger", "Translator", "load"],
-    microscope=["View", "look"],
-    model_config=["ModelConfig"],
-    models=["build_model"],
-    runs=["train"],
-)
+__getattr__ = names_from(__name__)
 
 
 def __dir__() -> list[str]:

@@ -416,15 +416,9 @@ def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]
 def load_model(folder: Path, bundle: Bundle, *, mapped: bool = False, quantized: bool = False) -> Model:
     """Return a run folder's trained model in evaluation mode, in float32 (or in float64, if the file is).
 
-    Args:
-        folder: Path of the run folder.
-        bundle: The description of the run.
-        mapped: Whether the parameters have the type of the file, and are read from disk only when they are used. A
-            model with custom modules is always loaded as a whole.
-        quantized: Whether quantized linear layers remain quantized, and are read from disk only when they are used.
-
-    Raises:
-        AttendoError: The weights are missing or damaged.
+    With `mapped`, the parameters have the type of the file and are read from disk when they are used, unless the model
+    has custom modules. With `quantized`, quantized layers remain quantized and are read in the same way. Raises
+    AttendoError if the weights are missing or damaged.
     """
     path = folder / "model.safetensors"
     if not path.is_file():

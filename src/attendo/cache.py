@@ -26,22 +26,11 @@ def cache_folder() -> Path:
 
 
 def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[Path], None]) -> S:
-    """Open a folder in the cache, and build it first if it is missing or damaged.
+    """Open a folder in the cache by `opened`, and build it first if it is missing or damaged.
 
-    A folder or file that another user owns or can write to counts as damaged and is not used.
-
-    Args:
-        folder: The folder to open. If other users can write to its parent folder, each user has a separate subfolder.
-        opened: A function that opens the folder. The function raises FileNotFoundError for a missing folder and
-            DamagedFile for a damaged folder.
-        build: A function that fills an empty hidden folder, which is then renamed atomically. If several processes
-            build the same folder, all processes use the first result.
-
-    Returns:
-        The object that `opened` returns.
-
-    Raises:
-        AttendoError: The cache folder cannot be used or written to, or another user owns it.
+    `opened` raises FileNotFoundError or DamagedFile. A folder or file that another user owns or can write to also
+    counts as damaged. `build` fills an empty hidden folder, which is then renamed atomically; all processes use the
+    first result. Raises AttendoError if the cache folder cannot be used or written to, or another user owns it.
     """
     with private(folder.parent) as base:
         place = base / folder.name

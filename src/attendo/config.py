@@ -4,6 +4,7 @@ Each config section is a standard-library dataclass, defined next to the code th
 method checks the fields and raises ValueError. Every error in a table becomes an AttendoError with a one-line message.
 """
 
+import copy
 import dataclasses
 import json
 import re
@@ -66,7 +67,7 @@ def override(tables: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
     >>> override({"model": {"d_model": 64}}, ["model.d_model=128", "data.name=a b", "data.columns=[1, 2]"])
     {'model': {'d_model': 128}, 'data': {'name': 'a b', 'columns': [1, 2]}}
     """
-    result = _copied(tables)
+    result = copy.deepcopy(dict(tables))
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         names = path.strip().split(".")
@@ -172,11 +173,6 @@ def _first_error(section: type, error: ValidationError, name: str, place: str) -
 
 def _dotted(*names: str) -> str:
     return ".".join(filter(None, names))
-
-
-def _copied(value: Any) -> Any:
-    """Return a deep copy of tables, which overrides can change."""
-    return {key: _copied(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def _value(text: str) -> Any:

@@ -32,8 +32,7 @@ class Score:
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> Score:
-    """Compute corpus BLEU in percent with sacreBLEU (Papineni et al. 2002; Post 2018). Each hypothesis has one
-    reference.
+    """Compute corpus BLEU in percent with sacreBLEU, one reference per hypothesis (Papineni et al. 2002; Post 2018).
 
     Raises AttendoError if the lists are empty or differ in length, or if the tokenizer is not available.
 
@@ -46,8 +45,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "
 def bleu_tokenizer(references: Sequence[str]) -> str:
     """Return the sacreBLEU tokenizer for these texts: "char" for scripts without spaces between words, otherwise "13a".
 
-    The tokenizer is "char" if texts have more than 5 characters per space-separated word, or more than 15 in scripts
-    that use spaces.
+    "char" is for texts with more than 5 characters per space-separated word, or more than 15 in scripts with spaces.
 
     >>> bleu_tokenizer(["der Regen fällt"])
     '13a'
@@ -107,15 +105,6 @@ def accuracy(true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"]) ->
     """
     _check_rows(true, predicted)
     return float(np.mean(true == predicted))
-
-
-def share_error(share: float, n: int) -> float:
-    """Return the standard error of a share p of n rows: √(p (1 - p) / n).
-
-    >>> share_error(0.7, 2100)
-    0.01
-    """
-    return math.sqrt(share * (1 - share) / n)
 
 
 def confusion_matrix(
@@ -290,10 +279,7 @@ def chrf_sums(hypotheses: Sequence[str], references: Sequence[str]) -> RowSums:
 
 
 def macro_f1_sums(true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"], n_classes: int) -> RowSums:
-    """Return the counts of each row from which macro-F1 is computed.
-
-    The first `n_classes` columns count correct predictions of each class. The other columns count the true class and
-    the predicted class.
+    """Return the counts of each row from which macro-F1 is computed: hits by class, then true plus predicted by class.
 
     >>> sums = macro_f1_sums(np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1]), 2)
     >>> round(sums.score(sums.rows.sum(0)), 3)

@@ -3,7 +3,7 @@
 import pytest
 
 from attendo.bundle import load_tokenizer
-from attendo.data.chat import Message, check_messages, message_error, parse_messages
+from attendo.data.chat import Message, conversation, message_error, parse_messages
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.errors import AttendoError
 
@@ -51,8 +51,8 @@ def test_bad_conversation_is_named_by_its_message(roles, reason):
     names = {"s": "system", "u": "user", "a": "assistant", "?": "?", " ": "user"}
     messages = [Message(names[letter], " " if letter == " " else "text") for letter in roles]
     assert str(message_error(messages, reply=True)) == reason
-    with pytest.raises(AttendoError, match=r"^f.jsonl:3: .*; [a-z]"):
-        check_messages(messages, "f.jsonl:3", reply=True)
+    with pytest.raises(AttendoError, match=r"^messages: .*; [a-z]"):
+        conversation(messages)
 
 
 def test_messages_are_read_from_json():

@@ -158,9 +158,8 @@ def read_rows(
 ) -> Iterator[Row]:
     """Yield the usable rows of a file, folder or pattern, with one field per role, and count all rows in `row_report`.
 
-    `reader` reads a file (default: `raw_rows`). `suffixes` are those of the files in a folder.
-
-    Raises AttendoError for a missing, empty or unusable file, and with `strict` also for the first unusable row.
+    `reader` reads a file (default: `raw_rows`). Raises AttendoError for a missing, empty or unusable file, and with
+    `strict` for the first unusable row.
     """
     row_report = RowReport(str(path)) if row_report is None else row_report
     files = expanded(path, suffixes)

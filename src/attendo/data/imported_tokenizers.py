@@ -118,7 +118,7 @@ class _Side:
         self._unknown = self._document["model"].get("unk_id")
 
     def encode(self, texts: Sequence[str], on: bool) -> list[list[int]]:
-        library = self._library(on)
+        library = self.library_for(on)
         rows = [found.ids for found in library.encode_batch_fast(list(texts), add_special_tokens=False)]
         if self._ids is None:
             return rows
@@ -129,10 +129,7 @@ class _Side:
                     known[place] = self._known(library.encode(texts[place], add_special_tokens=False))
         return known
 
-    def offsets(self, text: str, on: bool) -> list[tuple[int, int]]:
-        return library_offsets(self._library(on), text)
-
-    def _library(self, on: bool) -> LibraryTokenizer:
+    def library_for(self, on: bool) -> LibraryTokenizer:
         return self._inner if on else self.library
 
     @cached_property
@@ -223,9 +220,6 @@ class ImportedTokenizer(Tokenizer):
     def entries(self) -> tuple[str, ...]:
         return tuple(f"<{i}>" if entry is None else entry for i, entry in enumerate(self._entries))
 
-    def encode(self, text: str) -> list[int]:
-        return self._side.encode([well_formed(text)], on=False)[0]
-
     def with_chat(self, template: ChatTemplate | None = None) -> "ImportedTokenizer":
         if self.chat is not None:
             return self
@@ -241,14 +235,7 @@ class ImportedTokenizer(Tokenizer):
         return ImportedTokenizer(json.dumps(document, ensure_ascii=False, indent=1) + "\n")
 
     def _offsets(self, text: str, ids: Sequence[int], going_on: bool) -> list[tuple[int, int]]:
-        return self._side.offsets(text, going_on)
-
-    def encode_on(self, text: str) -> list[int]:
-        """Return the ids of a text that continues another text. No space is added before the first word.
-
-        For tokenizers that first split at white space (T5, BERT), the ids equal those of `encode`.
-        """
-        return self._side.encode([well_formed(text)], on=True)[0]
+        return library_offsets(self._side.library_for(going_on), text)
 
     def encode_batch(self, texts: Iterable[str], going_on: bool = False) -> list[list[int]]:
         return self._side.encode([well_formed(text) for text in texts], going_on)

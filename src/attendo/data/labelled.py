@@ -145,11 +145,7 @@ class PairEncoder:
         return self.tokenizer.vocab_size
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of pairs, whose two texts are separated by a tab. Raises AttendoError for a text without a
-        tab.
-
-        A text without content has no tab.
-        """
+        """Return the ids of pairs of texts, separated by a tab. Raises AttendoError for any other text with content."""
         for text in texts:
             if BETWEEN not in text and text.strip():
                 raise AttendoError(

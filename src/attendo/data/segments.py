@@ -205,19 +205,12 @@ def split_text(
     """Split a text into sentences or lines, and split parts of more than `limit` tokens further.
 
     A line or a whole text above the limit is split into its sentences. A sentence above the limit is split into parts
-    of about equal size. The preferred places are a possible end of a sentence, a comma, and a space. If there is no
-    such place, the cut is between two characters. A part exceeds the limit only if it is a single character with more
-    tokens.
+    of about equal size, if possible at a possible end of a sentence, a comma or a space. A part exceeds the limit only
+    if it is a single character with more tokens.
 
-    Args:
-        text: Any text.
-        limit: The maximum number of tokens per part, at least 1.
-        n_tokens: A function that counts the tokens of a text.
-        segment: The unit to split into: "sentence", "paragraph" (a line) or "none" (the whole text).
-        beginnings: Words that begin a sentence even if the text before them has no end mark (`Usual.beginnings`).
-
-    Raises:
-        ValueError: The limit is below 1.
+    `n_tokens` counts the tokens of a text. `segment` is the unit: "sentence", "paragraph" (a line) or "none" (the whole
+    text). `beginnings` are words that begin a sentence even without an end mark before them (`Usual.beginnings`).
+    Raises ValueError if the limit is below 1.
 
     >>> split_text("a b, c d e f", 4, n_tokens=lambda piece: len(piece.split())).pieces
     ('a b,', 'c d e f')

@@ -277,13 +277,13 @@ class Tokenizer(ABC):
         """The ids that represent text, in ascending order."""
         return np.array([i for i in range(self.vocab_size) if i not in self.not_text], np.int64)
 
-    @abstractmethod
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without bos and eos.
 
         Args:
             text: Any text.
         """
+        return self.encode_batch([text])[0]
 
     @abstractmethod
     def with_chat(self, template: ChatTemplate | None = None) -> "Tokenizer":
@@ -312,13 +312,17 @@ class Tokenizer(ABC):
     def _offsets(self, text: str, ids: Sequence[int], going_on: bool) -> list[tuple[int, int]]:
         """Return the span of each token of a text, possibly with white space before the token."""
 
-    @abstractmethod
     def encode_on(self, text: str) -> list[int]:
         """Return the ids of a text that continues another text. No space is added before the first word.
+
+        For a learned tokenizer and a non-empty text a, `decode(encode(a) + encode_on(b)) == a + b`. With the kind
+        `word`, b must start with a space. An imported tokenizer that first splits at white space (T5, BERT) returns the
+        ids of `encode`.
 
         Args:
             text: Any text.
         """
+        return self.encode_batch([text], going_on=True)[0]
 
     @abstractmethod
     def encode_batch(self, texts: Iterable[str], going_on: bool = False) -> list[list[int]]:
@@ -447,16 +451,6 @@ class LearnedTokenizer(Tokenizer):
         document = {"attendo_chat": template.as_table(), "library": self._document}
         return LearnedTokenizer(json.dumps(document, ensure_ascii=False, indent=1) + "\n")
 
-    def encode(self, text: str) -> list[int]:
-        return self._encode(well_formed(text), self._library)
-
-    def encode_on(self, text: str) -> list[int]:
-        """Return the ids of a text that continues another text. No space is added before the first word.
-
-        `decode(encode(a) + encode_on(b)) == a + b` for a non-empty text a. With `word`, b must start with a space.
-        """
-        return self._encode(well_formed(text), self._inner)
-
     def encode_batch(self, texts: Iterable[str], going_on: bool = False) -> list[list[int]]:
         library = self._inner if going_on else self._library
         clean = [well_formed(text) for text in texts]
@@ -464,7 +458,7 @@ class LearnedTokenizer(Tokenizer):
         if self._spaced:
             for row, text in enumerate(clean):
                 if MARK in text:
-                    ids[row] = self._encode(text, library)
+                    ids[row] = self._encode_marks(text, library)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -494,10 +488,8 @@ class LearnedTokenizer(Tokenizer):
         places = [-1] * (ends[-1] - len(places)) + places
         return [(max(0, places[start]), places[end - 1] + 1) for start, end in pairwise(ends)]
 
-    def _encode(self, text: str, library: LibraryTokenizer) -> list[int]:
-        """Return the ids of a text. A "▁" in the text is spelled in bytes, because the subword "▁" means a space."""
-        if not (self._spaced and MARK in text):
-            return library.encode(text, add_special_tokens=False).ids
+    def _encode_marks(self, text: str, library: LibraryTokenizer) -> list[int]:
+        """Return the ids of a text with "▁", which is spelled in bytes because the subword "▁" means a space."""
         mark = [4 + byte for byte in MARK.encode()]
         first, *others = text.split(MARK)
         ids = library.encode(first, add_special_tokens=False).ids

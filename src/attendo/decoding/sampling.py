@@ -160,10 +160,7 @@ class _Row:
 class Sampler:
     """A sampler that draws each row's next token with the row's settings and seed, independently of other rows.
 
-    Args:
-        prompts: Token ids of each prompt, which the repetition penalty counts as seen.
-        configs: Sampling settings of each row. A seed of None is replaced by a random seed.
-        banned_ids: Token ids that are never drawn (default: none).
+    The repetition penalty counts the prompts as seen. A seed of None is replaced by a random seed.
 
     >>> sampler = Sampler([[2], [2]], [SamplingConfig(seed=1), SamplingConfig(temperature=0.0)])
     >>> [token.token_id for token in sampler.draw(torch.tensor([[0.0, 2.0, 1.0], [0.0, 2.0, 1.0]]))]

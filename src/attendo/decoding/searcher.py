@@ -362,8 +362,7 @@ class ContinuousSearch:
 def source_batches(lengths: Sequence[int], config: DecodingConfig) -> list[list[int]]:
     """Group sources of similar length into batches, longest first, and return the source numbers of each batch.
 
-    The number of tokens in a batch, including padding, times the beam size is at most `config.batch_tokens`. A single
-    source that exceeds this limit has a batch of its own.
+    The padded tokens of a batch times the beam size are at most `config.batch_tokens`, except for a single long source.
 
     >>> source_batches([2, 5, 5, 1], DecodingConfig(beam=1, batch_tokens=10))
     [[1, 2], [0, 3]]

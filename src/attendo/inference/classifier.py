@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
+from attendo import metrics
 from attendo.data.labelled import LabelledRow, LabelSet, shown
 from attendo.errors import AttendoError
 from attendo.inference.decisions import Thresholds, decide
@@ -22,16 +24,6 @@ from attendo.inference.label_model import (
     mixed,
 )
 from attendo.inference.tables import Cell
-from attendo.metrics import (
-    accuracy,
-    brier_score,
-    calibration_error,
-    class_scores,
-    confusion_matrix,
-    log_loss,
-    log_softmax,
-    share_error,
-)
 
 
 @dataclass(frozen=True)
@@ -106,7 +98,7 @@ class Classifier(TextClassifier):
             AttendoError: `texts` is a single string.
         """
         logits, n_tokens = self.read(texts)
-        probabilities = np.exp(log_softmax(logits / self.temperature))
+        probabilities = np.exp(metrics.log_softmax(logits / self.temperature))
         return self._classifications(texts, probabilities, n_tokens, thresholds)
 
     def evaluate(
@@ -131,30 +123,33 @@ class Classifier(TextClassifier):
         true = self.classes_of(rows, name)
         texts = [row.text for row in rows]
         logits, n_tokens = read or self.read(texts)
-        log_probs = log_softmax(logits / self.temperature)
+        log_probs = metrics.log_softmax(logits / self.temperature)
         probabilities = np.exp(log_probs)
         most_probable = probabilities.argmax(1)
         predicted = decide(probabilities, self._threshold_array(self.thresholds))
         given = predicted >= 0
         n = len(self.labels)
         # the last column counts the texts without a label
-        confusion = confusion_matrix(true, np.where(given, predicted, n), n + 1)[:n, :n]
-        scores = class_scores(confusion, np.bincount(true[~given], minlength=n))
-        raw = log_softmax(logits)
+        confusion = metrics.confusion_matrix(true, np.where(given, predicted, n), n + 1)[:n, :n]
+        scores = metrics.class_scores(confusion, np.bincount(true[~given], minlength=n))
+        raw = metrics.log_softmax(logits)
+        accuracy = metrics.accuracy(true, most_probable)
         measures = {
-            "loss": log_loss(log_probs, true),
-            "accuracy": accuracy(true, most_probable),
-            "accuracy_error": share_error(accuracy(true, most_probable), len(true)),
+            "loss": metrics.log_loss(log_probs, true),
+            "accuracy": accuracy,
+            "accuracy_error": math.sqrt(accuracy * (1 - accuracy) / len(true)),
             "commonest": float(scores.support.max()) / len(true),
             "macro_f1": scores.macro_f1,
-            "ece": calibration_error(probabilities, true),
-            "brier": brier_score(probabilities, true),
-            "loss_uncalibrated": log_loss(raw, true),
-            "ece_uncalibrated": calibration_error(np.exp(raw), true),
+            "ece": metrics.calibration_error(probabilities, true),
+            "brier": metrics.brier_score(probabilities, true),
+            "loss_uncalibrated": metrics.log_loss(raw, true),
+            "ece_uncalibrated": metrics.calibration_error(np.exp(raw), true),
         }
         if self.thresholds:
             measures["coverage"] = float(given.mean())
-            measures["accuracy_given"] = accuracy(true[given], predicted[given]) if given.any() else 0.0
+            measures["accuracy_given"] = (
+                metrics.accuracy(true[given], predicted[given]) if given.any() else 0.0
+            )
         columns = (scores.precision, scores.recall, scores.f1, scores.support)
         labels = zip(self.labels.names, *(column.tolist() for column in columns), strict=True)
         found = tuple(self._classifications(texts, probabilities, n_tokens, None))
@@ -179,8 +174,11 @@ class Classifier(TextClassifier):
     def scores(self, log_probs: Decisions, rows: Sequence[LabelledRow]) -> dict[str, float]:
         true = self.classes_of(rows, "the rows")
         predicted = log_probs.argmax(1)
-        confusion = confusion_matrix(true, predicted, log_probs.shape[1])
-        return {"accuracy": accuracy(true, predicted), "macro_f1": class_scores(confusion).macro_f1}
+        confusion = metrics.confusion_matrix(true, predicted, log_probs.shape[1])
+        return {
+            "accuracy": metrics.accuracy(true, predicted),
+            "macro_f1": metrics.class_scores(confusion).macro_f1,
+        }
 
     def predicted(self, log_probs: Decisions) -> list[str]:
         return [self.labels.names[i] for i in log_probs.argmax(1)]

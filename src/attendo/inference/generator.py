@@ -15,13 +15,13 @@ from torch import nn
 
 from attendo.bundle import Bundle, TaskName, TextModel, load_as
 from attendo.config import build
+from attendo.data.chat import Messages, conversation, fitted
 from attendo.data.tokenizers import Tokenizer, require_list
 from attendo.decoding.backends import DecoderBackend, best_decoder, eager_decoder
 from attendo.decoding.options import Bits, CacheBits
 from attendo.decoding.prefix_cache import PrefixCache
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
-from attendo.inference.conversations import Messages, conversation, fitted
 from attendo.inference.generation import Generation, Writing, WrittenText, all_written, written
 from attendo.inference.perplexity import CompiledReader
 from attendo.inspecting.recording import Recording, recording

@@ -37,8 +37,7 @@ def classify_table(
 ) -> tuple[int, int]:
     """Classify the texts of a table in constant memory. Write the columns `kept`, line, the model's `heads` and text.
 
-    A text without content has no label. `show` receives the number of finished rows. Returns the number of all rows and
-    the number of rows whose text was truncated.
+    `show` receives the number of finished rows. Returns the numbers of all rows and of rows with a truncated text.
     """
     n_done = n_cut = 0
     with label_table(out, (*kept, "line", *user.heads, "text")) as write:
@@ -111,12 +110,7 @@ def encoder_logits(
 
 @dataclass(frozen=True)
 class Answer(ABC):
-    """The answer of a model for one text.
-
-    Attributes:
-        n_tokens: Number of tokens in the whole text.
-        cut: Whether the text was truncated because it is too long.
-    """
+    """The answer of a model for one text, with the number of its tokens, and whether the text was truncated (`cut`)."""
 
     text: str
     n_tokens: int

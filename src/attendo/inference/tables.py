@@ -27,11 +27,7 @@ _GROUP = 4096  # rows that a Parquet file stores together
 
 
 def check_table(out: Path, option: str) -> None:
-    """Check that a table can be written to a file, which messages call `option`.
-
-    Raises AttendoError if the suffix is unknown, its library is not installed, the file exists, or its folder is
-    missing.
-    """
+    """Raise AttendoError unless a new table can be written to `out`, which messages call `option`."""
     if out.suffix.lower() not in _FORMS:
         raise AttendoError(f"{option} {out} must end in {', '.join(_FORMS)}")
     if out.is_dir() or not out.absolute().parent.is_dir():

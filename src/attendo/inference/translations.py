@@ -27,10 +27,9 @@ NO_REPEAT: dict[Kind, int] = {"character": 12, "byte": 24}
 
 
 def is_looping(source: Sequence[int], found: Hypothesis) -> bool:
-    """Return whether a translation loops, that is, repeats the same tokens or does not end.
+    """Return whether a translation contains repetitions (`repeats`) that its source does not, or does not end.
 
-    A translation loops if it contains repetitions (`repeats`) but its source does not. A translation without an end
-    token also counts as looping if it has more than 2n + 30 tokens, where n is the number of source tokens.
+    It does not end if it has no end token and more than 2n + 30 tokens, where n is the number of source tokens.
     """
     n_tokens = len(found.token_ids)
     endless = not found.finished and n_tokens > MOST_RATIO * len(source) + MOST_EXTRA

@@ -30,13 +30,4 @@ __all__ = [
     "look",
 ]
 
-__getattr__ = names_from(
-    __name__,
-    attention_map=["AttentionMap", "Steps"],
-    effects=["Importance", "importance"],
-    protocol=["EditRequest", "LookRequest"],
-    run_model=["LookResult"],
-    server=["LookServer"],
-    session=["Session"],
-    view=["View", "look"],
-)
+__getattr__ = names_from(__name__)

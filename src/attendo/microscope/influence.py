@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attendo.data.chat import marked_ids
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Generator, Translator
-from attendo.inference.conversations import marked_ids
 from attendo.inspecting.attribution import (
     Metric,
     contributions,

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attendo.bundle import TaskName
+from attendo.data.chat import is_talk, marked_ids
 from attendo.data.masking import MASK
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import DecoderBackend, eager_backend, eager_decoder
@@ -28,7 +29,6 @@ from attendo.display.i18n import Localized, sentence
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inference.alignment import attending_step
-from attendo.inference.conversations import is_talk, marked_ids
 from attendo.inference.generation import special_ids
 from attendo.inference.translations import is_looping
 from attendo.inspecting.edits import Edit, LayerEdits, Off, OffByRow, Patch, Temper, resolve

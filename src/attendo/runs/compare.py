@@ -47,9 +47,7 @@ _BATCH_TOKENS = 4096
 class Verdict:
     """Comparison of one score of two models on the same rows.
 
-    Attributes:
-        metric, name: Short name of the score, for example "bleu", and its display name.
-        signature: Description of how the score is computed.
+    `metric` is the short name of the score, for example "bleu". `signature` describes how the score is computed.
     """
 
     metric: str

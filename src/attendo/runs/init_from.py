@@ -91,8 +91,7 @@ def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None
 def rows_before(folder: Path, task: str, say: Say) -> TrainedRows:
     """Return the training rows of a run and of the runs that it started from, or no rows if it has another task.
 
-    If the run has no list of its training rows, its training files are read. If the files are missing, a warning is
-    printed.
+    If the run has no list of its training rows, its files are read. If they are missing, a warning is printed.
     """
     bundle = load_bundle(folder)
     data = bundle.tables.get("data", {})

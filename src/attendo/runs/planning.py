@@ -215,11 +215,7 @@ def tried_pace(
     fits: bool,
     seconds: float = PROBE_SECONDS,
 ) -> Pace:
-    """Measure the speed of updates for some seconds.
-
-    If the measurement would take too long, or if the model does not fit into memory, the speed is estimated from the
-    peak matrix speed.
-    """
+    """Measure the speed of updates, or estimate it from the peak if this is too slow or if the memory is too small."""
     model, training = dict(tables["model"]), dict(tables["training"])
     clock = "wall" if device.type == "cuda" or training.get("minutes") is not None else "CPU"
     peak = matrix_peak(training["precision"], training.get("products", "torch"), device, clock)

@@ -20,14 +20,13 @@ from pydantic import ConfigDict
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from attendo.data.chat import Message, parse_messages
+from attendo.data.chat import Message, marked_text, parse_messages
 from attendo.data.row_report import RowError
 from attendo.decoding.sampling import SamplingConfig
 from attendo.display.i18n import accepted_language
 from attendo.display.web import FORM_POLICY, data_elements, live_document, page_of, served_asset
 from attendo.errors import AttendoError
 from attendo.files import json_of
-from attendo.inference.conversations import marked_text
 from attendo.inference.generation import WrittenText
 from attendo.serving.dependencies import ApiRequest, ApiRoute, choose_model, in_thread
 from attendo.serving.engine import PASS_CHARACTERS, DeadlineExceeded, Done, GenerationJob, Piece

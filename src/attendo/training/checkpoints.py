@@ -284,11 +284,10 @@ TIMES = ("cpu_seconds", "wall_seconds")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Copy of the state that this rank writes to a checkpoint: tensors by file name without extension, then by tensor
-    name.
+    """Copy of the state that this rank writes to a checkpoint: tensors by the stem of their file, then by name.
 
-    `progress` is the state that `Progress.as_json` returned. If `is_sharded` is true, each rank has only some rows of
-    each tensor.
+    `progress` is the result of `Progress.as_json`. If `is_sharded` is true, each rank has only some rows of each
+    tensor.
     """
 
     tensors: Mapping[str, Mapping[str, Rows]]

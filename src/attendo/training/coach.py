@@ -32,14 +32,8 @@ DEAD = 0.005
 class Outputs:
     """Numbers of equal, repetitive and copied texts among the model's outputs for `n` validation rows.
 
-    Attributes:
-        n: Number of validation rows.
-        empty: Number of empty outputs.
-        alike: Number of occurrences of the most frequent output.
-        kinds: Number of different outputs.
-        repeating: Number of outputs that mostly repeat one word or character.
-        copied: Number of outputs that are equal to their input.
-        wanted_alike, wanted_kinds, wanted_repeating, wanted_copied: The corresponding numbers for the references.
+    `alike` counts the most frequent output, `kinds` the different outputs, `repeating` the outputs that mostly repeat
+    one word or character, and `copied` the outputs that equal their input. The fields `wanted_…` count the references.
     """
 
     n: int
@@ -431,11 +425,8 @@ class Memory:
 class Coach:
     """Coach that gives advice on the reports of a training run. Each rule gives advice once per run.
 
-    Args:
-        training: Settings of training.
-        dropout: Dropout probability of the model.
-        memory: State from a checkpoint, as returned by `as_json` (default: an empty memory).
-        fresh: Whether the weights were initialized at random. Otherwise, the loss need not fall much.
+    `memory` is the state from a checkpoint, as returned by `as_json`. `fresh` states whether the weights were
+    initialized at random; otherwise, the loss need not fall much.
 
     >>> coach = Coach(TrainingConfig(steps=9, warmup_steps=20), dropout=0.1)
     >>> from attendo.training.optimizer import Horizon

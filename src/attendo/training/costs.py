@@ -216,13 +216,7 @@ FLOAT, HALF, BOOL = 4, 2, 1
 class Cells:
     """Numbers of positions and mask entries in a batch, padding included. Without a mask, the number of entries is 0.
 
-    Attributes:
-        source, target: Numbers of encoder positions and decoder positions.
-        output: Number of vectors that the output layer processes.
-        source_mask, target_mask: Numbers of entries in the masks of encoder and decoder self-attention.
-        cross_mask: Number of entries in the mask of cross-attention.
-        source_pairs, target_pairs: Numbers of query-key pairs in encoder and decoder self-attention.
-        cross_pairs: Number of query-key pairs in cross-attention.
+    The fields `…_mask` count the entries of a mask. All other fields are as in `Load`, but causal pairs are not halved.
     """
 
     source: float = 0.0

@@ -119,8 +119,7 @@ def token_losses(
 ) -> Float[Tensor, " n"]:
     """Return -Σ q log softmax(logits) for each token in nats, with q = (1 - ε) · onehot + ε / vocab.
 
-    ε is `label_smoothing` (Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4). ε = 0 is the usual
-    cross-entropy.
+    ε is `label_smoothing` (Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4).
 
     >>> token_losses(torch.zeros(1, 4), torch.tensor([2]), 0.1)
     tensor([1.3863])
@@ -281,10 +280,9 @@ class TrainStepExecutor:
             self._forward = with_loss if ranks.world == 1 else _replicated(with_loss)
 
     def loss(self, batch: Batch, factor: float, last: bool = True) -> Float[Tensor, ""]:
-        """Return `factor` times the summed losses of this rank's part of a batch.
+        """Return `factor` times the summed losses of this rank's part of a batch. Its backward pass sums over ranks.
 
-        The backward pass of the result sums the gradients over the ranks. `last` states whether this is the last part
-        of the update. With DDP, only the backward pass of the last part exchanges gradients, so ranks can process
+        With DDP, only the backward pass of the `last` part of an update exchanges gradients, so ranks can process
         different numbers of parts. With FSDP2, every backward pass exchanges gradients.
         """
         wait = not last and isinstance(self._forward, DistributedDataParallel)

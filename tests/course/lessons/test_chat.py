@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from attendo.data.chat import check_messages
+from attendo.data.chat import conversation
 from attendo_course.lessons import chat, chat_stages, chat_talks
 from attendo_course.lessons.forecast_grammar import split_of
 from attendo_course.lessons.lesson import Conclusion, Options, Table
@@ -21,7 +21,7 @@ def asked():
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_answers_of_the_grammar_are_correct_and_changed_answers_are_not(asked, language):
     for question in asked:
-        check_messages(question.messages(language), "question", reply=True)
+        conversation(question.messages(language))
         short, full = question.answers(language)
         assert [question.grade(one, language) for one in ("", short, full)] == [0, 1, 2]
         for wrong in (full[:-1], full + full[-1], f"{short} {full}", full[1:]):

@@ -3,8 +3,7 @@
 import pytest
 from chat_formats import CHATML, FORMATS, random_talks, tokenizer_folder
 
-from attendo.data.chat import Message
-from attendo.inference.conversations import marked_ids, marked_text
+from attendo.data.chat import Message, marked_ids, marked_text
 from attendo.interop.huggingface.chat_templates import jinja_of, with_chat_template
 from attendo.interop.huggingface.tokenizers import read_tokenizer
 

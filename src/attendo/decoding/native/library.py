@@ -184,12 +184,8 @@ class Norm(ctypes.Structure):
     """The C structure `Norm` of attention.h."""
 
     _fields_ = [
-        ("kind", c_int64),
-        ("width", c_int64),
-        ("gain", c_void_p),
-        ("bias", c_void_p),
-        ("eps", c_double),
-    ]
+        ("kind", c_int64), ("width", c_int64), ("gain", c_void_p), ("bias", c_void_p), ("eps", c_double),
+    ]  # fmt: skip
 
 
 class Heads(ctypes.Structure):

@@ -3,9 +3,8 @@
 import pytest
 from tiny_generators import assistant_of, biased, generator_of, tokenizer_of
 
-from attendo.data.chat import Message
+from attendo.data.chat import Message, is_talk, marked_ids, marked_text
 from attendo.errors import AttendoError
-from attendo.inference.conversations import is_talk, marked_ids, marked_text
 
 TALK = [
     {"role": "system", "content": "the sun"},
