@@ -93,8 +93,8 @@ def opened(out: Path) -> Foreign:
     if not model.config.is_encoder_decoder:
         pooling = out / _POOLING / "config.json"
         settings = json.loads(pooling.read_text(encoding="utf-8")) if pooling.is_file() else {}
-        own = (name for name, theirs in POOLINGS.items() if settings.get(theirs))
-        return ForeignModel(model, next(own, None))
+        own = next((name for name, theirs in POOLINGS.items() if settings.get(theirs)), None)
+        return ForeignModel(model, own)
     return _ForeignTranslator(model, transformers.AutoTokenizer.from_pretrained(out, local_files_only=True))
 
 
